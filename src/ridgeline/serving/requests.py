@@ -1,0 +1,209 @@
+"""What happened to each request, measured or simulated, and the figures that follow from it.
+
+The load generator and the twin both write `RequestRecord`, so every figure below is computed by one piece of code and a
+simulated run can be compared with a measured one line by line. Times are seconds on the clock of the run that wrote them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ridgeline.errors import InputError
+
+QUANTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One user's prompt, from the moment it should have been sent to its last token.
+
+    `gaps_s` is run-length encoded: (gap, how many times in a row), one gap between each two successive tokens.
+    `status` is "ok" or the kind of failure; a failed request keeps whatever times it reached.
+    """
+
+    number: int
+    scheduled_s: float
+    sent_s: float
+    first_token_s: float | None
+    end_s: float | None
+    input_tokens: int
+    output_tokens: int
+    status: str = "ok"
+    first_byte_s: float | None = None
+    gaps_s: Sequence[tuple[float, int]] = ()
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    error: str = ""
+    worker: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+    @property
+    def ttft_s(self) -> float | None:
+        return None if self.first_token_s is None else self.first_token_s - self.sent_s
+
+    @property
+    def e2e_s(self) -> float | None:
+        return None if self.end_s is None else self.end_s - self.sent_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time per output token after the first."""
+        if self.first_token_s is None or self.end_s is None or self.output_tokens < 2:
+            return None
+        return (self.end_s - self.first_token_s) / (self.output_tokens - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and percentiles of one latency, in milliseconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, values_s: Sequence[float], counts: Sequence[int] | None = None) -> Spread | None:
+        """Weighted when `counts` is given. None when there is nothing to describe."""
+        import numpy as np
+
+        if len(values_s) == 0:
+            return None
+        values = np.asarray(values_s, dtype=float) * 1000.0
+        weights = np.ones_like(values) if counts is None else np.asarray(counts, dtype=float)
+        order = np.argsort(values, kind="stable")
+        values, weights = values[order], weights[order]
+        if counts is None:
+            points = np.percentile(values, QUANTILES)
+        else:
+            # the smallest value whose share of all gaps reaches the quantile
+            share = np.cumsum(weights) / weights.sum()
+            index = np.searchsorted(share, np.asarray(QUANTILES) / 100.0 - 1e-12)
+            points = values[np.minimum(index, len(values) - 1)]
+        return cls(float(np.average(values, weights=weights)), *(float(p) for p in points))
+
+    def quantile(self, name: str) -> float:
+        if name not in ("mean", "p50", "p90", "p95", "p99"):
+            raise InputError(f"{name!r} is not a percentile we report; use mean, p50, p90, p95 or p99")
+        return float(getattr(self, name))
+
+    def as_json(self) -> dict[str, float]:
+        return {k: round(float(getattr(self, k)), 4) for k in ("mean", "p50", "p90", "p95", "p99")}
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """A limit such as `ttft_p95_ms=2000`. Judged per run by its percentile, and per request for goodput."""
+
+    latency: str  # ttft, itl, tpot or e2e
+    quantile: str  # mean, p50, p90, p95, p99
+    limit_ms: float
+
+    @classmethod
+    def parse(cls, text: str) -> Slo:
+        name, sep, limit = text.partition("=")
+        parts = name.strip().split("_")
+        if not sep or len(parts) != 3 or parts[2] != "ms" or parts[0] not in ("ttft", "itl", "tpot", "e2e"):
+            raise InputError(f"SLO {text!r} is not of the form ttft_p95_ms=2000 (ttft, itl, tpot or e2e)")
+        if parts[1] not in ("mean", "p50", "p90", "p95", "p99"):
+            raise InputError(f"SLO {text!r}: {parts[1]} is not one of mean, p50, p90, p95, p99")
+        try:
+            limit_ms = float(limit)
+        except ValueError:
+            raise InputError(f"SLO {text!r}: {limit!r} is not a number of milliseconds") from None
+        if not limit_ms > 0:
+            raise InputError(f"SLO {text!r}: the limit must be above zero")
+        return cls(parts[0], parts[1], limit_ms)
+
+    def __str__(self) -> str:
+        return f"{self.latency}_{self.quantile}_ms={self.limit_ms:g}"
+
+    def met_by(self, record: RequestRecord) -> bool:
+        """Whether this one request stayed under the limit; ITL of one request is the mean of its gaps."""
+        if self.latency in ("itl", "tpot"):
+            value = record.tpot_s if record.output_tokens > 1 else 0.0
+        else:
+            value = record.ttft_s if self.latency == "ttft" else record.e2e_s
+        return record.ok and value is not None and value * 1000.0 <= self.limit_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one run. Throughput counts the tokens of successful requests over the whole duration."""
+
+    requests: int
+    ok: int
+    duration_s: float
+    requests_s: float
+    input_tok_s: float
+    output_tok_s: float
+    ttft_ms: Spread | None
+    itl_ms: Spread | None
+    tpot_ms: Spread | None
+    e2e_ms: Spread | None
+    goodput_s: float | None = None
+    slos: tuple[Slo, ...] = ()
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total_tok_s(self) -> float:
+        return self.input_tok_s + self.output_tok_s
+
+    def holds(self, slo: Slo) -> bool:
+        """Whether the run's own percentile stays under the limit; a latency that was never seen does not hold."""
+        spread: Spread | None = getattr(self, f"{slo.latency}_ms")
+        return spread is not None and spread.quantile(slo.quantile) <= slo.limit_ms
+
+    def as_json(self) -> dict[str, object]:
+        spreads = {f"{n}_ms": getattr(self, f"{n}_ms") for n in ("ttft", "itl", "tpot", "e2e")}
+        return {
+            "requests": self.requests,
+            "successful_requests": self.ok,
+            "duration_s": self.duration_s,
+            "requests_s": self.requests_s,
+            "input_tok_s": self.input_tok_s,
+            "output_tok_s": self.output_tok_s,
+            "total_tok_s": self.total_tok_s,
+            **{name: s.as_json() if s else None for name, s in spreads.items()},
+            "goodput": self.goodput_s,
+            "slos": {str(s): self.holds(s) for s in self.slos},
+            "errors": dict(self.errors),
+        }
+
+
+def summarise(
+    records: Iterable[RequestRecord],
+    slos: Sequence[Slo] = (),
+    duration_s: float | None = None,
+    gaps_s: Iterable[tuple[float, int]] | None = None,
+) -> Summary:
+    """All figures of a run. `gaps_s` may replace the records' own gaps where a writer holds them in a shorter form."""
+    rows = list(records)
+    good = [r for r in rows if r.ok]
+    if duration_s is None:
+        ends = [r.end_s for r in rows if r.end_s is not None]
+        duration_s = max(ends) - min(r.sent_s for r in rows) if ends else 0.0
+    per_s = 1.0 / duration_s if duration_s > 0 else 0.0
+    runs = [run for r in good for run in r.gaps_s] if gaps_s is None else list(gaps_s)
+    met = sum(all(slo.met_by(r) for slo in slos) for r in good)
+    return Summary(
+        requests=len(rows),
+        ok=len(good),
+        duration_s=duration_s,
+        requests_s=len(good) * per_s,
+        input_tok_s=sum(r.input_tokens for r in good) * per_s,
+        output_tok_s=sum(r.output_tokens for r in good) * per_s,
+        ttft_ms=Spread.of([t for r in good if (t := r.ttft_s) is not None]),
+        itl_ms=Spread.of([g for g, _ in runs], [n for _, n in runs]),
+        tpot_ms=Spread.of([t for r in good if (t := r.tpot_s) is not None]),
+        e2e_ms=Spread.of([t for r in good if (t := r.e2e_s) is not None]),
+        goodput_s=met * per_s if slos else None,
+        slos=tuple(slos),
+        errors=dict(Counter(r.status for r in rows if not r.ok)),
+    )
