@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Annotated, Any
-
-import click
-import typer
-from typer.core import TyperGroup
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
 
 from ridgeline import __version__
-from ridgeline.errors import RidgelineError, StudyError
+from ridgeline.errors import InputError, RidgelineError, StudyError
 
 # verb -> (module:function, the line `ridgeline --help` shows). The order is that of a campaign's life.
 VERBS: dict[str, tuple[str, str]] = {
@@ -27,47 +25,49 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
-class LazyVerbs(TyperGroup):
-    """Knows every verb's name and help line without importing any of them."""
+ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says more
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+Finds the fastest correct setting of a cluster program, in the fewest node-hours, with proof.
+"""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        module, _, function = VERBS[cmd_name][0].partition(":")
-        verb: Any = getattr(importlib.import_module(module), function)
+EXIT_CODES = """Exit codes: 0 done; 1 nothing passed the guards, or no answer yet; 2 the study or the command line is wrong;
+3 the site refused; 4 an output could not be read; 5 the study folder is locked, damaged or its disk is full;
+130 stopped by Ctrl-C (go on with `ridgeline resume`)."""
+
+
+def overview() -> str:
+    width = max(map(len, VERBS))
+    lines = [f"  {verb:<{width}}  {line}" for verb, (_, line) in VERBS.items()]
+    return "\n".join([ABOUT, *lines, "", EXIT_CODES])
+
+
+def verb_named(name: str) -> Callable[..., Any]:
+    if name not in VERBS:
+        near = get_close_matches(name, VERBS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "`ridgeline --help` lists the verbs"
+        raise InputError(f"{name!r} is not a verb; {hint}")
+    module, _, function = VERBS[name][0].partition(":")
+    verb: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return verb
+
+
+def run(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(overview())
+    elif arguments[0] == "--version":
+        print(f"ridgeline {__version__}")
+    else:
+        verb = verb_named(arguments[0])
+        import typer  # here, so that the overview does not wait for it
+
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        app.command(name=cmd_name)(verb)
-        return typer.main.get_command(app)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, line) for verb, (_, line) in VERBS.items()])
-
-
-app = typer.Typer(cls=LazyVerbs, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-
-
-@app.callback(invoke_without_command=True, no_args_is_help=True)
-def ridgeline(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
-) -> None:
-    """Find the fastest correct setting of a cluster program, in the fewest node-hours, with proof.
-
-    Exit codes: 0 done; 1 nothing passed the guards or no answer yet; 2 the study or the command line is wrong;
-    3 the site refused; 4 an output could not be read; 5 the study folder is locked, damaged or its disk is full;
-    130 stopped by Ctrl-C (go on with `ridgeline resume`).
-    """
-    if version:
-        typer.echo(f"ridgeline {__version__}")
-        raise typer.Exit
+        app.command()(verb)
+        app(args=arguments[1:], prog_name=f"ridgeline {arguments[0]}")
 
 
 def main() -> None:
     try:
-        app()
+        run(sys.argv[1:])
     except StudyError as error:
         count = len(error.problems)
         print(error, f"{count} problem{'s' if count > 1 else ''}; nothing was run.", sep="\n", file=sys.stderr)

@@ -1,7 +1,7 @@
 """What happened to each request, measured or simulated, and the figures that follow from it.
 
-The load generator and the twin both write `RequestRecord`, so every figure below is computed by one piece of code, and a
-simulated run can be compared with a measured one line by line. Times are seconds on the clock of the run that wrote
+The load generator and the twin both write `RequestRecord`, so every figure below is computed by one piece of code, and
+a simulated run can be compared with a measured one line by line. Times are seconds on the clock of the run that wrote
 them.
 """
 
