@@ -1,0 +1,48 @@
+"""Name -> part. A literal table, imported when a name is asked for; other people's parts come by entry points.
+
+A plugin registers under the entry-point group `ridgeline.workloads`, `ridgeline.executors`, `ridgeline.samplers` or
+`ridgeline.analyzers` with the name used in study files.
+"""
+
+from __future__ import annotations
+
+import importlib
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import Any
+
+from ridgeline.errors import InputError
+
+TABLE: dict[str, dict[str, str]] = {
+    "workloads": {
+        "command": "ridgeline.workloads.command:CommandWorkload",
+    },
+    "executors": {
+        "local": "ridgeline.executors.local:LocalExecutor",
+    },
+    "samplers": {
+        "grid": "ridgeline.samplers.grid:GridSampler",
+        "random": "ridgeline.samplers.random:RandomSampler",
+        "tpe": "ridgeline.samplers.tpe:TpeSampler",
+    },
+    "analyzers": {},
+}
+
+
+def names(room: str) -> list[str]:
+    """Every name a study may use for this kind of part."""
+    return [*TABLE[room], *(entry.name for entry in entry_points(group=f"ridgeline.{room}"))]
+
+
+def part(room: str, name: str) -> Any:
+    """The factory registered under `name`, ours or a plugin's."""
+    if name in TABLE[room]:
+        module, _, attribute = TABLE[room][name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    for entry in entry_points(group=f"ridgeline.{room}"):
+        if entry.name == name:
+            return entry.load()
+    known = names(room)
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    raise InputError(f"{name!r} is not among the {room}; {hint}")

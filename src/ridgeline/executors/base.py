@@ -1,0 +1,42 @@
+"""The seam: where jobs run.
+
+An executor is made from a site (`Factory`). It promises:
+- `script` is the exact text that would run, and touches nothing;
+- `submit` writes folder/run.sh and hands the job over; the ticket it returns is short text that survives a restart;
+- `find` gives the ticket of a job that was submitted for this folder, also by a controller that died before it could
+  write the ticket down; None means it was certainly never handed over;
+- `poll` costs one question to the site for all tickets; a ticket without an answer in the result is still queued or
+  running; an ended job is reported once its output files are complete, and a missing job is never called completed;
+- `cancel` ends the job and everything it started; the next `poll` reports it;
+- `wait` returns when something may have changed, or after `timeout_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from ridgeline.records.run import Ending, Job
+from ridgeline.records.site import Site
+
+EXIT_FILE = "exit"  # written by run.sh in the run folder: exit code, start and end time, host
+
+
+class Executor(Protocol):
+    slots: int  # how many jobs may be in flight
+
+    def script(self, job: Job) -> str: ...
+
+    def submit(self, job: Job) -> str: ...
+
+    def find(self, job: Job) -> str | None: ...
+
+    def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]: ...
+
+    def cancel(self, ticket: str) -> None: ...
+
+    def wait(self, timeout_s: float) -> None: ...
+
+
+class Factory(Protocol):
+    def __call__(self, site: Site) -> Executor: ...

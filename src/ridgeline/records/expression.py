@@ -1,0 +1,208 @@
+"""Small expressions in study files: rules, conditions, derived values, guards.
+
+An expression is parsed once into a tree of closures over a whitelist of Python's syntax; nothing is ever evaluated as
+code. A name whose knob does not exist at a point (its `when` is false) has the value None: arithmetic with it gives
+None and an ordering comparison with it is false, so a rule about an absent knob refuses nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+Value = bool | int | float | str | None
+Evaluator = Callable[[Mapping[str, object]], object]
+
+LONGEST_EXPRESSION = 1000
+LARGEST_MAGNITUDE = 1e15
+
+
+class ExpressionError(ValueError):
+    """The text is not an expression we accept, or it cannot be evaluated with these values."""
+
+
+def _power(base: float, exponent: float) -> float:
+    if abs(exponent) > 64 or abs(base) > LARGEST_MAGNITUDE:
+        raise ExpressionError(f"{base} ** {exponent} is too large")
+    return float(base**exponent) if exponent < 0 else base**exponent
+
+
+ARITHMETIC: dict[type[ast.operator], Callable[..., object]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+}
+ORDERING: dict[type[ast.cmpop], Callable[..., bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+FUNCTIONS: dict[str, Callable[..., object]] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "round": round,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "log2": math.log2,
+    "sqrt": math.sqrt,
+    "int": int,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """`text` as the user wrote it; `names` are the knobs or metrics it reads."""
+
+    text: str
+    names: frozenset[str]
+    _evaluate: Evaluator = field(repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Expression:
+        if len(text) > LONGEST_EXPRESSION:
+            raise ExpressionError(f"expression of {len(text)} characters; at most {LONGEST_EXPRESSION} are accepted")
+        try:
+            tree = ast.parse(text.strip(), mode="eval")
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            reason = error.msg if isinstance(error, SyntaxError) else str(error)
+            raise ExpressionError(f"{text!r} is not an expression ({reason})") from None
+        names: set[str] = set()
+        try:
+            evaluator = _compile(tree.body, names)
+        except RecursionError:
+            raise ExpressionError("expression is nested too deeply") from None
+        return cls(text, frozenset(names), evaluator)
+
+    def evaluate(self, values: Mapping[str, object]) -> object:
+        try:
+            return self._evaluate(values)
+        except ExpressionError:
+            raise
+        except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+            raise ExpressionError(f"{self.text!r} cannot be evaluated: {error}") from None
+
+    def holds(self, values: Mapping[str, object]) -> bool:
+        return bool(self.evaluate(values))
+
+
+def _compile(node: ast.expr, names: set[str]) -> Evaluator:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return lambda _: value
+        case ast.Name(id=name):
+            names.add(name)
+            return _lookup(name)
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            parts = [_compile(item, names) for item in items]
+            return lambda values: tuple(part(values) for part in parts)
+        case ast.BoolOp(op=op, values=operands):
+            return _boolean(isinstance(op, ast.And), [_compile(item, names) for item in operands])
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = _compile(operand, names)
+            return lambda values: not inner(values)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = _compile(operand, names)
+            return lambda values: None if (value := inner(values)) is None else -_number(value)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
+            return _arithmetic(ARITHMETIC[type(op)], _compile(left, names), _compile(right, names))
+        case ast.Compare():
+            return _comparison(node, names)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            condition, yes, no = (_compile(item, names) for item in (test, body, orelse))
+            return lambda values: yes(values) if condition(values) else no(values)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
+            return _call(FUNCTIONS[name], [_compile(item, names) for item in arguments])
+        case ast.Call(func=ast.Name(id=name)):
+            raise ExpressionError(f"{name}() is not a known function; known: {', '.join(FUNCTIONS)}")
+        case _:
+            raise ExpressionError(
+                f"{ast.unparse(node)!r} is not allowed here; use knobs, numbers, comparisons, and/or/not"
+            )
+
+
+def _lookup(name: str) -> Evaluator:
+    def lookup(values: Mapping[str, object]) -> object:
+        try:
+            return values[name]
+        except KeyError:
+            raise ExpressionError(f"{name} has no value") from None
+
+    return lookup
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, int | float):
+        return value
+    raise ExpressionError(f"{value!r} is not a number")
+
+
+def _boolean(all_must_hold: bool, parts: list[Evaluator]) -> Evaluator:
+    if all_must_hold:
+        return lambda values: all(part(values) for part in parts)
+    return lambda values: any(part(values) for part in parts)
+
+
+def _arithmetic(operation: Callable[..., object], left: Evaluator, right: Evaluator) -> Evaluator:
+    def compute(values: Mapping[str, object]) -> object:
+        a, b = left(values), right(values)
+        if a is None or b is None:
+            return None
+        result = operation(_number(a), _number(b))
+        if isinstance(result, int | float) and abs(result) > LARGEST_MAGNITUDE**4:
+            raise ExpressionError("a value is too large")
+        return result
+
+    return compute
+
+
+def _call(function: Callable[..., object], parts: list[Evaluator]) -> Evaluator:
+    def compute(values: Mapping[str, object]) -> object:
+        arguments = [part(values) for part in parts]
+        return None if any(a is None for a in arguments) else function(*arguments)
+
+    return compute
+
+
+def _comparison(node: ast.Compare, names: set[str]) -> Evaluator:
+    operands = [_compile(item, names) for item in (node.left, *node.comparators)]
+    tests = [_relation(op) for op in node.ops]
+
+    def compare(values: Mapping[str, object]) -> bool:
+        left = operands[0](values)
+        for test, operand in zip(tests, operands[1:], strict=True):
+            right = operand(values)
+            if not test(left, right):
+                return False
+            left = right
+        return True
+
+    return compare
+
+
+def _relation(op: ast.cmpop) -> Callable[[object, object], bool]:
+    match op:
+        case ast.Eq() | ast.Is():
+            return operator.eq
+        case ast.NotEq() | ast.IsNot():
+            return operator.ne
+        case ast.In():
+            return lambda left, right: left in _collection(right)
+        case ast.NotIn():
+            return lambda left, right: left not in _collection(right)
+    ordering = ORDERING[type(op)]
+    return lambda left, right: left is not None and right is not None and ordering(left, right)
+
+
+def _collection(value: object) -> tuple[object, ...]:
+    if isinstance(value, tuple):
+        return value
+    raise ExpressionError("`in` needs a list of values on its right, such as (1, 2, 4)")

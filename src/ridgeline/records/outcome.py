@@ -1,0 +1,82 @@
+"""How a run ended, sorted by what caused it. Only what the setting caused teaches the search."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    OK = "ok"
+    OOM_START = "oom-start"
+    OOM_RUN = "oom-run"
+    REJECTED = "rejected"  # the program refused the setting
+    CRASH = "crash"
+    HANG = "hang"  # no output for the silence limit
+    TIMEOUT = "timeout"  # over the wall limit
+    WRONG = "wrong"  # a guard failed: it ran, but the result may not count
+    UNVERIFIED = "unverified"  # what was applied is not what was asked, or the measurement is contaminated
+    BUILD_FAILED = "build-failed"
+    NODE_FAULT = "node-fault"
+    SITE_FAULT = "site-fault"
+    CANCELLED = "cancelled"
+
+    @property
+    def caused_by_setting(self) -> bool:
+        """Whether running the same setting again would very likely end the same way."""
+        return self in _SETTING_CAUSED
+
+    @property
+    def retryable(self) -> bool:
+        return self in (Kind.NODE_FAULT, Kind.SITE_FAULT)
+
+
+_SETTING_CAUSED = frozenset(
+    {
+        Kind.OOM_START,
+        Kind.OOM_RUN,
+        Kind.REJECTED,
+        Kind.CRASH,
+        Kind.HANG,
+        Kind.TIMEOUT,
+        Kind.WRONG,
+        Kind.BUILD_FAILED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The line that decided: which file, which line, what it says."""
+
+    source: str
+    line_number: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line_number}: {self.text}" if self.line_number else f"{self.source}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    kind: Kind
+    reason: str = ""
+    evidence: Evidence | None = None
+
+    def __str__(self) -> str:
+        parts = [self.kind.value, self.reason, str(self.evidence) if self.evidence else ""]
+        return "; ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A log line by which a workload tells one failure from another. The first of the table that is found wins.
+
+    `even_if_exit_0`: some programs print a fatal message and still leave with 0 (NWChem with inconsistent memory).
+    """
+
+    pattern: re.Pattern[str]
+    kind: Kind
+    reason: str
+    even_if_exit_0: bool = False

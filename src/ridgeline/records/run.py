@@ -1,0 +1,100 @@
+"""A job is what the site runs; a run is our attempt at a trial and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from ridgeline.records.measurement import Measurement
+from ridgeline.records.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one job needs. `cores` and `gpus` are per node."""
+
+    nodes: int = 1
+    ranks_per_node: int = 1
+    cores: int | None = None
+    gpus: int = 0
+    memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "ranks_per_node"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; a job needs at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A folder with everything that will run. `command` is shell text, run in `folder` with `env` added.
+
+    The executor adds what the site needs (modules, directives, pinning) and writes it all into `folder`/run.sh.
+    """
+
+    name: str
+    folder: Path
+    command: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    resources: Resources = Resources()
+    limit_s: float = 3600.0
+    silence_limit_s: float | None = None
+    on_nodes: tuple[str, ...] = ()  # run there and nowhere else (blocked confirmation)
+    avoid_nodes: tuple[str, ...] = ()  # a node fault was seen there
+
+
+class Cause(StrEnum):
+    """Why a job is over, as far as the site can tell."""
+
+    EXITED = "exited"  # by itself: see exit_code and signal
+    TIME_LIMIT = "time-limit"
+    SILENCE = "silence"
+    MEMORY_LIMIT = "memory-limit"
+    CANCELLED = "cancelled"
+    NODE_FAILED = "node-failed"
+    NEVER_STARTS = "never-starts"  # the batch system says this request can never run
+    LOST = "lost"  # looked for everywhere and not found; never taken for completed
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ended. Times are seconds since the epoch; 0 where the job never started."""
+
+    cause: Cause
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    leftovers: tuple[str, ...] = ()  # processes that outlived the job and were ended: "pid command"
+    usage: Mapping[str, float] = field(default_factory=dict)  # cpu_s, max_rss_bytes, service_units...
+
+    @property
+    def duration_s(self) -> float:
+        return max(0.0, self.ended_s - self.started_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One attempt at a trial. `attempt` counts retries after node and site faults, from 1."""
+
+    number: int
+    trial: int
+    attempt: int
+    folder: Path
+    resources: Resources
+    ending: Ending
+    outcome: Outcome | None = None
+    measurements: tuple[Measurement, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {m.metric: m.value for m in self.measurements}
+
+    @property
+    def node_hours(self) -> float:
+        return self.resources.nodes * self.ending.duration_s / 3600.0

@@ -1,0 +1,40 @@
+"""Where jobs run: one machine, or a cluster behind a batch system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a site file says. `batch` names an executor of the catalog: local, slurm, pbs.
+
+    `launcher` starts parallel programs inside a job: none, openmpi, mpich, srun. Sizes are per node; None is unknown.
+    `directives` are added to job scripts as they stand (for example `#PBS -l storage=scratch/ab12`).
+    """
+
+    name: str = "local"
+    batch: str = "local"
+    queue: str = ""
+    account: str = ""
+    nodes: int = 1
+    cores_per_node: int | None = None
+    gpus_per_node: int = 0
+    memory_bytes_per_node: int | None = None
+    launcher: str = "none"
+    launcher_options: str = ""
+    modules: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()  # shell lines before the command
+    container: str = ""  # image for Apptainer/Singularity; empty for none
+    container_options: str = ""
+    scratch: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    jobs_at_once: int = 1
+    poll_s: float = 10.0
+    directives: tuple[str, ...] = ()
+    service_units_per_node_hour: float | None = None
+    options: Mapping[str, object] = field(default_factory=dict)  # what only one batch system knows
+
+
+LOCAL = Site()

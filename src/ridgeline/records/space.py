@@ -1,0 +1,218 @@
+"""The space of settings: knobs, values derived from them, and rules that refuse a point before anything runs."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ridgeline.records.expression import Expression, ExpressionError, Value
+
+Point = Mapping[str, Value]  # values of the knobs that exist there: the identity of a setting
+Settings = Mapping[str, Value]  # a point with its derived values: what a workload sees
+
+
+def point_key(point: Point) -> str:
+    """The same text for the same point, however its knobs are ordered."""
+    return json.dumps(dict(point), sort_keys=True)
+
+
+def point_hash(point: Point) -> str:
+    return hashlib.sha256(point_key(point).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Discrete:
+    """A knob with a countable list of values; `ordered` when nearness of values means something."""
+
+    name: str
+    values: Sequence[Value]
+    ordered: bool
+    log: bool = False
+    when: Expression | None = None
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise ValueError(f"knob {self.name} has no values")
+
+    @property
+    def count(self) -> int | None:
+        return len(self.values)
+
+    def contains(self, value: Value) -> bool:
+        # 1 == True and 1 == 1.0 in Python; a study that lists true does not mean 1
+        return any(v == value and isinstance(v, bool) == isinstance(value, bool) for v in self._near(value))
+
+    def _near(self, value: Value) -> Sequence[Value]:
+        if isinstance(self.values, range):
+            return [value] if isinstance(value, int) and value in self.values else []
+        return self.values
+
+    def at(self, share: float) -> Value:
+        """The value at `share` in [0, 1) of the way through the knob; in log scale for a log knob."""
+        if not self.log:
+            return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
+        low, high = float(self.values[0] or 1), float(self.values[-1] or 1)
+        target = low * (high / low) ** share
+        numbers: Sequence[float] = self.values  # type: ignore[assignment]  # a log knob holds numbers
+        index = bisect.bisect_left(numbers, target)
+        nearest = [i for i in (index - 1, index) if 0 <= i < len(numbers)]
+        return self.values[min(nearest, key=lambda i: abs(numbers[i] - target))]
+
+
+@dataclass(frozen=True, slots=True)
+class Continuous:
+    """A knob that may take any number from `low` to `high`."""
+
+    name: str
+    low: float
+    high: float
+    log: bool = False
+    when: Expression | None = None
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"knob {self.name} runs from {self.low} to {self.high}: nothing lies between")
+        if self.log and self.low <= 0:
+            raise ValueError(f"knob {self.name} is logarithmic and starts at {self.low}, which is not above 0")
+
+    @property
+    def count(self) -> int | None:
+        return None
+
+    def contains(self, value: Value) -> bool:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and self.low <= value <= self.high  # type: ignore[operator]
+
+    def at(self, share: float) -> Value:
+        if self.log:
+            return float(self.low * (self.high / self.low) ** share)
+        return self.low + (self.high - self.low) * share
+
+
+Knob = Discrete | Continuous
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Refuses every point for which `refuse` holds, and says why."""
+
+    refuse: Expression
+    because: str
+
+
+@dataclass(frozen=True)
+class Space:
+    """All points a study may run. `when` conditions and derived values may name any knob, but not in a circle."""
+
+    knobs: tuple[Knob, ...]
+    derived: Mapping[str, Expression]
+    rules: tuple[Rule, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, Knob]:
+        return {knob.name: knob for knob in self.knobs}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.by_name, *self.derived)
+
+    @cached_property
+    def order(self) -> tuple[Knob, ...]:
+        """The knobs, each after those its `when` names."""
+        placed: list[Knob] = []
+        waiting = list(self.knobs)
+        while waiting:
+            known = {k.name for k in placed}
+            ready = [k for k in waiting if k.when is None or k.when.names & self.by_name.keys() <= known]
+            if not ready:
+                raise ExpressionError(f"`when` of {', '.join(k.name for k in waiting)} depends on itself")
+            placed += ready
+            waiting = [k for k in waiting if k not in ready]
+        return tuple(placed)
+
+    @cached_property
+    def _derived_order(self) -> tuple[str, ...]:
+        placed: list[str] = []
+        waiting = list(self.derived)
+        while waiting:
+            ready = [n for n in waiting if not self.derived[n].names & (set(waiting))]
+            if not ready:
+                raise ExpressionError(f"derived values {', '.join(waiting)} depend on each other in a circle")
+            placed += ready
+            waiting = [n for n in waiting if n not in ready]
+        return tuple(placed)
+
+    def restrict(self, values: Point) -> dict[str, Value]:
+        """Only the knobs that exist at this point, in the study's order."""
+        seen: dict[str, Value] = {}
+        for knob in self.order:
+            exists = knob.when is None or knob.when.holds(_with_absent(seen, self.by_name))
+            if exists and knob.name in values:
+                seen[knob.name] = values[knob.name]
+        return {name: seen[name] for name in self.by_name if name in seen}
+
+    def missing(self, point: Point) -> list[str]:
+        """Knobs that exist at this point but have no value in it."""
+        gaps: list[str] = []
+        seen: dict[str, Value] = {}
+        for knob in self.order:
+            if knob.when is None or knob.when.holds(_with_absent(seen, self.by_name)):
+                if knob.name in point:
+                    seen[knob.name] = point[knob.name]
+                else:
+                    gaps.append(knob.name)
+        return gaps
+
+    def settings(self, point: Point) -> dict[str, Value]:
+        """The point with its derived values; knobs that do not exist there are None."""
+        values: dict[str, Value] = {name: point.get(name) for name in self.by_name}
+        for name in self._derived_order:
+            result = self.derived[name].evaluate(values)
+            if not isinstance(result, bool | int | float | str | None):
+                raise ExpressionError(f"derived {name} is {result!r}, not a single value")
+            values[name] = result
+        return values
+
+    def refusal(self, point: Point) -> str | None:
+        """Why a rule refuses this point, or None."""
+        try:
+            values = self.settings(point)
+            for rule in self.rules:
+                if rule.refuse.holds(values):
+                    return rule.because
+        except ExpressionError as error:
+            return str(error)
+        return None
+
+    def raw_size(self) -> float:
+        """Points before rules, counting a conditional knob always; infinite with a continuous knob."""
+        counts = [math.inf if k.count is None else k.count for k in self.knobs]
+        return math.prod(counts)
+
+    def points(self) -> Iterator[dict[str, Value]]:
+        """Every point, legal or not, each once, the last knob fastest. Only for spaces without continuous knobs."""
+        if any(knob.count is None for knob in self.knobs):
+            raise ValueError("a continuous knob cannot be listed")
+        for point in self._extend({}, self.order):
+            yield {name: point[name] for name in self.by_name if name in point}
+
+    def _extend(self, seen: dict[str, Value], rest: Sequence[Knob]) -> Iterator[dict[str, Value]]:
+        if not rest:
+            yield seen
+            return
+        knob, later = rest[0], rest[1:]
+        if knob.when is not None and not knob.when.holds(_with_absent(seen, self.by_name)):
+            yield from self._extend(seen, later)
+            return
+        assert isinstance(knob, Discrete)
+        for value in knob.values:
+            yield from self._extend({**seen, knob.name: value}, later)
+
+
+def _with_absent(seen: Mapping[str, Value], names: Mapping[str, object]) -> dict[str, Value]:
+    return {name: seen.get(name) for name in names}

@@ -1,0 +1,109 @@
+"""The question: what to run, what may change, what to maximise, what must hold, how much it may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ridgeline.records.expression import Expression
+from ridgeline.records.guard import Guard
+from ridgeline.records.site import LOCAL, Site
+from ridgeline.records.space import Point, Space
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    metric: str
+    direction: Literal["maximize", "minimize"]
+
+    def score(self, value: float) -> float:
+        """Larger is better, whatever the direction."""
+        return value if self.direction == "maximize" else -value
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of a whole campaign; None is no limit. `trials` counts search trials only."""
+
+    trials: int | None = None
+    wall_s: float | None = None
+    node_hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineStage:
+    repeats: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStage:
+    sampler: str = "tpe"
+    options: Mapping[str, object] = field(default_factory=dict)
+    sentinel_every: int = 8  # search trials between two repeats of the baseline; 0 for none
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmStage:
+    """`top` settings against the baseline in `blocks` interleaved blocks; `level` is the confidence of the interval."""
+
+    top: int = 3
+    blocks: int = 5
+    level: float = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """What a job asks of the site. Expressions over settings, so that a knob may decide nodes or ranks."""
+
+    nodes: Expression | None = None
+    ranks_per_node: Expression | None = None
+    cores: Expression | None = None
+    gpus: Expression | None = None
+    limit_s: float = 3600.0
+    silence_limit_s: float | None = None
+    retries: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Builds:
+    """How a variant is built from settings: once per distinct rendered text, pruned to `keep`.
+
+    `sources` are files or globs beside the study file; `knobs` are the settings the commands read.
+    """
+
+    make: tuple[str, ...]
+    keep: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    limit_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadChoice:
+    """`kind` names a workload of the catalog; `options` are what the study file says to it."""
+
+    kind: str
+    options: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    workload: WorkloadChoice
+    space: Space
+    goal: Goal
+    baseline: Point
+    folder: Path  # the study file's folder: relative paths in it start here
+    question: str = ""
+    site: Site = LOCAL
+    guards: tuple[Guard, ...] = ()
+    presets: tuple[Point, ...] = ()
+    budget: Budget = Budget()
+    baseline_stage: BaselineStage = BaselineStage()
+    search: SearchStage = SearchStage()
+    confirm: ConfirmStage = ConfirmStage()
+    job: JobLimits = JobLimits()
+    builds: Builds | None = None

@@ -1,0 +1,47 @@
+"""One point of the space, and who proposed it for what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from ridgeline.records.expression import Value
+from ridgeline.records.space import Point, Settings, point_key
+
+
+class Stage(StrEnum):
+    BASELINE = "baseline"
+    SEARCH = "search"
+    SENTINEL = "sentinel"  # the baseline again, to see drift
+    CONFIRM = "confirm"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`settings` is the point with derived values; `build` the folder of its built variant, if the study builds."""
+
+    number: int
+    point: Point
+    settings: Settings
+    stage: Stage
+    proposer: str
+    why: str = ""
+    block: int | None = None  # of a confirm trial: which interleaved block it belongs to
+    build: Path | None = None
+
+    @property
+    def key(self) -> str:
+        return point_key(self.point)
+
+    @property
+    def label(self) -> str:
+        """A short, file-name-safe reminder of the point, such as tp8-pp2-mem0.88."""
+        return label(self.point)
+
+
+def label(point: Mapping[str, Value]) -> str:
+    words = [re.sub(r"[^A-Za-z0-9.+]", "", f"{name}{'' if value is True else value}") for name, value in point.items()]
+    return "-".join(words)[:60].strip("-.") or "only"

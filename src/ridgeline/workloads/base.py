@@ -1,0 +1,52 @@
+"""The seam: how to run a program and read it.
+
+A workload is made from a study and its site (`Factory`). It promises:
+- `problems` names everything in the study that this workload cannot accept, without touching the site;
+- `refusal` says before a run is spent why a setting cannot work (None: try it);
+- `prepare` fills `folder` and returns the job; called again with the same trial it writes the same files;
+- `read` returns the same reading when called again on the same folder, and never raises for a program's bad output:
+  it puts the reason into `Reading.problem`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ridgeline.records.measurement import Reading
+from ridgeline.records.outcome import Signature
+from ridgeline.records.run import Job, Run
+from ridgeline.records.space import Settings
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong in a study; `where` is the path of keys, so that the file's line can be shown."""
+
+    where: tuple[str | int, ...]
+    message: str
+
+
+class Workload(Protocol):
+    signatures: Sequence[Signature]
+    logs: Sequence[str]  # files of the run folder in which signatures are looked for, in this order
+
+    def problems(self) -> list[Problem]: ...
+
+    def refusal(self, settings: Settings) -> str | None: ...
+
+    def prepare(self, trial: Trial, folder: Path) -> Job: ...
+
+    def read(self, run: Run) -> Reading: ...
+
+    def paste(self, settings: Settings) -> str:
+        """The setting as a person would type it: flags, environment, input lines."""
+        ...
+
+
+class Factory(Protocol):
+    def __call__(self, study: Study) -> Workload: ...
