@@ -2,8 +2,8 @@
 
 A sampler is made from a space, a seed and the study's options for it (`Factory`). It promises:
 - `ask` returns a legal point that was neither told nor is pending, or None when there is none left;
-- the answer depends only on the seed, the lessons told so far (in order) and `pending`, so that a killed campaign goes on
-  as if nothing had happened;
+- the answer depends only on the seed, the lessons told so far (in order) and `pending`, so that a killed campaign goes
+  on as if nothing had happened;
 - `tell` accepts any lesson, also of points it did not propose (baseline, presets, points of an earlier campaign).
 """
 
