@@ -1,0 +1,169 @@
+"""How a model is spread over GPUs: TP, PP, DP, EP, attention DP, and prefill and decode groups.
+
+Words as engines use them. `tp` ranks share every layer; `pp` stages share the list of layers; `dp` whole copies of that
+share the traffic. Inside one tensor-parallel group `attn_dp` groups keep their own requests and their own KV cache, and
+`ep` ranks hold whole experts instead of slices of all of them; neither takes more GPUs. Which layouts an engine accepts is
+the business of `layout_rules`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError
+from ridgeline.serving.models import BYTES_PER_WEIGHT, KV_BYTES, Matrix, Model
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One way to serve. A disaggregated layout holds two more, `prefill` and `decode`; their `dp` counts the groups."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    attn_dp: int = 1
+    nodes: int = 1
+    gpus_per_node: int = 8
+    prefill: Layout | None = None
+    decode: Layout | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "ep", "attn_dp", "nodes", "gpus_per_node"):
+            if getattr(self, name) < 1:
+                raise InputError(f"layout: {name} is {getattr(self, name)}; it must be at least 1")
+        if (self.prefill is None) != (self.decode is None):
+            raise InputError("layout: prefill and decode groups come together; give both or neither")
+
+    @property
+    def disaggregated(self) -> bool:
+        return self.prefill is not None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that work."""
+        if self.prefill is not None and self.decode is not None:
+            return self.prefill.gpus + self.decode.gpus
+        return self.tp * self.pp * self.dp
+
+    @property
+    def replica_gpus(self) -> int:
+        """GPUs of one engine, which stop together when one of them dies."""
+        return self.tp * self.pp
+
+    @property
+    def replica_nodes(self) -> int:
+        return -(-self.replica_gpus // self.gpus_per_node)
+
+    @property
+    def tp_nodes(self) -> int:
+        """Nodes that one tensor-parallel group spans; its all-reduces cross the fabric when this is above 1."""
+        return -(-self.tp // self.gpus_per_node)
+
+    @property
+    def attn_tp(self) -> int:
+        """Ranks that share one attention and one KV cache."""
+        return max(1, self.tp // self.attn_dp)
+
+    def stage_layers(self, layers: int) -> tuple[range, ...]:
+        """The layers of each pipeline stage; the last stages take the remainder, as SGLang does."""
+        short, extra = divmod(layers, self.pp)
+        sizes = [short + (stage >= self.pp - extra) for stage in range(self.pp)]
+        starts = [sum(sizes[:stage]) for stage in range(self.pp)]
+        return tuple(range(start, start + size) for start, size in zip(starts, sizes, strict=True))
+
+    def __str__(self) -> str:
+        if self.prefill is not None and self.decode is not None:
+            return f"{group_name(self.prefill, 'P')}{group_name(self.decode, 'D')}"
+        words = [f"tp {self.tp}"]
+        words += [
+            f"{w} {n}"
+            for w, n in (("pp", self.pp), ("dp", self.dp), ("ep", self.ep), ("attn-dp", self.attn_dp))
+            if n > 1
+        ]
+        return " ".join(words)
+
+
+def group_name(groups: Layout, letter: str) -> str:
+    """P3x3: three groups of three nodes; P4: one group of four nodes; a group smaller than a node is P2x4gpu."""
+    if groups.replica_gpus % groups.gpus_per_node:
+        return f"{letter}{groups.dp}x{groups.replica_gpus}gpu"
+    return f"{letter}{groups.replica_nodes}" if groups.dp == 1 else f"{letter}{groups.dp}x{groups.replica_nodes}"
+
+
+def matrix_shards(matrix: Matrix, layout: Layout, model: Model) -> int:
+    """Over how many ranks of one stage one copy of this weight is spread."""
+    if matrix.split == "attention":
+        if matrix.name == "kv_proj":
+            # a rank never holds less than one KV head: beyond that many ranks the heads are copied
+            return min(layout.attn_tp, model.attention.kv_heads)
+        return layout.attn_tp
+    if matrix.split == "vocab":
+        # under attention DP every rank embeds its own tokens; the LM head stays split
+        return layout.tp if layout.attn_dp == 1 or matrix.part == "lm_head" else 1
+    return layout.tp if matrix.split in ("ffn", "experts") else 1
+
+
+def rank_weight_bytes(model: Model, layout: Layout, stage: int | None = None) -> float:
+    """Weights one GPU of a stage holds; without a stage, those of the fullest stage."""
+    stages = layout.stage_layers(model.layers)
+    chosen = stages if stage is None else (stages[stage],)
+    return max(sum(_bytes_in(m, layers, model, layout) for m in model.matrices) for layers in chosen)
+
+
+def _bytes_in(matrix: Matrix, layers: range, model: Model, layout: Layout) -> float:
+    here = sum(1 for n in matrix.layers if n in layers)
+    copies = here * matrix.per_layer
+    return matrix.rows * matrix.cols * copies * BYTES_PER_WEIGHT[matrix.dtype] / matrix_shards(matrix, layout, model)
+
+
+def rank_kv_bytes_per_token(model: Model, layout: Layout, stage: int | None = None) -> float:
+    """KV bytes one token takes on one GPU that keeps it; without a stage, on the stage with most layers."""
+    stages = layout.stage_layers(model.layers)
+    layers = max(len(s) for s in stages) if stage is None else len(stages[stage])
+    a = model.attention
+    # the latent of MLA cannot be split by heads: every rank of an attention group keeps the same copy
+    values = a.kv_values if a.mla else 2 * max(1, -(-a.kv_heads // layout.attn_tp)) * a.head_dim
+    return layers * values * KV_BYTES[model.kv_dtype]
+
+
+_GROUPS = re.compile(r"(?:(\d+)x)?(\d+)")
+_PD = re.compile(r"[Pp]((?:\d+x)?\d+)[Dd]((?:\d+x)?\d+)")
+
+
+def group_layout(model: Model, text: str, gpus_per_node: int = 8) -> Layout:
+    """`3x3`: three groups of three nodes; `4`: one group of four. Each group is one engine over all its GPUs.
+
+    MLA models with experts run as the published DeepSeek systems do: attention DP and expert parallelism over the whole
+    group. Others use TP inside a node and pipeline stages between nodes, for their KV heads seldom allow more.
+    """
+    match = _GROUPS.fullmatch(text.strip())
+    if not match:
+        raise InputError(f"groups {text!r}: write 3x3 for three groups of three nodes, or 4 for one group of four")
+    count, nodes = int(match[1] or 1), int(match[2])
+    if count < 1 or nodes < 1:
+        raise InputError(f"groups {text!r}: both numbers must be at least 1")
+    width = nodes * gpus_per_node
+    if model.attention.mla and model.experts is not None:
+        return Layout(tp=width, attn_dp=width, ep=width, dp=count, nodes=count * nodes, gpus_per_node=gpus_per_node)
+    return Layout(tp=gpus_per_node, pp=nodes, dp=count, nodes=count * nodes, gpus_per_node=gpus_per_node)
+
+
+def disaggregated(prefill: Layout, decode: Layout) -> Layout:
+    """Two sets of groups that serve one stream of requests together."""
+    if prefill.gpus_per_node != decode.gpus_per_node:
+        raise InputError("prefill and decode groups must sit on nodes of the same size")
+    return Layout(
+        nodes=prefill.nodes + decode.nodes, gpus_per_node=prefill.gpus_per_node, prefill=prefill, decode=decode
+    )
+
+
+def parse_layout(text: str, model: Model, gpus_per_node: int = 8) -> Layout:
+    """P4D6, P3x3D4: prefill and decode groups in nodes."""
+    match = _PD.fullmatch(text.strip())
+    if not match:
+        raise InputError(
+            f"layout {text!r}: write P4D6 or P3x3D4 (three prefill groups of three nodes, four decode nodes)"
+        )
+    return disaggregated(group_layout(model, match[1], gpus_per_node), group_layout(model, match[2], gpus_per_node))

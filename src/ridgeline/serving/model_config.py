@@ -1,0 +1,189 @@
+"""Read a Hugging Face config.json into a `Model`: Llama, Mistral, Qwen, Mixtral, DeepSeek and what looks like them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import InputError
+from ridgeline.serving.models import Attention, Experts, Model
+
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16"}
+# what `quantization_config.quant_method` means for the bytes of a weight
+QUANT_METHODS = {"fp8": "fp8", "awq": "int4", "gptq": "int4", "bitsandbytes": "int8", "modelopt": "fp8"}
+# families whose feed-forward or attention is none of the kinds below; counting them as dense would be a quiet lie
+UNKNOWN_KINDS = {"mamba", "mamba2", "jamba", "rwkv", "bert", "t5", "falcon_mamba", "qwen3_next", "whisper"}
+
+
+def preset_names() -> list[str]:
+    folder = resources.files("ridgeline.serving") / "presets" / "models"
+    return sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json"))
+
+
+def read_model(name_or_path: str) -> Model:
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        path = path / "config.json"
+    if path.suffix == ".json" or path.exists():
+        return model_from_config(_read_json(path), name=_name_of(path), source=str(path))
+    name = name_or_path.lower()
+    preset = resources.files("ridgeline.serving") / "presets" / "models" / f"{name}.json"
+    if "/" in name or not preset.is_file():
+        known = preset_names()
+        near = difflib.get_close_matches(name.rpartition("/")[2], known, 1, 0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(
+            f"model {name_or_path!r} is neither a preset nor a config.json on this machine; {hint}"
+            f"presets: {', '.join(known)}"
+        )
+    return model_from_config(json.loads(preset.read_text()), name=name, source=f"preset {name}")
+
+
+def _name_of(path: Path) -> str:
+    return path.resolve().parent.name if path.name == "config.json" else path.stem
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; give a preset name or the path of a config.json") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not readable as JSON ({error}); give the model's own config.json") from None
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: holds a {type(config).__name__}, not an object; give the model's own config.json")
+    return config
+
+
+def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> Model:
+    # multimodal models keep the language half one level down
+    if "num_hidden_layers" not in config and isinstance(config.get("text_config"), dict):
+        config = {**config, **config["text_config"]}
+    if config.get("model_type") in UNKNOWN_KINDS:
+        raise InputError(
+            f"{source}: {config['model_type']} is not a decoder-only transformer of a kind we can count; "
+            "Llama, Qwen, Mixtral and DeepSeek shapes are"
+        )
+    fields = _Fields(config, source)
+    fields.need("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    layers = fields.positive("num_hidden_layers")
+    experts = _experts(fields)
+    dense = tuple(n for n in range(layers) if _is_dense(config, experts, n))
+    if dense:
+        fields.need("intermediate_size")
+    base = DTYPES.get(
+        str(config.get("torch_dtype") or config.get("dtype") or "bfloat16").removeprefix("torch."), "bf16"
+    )
+    # weights published in float32 are served in 16 bits by every engine we know
+    base = "bf16" if base == "fp32" else base
+    return Model(
+        name=name,
+        layers=layers,
+        hidden=fields.positive("hidden_size"),
+        vocab=fields.positive("vocab_size"),
+        attention=_attention(fields),
+        ffn_width=fields.positive("intermediate_size") if dense else 0,
+        experts=experts,
+        dense_layers=dense,
+        context_tokens=fields.positive("max_position_embeddings", default=4096),
+        dtype=_weight_dtype(config, base, source),
+        base_dtype=base,
+        kv_dtype=base,
+        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        qk_norm=str(config.get("model_type", "")).startswith("qwen3"),
+    )
+
+
+class _Fields:
+    """The config with a memory of where it came from, so that every refusal can name the file and the field."""
+
+    def __init__(self, config: Mapping[str, Any], source: str) -> None:
+        self.config, self.source = config, source
+
+    def need(self, *names: str) -> None:
+        missing = [n for n in names if self.config.get(n) is None]
+        if missing:
+            raise InputError(
+                f"{self.source}: {', '.join(missing)} missing; a config.json of the Llama, Qwen or DeepSeek kind "
+                f"has {'it' if len(missing) == 1 else 'them'} (presets: {', '.join(preset_names())})"
+            )
+
+    def positive(self, name: str, default: int | None = None) -> int:
+        value = self.config.get(name)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise InputError(f"{self.source}: {name} is {value!r}; it must be a whole number above zero")
+        return value
+
+
+def _attention(fields: _Fields) -> Attention:
+    config = fields.config
+    heads = fields.positive("num_attention_heads")
+    if config.get("kv_lora_rank"):
+        fields.need("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        nope, rope = fields.positive("qk_nope_head_dim"), fields.positive("qk_rope_head_dim")
+        return Attention(
+            heads=heads,
+            kv_heads=1,
+            head_dim=nope + rope,
+            latent=fields.positive("kv_lora_rank"),
+            q_latent=fields.positive("q_lora_rank") if config.get("q_lora_rank") else 0,
+            rope_dim=rope,
+            nope_dim=nope,
+            v_dim=fields.positive("v_head_dim"),
+        )
+    kv_heads = fields.positive("num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise InputError(f"{fields.source}: num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}")
+    head_dim = fields.positive("head_dim", default=max(1, fields.positive("hidden_size") // heads))
+    # Qwen2 always has a bias on q, k and v and says so nowhere in its config
+    bias = bool(config.get("attention_bias", str(config.get("model_type", "")).startswith("qwen2")))
+    return Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias)
+
+
+def _experts(fields: _Fields) -> Experts | None:
+    config = fields.config
+    key = next((k for k in ("n_routed_experts", "num_local_experts", "num_experts") if config.get(k)), None)
+    if key is None:
+        return None
+    fields.need("num_experts_per_tok")
+    # Mixtral's experts are as wide as its intermediate_size; the others name their own width
+    width_key = "moe_intermediate_size" if config.get("moe_intermediate_size") else "intermediate_size"
+    fields.need(width_key)
+    count, per_token = fields.positive(key), fields.positive("num_experts_per_tok")
+    if per_token > count:
+        raise InputError(f"{fields.source}: num_experts_per_tok {per_token} is more than {key} {count}")
+    width = fields.positive(width_key)
+    shared = int(config.get("n_shared_experts") or 0)
+    shared_width = int(config.get("shared_expert_intermediate_size") or shared * width)
+    return Experts(count, per_token, width, shared or (1 if shared_width else 0), shared_width)
+
+
+def _is_dense(config: Mapping[str, Any], experts: Experts | None, layer: int) -> bool:
+    if experts is None or layer < int(config.get("first_k_dense_replace") or 0):
+        return True
+    if layer in (config.get("mlp_only_layers") or ()):
+        return True
+    if config.get("decoder_sparse_step"):
+        return (layer + 1) % int(config["decoder_sparse_step"]) != 0
+    return layer % int(config.get("moe_layer_freq") or 1) != 0
+
+
+def _weight_dtype(config: Mapping[str, Any], base: str, source: str) -> str:
+    quant = config.get("quantization_config")
+    if not isinstance(quant, dict):
+        return base
+    method = str(quant.get("quant_method", ""))
+    if method in ("gptq", "awq", "bitsandbytes") and int(quant.get("bits", quant.get("w_bit", 4)) or 4) == 8:
+        return "int8"
+    if method not in QUANT_METHODS:
+        raise InputError(
+            f"{source}: quantization_config.quant_method {method!r} is not known ({', '.join(QUANT_METHODS)}); "
+            "remove it and give the weight dtype with --dtype"
+        )
+    return QUANT_METHODS[method]
