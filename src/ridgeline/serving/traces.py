@@ -1,0 +1,93 @@
+"""Recorded traffic: Mooncake JSONL, plain JSONL of lengths, and ShareGPT JSON, read as lengths, times and prefixes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import InputError
+
+# Mooncake hashes prompts in blocks of this many tokens.
+PREFIX_BLOCK_TOKENS = 512
+# English text in current tokenizers; only used where a trace holds text and no lengths.
+CHARACTERS_PER_TOKEN = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    input_tokens: int
+    output_tokens: int
+    at_s: float | None = None
+    prefix_hashes: tuple[int, ...] = ()
+
+
+def read_trace(path: Path) -> list[TraceRow]:
+    """The requests of a trace file in order of time.
+
+    Mooncake lines hold timestamp (ms), input_length, output_length, hash_ids. Plain lines hold input_tokens and
+    output_tokens and perhaps at_s. A ShareGPT file is a JSON list of conversations; the first two turns count.
+    """
+    text = path.read_text(encoding="utf-8")
+    opening = text.lstrip()[:1]
+    if not opening:
+        raise InputError(f"{path} is empty; a trace holds one JSON object per line")
+    rows = list(_conversations(path, text) if opening == "[" else _lines(path, text))
+    if not rows:
+        raise InputError(f"{path} holds no request; a trace holds one JSON object per line")
+    if all(row.at_s is not None for row in rows):
+        rows.sort(key=lambda row: row.at_s or 0.0)
+    return rows
+
+
+def _lines(path: Path, text: str) -> Iterator[TraceRow]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except ValueError as bad:
+            raise InputError(f"{path}:{number}: not JSON ({bad}); a trace holds one JSON object per line") from None
+        yield _row(f"{path}:{number}", fields)
+
+
+def _row(where: str, fields: Any) -> TraceRow:
+    if not isinstance(fields, dict):
+        raise InputError(f"{where}: expected an object with input_length and output_length")
+    inputs = fields.get("input_length", fields.get("input_tokens"))
+    outputs = fields.get("output_length", fields.get("output_tokens"))
+    if not _whole(inputs) or not _whole(outputs):
+        raise InputError(
+            f"{where}: needs whole numbers input_length and output_length (Mooncake) or input_tokens and output_tokens"
+        )
+    at_s = fields.get("at_s", fields.get("scheduled_s"))
+    if at_s is None and "timestamp" in fields:
+        at_s = fields["timestamp"] / 1000.0 if isinstance(fields["timestamp"], int | float) else None
+    if at_s is not None and not isinstance(at_s, int | float):
+        raise InputError(f"{where}: the time {at_s!r} is not a number")
+    hashes = fields.get("hash_ids") or ()
+    if not all(isinstance(h, int) for h in hashes):
+        raise InputError(f"{where}: hash_ids must be whole numbers, one per {PREFIX_BLOCK_TOKENS} tokens")
+    # A trace may hold requests that were refused or returned nothing; a served request has at least one token each way.
+    return TraceRow(max(1, inputs), max(1, outputs), None if at_s is None else float(at_s), tuple(hashes))
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _conversations(path: Path, text: str) -> Iterator[TraceRow]:
+    try:
+        entries = json.loads(text)
+    except ValueError as bad:
+        raise InputError(f"{path}: not JSON ({bad})") from None
+    for entry in entries:
+        if isinstance(entry, dict) and ("input_length" in entry or "input_tokens" in entry):
+            yield _row(str(path), entry)
+            continue
+        turns = entry.get("conversations", entry.get("conversation", [])) if isinstance(entry, dict) else []
+        texts = [str(turn.get("value", turn.get("content", ""))) for turn in turns[:2] if isinstance(turn, dict)]
+        if len(texts) == 2 and all(texts):
+            yield TraceRow(*(max(1, round(len(t) / CHARACTERS_PER_TOKEN)) for t in texts))
