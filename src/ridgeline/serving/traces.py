@@ -56,8 +56,8 @@ def _lines(path: Path, text: str) -> Iterator[TraceRow]:
 def _row(where: str, fields: Any) -> TraceRow:
     if not isinstance(fields, dict):
         raise InputError(f"{where}: expected an object with input_length and output_length")
-    inputs = fields.get("input_length", fields.get("input_tokens"))
-    outputs = fields.get("output_length", fields.get("output_tokens"))
+    inputs: Any = fields.get("input_length", fields.get("input_tokens"))
+    outputs: Any = fields.get("output_length", fields.get("output_tokens"))
     if not _whole(inputs) or not _whole(outputs):
         raise InputError(
             f"{where}: needs whole numbers input_length and output_length (Mooncake) or input_tokens and output_tokens"
@@ -87,7 +87,8 @@ def _conversations(path: Path, text: str) -> Iterator[TraceRow]:
         if isinstance(entry, dict) and ("input_length" in entry or "input_tokens" in entry):
             yield _row(str(path), entry)
             continue
-        turns = entry.get("conversations", entry.get("conversation", [])) if isinstance(entry, dict) else []
+        turns: Any = entry.get("conversations") or entry.get("conversation") or [] if isinstance(entry, dict) else []
         texts = [str(turn.get("value", turn.get("content", ""))) for turn in turns[:2] if isinstance(turn, dict)]
         if len(texts) == 2 and all(texts):
-            yield TraceRow(*(max(1, round(len(t) / CHARACTERS_PER_TOKEN)) for t in texts))
+            prompt, answer = (max(1, round(len(t) / CHARACTERS_PER_TOKEN)) for t in texts)
+            yield TraceRow(prompt, answer)

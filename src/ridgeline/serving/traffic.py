@@ -25,8 +25,8 @@ SHAREGPT_OUTPUT_MEAN = 388_685 / 2000
 class Arrival:
     """One request before anybody has served it. `at_s` is when it should be sent, counted from the run's start.
 
-    `prefix_hashes` names the prompt's blocks of `traces.PREFIX_BLOCK_TOKENS` tokens from its beginning: two prompts that
-    start with the same hashes start with the same text and may share KV cache.
+    `prefix_hashes` names the prompt's blocks of `traces.PREFIX_BLOCK_TOKENS` tokens from its beginning: two prompts
+    that start with the same hashes start with the same text and may share KV cache.
     """
 
     number: int
