@@ -1,0 +1,115 @@
+"""The lines of a journal: every record's one shape on disk, and back.
+
+A line is a JSON object with `event` and `at` (seconds since the epoch). Events, in the order of a trial's life:
+opened, build, trial, run, submitted, ended; and for the campaign: confirm, verdict, stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ridgeline.records.measurement import Measurement
+from ridgeline.records.outcome import Evidence, Kind, Outcome
+from ridgeline.records.run import Cause, Ending, Resources
+from ridgeline.records.trial import Stage, Trial
+
+Event = dict[str, Any]
+
+
+def trial_event(trial: Trial) -> Event:
+    event: Event = {
+        "event": "trial",
+        "trial": trial.number,
+        "stage": trial.stage.value,
+        "proposer": trial.proposer,
+        "point": dict(trial.point),
+        "settings": dict(trial.settings),
+    }
+    if trial.why:
+        event["why"] = trial.why
+    if trial.block is not None:
+        event["block"] = trial.block
+    return event
+
+
+def trial_from(event: Mapping[str, Any]) -> Trial:
+    return Trial(
+        number=event["trial"],
+        point=event["point"],
+        settings=event["settings"],
+        stage=Stage(event["stage"]),
+        proposer=event["proposer"],
+        why=event.get("why", ""),
+        block=event.get("block"),
+    )
+
+
+def run_event(number: int, trial: int, attempt: int, folder: Path, resources: Resources) -> Event:
+    """`folder` is relative to the study folder, so that the folder can be moved."""
+    asked = {k: v for k in ("nodes", "ranks_per_node", "cores", "gpus", "memory_bytes") if (v := getattr(resources, k))}
+    return {
+        "event": "run",
+        "run": number,
+        "trial": trial,
+        "attempt": attempt,
+        "folder": folder.as_posix(),
+        "resources": asked,
+    }
+
+
+def ended_event(
+    number: int, ending: Ending, outcome: Outcome, measurements: tuple[Measurement, ...], texts: Mapping[str, str]
+) -> Event:
+    event: Event = {"event": "ended", "run": number, "ending": ending_line(ending), "outcome": outcome_line(outcome)}
+    if measurements:
+        event["measurements"] = [measurement_line(m) for m in measurements]
+    if texts:
+        event["texts"] = dict(texts)
+    return event
+
+
+def measurement_line(m: Measurement) -> list[Any]:
+    return [m.metric, m.value, m.unit, m.source, m.origin]
+
+
+def ending_line(ending: Ending) -> Event:
+    line: Event = {"cause": ending.cause.value, "started": ending.started_s, "ended": ending.ended_s}
+    optional = {
+        "exit_code": ending.exit_code,
+        "signal": ending.signal,
+        "reason": ending.reason or None,
+        "nodes": list(ending.nodes) or None,
+        "leftovers": list(ending.leftovers) or None,
+        "usage": dict(ending.usage) or None,
+    }
+    return line | {k: v for k, v in optional.items() if v is not None}
+
+
+def ending_from(line: Mapping[str, Any]) -> Ending:
+    return Ending(
+        cause=Cause(line["cause"]),
+        exit_code=line.get("exit_code"),
+        signal=line.get("signal"),
+        reason=line.get("reason", ""),
+        nodes=tuple(line.get("nodes", ())),
+        started_s=line["started"],
+        ended_s=line["ended"],
+        leftovers=tuple(line.get("leftovers", ())),
+        usage=line.get("usage", {}),
+    )
+
+
+def outcome_line(outcome: Outcome) -> Event:
+    line: Event = {"kind": outcome.kind.value}
+    if outcome.reason:
+        line["reason"] = outcome.reason
+    if outcome.evidence:
+        line["evidence"] = [outcome.evidence.source, outcome.evidence.line_number, outcome.evidence.text]
+    return line
+
+
+def outcome_from(line: Mapping[str, Any]) -> Outcome:
+    evidence = line.get("evidence")
+    return Outcome(Kind(line["kind"]), line.get("reason", ""), Evidence(*evidence) if evidence else None)

@@ -1,0 +1,153 @@
+"""What has happened in a study so far: the journal, replayed.
+
+The campaign, the report and the dashboard all see a study through this one view. The live campaign applies each event
+right after it is on disk, so what it knows is always what a replay would know.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import StoreError
+from ridgeline.records.measurement import Measurement
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.run import Resources, Run
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.events import ending_from, outcome_from, trial_from
+
+
+@dataclass(slots=True)
+class OpenRun:
+    """A run that was planned and has not ended. `ticket` is empty until the site has taken it."""
+
+    number: int
+    trial: int
+    attempt: int
+    folder: Path
+    resources: Resources
+    planned_s: float
+    ticket: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    key: str
+    outcome: Outcome
+    files_kept: int
+    duration_s: float
+    settings: Mapping[str, Any]
+
+
+@dataclass
+class History:
+    """Mutable only through `apply`. `root` is the study folder; run folders are resolved against it."""
+
+    root: Path
+    trials: dict[int, Trial] = field(default_factory=dict)
+    runs: dict[int, Run] = field(default_factory=dict)  # ended ones, in the order they ended
+    open_runs: dict[int, OpenRun] = field(default_factory=dict)
+    runs_of: dict[int, list[Run]] = field(default_factory=dict)  # by trial, in the order they ended
+    builds: dict[str, Build] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
+    blocks: int = 0
+    verdict: Mapping[str, Any] | None = None
+    stopped: Mapping[str, Any] | None = None
+    wall_s: float = 0.0  # time during which a controller was at work
+    last_run_number: int = 0
+    _opened_s: float = 0.0
+    _opened_wall_s: float = 0.0
+
+    @classmethod
+    def replay(cls, root: Path, events: Iterable[Mapping[str, Any]]) -> History:
+        history = cls(root)
+        for number, event in enumerate(events, 1):
+            try:
+                history.apply(event)
+            except (KeyError, ValueError, TypeError, AttributeError) as error:
+                raise StoreError(
+                    f"{root / 'journal.jsonl'}:{number}: this event makes no sense here ({error!r}); "
+                    "the line was edited or the folder was written by another version"
+                ) from error
+        return history
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        at = float(event["at"])
+        match event["event"]:
+            case "opened":
+                self.overrides = event.get("overrides", {})
+                self._opened_s, self._opened_wall_s = at, self.wall_s
+                self.stopped = None
+            case "trial":
+                trial = trial_from(event)
+                self.trials[trial.number] = trial
+            case "run":
+                resources = Resources(**event["resources"])
+                self.last_run_number = max(self.last_run_number, event["run"])
+                self.open_runs[event["run"]] = OpenRun(
+                    event["run"], event["trial"], event["attempt"], self.root / event["folder"], resources, at
+                )
+            case "submitted":
+                self.open_runs[event["run"]].ticket = event["ticket"]
+            case "ended":
+                self._end(event)
+            case "build":
+                self.builds[event["key"]] = Build(
+                    event["key"], outcome_from(event["outcome"]), event["files"], event["seconds"], event["settings"]
+                )
+            case "confirm":
+                self.candidates = tuple(event["candidates"])
+                self.blocks = event["blocks"]
+            case "verdict":
+                self.verdict = event["verdict"]
+            case "stopped":
+                self.stopped = event
+        # clocks may step back; work time does not
+        self.wall_s = max(self.wall_s, self._opened_wall_s + at - self._opened_s)
+
+    def _end(self, event: Mapping[str, Any]) -> None:
+        planned = self.open_runs.pop(event["run"])
+        run = Run(
+            number=planned.number,
+            trial=planned.trial,
+            attempt=planned.attempt,
+            folder=planned.folder,
+            resources=planned.resources,
+            ending=ending_from(event["ending"]),
+            outcome=outcome_from(event["outcome"]),
+            measurements=tuple(Measurement(*m) for m in event.get("measurements", ())),
+            texts=event.get("texts", {}),
+        )
+        self.runs[run.number] = run
+        self.runs_of.setdefault(run.trial, []).append(run)
+
+    # what the other rooms ask
+
+    def final_run(self, trial: Trial) -> Run | None:
+        """The run that counts for a trial: its last one."""
+        runs = self.runs_of.get(trial.number)
+        return runs[-1] if runs else None
+
+    def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
+        """Runs that may be ranked, oldest first."""
+        return [
+            (trial, run)
+            for run in self.runs.values()
+            if run.outcome is not None
+            and run.outcome.kind is Kind.OK
+            and (trial := self.trials[run.trial]).stage in stages
+        ]
+
+    def count(self, *stages: Stage) -> int:
+        return sum(trial.stage in stages for trial in self.trials.values())
+
+    def outcomes(self) -> Counter[Kind]:
+        return Counter(run.outcome.kind for run in self.runs.values() if run.outcome is not None)
+
+    @property
+    def node_hours(self) -> float:
+        return sum(run.node_hours for run in self.runs.values())
