@@ -1,0 +1,208 @@
+"""Is a setting better than the baseline? Paired comparison over interleaved, node-blocked runs.
+
+One block runs the baseline and every candidate on the same nodes in palindromic order (A B B A; with more candidates
+A B C C B A). The block gives one number per candidate: the difference of mean logs, in which node effects and linear
+drift cancel. Over blocks these numbers are independent, so a t-interval over blocks is exact for log-normal noise and
+needs no assumption that candidate and baseline are equally noisy.
+
+Choosing the best of k candidates is paid for: verdicts by Holm's procedure, intervals simultaneous (Bonferroni), so
+that the winner's interval holds although it was chosen for being large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from ridgeline.stats.student import t_quantile, two_sided_p
+from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Scale, Verdict
+from ridgeline.stats.wording import count
+
+__all__ = ["Block", "Comparison", "Confirmation", "Direction", "Verdict", "confirm", "holm", "smallest_effect"]
+
+Direction = Literal["maximize", "minimize"]
+
+POWER = 0.8  # "could show" means: would be seen in four of five campaigns
+_SAME = 1e-12  # block effects that differ by less are the same number in floating point
+
+
+def confirm(blocks: Sequence[Block], level: float = 0.95, direction: Direction = "maximize") -> Confirmation:
+    """Compare every candidate named in `blocks` with the baseline.
+
+    Under identical settings the chance that any candidate is called better or worse is at most 1 - level.
+    """
+    if not 0.5 <= level < 1:
+        raise ValueError(f"level is {level}; a confidence level lies between 0.5 and 1, such as 0.95")
+    names = list(dict.fromkeys(name for block in blocks for name in block.candidates))
+    scale: Scale = "ratio" if _all_positive(blocks) else "difference"
+    effects = {name: _effects(blocks, name, scale, direction) for name in names}
+    p_values = holm({name: _p_value(values) for name, values in effects.items()})
+    comparisons = {
+        name: _judge(name, effects[name], p_values[name], level, len(names), scale, _notes(blocks, name, scale))
+        if len(effects[name]) >= FEWEST_BLOCKS
+        else _refuse(name, effects[name], _run_noise(blocks, name, scale), level, len(names), scale)
+        for name in names
+    }
+    better = [c for c in comparisons.values() if c.verdict is Verdict.BETTER]
+    winner = max(better, key=lambda c: c.estimate or 0.0) if better else None
+    headline = _headline(winner, comparisons, _where(blocks))
+    return Confirmation(winner.candidate if winner else None, comparisons, level, headline)
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's step-down adjustment: a name is significant at alpha if its adjusted value is at most alpha."""
+    adjusted: dict[str, float] = {}
+    largest = 0.0
+    for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        largest = max(largest, min(1.0, p * (len(p_values) - rank)))
+        adjusted[name] = largest
+    return {name: adjusted[name] for name in p_values}
+
+
+def smallest_effect(spread: float, blocks: int, level: float = 0.95, among: int = 1) -> float:
+    """The block effect (log ratio or difference) that `blocks` blocks show with power 0.8, given their spread."""
+    df = blocks - 1
+    alpha = (1 - level) / among
+    return (t_quantile(1 - alpha / 2, df) + t_quantile(POWER, df)) * spread / math.sqrt(blocks)
+
+
+def _all_positive(blocks: Sequence[Block]) -> bool:
+    return all(value > 0 for block in blocks for runs in (block.baseline, *block.candidates.values()) for value in runs)
+
+
+def _effects(blocks: Sequence[Block], name: str, scale: str, direction: Direction) -> list[float]:
+    sign = 1.0 if direction == "maximize" else -1.0
+    effects = []
+    for block in blocks:
+        runs = block.candidates.get(name, ())
+        if runs and block.baseline:
+            effects.append(sign * (_centre(runs, scale) - _centre(block.baseline, scale)))
+    return effects
+
+
+def _centre(runs: Sequence[float], scale: str) -> float:
+    return math.fsum(map(math.log, runs) if scale == "ratio" else runs) / len(runs)
+
+
+def _p_value(effects: Sequence[float]) -> float:
+    if len(effects) < FEWEST_BLOCKS:
+        return 1.0
+    mean, spread = mean_and_spread(effects)
+    if spread <= _SAME:
+        return 1.0 if abs(mean) <= _SAME else 0.0
+    return two_sided_p(mean / (spread / math.sqrt(len(effects))), len(effects) - 1)
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation (0 for a single value)."""
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return mean, 0.0
+    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def _judge(
+    name: str,
+    effects: Sequence[float],
+    p_value: float,
+    level: float,
+    among: int,
+    scale: Scale,
+    notes: tuple[str, ...],
+) -> Comparison:
+    n = len(effects)
+    back = math.exp if scale == "ratio" else float
+    mean, sd = mean_and_spread(effects)
+    effect = _as_change(smallest_effect(sd, n, level, among), scale)
+    half = 0.0 if sd <= _SAME else t_quantile(1 - (1 - level) / among / 2, n - 1) * sd / math.sqrt(n)
+    low, high = mean - half, mean + half
+    verdict = Verdict.NO_DIFFERENCE
+    if p_value <= 1 - level and abs(mean) > _SAME:
+        verdict = Verdict.BETTER if mean > 0 else Verdict.WORSE
+        # Holm may show a direction that the plain simultaneous interval leaves open; the interval that belongs to
+        # Holm's procedure then ends at no effect
+        low, high = (max(low, 0.0), high) if mean > 0 else (low, min(high, 0.0))
+    return Comparison(
+        name, verdict, scale, back(mean), back(low), back(high), level, n, among, p_value, sd, effect, notes
+    )
+
+
+def _refuse(
+    name: str,
+    effects: Sequence[float],
+    run_noise: float | None,
+    level: float,
+    among: int,
+    scale: Scale,
+) -> Comparison:
+    """Too few blocks: no interval, but what three blocks could show with the noise seen so far."""
+    n = len(effects)
+    mean, sd = mean_and_spread(effects) if effects else (None, 0.0)
+    estimate = None if mean is None else math.exp(mean) if scale == "ratio" else mean
+    # the larger of the two: the spread of two blocks is easily small by chance, that of runs knows no node effects
+    spreads = [s for s in (sd if n > 1 else None, run_noise) if s is not None]
+    effect = _as_change(smallest_effect(max(spreads), FEWEST_BLOCKS, level, among), scale) if spreads else None
+    verdict = Verdict.TOO_FEW_BLOCKS
+    spread = max(spreads, default=None)
+    return Comparison(name, verdict, scale, estimate, None, None, level, n, among, 1.0, spread, effect)
+
+
+def _run_noise(blocks: Sequence[Block], name: str, scale: str) -> float | None:
+    """The spread of a block effect as far as runs of the same setting within a block show it."""
+    squares, freedom, share, sides = 0.0, 0, 0.0, 0
+    for block in blocks:
+        for runs in (block.baseline, block.candidates.get(name, ())):
+            if len(runs) >= 2:
+                _, sd = mean_and_spread([math.log(r) for r in runs] if scale == "ratio" else runs)
+                squares += sd * sd * (len(runs) - 1)
+                freedom += len(runs) - 1
+                share += 1 / len(runs)
+                sides += 1
+    return math.sqrt(squares / freedom * 2 * share / sides) if freedom else None
+
+
+def _as_change(effect: float, scale: str) -> float:
+    return math.expm1(min(effect, 700.0)) if scale == "ratio" else effect
+
+
+def _notes(blocks: Sequence[Block], name: str, scale: str) -> tuple[str, ...]:
+    notes = []
+    if scale == "difference":
+        notes.append("compared by differences, because a value is not positive and has no ratio")
+    empty = [str(b.number) for b in blocks if not (b.baseline and b.candidates.get(name))]
+    if empty:
+        notes.append(f"left out for want of a good run on one side: block {', '.join(empty)}")
+    full = max((len(b.candidates.get(name, ())) for b in blocks), default=0)
+    short = [str(b.number) for b in blocks if 0 < len(b.candidates.get(name, ())) < full]
+    if short:
+        notes.append(f"fewer runs than planned, so drift does not cancel there: block {', '.join(short)}")
+    return tuple(notes)
+
+
+def _headline(winner: Comparison | None, comparisons: Mapping[str, Comparison], where: str) -> str:
+    if winner:
+        return winner.text(where)
+    judged = [c for c in comparisons.values() if c.verdict is not Verdict.TOO_FEW_BLOCKS]
+    if not judged:
+        best = max(comparisons.values(), key=lambda c: c.blocks, default=None)
+        return best.text(where) if best else f"no verdict: nothing was compared, {FEWEST_BLOCKS} blocks are needed"
+    open_ = [c for c in judged if c.verdict is Verdict.NO_DIFFERENCE]
+    best = max(open_ or judged, key=lambda c: c.estimate if c.estimate is not None else -math.inf)
+    if not open_:
+        return f"no setting is better than the baseline; the nearest is {best.text(where)}"
+    effect = best.smallest_effect or 0.0
+    size = f"{effect:.1%}" if best.scale == "ratio" else f"{effect:.2g}"
+    return f"{best}; {count(best.blocks, 'block')} could show {size} or more"
+
+
+def _where(blocks: Sequence[Block]) -> str:
+    sets = {frozenset(block.nodes) for block in blocks if block.nodes}
+    if not sets:
+        return ""
+    sizes = {len(s) for s in sets}
+    if sizes == {1}:
+        return f"on {count(len(sets), 'node')}"
+    if sizes == {2}:
+        return f"on {count(len(sets), 'node pair')}"
+    return f"on {count(len(sets), 'set')} of nodes"

@@ -1,0 +1,81 @@
+"""Student's t in pure Python: importing scipy.stats for one quantile would cost 97 MB of the controller's memory."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+_TINY = 1e-300
+
+
+def t_cdf(t: float, df: float) -> float:
+    """P(T <= t) with `df` degrees of freedom (df >= 1); accurate to about 1e-12."""
+    if math.isinf(t):
+        return 1.0 if t > 0 else 0.0
+    tail = 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + t * t))
+    return 1.0 - tail if t > 0 else tail
+
+
+def two_sided_p(t: float, df: float) -> float:
+    """P(|T| >= |t|), without the loss of digits that 1 - cdf would have far out."""
+    if math.isinf(t):
+        return 0.0
+    return _incomplete_beta(df / 2, 0.5, df / (df + t * t))
+
+
+@lru_cache(maxsize=256)
+def t_quantile(p: float, df: float) -> float:
+    """The t for which `t_cdf(t, df)` is p; for 0 < p < 1."""
+    if not 0.0 < p < 1.0:
+        raise ValueError(f"a quantile needs a probability between 0 and 1, not {p}")
+    if p < 0.5:
+        return -t_quantile(1.0 - p, df)
+    if p == 0.5:
+        return 0.0
+    tail = 2.0 * (1.0 - p)
+    high = 1.0
+    while two_sided_p(high, df) > tail:
+        high *= 2.0
+    low = 0.0
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if middle in (low, high):
+            break
+        if two_sided_p(middle, df) > tail:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function, by its continued fraction (Lentz's method)."""
+    if x <= 0.0:
+        return 0.0
+    if x >= 1.0:
+        return 1.0
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    # the fraction converges fast only on this side of the mean; the other side is reached by symmetry
+    if x < (a + 1.0) / (a + b + 2.0):
+        return front * _beta_fraction(a, b, x) / a
+    return 1.0 - front * _beta_fraction(b, a, 1.0 - x) / b
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    c = 1.0
+    d = 1.0 / _away_from_zero(1.0 - (a + b) * x / (a + 1.0))
+    value = d
+    for m in range(1, 1000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for coefficient in (even, odd):
+            d = 1.0 / _away_from_zero(1.0 + coefficient * d)
+            c = _away_from_zero(1.0 + coefficient / c)
+            value *= d * c
+        if abs(d * c - 1.0) < 1e-15:
+            break
+    return value
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

@@ -1,0 +1,113 @@
+"""What a comparison with the baseline says, as an object that can be printed, stored and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from ridgeline.stats.wording import count, decimals, percent_range, ratio_range
+
+FEWEST_BLOCKS = 3  # with two, the t-interval is 12.7 standard errors wide on each side: nothing real could show
+
+Scale = Literal["ratio", "difference"]
+
+
+class Verdict(StrEnum):
+    BETTER = "better"
+    WORSE = "worse"
+    NO_DIFFERENCE = "no detectable difference"
+    TOO_FEW_BLOCKS = "too few blocks"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Runs of one interleaved block, all on the same nodes. A setting that failed there has no values."""
+
+    number: int
+    nodes: tuple[str, ...]
+    baseline: Sequence[float]
+    candidates: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One candidate against the baseline, oriented so that better is above 1 (ratio) or above 0 (difference).
+
+    `estimate`, `low` and `high` are ratios when `scale` is ratio, else differences in the metric's unit; None where
+    there is too little to say. `p_value` is adjusted for the number of candidates, `among`. `spread` is the standard
+    deviation of the block effects (of logs for ratios). `smallest_effect` is the change, as a fraction of 1 or in the
+    metric's unit, that this many blocks (at least three) would show in four of five campaigns.
+    """
+
+    candidate: str
+    verdict: Verdict
+    scale: Scale
+    estimate: float | None
+    low: float | None
+    high: float | None
+    level: float
+    blocks: int
+    among: int
+    p_value: float
+    spread: float | None
+    smallest_effect: float | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float | None:
+        return self.estimate if self.scale == "ratio" else None
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, where: str = "") -> str:
+        """`where` says on what the blocks ran, such as 'on 2 node pairs'."""
+        blocks = f"{count(self.blocks, 'block')}{' ' if where else ''}{where}"
+        if self.verdict is Verdict.TOO_FEW_BLOCKS or self.estimate is None or self.low is None or self.high is None:
+            return self._refusal(blocks)
+        if self.verdict is Verdict.NO_DIFFERENCE:
+            if self.low == self.high:
+                return f"no detectable difference (the same in {blocks})"
+            if self.scale == "ratio":
+                return f"no detectable difference ({percent_range(self.low - 1, self.high - 1)})"
+            places = decimals(self.high - self.low, 1)
+            return f"no detectable difference ({self.low:+.{places}f} to {self.high:+.{places}f})"
+        level = f"{self.level * 100:g}%"
+        if self.scale == "ratio":
+            estimate, interval = ratio_range(self.estimate, self.low, self.high)
+            if self.low == self.high:
+                return f"{estimate} baseline (the same in {blocks})"
+            return f"{estimate} baseline ({level}: {interval}; {blocks})"
+        places = decimals(self.high - self.low, 1)
+        return (
+            f"{self.verdict} than baseline by {abs(self.estimate):.{places}f}"
+            f" ({level}: {self.low:+.{places}f} to {self.high:+.{places}f}; {blocks})"
+        )
+
+    def _refusal(self, blocks: str) -> str:
+        if self.smallest_effect is None:
+            return f"no verdict: {blocks}, {FEWEST_BLOCKS} are needed"
+        effect = f"{self.smallest_effect:.2g}" if self.scale == "difference" else f"{self.smallest_effect:.1%}"
+        return (
+            f"no verdict: {blocks}, {FEWEST_BLOCKS} are needed; with the noise seen,"
+            f" {FEWEST_BLOCKS} could show a difference of {effect} or more"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """`winner` is the best candidate shown to be better than the baseline; None when there is none."""
+
+    winner: str | None
+    comparisons: Mapping[str, Comparison]
+    level: float
+    headline: str
+
+    @property
+    def confirmed(self) -> bool:
+        return self.winner is not None
+
+    def __str__(self) -> str:
+        return self.headline
