@@ -2,8 +2,8 @@
 
 Words as engines use them. `tp` ranks share every layer; `pp` stages share the list of layers; `dp` whole copies of that
 share the traffic. Inside one tensor-parallel group `attn_dp` groups keep their own requests and their own KV cache, and
-`ep` ranks hold whole experts instead of slices of all of them; neither takes more GPUs. Which layouts an engine accepts is
-the business of `layout_rules`.
+`ep` ranks hold whole experts instead of slices of all of them; neither takes more GPUs. Which layouts an engine accepts
+is the business of `layout_rules`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a model costs: parameters, weight bytes, FLOPs and KV bytes, from a Hugging Face config.json.
 
-One table, `Model.matrices`, lists every weight of the model with its shape, its dtype, the layers it sits in and the way
-an engine splits it over ranks. Parameter counts, weight bytes, FLOPs per token and bytes read per step are sums over that
-table, so they cannot disagree with one another.
+One table, `Model.matrices`, lists every weight of the model: its shape, its dtype, the layers it sits in and the way an
+engine splits it over ranks. Parameter counts, weight bytes, FLOPs per token and bytes read per step are sums over it
+and so cannot disagree with one another.
 """
 
 from __future__ import annotations
