@@ -1,0 +1,237 @@
+"""A real Slurm on this machine: munge, slurmctld and four slurmd, in a folder of their own, ended by pid.
+
+    python tests/slurm_cluster.py COMMAND ...      runs COMMAND with such a cluster under it
+
+Needs Debian's slurm-wlm and munge, and root (slurmd starts jobs for users). Every cluster has its own ports, munge
+socket and key, so several may live side by side and none touches a Slurm that is already there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+NODES = ("n1", "n2", "n3", "n4")
+
+CONF = """\
+ClusterName=ridge
+SlurmctldHost=localhost
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+SlurmctldPort={ports[0]}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min_interval=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+SlurmdParameters=config_overrides
+MessageTimeout=5
+KillWait=2
+MinJobAge={min_job_age_s}
+JobAcctGatherType=jobacct_gather/linux
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={folder}/log/jobcomp.txt
+{nodes}
+PartitionName=debug Nodes=n[1-4] Default=YES MaxTime=00:10:00 State=UP
+PartitionName=members Nodes=n[1-4] AllowAccounts=members MaxTime=00:10:00 State=UP
+"""
+
+
+def missing() -> str:
+    """Why no cluster can be started here; empty when it can."""
+    programs = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(name, path=_PATH) is None]
+    if programs:
+        return f"{', '.join(programs)} not installed (Debian: slurm-wlm munge)"
+    return "" if os.geteuid() == 0 else "slurmd must be started by root"
+
+
+_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports outside the kernel's range for outgoing connections, so that no client takes one between asking and use."""
+    ports: list[int] = []
+    candidate = 20000 + os.getpid() % 8000
+    while len(ports) < count:
+        candidate += 1
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", candidate))
+            except OSError:
+                continue
+        ports.append(candidate)
+    return ports
+
+
+@dataclass
+class SlurmCluster:
+    folder: Path
+    min_job_age_s: int = 300
+
+    def __post_init__(self) -> None:
+        for name in ("munge", "state", "spool", "log"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "munge").chmod(0o755)
+        ports = free_ports(1 + len(NODES))
+        nodes = "\n".join(
+            f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=4000 State=UNKNOWN"
+            for name, port in zip(NODES, ports[1:], strict=True)
+        )
+        self.conf.write_text(
+            CONF.format(folder=self.folder, ports=ports, nodes=nodes, min_job_age_s=self.min_job_age_s)
+        )
+        key = self.folder / "munge" / "key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o600)
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "slurm.conf"
+
+    @property
+    def jobcomp(self) -> Path:
+        return self.folder / "log" / "jobcomp.txt"
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"SLURM_CONF": str(self.conf)}
+
+    def start(self) -> None:
+        self.start_munge()
+        self.start_controller(fresh=True)
+        for node in NODES:
+            self.start_node(node)
+        self.await_idle()
+
+    def stop(self) -> None:
+        """Ends the daemons by the pids they wrote, and everything that jobs left behind is ended by slurmd first."""
+        if self.pid("slurmctld"):
+            self.run("scancel", "--user=root", check=False)
+            _until(lambda: not self.run("squeue", "-h", check=False).stdout.strip(), 15)
+        for name in (*(f"slurmd-{node}" for node in NODES), "slurmctld", "munge/munged"):
+            self.end(name)
+
+    # -- the daemons, one by one: tests take them away and give them back
+
+    def start_munge(self) -> None:
+        munge = self.folder / "munge"
+        files = {"socket": "socket", "key-file": "key", "pid-file": "munged.pid", "log-file": "log", "seed-file": "seed"}
+        options = [f"--{option}={munge / name}" for option, name in files.items()]
+        # --force: the folder is under /tmp, which munged finds too open for a production key
+        subprocess.run(["munged", "--force", *options], check=True, env=self._environ, stderr=subprocess.DEVNULL)
+        _until((munge / "socket").exists, 5)
+
+    def stop_munge(self) -> None:
+        self.end("munge/munged")
+
+    def start_controller(self, *, fresh: bool = False) -> None:
+        self.run("slurmctld", *(["-c"] if fresh else []), "-f", str(self.conf))
+        _until(lambda: "UP" in self.run("scontrol", "ping", check=False).stdout, 20)
+
+    def stop_controller(self) -> None:
+        self.end("slurmctld")
+
+    def start_node(self, node: str) -> None:
+        self.run("slurmd", "-N", node, "-f", str(self.conf))
+
+    def end(self, name: str) -> None:
+        pid = self.pid(name)
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGTERM)
+        if not _until(lambda: not _alive(pid), 15):
+            os.kill(pid, signal.SIGKILL)
+        (self.folder / f"{name}.pid").unlink(missing_ok=True)
+
+    def pid(self, name: str) -> int | None:
+        try:
+            pid = int((self.folder / f"{name}.pid").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return pid if _alive(pid) else None
+
+    def await_idle(self, limit_s: float = 20) -> None:
+        def idle() -> bool:
+            listed = self.run("sinfo", "-h", "-N", "-p", "debug", "-o", "%T", check=False).stdout.split()
+            return listed.count("idle") == len(NODES)
+
+        if not _until(idle, limit_s):
+            log = (self.folder / "log" / "slurmctld.log").read_text()[-2000:]
+            raise RuntimeError(f"the nodes of the test cluster did not become idle\n{self.run('sinfo').stdout}\n{log}")
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(command, env=self._environ, capture_output=True, text=True, timeout=60)
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
+        return done
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        return {**os.environ, **self.env, "PATH": _PATH}
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _until(true: object, limit_s: float) -> bool:
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if true():  # type: ignore[operator]
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@contextmanager
+def slurm_cluster(min_job_age_s: int = 300) -> Iterator[SlurmCluster]:
+    """A running cluster in a folder that goes away with it."""
+    # mkdtemp makes the folder 0700; munge's socket must be reachable through it
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    folder.chmod(0o755)
+    cluster = SlurmCluster(folder, min_job_age_s)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(command: list[str]) -> int:
+    if reason := missing():
+        sys.exit(f"no Slurm here: {reason}")
+    with slurm_cluster() as cluster:
+        return subprocess.run(command, env={**os.environ, **cluster.env}).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
