@@ -41,7 +41,7 @@ def confirm(blocks: Sequence[Block], level: float = 0.95, direction: Direction =
     comparisons = {
         name: _judge(name, effects[name], p_values[name], level, len(names), scale, _notes(blocks, name, scale))
         if len(effects[name]) >= FEWEST_BLOCKS
-        else _refuse(name, effects[name], _run_noise(blocks, name, scale), level, len(names), scale)
+        else _refuse(name, effects[name], blocks, level, len(names), scale)
         for name in names
     }
     better = [c for c in comparisons.values() if c.verdict is Verdict.BETTER]
@@ -131,7 +131,7 @@ def _judge(
 def _refuse(
     name: str,
     effects: Sequence[float],
-    run_noise: float | None,
+    blocks: Sequence[Block],
     level: float,
     among: int,
     scale: Scale,
@@ -141,11 +141,10 @@ def _refuse(
     mean, sd = mean_and_spread(effects) if effects else (None, 0.0)
     estimate = None if mean is None else math.exp(mean) if scale == "ratio" else mean
     # the larger of the two: the spread of two blocks is easily small by chance, that of runs knows no node effects
-    spreads = [s for s in (sd if n > 1 else None, run_noise) if s is not None]
+    spreads = [s for s in (sd if n > 1 else None, _run_noise(blocks, name, scale)) if s is not None]
     effect = _as_change(smallest_effect(max(spreads), FEWEST_BLOCKS, level, among), scale) if spreads else None
-    verdict = Verdict.TOO_FEW_BLOCKS
-    spread = max(spreads, default=None)
-    return Comparison(name, verdict, scale, estimate, None, None, level, n, among, 1.0, spread, effect)
+    verdict, spread, notes = Verdict.TOO_FEW_BLOCKS, max(spreads, default=None), _notes(blocks, name, scale)
+    return Comparison(name, verdict, scale, estimate, None, None, level, n, among, 1.0, spread, effect, notes)
 
 
 def _run_noise(blocks: Sequence[Block], name: str, scale: str) -> float | None:
@@ -191,7 +190,9 @@ def _headline(winner: Comparison | None, comparisons: Mapping[str, Comparison], 
     best = max(open_ or judged, key=lambda c: c.estimate if c.estimate is not None else -math.inf)
     if not open_:
         return f"no setting is better than the baseline; the nearest is {best.text(where)}"
-    effect = best.smallest_effect or 0.0
+    effect = best.smallest_effect
+    if not effect:
+        return str(best)
     size = f"{effect:.1%}" if best.scale == "ratio" else f"{effect:.2g}"
     return f"{best}; {count(best.blocks, 'block')} could show {size} or more"
 
