@@ -24,6 +24,7 @@ EXIT_FILE = "exit"  # written by run.sh in the run folder: exit code, start and 
 
 class Executor(Protocol):
     slots: int  # how many jobs may be in flight
+    detached: bool  # True: jobs belong to a batch system and go on when the controller leaves
 
     def script(self, job: Job) -> str: ...
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ridgeline.records.expression import Expression
+from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.guard import Guard
+from ridgeline.records.run import Resources
 from ridgeline.records.site import LOCAL, Site
-from ridgeline.records.space import Point, Space
+from ridgeline.records.space import Point, Settings, Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,22 @@ class JobLimits:
     limit_s: float = 3600.0
     silence_limit_s: float | None = None
     retries: int = 2
+
+    def resources(self, settings: Settings) -> Resources:
+        """What a job of these settings asks for. ExpressionError or ValueError says which value makes no sense."""
+        asked = {
+            name: _whole(name, expression, settings)
+            for name in ("nodes", "ranks_per_node", "cores", "gpus")
+            if (expression := getattr(self, name)) is not None
+        }
+        return Resources(**asked)
+
+
+def _whole(name: str, expression: Expression, settings: Settings) -> int:
+    value = expression.evaluate(settings)
+    if not isinstance(value, int | float) or isinstance(value, bool) or value != int(value):
+        raise ExpressionError(f"job.{name} = {expression.text} gives {value!r}, not a whole number")
+    return int(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,11 @@ class History:
     verdict: Mapping[str, Any] | None = None
     stopped: Mapping[str, Any] | None = None
     wall_s: float = 0.0  # time during which a controller was at work
+    node_hours: float = 0.0
     last_run_number: int = 0
+    reference: Mapping[str, Any] = field(default_factory=dict)  # what the first good baseline run measured
+    outcomes: Counter[Kind] = field(default_factory=Counter)
+    _trials_in: Counter[Stage] = field(default_factory=Counter)
     _opened_s: float = 0.0
     _opened_wall_s: float = 0.0
 
@@ -85,6 +89,7 @@ class History:
             case "trial":
                 trial = trial_from(event)
                 self.trials[trial.number] = trial
+                self._trials_in[trial.stage] += 1
             case "run":
                 resources = Resources(**event["resources"])
                 self.last_run_number = max(self.last_run_number, event["run"])
@@ -106,8 +111,7 @@ class History:
                 self.verdict = event["verdict"]
             case "stopped":
                 self.stopped = event
-        # clocks may step back; work time does not
-        self.wall_s = max(self.wall_s, self._opened_wall_s + at - self._opened_s)
+        self.wall_s = self.wall_now_s(at)
 
     def _end(self, event: Mapping[str, Any]) -> None:
         planned = self.open_runs.pop(event["run"])
@@ -124,8 +128,17 @@ class History:
         )
         self.runs[run.number] = run
         self.runs_of.setdefault(run.trial, []).append(run)
+        self.node_hours += run.node_hours
+        if run.outcome is not None:
+            self.outcomes[run.outcome.kind] += 1
+            if not self.reference and run.outcome.kind is Kind.OK and self.trials[run.trial].stage is Stage.BASELINE:
+                self.reference = {**run.texts, **run.metrics}
 
     # what the other rooms ask
+
+    def wall_now_s(self, now_s: float) -> float:
+        """Seconds a controller has been at work, up to now. Clocks may step back; work time does not."""
+        return max(self.wall_s, self._opened_wall_s + now_s - self._opened_s)
 
     def final_run(self, trial: Trial) -> Run | None:
         """The run that counts for a trial: its last one."""
@@ -143,11 +156,5 @@ class History:
         ]
 
     def count(self, *stages: Stage) -> int:
-        return sum(trial.stage in stages for trial in self.trials.values())
-
-    def outcomes(self) -> Counter[Kind]:
-        return Counter(run.outcome.kind for run in self.runs.values() if run.outcome is not None)
-
-    @property
-    def node_hours(self) -> float:
-        return sum(run.node_hours for run in self.runs.values())
+        """How many trials were started for these stages."""
+        return sum(self._trials_in[stage] for stage in stages)

@@ -1,0 +1,167 @@
+"""Confirm: fresh, interleaved, node-blocked runs of the best settings against the baseline."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ridgeline.records.outcome import Kind
+from ridgeline.records.space import Point, point_key
+from ridgeline.records.study import ConfirmStage, Study
+from ridgeline.records.trial import Stage
+from ridgeline.stats.compare import confirm
+from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Confirmation
+from ridgeline.store.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    candidates: tuple[Point, ...]
+    blocks: int
+
+    @property
+    def runs(self) -> int:
+        return runs_needed(len(self.candidates), self.blocks)
+
+
+def runs_needed(candidates: int, blocks: int) -> int:
+    """Every block runs the baseline and each candidate twice, in palindromic order."""
+    return 2 * (candidates + 1) * blocks
+
+
+def choose(study: Study, history: History, affordable_runs: float) -> Plan:
+    """The top settings of the search, as many as can be afforded; first fewer settings, then fewer blocks.
+
+    Settings that looked worse than the baseline are left out, unless none looked better: then the best one is
+    measured all the same, since one noisy look decides nothing.
+    """
+    ranked = ranking(study, history)
+    base = baseline_score(study, history)
+    better = [point for point, score in ranked if base is None or score > base]
+    points = tuple(better[: study.confirm.top] or [point for point, _ in ranked[:1]])
+    blocks = study.confirm.blocks
+    while len(points) > 1 and runs_needed(len(points), blocks) > affordable_runs:
+        points = points[:-1]
+    while blocks > FEWEST_BLOCKS and runs_needed(len(points), blocks) > affordable_runs:
+        blocks -= 1
+    if runs_needed(len(points), blocks) > affordable_runs:
+        return Plan((), 0)
+    return Plan(points, blocks)
+
+
+def ranking(study: Study, history: History) -> list[tuple[Point, float]]:
+    """Settings that passed in the search, best first, each with its mean score; the baseline is not among them."""
+    scores: dict[str, list[float]] = {}
+    points: dict[str, Point] = {}
+    base = point_key(study.baseline)
+    for trial, run in history.ok_runs(Stage.SEARCH):
+        if trial.key != base:
+            points[trial.key] = trial.point
+            scores.setdefault(trial.key, []).append(study.goal.score(run.metrics[study.goal.metric]))
+    means = {key: sum(values) / len(values) for key, values in scores.items()}
+    return [(points[key], means[key]) for key in sorted(means, key=lambda k: -means[k])]
+
+
+def baseline_score(study: Study, history: History) -> float | None:
+    values = [
+        study.goal.score(run.metrics[study.goal.metric]) for _, run in history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
+    ]
+    return sum(values) / len(values) if values else None
+
+
+def block_order(study: Study, candidates: Sequence[Point]) -> list[Point]:
+    forward = [study.baseline, *candidates]
+    return [*forward, *reversed(forward)]
+
+
+def next_in_block(study: Study, history: History, block: int) -> Point | None:
+    """The next setting to run in this block, or None when the block is complete."""
+    assert history.candidates is not None
+    started = Counter(t.key for t in history.trials.values() if t.stage is Stage.CONFIRM and t.block == block)
+    failed = disqualified(history)
+    for point in block_order(study, history.candidates):
+        key = point_key(point)
+        if key in failed:
+            continue
+        if not started[key]:
+            return point
+        started[key] -= 1
+    return None
+
+
+def disqualified(history: History) -> dict[str, str]:
+    """Candidates that failed in the confirmation: a setting that works only sometimes is not the answer."""
+    failed: dict[str, str] = {}
+    for trial in history.trials.values():
+        run = history.final_run(trial) if trial.stage is Stage.CONFIRM else None
+        if run and run.outcome and (run.outcome.kind.caused_by_setting or run.outcome.kind is Kind.UNVERIFIED):
+            failed.setdefault(trial.key, str(run.outcome))
+    return failed
+
+
+def nodes_of_block(history: History, block: int) -> tuple[str, ...]:
+    """Where the first run of a block ran; its other runs go to the same nodes."""
+    for trial in history.trials.values():
+        if trial.stage is Stage.CONFIRM and trial.block == block and (run := history.final_run(trial)):
+            return run.ending.nodes
+    return ()
+
+
+def blocks_so_far(study: Study, history: History) -> list[Block]:
+    base = point_key(study.baseline)
+    failed = disqualified(history)
+    values: dict[int, dict[str, list[float]]] = {}
+    for trial, run in history.ok_runs(Stage.CONFIRM):
+        if trial.block is not None:
+            block = values.setdefault(trial.block, {})
+            block.setdefault(trial.key, []).append(run.metrics[study.goal.metric])
+    return [
+        Block(number, nodes_of_block(history, number), runs.get(base, ()), _without(runs, base, failed))
+        for number, runs in sorted(values.items())
+    ]
+
+
+def _without(runs: Mapping[str, list[float]], base: str, failed: Mapping[str, str]) -> dict[str, list[float]]:
+    return {key: values for key, values in runs.items() if key != base and key not in failed}
+
+
+def verdict(study: Study, history: History) -> dict[str, Any]:
+    """What the campaign found, as it stands in the journal."""
+    if not ranking(study, history):
+        return {"kind": "nothing-passed", "headline": _nothing_passed(history)}
+    if not history.candidates:
+        return {"kind": "unconfirmed", "headline": "not confirmed: the budget left no room for interleaved runs"}
+    stage: ConfirmStage = study.confirm
+    result = confirm(blocks_so_far(study, history), stage.level, study.goal.direction)
+    failed = disqualified(history)
+    if not result.comparisons:
+        if all(point_key(p) in failed for p in history.candidates):
+            headline = f"no setting passed the guards when it was run again: {next(iter(failed.values()))}"
+            return {"kind": "nothing-passed", "headline": headline, "disqualified": failed}
+        return {"kind": "unconfirmed", "headline": result.headline, "disqualified": failed}
+    return _judged(result, history.candidates, failed)
+
+
+def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[str, str]) -> dict[str, Any]:
+    rows = [asdict(c) | {"verdict": c.verdict.value} for c in result.comparisons.values()]
+    winner = next((p for p in candidates if point_key(p) == result.winner), None)
+    enough = any(c.blocks >= FEWEST_BLOCKS for c in result.comparisons.values())
+    return {
+        "kind": "confirmed" if winner is not None else "no-difference" if enough else "unconfirmed",
+        "headline": result.headline,
+        "winner": dict(winner) if winner is not None else None,
+        "comparisons": rows,
+        "disqualified": dict(failed),
+    }
+
+
+def _nothing_passed(history: History) -> str:
+    counts = Counter(
+        run.outcome.kind.value
+        for trial in history.trials.values()
+        if trial.stage is Stage.SEARCH and (run := history.final_run(trial)) and run.outcome
+    )
+    shown = ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
+    return f"no setting passed the guards ({shown or 'nothing was run'})"

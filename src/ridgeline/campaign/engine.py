@@ -1,0 +1,241 @@
+"""The loop that joins sampler, workload and executor: baseline, search, confirm; journaled step by step.
+
+Each act is first a line on disk. A controller killed between two lines is repaired by replay: a planned run is looked
+for at the site and adopted, or handed over if it never was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline import __version__
+from ridgeline.campaign import confirmation
+from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.builds import Builder
+from ridgeline.campaign.judge import judge
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.errors import SiteError, StoreError
+from ridgeline.executors.base import Executor
+from ridgeline.records.measurement import Reading
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.run import Cause, Ending, Job, Run
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Trial
+from ridgeline.store import events
+from ridgeline.store.history import History, OpenRun
+from ridgeline.store.journal import Journal
+from ridgeline.workloads.base import Workload
+
+LONGEST_WAIT_S = 0.5  # between two looks at Ctrl-C
+CANCEL_PATIENCE_S = 30.0
+SUBMIT_PATIENCE_S = 900.0  # how long a site that is away is asked again before the campaign stops
+
+
+class Interrupted(Exception):  # noqa: N818  asked for, not an error
+    """The user asked to stop; everything is on disk."""
+
+
+@dataclass
+class Campaign:
+    """One controller's work on a study folder. `run` returns when there is a verdict."""
+
+    study: Study
+    workload: Workload
+    executor: Executor
+    journal: Journal
+    history: History
+    agenda: Agenda
+    ledger: Ledger
+    builder: Builder | None = None
+    on_change: Callable[[Campaign], None] = lambda campaign: None
+    stop_requested: Callable[[], bool] = lambda: False
+    _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
+
+    def run(self) -> Mapping[str, Any]:
+        """The verdict, as it stands in the journal. Raises Interrupted, NothingFound, SiteError or StoreError."""
+        opened = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
+        self._record({"event": "opened", **opened, "overrides": dict(self.history.overrides)})
+        try:
+            self._adopt()
+            while self.history.verdict is None:
+                if self.stop_requested():
+                    raise Interrupted
+                changed = self._start_what_fits() | self._collect()
+                if not self._flying and not changed:
+                    self._next_stage()
+                elif not changed:
+                    self.executor.wait(LONGEST_WAIT_S)
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self._record({"event": "stopped", "reason": "finished"})
+        return self.history.verdict
+
+    def _record(self, event: events.Event) -> None:
+        event = {"at": round(time.time(), 3), **event}
+        self.journal.append(event)
+        self.history.apply(event)
+        self.on_change(self)
+
+    def _adopt(self) -> None:
+        """Runs planned when the last controller ended: still running, finished meanwhile, or never handed over."""
+        for planned in list(self.history.open_runs.values()):
+            trial = self.history.trials[planned.trial]
+            job = self._prepare(trial, planned.folder)
+            if isinstance(job, Outcome):
+                self._close(planned, _not_run(job.reason), Reading(), job)
+            elif ticket := planned.ticket or self.executor.find(job):
+                self._fly(planned.number, ticket)
+            else:
+                self._submit(planned.number, job)
+
+    # starting
+
+    def _start_what_fits(self) -> bool:
+        started = False
+        while len(self._flying) < self.executor.slots and (step := self.agenda.next()) is not None:
+            self._start(step)
+            started = True
+        return started
+
+    def _start(self, step: Next) -> None:
+        trial = step.trial
+        if not step.again:
+            self._record(events.trial_event(trial))
+        number = self.history.last_run_number + 1
+        attempt = len(self.history.runs_of.get(trial.number, ())) + 1
+        folder = Path("runs") / f"{number:04d}-{trial.label}"
+        job = self._prepare(trial, self.history.root / folder)
+        resources = job.resources if isinstance(job, Job) else self.study.job.resources(trial.settings)
+        self._record(events.run_event(number, trial.number, attempt, folder, resources))
+        if isinstance(job, Outcome):
+            self._close(self.history.open_runs[number], _not_run(job.reason), Reading(), job)
+        else:
+            self._submit(number, replace(job, on_nodes=step.on_nodes, avoid_nodes=step.avoid_nodes))
+
+    def _prepare(self, trial: Trial, folder: Path) -> Job | Outcome:
+        """The job in its folder, or why its build failed."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.builder is not None:
+            built = self.builder.ensure(trial.settings)
+            if isinstance(built, Outcome):
+                return built
+            trial = replace(trial, build=built)
+        return self.workload.prepare(trial, folder)
+
+    def _submit(self, number: int, job: Job) -> None:
+        deadline = time.monotonic() + SUBMIT_PATIENCE_S
+        pause_s = 1.0
+        while True:
+            try:
+                ticket = self.executor.submit(job)
+                break
+            except SiteError as error:
+                if not error.transient or time.monotonic() > deadline:
+                    raise
+                self._pause(pause_s)
+                pause_s = min(2 * pause_s, 60.0)
+        self._record({"event": "submitted", "run": number, "ticket": ticket})
+        self._fly(number, ticket)
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.stop_requested():
+                raise Interrupted
+            time.sleep(0.1)
+
+    def _fly(self, number: int, ticket: str) -> None:
+        self._flying[ticket] = number
+
+    # ending
+
+    def _collect(self) -> bool:
+        if not self._flying:
+            return False
+        endings = self.executor.poll(list(self._flying))
+        for ticket, ending in endings.items():
+            self._finish(ticket, ending)
+        return bool(endings)
+
+    def _finish(self, ticket: str, ending: Ending) -> None:
+        number = self._flying.pop(ticket)
+        planned = self.history.open_runs[number]
+        trial = self.history.trials[planned.trial]
+        run = Run(number, planned.trial, planned.attempt, planned.folder, planned.resources, ending)
+        reading = self.workload.read(run)
+        own = {**reading.texts, **reading.metrics}
+        baseline = self.history.reference or own  # the first baseline run is held against itself
+        outcome = judge(
+            ending,
+            reading,
+            planned.folder,
+            self.workload.signatures,
+            self.workload.logs,
+            self.study,
+            trial.settings,
+            baseline,
+        )
+        self._close(planned, ending, reading, outcome)
+
+    def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:
+        event = events.ended_event(planned.number, ending, outcome, reading.measurements, reading.texts)
+        _write_result(planned.folder, event, self.history.trials[planned.trial])
+        self._record(event)
+        run = self.history.runs[planned.number]
+        self.ledger.learn(run)
+        self.agenda.learn(run)
+
+    # stages
+
+    def _next_stage(self) -> None:
+        """Nothing runs and nothing can be started: plan the confirmation, or come to the verdict."""
+        if self.history.candidates is None:
+            nodes = self.agenda.nodes_for(self.study.baseline)
+            plan = confirmation.choose(self.study, self.history, self.ledger.affordable_runs(nodes))
+            self._record({"event": "confirm", "candidates": [dict(p) for p in plan.candidates], "blocks": plan.blocks})
+        else:
+            self._record({"event": "verdict", "verdict": confirmation.verdict(self.study, self.history)})
+
+    # leaving
+
+    def _leave(self, error: BaseException) -> None:
+        """Stop what would go on without us; jobs of a batch system go on and are found again by resume."""
+        reason = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else str(error)
+        try:
+            if not self.executor.detached:
+                self._cancel_all()
+            self._record({"event": "stopped", "reason": reason})
+        except StoreError as second:
+            # the disk is full, say: the first error is what the user must act on, this one is only its echo
+            error.add_note(str(second))
+
+    def _cancel_all(self) -> None:
+        for ticket in self._flying:
+            self.executor.cancel(ticket)
+        deadline = time.monotonic() + CANCEL_PATIENCE_S
+        while self._flying and time.monotonic() < deadline:
+            for ticket, ending in self.executor.poll(list(self._flying)).items():
+                planned = self.history.open_runs[self._flying.pop(ticket)]
+                self._close(planned, ending, Reading(), Outcome(Kind.CANCELLED, "the campaign was stopped"))
+            if self._flying:
+                self.executor.wait(0.1)
+
+
+def _not_run(reason: str) -> Ending:
+    now = round(time.time(), 3)
+    return Ending(Cause.EXITED, reason=reason, started_s=now, ended_s=now)
+
+
+def _write_result(folder: Path, event: events.Event, trial: Trial) -> None:
+    """result.json: the run's own copy of what the journal says, for people who look into the folder."""
+    result = {"settings": dict(trial.settings), **{k: v for k, v in event.items() if k != "event"}}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")

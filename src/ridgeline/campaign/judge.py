@@ -1,0 +1,144 @@
+"""From how a job ended and what it wrote to a typed outcome, with the line that decided."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ridgeline.records.guard import Guard
+from ridgeline.records.measurement import Reading
+from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
+from ridgeline.records.run import Cause, Ending
+from ridgeline.records.study import Study
+
+LONGEST_LINE = 400
+GUARDED_TEXT_BYTES = 16 << 20
+
+# what the site itself says about the end; None: look at the program
+_BY_CAUSE = {
+    Cause.NODE_FAILED: Kind.NODE_FAULT,
+    Cause.LOST: Kind.SITE_FAULT,
+    Cause.CANCELLED: Kind.CANCELLED,
+    Cause.NEVER_STARTS: Kind.REJECTED,
+}
+
+
+def judge(
+    ending: Ending,
+    reading: Reading,
+    folder: Path,
+    signatures: Sequence[Signature],
+    logs: Sequence[str],
+    study: Study,
+    settings: Mapping[str, object],
+    baseline: Mapping[str, object],
+) -> Outcome:
+    """The outcome of one run. `baseline` holds the baseline's own values for guards that compare with it."""
+    if ending.cause in _BY_CAUSE:
+        return Outcome(_BY_CAUSE[ending.cause], ending.reason or ending.cause.value)
+    failed = ending.cause is not Cause.EXITED or bool(ending.exit_code) or ending.signal is not None
+    found = find_signature(folder, logs, signatures if failed else [s for s in signatures if s.even_if_exit_0])
+    if found is not None:
+        return found
+    if failed:
+        return _unexplained(ending, folder, logs)
+    return _result(reading, folder, study, settings, baseline)
+
+
+def _result(
+    reading: Reading,
+    folder: Path,
+    study: Study,
+    settings: Mapping[str, object],
+    baseline: Mapping[str, object],
+) -> Outcome:
+    """The program says it is done: may what it measured count?"""
+    values = {**settings, **reading.texts, **reading.metrics}
+    if failure := first_failure(study.guards, values, baseline, folder):
+        return Outcome(Kind.WRONG, failure)
+    if reading.problem:
+        return Outcome(Kind.WRONG, reading.problem)
+    if study.goal.metric not in reading.metrics:
+        return Outcome(Kind.WRONG, f"{study.goal.metric}, the goal, was not found in what the run wrote")
+    if doubt := reading.unverified or reading.contaminated:
+        return Outcome(Kind.UNVERIFIED, doubt)
+    return Outcome(Kind.OK)
+
+
+def first_failure(
+    guards: Iterable[Guard], values: Mapping[str, object], baseline: Mapping[str, object], folder: Path
+) -> str | None:
+    for guard in guards:
+        if failure := guard.failure(values, baseline, lambda name: _text(folder / name)):
+            return failure
+    return None
+
+
+def find_signature(folder: Path, logs: Sequence[str], signatures: Sequence[Signature]) -> Outcome | None:
+    """The first signature of the table that stands in any log, with its first line."""
+    if not signatures:
+        return None
+    seen: dict[int, Evidence] = {}
+    for name in logs:
+        for number, line in _lines(folder / name):
+            for rank, signature in enumerate(signatures):
+                if rank not in seen and signature.pattern.search(line):
+                    seen[rank] = Evidence(name, number, line[:LONGEST_LINE])
+        if 0 in seen:
+            break
+    if not seen:
+        return None
+    rank = min(seen)
+    return Outcome(signatures[rank].kind, signatures[rank].reason, seen[rank])
+
+
+def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
+    evidence = last_line(folder, logs)
+    match ending.cause:
+        case Cause.TIME_LIMIT:
+            return Outcome(Kind.TIMEOUT, ending.reason or "ran into its wall limit", evidence)
+        case Cause.SILENCE:
+            return Outcome(Kind.HANG, ending.reason or "wrote nothing for longer than the silence limit", evidence)
+        case Cause.MEMORY_LIMIT:
+            return Outcome(Kind.OOM_RUN, ending.reason or "was ended for using more memory than it asked for", evidence)
+    if ending.signal is not None:
+        hint = " (often the host ran out of memory)" if ending.signal == signal.SIGKILL else ""
+        return Outcome(Kind.CRASH, f"died by {_signal_name(ending.signal)}{hint}", evidence)
+    return Outcome(Kind.CRASH, f"exit code {ending.exit_code}", evidence)
+
+
+def last_line(folder: Path, logs: Sequence[str]) -> Evidence | None:
+    """The last thing the program said, on stderr if it said something there."""
+    for name in ("stderr", *(log for log in logs if log != "stderr")):
+        last = None
+        for number, line in _lines(folder / name):
+            if line.strip():
+                last = Evidence(name, number, line.strip()[:LONGEST_LINE])
+        if last is not None:
+            return last
+    return None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        with path.open(errors="replace") as stream:
+            for number, line in enumerate(stream, 1):
+                yield number, line.rstrip("\n")
+    except (FileNotFoundError, IsADirectoryError):
+        return
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open(errors="replace") as stream:
+            return stream.read(GUARDED_TEXT_BYTES)
+    except (FileNotFoundError, IsADirectoryError):
+        return ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,94 @@
+"""What a campaign has spent, what a run is expected to cost, and whether one more fits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ridgeline.records.outcome import Kind
+from ridgeline.records.run import Run
+from ridgeline.records.space import Point, point_key
+from ridgeline.records.study import Budget
+from ridgeline.store.history import History
+
+TRIALS_WITHOUT_BUDGET = 40
+RESERVED_SHARE = 0.5  # of a budget, at most, is kept back from the search for the confirmation
+
+
+@dataclass
+class Ledger:
+    budget: Budget
+    history: History
+    trials_override: int | None = None
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._seconds_by_point: dict[str, float] = {}
+        self._typical_s: float | None = None
+        self._nodes = 1
+        for run in self.history.runs.values():
+            self.learn(run)
+
+    @property
+    def search_trials(self) -> int | None:
+        """How many search trials may be started; None: as many as time and node-hours allow."""
+        if self.trials_override is not None:
+            return self.trials_override
+        if self.budget == Budget():
+            return TRIALS_WITHOUT_BUDGET
+        return self.budget.trials
+
+    def learn(self, run: Run) -> None:
+        if run.outcome is not None and run.outcome.kind is Kind.OK:
+            key = point_key(self.history.trials[run.trial].point)
+            self._seconds_by_point[key] = run.ending.duration_s
+            # a slow average: later runs count more, one outlier does not decide
+            old = self._typical_s
+            self._typical_s = run.ending.duration_s if old is None else 0.8 * old + 0.2 * run.ending.duration_s
+            self._nodes = max(self._nodes, run.resources.nodes)
+
+    def expected_s(self, point: Point | None = None) -> float | None:
+        """Seconds a run of this point will take, judged by what ran before; None before anything ran."""
+        if point is not None and (known := self._seconds_by_point.get(point_key(point))) is not None:
+            return known
+        return self._typical_s
+
+    def fits(self, point: Point, nodes: int, confirm_runs: int) -> bool:
+        """Whether one more run fits, with `confirm_runs` more to come after the search."""
+        if self.budget.wall_s is None and self.budget.node_hours is None:
+            return True
+        expected = self.expected_s(point)
+        if expected is None:
+            # nothing is known yet: one run at a time may be started to learn its cost
+            return not self.history.open_runs and self._left_s() > 0 and self._left_node_hours() > 0
+        flying_runs = self.history.open_runs.values()
+        flying = [max(self._flying_s(run.trial) - (self.clock() - run.planned_s), 0.0) for run in flying_runs]
+        reserve_s = confirm_runs * (self._typical_s or expected)
+        wall_ok = expected + max(flying, default=0.0) + self._capped(reserve_s, self.budget.wall_s) <= self._left_s()
+        open_hours = sum(self._flying_s(run.trial) * run.resources.nodes / 3600.0 for run in flying_runs)
+        reserve_hours = self._capped(reserve_s * self._nodes / 3600.0, self.budget.node_hours)
+        hours_ok = expected * nodes / 3600.0 + open_hours + reserve_hours <= self._left_node_hours()
+        return wall_ok and hours_ok
+
+    def affordable_runs(self, nodes: int) -> float:
+        """How many more runs of typical length fit into what is left."""
+        seconds = self._typical_s
+        if not seconds:
+            return float("inf")
+        return min(self._left_s() / seconds, self._left_node_hours() / (seconds * nodes / 3600.0))
+
+    @staticmethod
+    def _capped(reserve: float, budget: float | None) -> float:
+        return 0.0 if budget is None else min(reserve, RESERVED_SHARE * budget)
+
+    def _flying_s(self, trial: int) -> float:
+        return self.expected_s(self.history.trials[trial].point) or 0.0
+
+    def _left_s(self) -> float:
+        return (
+            float("inf") if self.budget.wall_s is None else self.budget.wall_s - self.history.wall_now_s(self.clock())
+        )
+
+    def _left_node_hours(self) -> float:
+        return float("inf") if self.budget.node_hours is None else self.budget.node_hours - self.history.node_hours
