@@ -1,0 +1,88 @@
+"""Knobs as written in a study file, made into knobs of a space."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from ridgeline.records.expression import Expression, Value
+from ridgeline.records.space import Continuous, Discrete, Knob
+from ridgeline.store.schema import RangeForm, ValuesForm
+
+MOST_VALUES = 100_000
+LARGEST_NUMBER = 1e15
+
+
+def knob(name: str, form: Any, when: Expression | None) -> Knob:
+    """The knob that a form of the study file describes. ValueError says what is wrong with it."""
+    if isinstance(form, RangeForm):
+        return _range(name, form, when)
+    values = form.values if isinstance(form, ValuesForm) else form if isinstance(form, list) else [form]
+    return _listed(name, values, when)
+
+
+def _listed(name: str, values: Sequence[Value], when: Expression | None) -> Knob:
+    if not values:
+        raise ValueError("no values; list at least one")
+    seen: set[tuple[bool, Value]] = set()
+    for value in values:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} is not a value a program can be given; write a finite number or quote it")
+        if (isinstance(value, bool), value) in seen:
+            raise ValueError(f"{value!r} is listed twice; list each value once")
+        seen.add((isinstance(value, bool), value))
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    ordered = sorted(values) if numbers else values  # type: ignore[type-var]  # numbers, as just seen
+    return Discrete(name, tuple(ordered), ordered=numbers, when=when)
+
+
+def _range(name: str, form: RangeForm, when: Expression | None) -> Knob:
+    low, high = form.from_, form.to
+    if max(abs(low), abs(high)) > LARGEST_NUMBER:
+        raise ValueError(f"runs from {low} to {high}; numbers beyond {LARGEST_NUMBER:g} are not accepted")
+    if low > high:
+        raise ValueError(f"runs from {low} to {high}, which is downwards; swap from and to")
+    if form.step is not None and form.times is not None:
+        raise ValueError("has both step and times; keep one")
+    if (form.log or form.times is not None) and low <= 0:
+        raise ValueError(f"starts at {low}; a logarithmic or geometric knob must start above 0")
+    if form.times is not None:
+        return Discrete(name, _geometric(low, high, form.times), ordered=True, log=True, when=when)
+    whole = isinstance(low, int) and isinstance(high, int)
+    if form.step is not None and not (whole and isinstance(form.step, int)):
+        return Discrete(name, _stepped(low, high, form.step), ordered=True, log=form.log, when=when)
+    if whole:
+        step = form.step if isinstance(form.step, int) else 1
+        if step < 1:
+            raise ValueError(f"step {form.step} leads nowhere; it must be above 0")
+        return Discrete(name, range(int(low), int(high) + 1, step), ordered=True, log=form.log, when=when)
+    if low == high:
+        return Discrete(name, (float(low),), ordered=True, when=when)
+    return Continuous(name, float(low), float(high), form.log, when)
+
+
+def _stepped(low: float, high: float, step: float) -> tuple[Value, ...]:
+    if not step > 0:
+        raise ValueError(f"step {step} leads nowhere; it must be above 0")
+    if (high - low) / step > MOST_VALUES:
+        raise ValueError(f"step {step} makes more than {MOST_VALUES} values; use a larger step or none")
+    # decimal, so that 0.70 + 10 steps of 0.01 is the 0.8 that the study's author writes in the baseline
+    start, width = Decimal(str(low)), Decimal(str(step))
+    count = int((Decimal(str(high)) - start) / width) + 1
+    return tuple(float(start + index * width) for index in range(count))
+
+
+def _geometric(low: float, high: float, times: float) -> tuple[Value, ...]:
+    if not times > 1:
+        raise ValueError(f"times {times} leads nowhere; it must be above 1")
+    if math.log(high / low) / math.log(times) > MOST_VALUES:
+        raise ValueError(f"times {times} makes more than {MOST_VALUES} values; use a larger factor")
+    whole = isinstance(low, int) and isinstance(times, int)
+    values: list[Value] = []
+    value, factor = Decimal(str(low)), Decimal(str(times))
+    while value <= Decimal(str(high)):
+        values.append(int(value) if whole else float(value))
+        value *= factor
+    return tuple(values)

@@ -1,0 +1,255 @@
+"""Study files: YAML in, a Study out, or every problem of the file at once, each with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ridgeline.errors import StudyError
+from ridgeline.records.expression import Expression, ExpressionError
+from ridgeline.records.guard import Closeness, Guard, parse_guard
+from ridgeline.records.site import LOCAL, Site
+from ridgeline.records.study import (
+    BaselineStage,
+    Budget,
+    Builds,
+    ConfirmStage,
+    Goal,
+    JobLimits,
+    SearchStage,
+    Study,
+    WorkloadChoice,
+)
+from ridgeline.store.form_problems import form_problems, suggestion
+from ridgeline.store.schema import StudyForm
+from ridgeline.store.study_space import Reporter, build_space, checked_point, known_name_problem
+from ridgeline.store.yaml_tree import Where, YamlTree, parse_yaml, read_text
+
+COUNTS = ("nodes", "ranks_per_node", "cores", "gpus")
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """A study with the text it came from, so that problems found later can still name a line."""
+
+    study: Study
+    path: Path
+    tree: YamlTree
+
+    @property
+    def text(self) -> str:
+        return self.tree.text
+
+    @property
+    def site_path(self) -> Path | None:
+        """The site file this study names, where it names one by path."""
+        named = self.tree.root.children.get("site")
+        if named is None or not isinstance(named.value, str):
+            return None
+        path = self.study.folder / named.value
+        return path if path.is_file() else None
+
+    def line_of(self, where: Where) -> int:
+        return self.tree.line_of(where)
+
+    def message(self, where: Where, what: str) -> str:
+        """`file:line: where: what`, for problems found outside this room."""
+        return self.tree.message(where, what)
+
+
+def load_study(path: Path) -> Study:
+    """The study in this file; StudyError names all its problems."""
+    return read_study_file(path).study
+
+
+def read_study_file(path: Path) -> StudyFile:
+    tree = parse_yaml(read_text(path), str(path))
+    form = _form(tree)
+    problems: list[str] = []
+
+    def report(where: Where, what: str) -> None:
+        problems.append(tree.message(where, what))
+
+    study = _Assembly(form, path.resolve().parent, report).study(problems)
+    if study is None or problems:
+        raise StudyError(sorted(problems, key=_line_number))
+    return StudyFile(study, path, tree)
+
+
+def _line_number(problem: str) -> tuple[int, str]:
+    parts = problem.split(":", 2)
+    return (int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else 0, problem)
+
+
+def _form(tree: YamlTree) -> StudyForm:
+    content = tree.plain()
+    if not isinstance(content, dict):
+        raise StudyError([*tree.problems, f"{tree.name}:1: not a mapping; a study starts with `version: 1`"])
+    try:
+        form = StudyForm.model_validate(content)
+    except ValidationError as error:
+        found = [tree.message(where, what) for where, what in form_problems(error)]
+        raise StudyError(sorted({*tree.problems, *found}, key=_line_number)) from None
+    if tree.problems:
+        raise StudyError(tree.problems)
+    return form
+
+
+class _Assembly:
+    """Makes the records of a study from its form; what does not fit is reported and the rest is still looked at."""
+
+    def __init__(self, form: StudyForm, folder: Path, report: Reporter) -> None:
+        self.form, self.folder, self.report = form, folder, report
+
+    def study(self, problems: list[str]) -> Study | None:
+        form = self.form
+        space = build_space(form, self.report)
+        goal = self.goal()
+        search, confirm = self.stage("search"), self.stage("confirm")
+        guards = tuple(g for i, text in enumerate(form.guards) if (g := self.guard(i, text)) is not None)
+        builds = self.builds()
+        site = self.site(problems)
+        if space is None or goal is None:
+            return None
+        settings = set(space.names)
+        job = self.job(settings)
+        self.check_metrics(goal, guards, settings)
+        baseline = checked_point(space, form.baseline, ("baseline",), self.report)
+        presets = [checked_point(space, p, ("presets", i), self.report) for i, p in enumerate(form.presets)]
+        if problems or baseline is None:
+            return None
+        self.check_counts(job, space.settings(baseline))
+        return Study(
+            name=form.name,
+            workload=WorkloadChoice(form.workload.kind, dict(form.workload.model_extra or {})),
+            space=space,
+            goal=goal,
+            baseline=baseline,
+            folder=self.folder,
+            question=form.question,
+            site=site,
+            guards=guards,
+            presets=tuple(p for p in presets if p is not None),
+            budget=Budget(form.budget.trials, form.budget.wall, form.budget.node_hours),
+            baseline_stage=BaselineStage(form.stages.baseline.repeats),
+            search=self.search_stage(search),
+            confirm=ConfirmStage(**confirm.model_dump()) if confirm else ConfirmStage(),
+            job=job,
+            builds=builds,
+        )
+
+    def goal(self) -> Goal | None:
+        form = self.form.goal
+        if (form.maximize is None) == (form.minimize is None):
+            self.report(("goal",), "needs exactly one of maximize and minimize, such as {maximize: gflops}")
+            return None
+        return Goal(form.maximize, "maximize") if form.maximize is not None else Goal(form.minimize or "", "minimize")
+
+    def stage(self, name: str) -> Any:
+        short, full = getattr(self.form, name), getattr(self.form.stages, name)
+        if short is not None and full is not None:
+            self.report((name,), f"is also said under stages.{name}; keep one of the two")
+        return short if short is not None else full
+
+    def search_stage(self, form: Any) -> SearchStage:
+        if form is None:
+            return SearchStage()
+        return SearchStage(form.sampler, dict(form.model_extra or {}), form.sentinel_every, form.seed)
+
+    def expression(self, where: Where, text: str | None) -> Expression | None:
+        if text is None:
+            return None
+        try:
+            return Expression.parse(text)
+        except ExpressionError as error:
+            self.report(where, str(error))
+            return None
+
+    def guard(self, index: int, form: Any) -> Guard | None:
+        where = ("guards", index)
+        if not isinstance(form, str):
+            reference = None if form.of == "baseline" else float(form.of)
+            return Closeness(form.metric, form.within.abs_, form.within.rel, reference)
+        try:
+            guard = parse_guard(form)
+        except ExpressionError as error:
+            hint = ""
+            if " contains " in form or " lacks " in form:
+                hint = '; for text write: stdout contains "pattern", with the quotes'
+            self.report(where, f"{error}{hint}")
+            return None
+        if isinstance(guard, Closeness) and not (
+            0 <= guard.abs_tol < float("inf") and 0 <= guard.rel_tol < float("inf")
+        ):
+            self.report(where, "the tolerance must be a finite number, 0 or more")
+            return None
+        return guard
+
+    def check_metrics(self, goal: Goal, guards: tuple[Guard, ...], settings: set[str]) -> None:
+        """Names of metrics, as far as the study file itself defines them; other workloads bring their own list."""
+        metrics = (self.form.workload.model_extra or {}).get("metrics")
+        if not isinstance(metrics, dict) or not metrics:
+            return
+        if goal.metric not in metrics and goal.metric not in RUN_METRICS:
+            what = f"{goal.metric} is not among workload.metrics; {suggestion(goal.metric, [*metrics, *RUN_METRICS])}"
+            self.report(("goal", goal.direction), what)
+        for index, guard in enumerate(guards):
+            known = [*metrics, *RUN_METRICS, *sorted(settings)]
+            for name in sorted(guard.names - set(known)):
+                what = f"{name} is not a metric, knob or derived value; {suggestion(name, known)}"
+                self.report(("guards", index), what)
+
+    def job(self, settings: set[str]) -> JobLimits:
+        form, counts = self.form.job, {}
+        for name in COUNTS:
+            counts[name] = self.expression(("job", name), getattr(form, name))
+            known_name_problem(counts[name], settings, ("job", name), self.report)
+        return JobLimits(**counts, limit_s=form.limit, silence_limit_s=form.silence, retries=form.retries)
+
+    def check_counts(self, job: JobLimits, settings: Mapping[str, object]) -> None:
+        for name in COUNTS:
+            expression: Expression | None = getattr(job, name)
+            if expression is None:
+                continue
+            least = 0 if name == "gpus" else 1
+            try:
+                count = expression.evaluate(settings)
+            except ExpressionError as error:
+                self.report(("job", name), f"at the baseline: {error}")
+                continue
+            if isinstance(count, bool) or not isinstance(count, int | float) or count != int(count) or count < least:
+                what = f"is {count!r} at the baseline; a whole number of at least {least} is needed"
+                self.report(("job", name), what)
+
+    def builds(self) -> Builds | None:
+        form = self.form.builds
+        if form is None:
+            return None
+        for name in ("make", "keep"):
+            if not any(line.strip() for line in getattr(form, name)):
+                self.report(("builds", name), "is empty; name at least one")
+        return Builds(tuple(form.make), tuple(form.keep), tuple(form.sources), dict(form.env), form.limit)
+
+    def site(self, problems: list[str]) -> Site:
+        named = self.form.site
+        if named == "local":
+            return LOCAL
+        from ridgeline.store.site_file import load_site
+
+        try:
+            return load_site(named, self.folder)
+        except StudyError as error:
+            if isinstance(named, str) and (self.folder / named).is_file():
+                problems += error.problems  # they name the site file and its lines
+            else:
+                for problem in error.problems:
+                    self.report(("site",), problem)
+            return LOCAL
+
+
+# measured by the campaign for every run, whatever the workload reads
+RUN_METRICS = ("wall_s",)
