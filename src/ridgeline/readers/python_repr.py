@@ -54,6 +54,29 @@ def read_call(text: str, start: int = 0) -> tuple[dict[str, object], bool]:
     return arguments, True
 
 
+def read_arguments(text: str, start: int = 0) -> dict[str, object]:
+    """Keyword arguments written without their call, as in model='m', dtype=torch.float32, up to what is not one."""
+    arguments: dict[str, object] = {}
+    try:
+        # the closing parenthesis is ours, so that the last argument of a complete text counts
+        _arguments(_Cursor(text + ")", start), arguments, 0)
+    except _Torn:
+        pass
+    return arguments
+
+
+def read_pairs(text: str, start: int = 0) -> dict[str, object]:
+    """The dict that opens first after `start`; empty when it is torn."""
+    opening = text.find("{", start)
+    if opening < 0:
+        return {}
+    try:
+        value = _collection(_Cursor(text, opening), 0)
+    except _Torn:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def _arguments(cursor: _Cursor, into: dict[str, object], depth: int) -> None:
     while True:
         if cursor.peek() == ")":
