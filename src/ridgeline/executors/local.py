@@ -1,0 +1,158 @@
+"""Jobs on this machine, each in its own session, on its own cores, with its limits enforced."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import select
+import signal
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from ridgeline.errors import SiteError
+from ridgeline.executors import processes, script
+from ridgeline.executors.claim import CLAIM_FILE, claim_script
+from ridgeline.executors.pinning import Cores, allowed_cores, pinned
+from ridgeline.executors.watch import Watch
+from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.site import Site
+
+GRACE_S = 3.0  # between asking a job to end and ending it
+
+
+class LocalExecutor:
+    """A ticket is the run folder's path. Jobs for which no cores are free wait here until there are.
+
+    With more than one slot each job is pinned to cores of its own; with one slot it may use the whole machine.
+    """
+
+    def __init__(self, site: Site, *, grace_s: float = GRACE_S) -> None:
+        self._site = site
+        self._grace_s = grace_s
+        self._cores = Cores(allowed_cores(site.cores_per_node))
+        self.slots = max(1, min(site.jobs_at_once, len(self._cores)))
+        self._watches: dict[str, Watch] = {}
+        self._waiting: dict[str, Job] = {}
+        self._ended: dict[str, Ending] = {}  # by cancel, until the next poll
+
+    def script(self, job: Job) -> str:
+        return script.render(job, self._site, before=claim_script(job.limit_s, job.silence_limit_s))
+
+    def submit(self, job: Job) -> str:
+        if (job.folder / CLAIM_FILE).exists():
+            raise SiteError(f"{job.folder}: a job was already run here; give every run a folder of its own")
+        script.write(job, self._site, self.script(job))
+        ticket = _ticket(job.folder)
+        self._waiting[ticket] = job
+        self._start_waiting()
+        return ticket
+
+    def find(self, job: Job) -> str | None:
+        ticket = _ticket(job.folder)
+        if ticket in self._watches or ticket in self._waiting or (job.folder / CLAIM_FILE).exists():
+            return ticket
+        # Handed over by a controller that died a moment ago: the process exists, its claim is not yet written
+        starting = processes.leader_of(script.mark(job.folder), Path(ticket) / script.SCRIPT_FILE)
+        return ticket if starting or (job.folder / CLAIM_FILE).exists() else None
+
+    def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
+        endings: dict[str, Ending] = {}
+        for ticket in tickets:
+            if ticket in self._waiting:
+                continue
+            ending = self._ended.pop(ticket, None) or self._step(ticket)
+            if ending:
+                endings[ticket] = ending
+        self._start_waiting()
+        return endings
+
+    def cancel(self, ticket: str) -> None:
+        if self._waiting.pop(ticket, None):
+            self._ended[ticket] = Ending(Cause.CANCELLED, reason="cancelled before it started")
+            return
+        ending = self._ended.get(ticket) or self._step(ticket)
+        if ending is None:
+            self._watches[ticket].stop(Cause.CANCELLED, "cancelled")
+        while ending is None:
+            _wait_for([self._watches[ticket]], math.inf)
+            ending = self._step(ticket)
+        self._ended[ticket] = ending
+
+    def wait(self, timeout_s: float) -> None:
+        if not self._ended:
+            _wait_for(list(self._watches.values()), timeout_s)
+
+    def _step(self, ticket: str) -> Ending | None:
+        if ticket not in self._watches:
+            watch = Watch.resume(Path(ticket), grace_s=self._grace_s)
+            watch.cores = self._cores.note(watch.cores) if self.slots > 1 else frozenset()
+            self._watches[ticket] = watch
+        ending = self._watches[ticket].step()
+        if ending:
+            self._cores.give_back(self._watches.pop(ticket).cores)
+        return ending
+
+    def _start_waiting(self) -> None:
+        """Start jobs in the order they came, as far as there are cores for them."""
+        for ticket, job in list(self._waiting.items()):
+            cores: frozenset[int] | None = frozenset()
+            if self.slots > 1:
+                cores = self._cores.take(job.resources.cores or len(self._cores) // self.slots)
+            if cores is None:
+                return
+            del self._waiting[ticket]
+            try:
+                self._watches[ticket] = self._start(job, cores)
+            except BaseException:
+                self._cores.give_back(cores)
+                raise
+
+    def _start(self, job: Job, cores: frozenset[int]) -> Watch:
+        folder = job.folder.resolve()
+        environment = {**os.environ, script.MARKER: script.run_id(job.folder)}
+        to_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            with pinned(cores):
+                pid = os.posix_spawn(
+                    "/bin/sh",
+                    ["sh", f"{folder}/{script.SCRIPT_FILE}"],
+                    environment,
+                    file_actions=[
+                        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                        (os.POSIX_SPAWN_OPEN, 1, f"{folder}/stdout", to_file, 0o644),
+                        (os.POSIX_SPAWN_OPEN, 2, f"{folder}/stderr", to_file, 0o644),
+                    ],
+                    setsid=True,
+                    setsigmask=[],
+                    # Python ignores these two, and ignored signals are inherited
+                    setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+                )
+        except OSError as error:
+            transient = error.errno in (errno.EAGAIN, errno.ENOMEM)
+            raise SiteError(
+                f"{folder}: cannot start the job ({error.strerror}); check the folder and the process limit",
+                transient=transient,
+            ) from error
+        return Watch(
+            folder,
+            processes.look(pid),
+            limit_s=job.limit_s,
+            silence_limit_s=job.silence_limit_s,
+            is_child=True,
+            cores=cores,
+            grace_s=self._grace_s,
+        )
+
+
+def _ticket(folder: Path) -> str:
+    return str(folder.resolve())
+
+
+def _wait_for(watches: list[Watch], timeout_s: float) -> None:
+    seconds = min([timeout_s, *(watch.due_s() for watch in watches)])
+    poller = select.poll()
+    for watch in watches:
+        for fd in watch.handles:
+            poller.register(fd, select.POLLIN)
+    poller.poll(None if math.isinf(seconds) else math.ceil(max(0.0, seconds) * 1000))

@@ -1,0 +1,137 @@
+"""Processes of this machine as /proc shows them.
+
+A pid alone is no identity: the kernel gives it out again. A pid with its start time (in ticks since boot) is one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROC = Path("/proc")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    start_ticks: int
+    state: str = field(default="?", compare=False)
+    session: int = field(default=0, compare=False)
+
+    @property
+    def started_at_s(self) -> float:
+        """On the clock of `now_s`."""
+        return self.start_ticks / TICKS_PER_S
+
+    @property
+    def ended(self) -> bool:
+        """True for a zombie too: it has ended, only its parent has not looked yet."""
+        seen = look(self.pid)
+        return seen is None or seen.start_ticks != self.start_ticks or seen.state in "ZX"
+
+
+def now_s() -> float:
+    """Seconds since boot: the clock of process start times, which nobody can set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def look(pid: int) -> Process | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The name in brackets may hold blanks and brackets itself; fields are counted after the last one
+    fields = text[text.rindex(b")") + 2 :].split()
+    return Process(pid, start_ticks=int(fields[19]), state=fields[0].decode(), session=int(fields[3]))
+
+
+def of_run(mark: str, leader: Process) -> list[Process]:
+    """Every living process of a run but its leader: of its session, or with the run's mark in its environment.
+
+    The mark finds those that left the session (setsid) or were taken over by init.
+    """
+    wanted = mark.encode()
+    found: list[Process] = []
+    for pid in _pids():
+        process = look(pid)
+        if process is None or process.start_ticks < leader.start_ticks or process.state in "ZX" or pid == leader.pid:
+            continue
+        if process.session == leader.pid or wanted in _environment(pid):
+            found.append(process)
+    return found
+
+
+def leader_of(mark: str, script: Path) -> Process | None:
+    """The process that runs `script` with this mark, if there is one."""
+    wanted, name = mark.encode(), os.fsencode(script)
+    for pid in _pids():
+        if wanted in _environment(pid) and name in _words(pid):
+            process = look(pid)
+            if process is not None and process.session == pid and process.state not in "ZX":
+                return process
+    return None
+
+
+def command_line(pid: int) -> str:
+    return b" ".join(_words(pid)).decode(errors="replace").strip() or "?"
+
+
+def tell(processes: Iterable[Process], number: signal.Signals) -> None:
+    """Send a signal to each that is still the process it was."""
+    for process in processes:
+        if not process.ended:
+            try:
+                os.kill(process.pid, number)
+            except ProcessLookupError:
+                continue
+
+
+def handle(process: Process) -> int | None:
+    """A file descriptor that becomes readable when the process ends; None where it is gone, or kernels lack it."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except OSError:
+        return None
+    seen = look(process.pid)
+    if seen is None or seen.start_ticks != process.start_ticks:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _pids() -> Iterator[int]:
+    user = os.geteuid()
+    with os.scandir(PROC) as entries:
+        for entry in entries:
+            if not entry.name.isdigit():
+                continue
+            try:
+                mine = user == 0 or entry.stat().st_uid == user
+            except OSError:
+                continue
+            if mine:
+                yield int(entry.name)
+
+
+def _environment(pid: int) -> list[bytes]:
+    return _null_separated(f"/proc/{pid}/environ")
+
+
+def _words(pid: int) -> list[bytes]:
+    return _null_separated(f"/proc/{pid}/cmdline")
+
+
+def _null_separated(path: str) -> list[bytes]:
+    try:
+        return Path(path).read_bytes().split(b"\0")
+    except OSError:
+        return []

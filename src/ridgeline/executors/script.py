@@ -1,0 +1,158 @@
+"""The text of run.sh: what all executors share.
+
+A person can read it and repeat the run with `sh run.sh`. When an executor starts it, the variable RIDGELINE_RUN is set
+and the script also keeps books in its folder, so that nothing depends on the controller being alive:
+- `process` (on this machine only): who runs it, written so that only the first start of a run counts;
+- `exit`: the exit code, start, end, host, and the CPU time, put in place in one step after the command has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.errors import SiteError
+from ridgeline.executors.base import EXIT_FILE
+from ridgeline.records.run import Job
+from ridgeline.records.site import Site
+
+MARKER = "RIDGELINE_RUN"  # in the environment of a job and of everything it starts
+BOOKS_FAILED = 74  # EX_IOERR of sysexits.h: run.sh could not write its own files
+SCRIPT_FILE = "run.sh"
+ENV_FILE = "env"
+
+HOME_OF_SCRIPT = '"$(dirname "$0")"'  # sbatch and qsub run a copy in a spool folder: they need another text here
+
+_MODULES = """\
+command -v module >/dev/null 2>&1 || for file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh; do
+  [ -r "$file" ] && . "$file"
+done
+"""
+
+
+def run_id(folder: Path) -> str:
+    """The value of RIDGELINE_RUN by which the processes of this run folder are recognised."""
+    return hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
+
+
+def mark(folder: Path) -> str:
+    return f"{MARKER}={run_id(folder)}"
+
+
+def environment(job: Job, site: Site) -> dict[str, str]:
+    """What run.sh exports: the site's environment, overruled by the job's."""
+    merged = {**site.env, **job.env}
+    for name in merged:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise SiteError(f"env: {name!r} cannot be the name of a shell variable; use letters, digits and _")
+    return merged
+
+
+def exports(env: Mapping[str, str]) -> str:
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+
+
+def setup(site: Site) -> str:
+    """Modules and the site's own lines. A module that does not load stops the run: it would measure something else."""
+    failed = f"{{ echo 'ridgeline: a module did not load' >&2; exit {BOOKS_FAILED}; }}"
+    loads = "".join(f"module load {shlex.quote(name)} || {failed}\n" for name in site.modules)
+    lines = "".join(f"{line}\n" for line in site.setup)
+    return (_MODULES + loads if loads else "") + lines
+
+
+def render(
+    job: Job,
+    site: Site,
+    *,
+    directives: Sequence[str] = (),
+    home: str = HOME_OF_SCRIPT,
+    before: str = "",
+    keep_books: str = f'[ -n "${{{MARKER}:-}}" ]',
+) -> str:
+    """The whole script. `before` runs first in the folder; books are kept where the test `keep_books` is true."""
+    head = "".join(f"{line}\n" for line in directives)
+    title = job.name.replace("\n", " ")
+    return f"""\
+#!/bin/sh
+{head}# {title}: `sh {SCRIPT_FILE}` repeats this run by hand
+cd {home} || exit {BOOKS_FAILED}
+{before}started=$(date +%s.%N)
+{exports(environment(job, site))}{setup(site)}
+# The command may be told to stop; this script stays, to write down how it ended.
+trap : HUP INT TERM
+(
+{job.command}
+)
+code=$?
+
+if {keep_books}; then
+  ended=$(date +%s.%N)
+  {{
+    printf 'exit_code=%s\\nstarted_s=%s\\nended_s=%s\\nhost=%s\\n' "$code" "$started" "$ended" "${{host:-$(uname -n)}}"
+    times
+  }} > {EXIT_FILE}.partial && mv -f {EXIT_FILE}.partial {EXIT_FILE} || exit {BOOKS_FAILED}
+fi
+exit "$code"
+"""
+
+
+def write(job: Job, site: Site, text: str) -> None:
+    """Put run.sh and env into the job's folder."""
+    try:
+        (job.folder / ENV_FILE).write_text(exports(environment(job, site)))
+        script = job.folder / SCRIPT_FILE
+        script.write_text(text)
+        script.chmod(0o755)
+    except OSError as error:
+        raise SiteError(
+            f"{error.filename or job.folder}: cannot write the job ({error.strerror}); make room or change the folder"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRecord:
+    """What run.sh wrote at its end. Times are 0 where `date` was ended together with the job."""
+
+    exit_code: int
+    started_s: float
+    ended_s: float
+    host: str
+    cpu_s: float | None
+
+    @property
+    def signal(self) -> int | None:
+        """A shell reports death by signal n as 128 + n."""
+        return self.exit_code - 128 if 128 < self.exit_code <= 128 + 64 else None
+
+
+def exit_record(folder: Path) -> ExitRecord | None:
+    """How the run in `folder` ended by its own account; None while it has not said so."""
+    path = folder / EXIT_FILE
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return None
+    fields = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    if not re.fullmatch(r"\d+", fields.get("exit_code", "")):
+        return None
+    # `times` prints user and system time of the shell, and on a second line of all it has waited for
+    minutes = re.findall(r"(\d+)m([\d.]+)s", text)
+    cpu_s = sum(60 * int(m) + float(s) for m, s in minutes[2:4]) if len(minutes) >= 4 else None
+    return ExitRecord(
+        exit_code=int(fields["exit_code"]),
+        started_s=_seconds(fields.get("started_s", "")),
+        ended_s=_seconds(fields.get("ended_s", "")) or path.stat().st_mtime,
+        host=fields.get("host", ""),
+        cpu_s=cpu_s,
+    )
+
+
+def _seconds(text: str) -> float:
+    # BusyBox and BSD `date` print the N of %N as it stands
+    match = re.match(r"\d+(\.\d+)?", text)
+    return float(match[0]) if match else 0.0

@@ -1,0 +1,267 @@
+"""One job on this machine, from its start to its ending: its limits, how it ended, and what it left behind.
+
+What must outlive the controller is in the run folder: `process` (written by the job), `stop` (why we ended it) and
+`exit` (written by the job). A watch can therefore begin in the middle, for a job of a controller that died.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import signal
+import time
+from pathlib import Path
+
+from ridgeline.errors import SiteError
+from ridgeline.executors import processes, script
+from ridgeline.executors.claim import CLAIM_FILE, read_claim
+from ridgeline.executors.processes import Process
+from ridgeline.executors.silence import Silence
+from ridgeline.records.run import Cause, Ending
+
+STOP_FILE = "stop"
+SETTLE_S = 0.05  # helpers of a launcher may need a moment after it to leave by themselves
+UNKILLABLE_S = 10.0  # a process in uninterruptible sleep may never go; then we report it and move on
+
+
+class Watch:
+    """`step` moves the job's affairs on and gives its ending when all is over; `due_s` says when to look again."""
+
+    def __init__(
+        self,
+        folder: Path,
+        leader: Process | None,
+        *,
+        limit_s: float,
+        silence_limit_s: float | None,
+        is_child: bool,
+        cores: frozenset[int] = frozenset(),
+        grace_s: float,
+    ) -> None:
+        self.folder = folder
+        self.cores = cores
+        self._leader = leader
+        self._is_child = is_child
+        self._limit_s = limit_s
+        self._silence = Silence(folder, silence_limit_s, began_before_us=not is_child) if silence_limit_s else None
+        self._grace_s = grace_s
+        self._mark = script.mark(folder)
+        self._stop = _read_stop(folder)
+        self._status: int | None = None  # wait status, of our own children
+        self._usage: dict[str, float] = {}
+        self._settled_at_s: float | None = None
+        self._kill_at_s: float | None = None
+        self._give_up_at_s = float("inf")
+        self._leftovers: dict[Process, str] = {}
+        self._handles: dict[Process, int] = {}
+        # Linux fills a child's peak memory with that of the process it was started from
+        self._peak_floor_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if is_child else 0
+        if leader:
+            self._listen([leader])
+
+    @classmethod
+    def resume(cls, folder: Path, *, grace_s: float) -> Watch:
+        """Watch a job that this controller did not start."""
+        claim = read_claim(folder)
+        leader = claim.process if claim else processes.leader_of(script.mark(folder), folder / script.SCRIPT_FILE)
+        claim = claim or read_claim(folder)  # it may have been written while we looked
+        if claim and claim.host != platform.node() and script.exit_record(folder) is None:
+            raise SiteError(
+                f"{folder}: this run was started on {claim.host}, not on {platform.node()}; resume the study there"
+            )
+        if claim and claim.boot != processes.boot_id():
+            leader = None
+        return cls(
+            folder,
+            leader,
+            limit_s=claim.limit_s if claim else float("inf"),
+            silence_limit_s=claim.silence_limit_s if claim else None,
+            is_child=False,
+            cores=_affinity(leader) if leader else frozenset(),
+            grace_s=grace_s,
+        )
+
+    @property
+    def handles(self) -> list[int]:
+        """File descriptors that become readable when a process of the job ends."""
+        return list(self._handles.values())
+
+    def due_s(self) -> float:
+        """Seconds until `step` may have something to do though no process has ended."""
+        if self._leader is None or (self._leader.ended and self._settled_at_s is None):
+            return 0.0
+        if not self._handles:
+            return 0.02  # kernels before 5.3 give no handles
+        dates = [self._give_up_at_s]
+        if self._kill_at_s is not None:
+            dates.append(self._kill_at_s)
+        elif self._settled_at_s is not None:
+            dates.append(self._settled_at_s)
+        else:
+            dates.append(self._deadline_s)
+            if self._silence:
+                dates.append(self._silence.next_look_s)
+        return max(0.0, min(dates) - processes.now_s())
+
+    def step(self) -> Ending | None:
+        if not self._is_over() and processes.now_s() < self._give_up_at_s:
+            self._enforce_limits()
+            return None
+        if self._leader and self._sweep(self._leader):
+            return None
+        self._listen([])
+        return self._ending()
+
+    def stop(self, cause: Cause, reason: str) -> None:
+        """End the job and all it started; why is written down first, for a controller after us."""
+        if self._stop is None:
+            self._stop = (cause, reason)
+            try:
+                (self.folder / STOP_FILE).write_text(f"{cause}\n{reason}\n")
+            except OSError:
+                pass  # a full disk must not keep us from ending the job; this controller remembers why
+        if self._leader and self._kill_at_s is None:
+            self._end(processes.of_run(self._mark, self._leader), self._leader)
+
+    @property
+    def _deadline_s(self) -> float:
+        return self._leader.started_at_s + self._limit_s if self._leader else 0.0
+
+    def _is_over(self) -> bool:
+        if self._leader is None or self._status is not None:
+            return True
+        if not self._is_child:
+            return self._leader.ended
+        pid, status, usage = os.wait4(self._leader.pid, os.WNOHANG)
+        if pid == 0:
+            return False
+        claim = read_claim(self.folder)
+        if claim and claim.process.pid != pid:
+            # Another start of this run was first (its controller died unseen): that one is the run
+            self._is_child, self._leader = False, claim.process
+            self._listen([claim.process])
+            return claim.process.ended
+        self._status = status
+        self._usage["cpu_s"] = usage.ru_utime + usage.ru_stime
+        if usage.ru_maxrss > self._peak_floor_kib:
+            self._usage["max_rss_bytes"] = usage.ru_maxrss * 1024.0
+        return True
+
+    def _enforce_limits(self) -> None:
+        now_s = processes.now_s()
+        if self._kill_at_s is not None:
+            if now_s >= self._kill_at_s and self._leader:
+                self._end(processes.of_run(self._mark, self._leader), self._leader)
+        elif now_s >= self._deadline_s:
+            self.stop(Cause.TIME_LIMIT, f"ran longer than its limit of {self._limit_s:g} s")
+        elif self._silence and self._silence.reached():
+            self.stop(Cause.SILENCE, f"wrote nothing for {self._silence.limit_s:g} s")
+
+    def _sweep(self, leader: Process) -> bool:
+        """End what outlived the leader; True while something of it still lives."""
+        living = processes.of_run(self._mark, leader)
+        if not living:
+            return False
+        self._listen(living)
+        now_s = processes.now_s()
+        if self._settled_at_s is None:
+            self._settled_at_s = now_s + SETTLE_S
+        if self._stop is None:
+            if now_s < self._settled_at_s:
+                return True
+            self._leftovers |= {p: _shown(p) for p in living if p not in self._leftovers}
+        if self._kill_at_s is None or now_s >= self._kill_at_s:
+            self._end(living, None)
+        if now_s >= self._give_up_at_s:
+            self._leftovers |= {p: f"{_shown(p)} (does not end)" for p in living}
+            return False
+        return True
+
+    def _end(self, others: list[Process], leader: Process | None) -> None:
+        """Ask all to end; called again after the grace, force them: the leader last, it writes the exit file."""
+        now_s = processes.now_s()
+        if self._kill_at_s is None:
+            processes.tell([*others, *([leader] if leader else [])], signal.SIGTERM)
+            self._give_up_at_s = now_s + self._grace_s + UNKILLABLE_S
+            self._kill_at_s = now_s + self._grace_s
+        else:
+            processes.tell(others or ([leader] if leader else []), signal.SIGKILL)
+            self._kill_at_s = now_s + 0.2
+
+    def _listen(self, living: list[Process]) -> None:
+        # The handle of a process that has ended is always ready: kept, it would turn waiting into spinning
+        for process in self._handles.keys() - set(living):
+            os.close(self._handles.pop(process))
+        for process in living:
+            if process not in self._handles and (fd := processes.handle(process)) is not None:
+                self._handles[process] = fd
+
+    def _ending(self) -> Ending:
+        record = script.exit_record(self.folder)
+        status = os.waitstatus_to_exitcode(self._status) if self._status is not None else None
+        cause, reason = self._stop or (Cause.EXITED, "")
+        exit_code, signal_number = status, None
+        if record:
+            exit_code, signal_number = record.exit_code, record.signal
+        elif status is not None and status < 0:
+            exit_code, signal_number = None, -status
+        if record is None and self._stop is None:
+            cause, reason = self._cause_without_record(status)
+        started_s, ended_s = self._times(record)
+        usage = dict(self._usage)
+        if record and record.cpu_s is not None:
+            usage.setdefault("cpu_s", record.cpu_s)  # `times` of some shells counts in steps of 10 ms
+        return Ending(
+            cause,
+            exit_code,
+            signal_number,
+            reason,
+            nodes=(record.host if record else platform.node(),),
+            started_s=started_s,
+            ended_s=ended_s,
+            leftovers=tuple(self._leftovers.values()),
+            usage=usage,
+        )
+
+    def _times(self, record: script.ExitRecord | None) -> tuple[float, float]:
+        started_s = record.started_s if record else 0.0
+        if not started_s:
+            try:
+                started_s = (self.folder / CLAIM_FILE).stat().st_mtime
+            except OSError:
+                return 0.0, 0.0
+        if record:
+            return started_s, max(started_s, record.ended_s)
+        return started_s, time.time() if self._leader else started_s
+
+    def _cause_without_record(self, status: int | None) -> tuple[Cause, str]:
+        if status == script.BOOKS_FAILED:
+            return Cause.NODE_FAILED, f"run.sh could not load modules or write into {self.folder}; see stderr, and df"
+        if status is not None:
+            return Cause.EXITED, "run.sh itself was killed" if status < 0 else "run.sh ended early; see stderr"
+        claim = read_claim(self.folder)
+        if claim and claim.boot != processes.boot_id():
+            return Cause.NODE_FAILED, f"{claim.host} was restarted while this ran"
+        if claim:
+            return Cause.LOST, f"process {claim.process.pid} is gone and wrote no exit file: it was killed from outside"
+        return Cause.LOST, f"{self.folder / script.SCRIPT_FILE} was never started"
+
+
+def _shown(process: Process) -> str:
+    return f"{process.pid} {processes.command_line(process.pid)}"
+
+
+def _read_stop(folder: Path) -> tuple[Cause, str] | None:
+    try:
+        cause, _, reason = (folder / STOP_FILE).read_text().partition("\n")
+        return Cause(cause), reason.strip()
+    except (OSError, ValueError):
+        return None
+
+
+def _affinity(process: Process) -> frozenset[int]:
+    try:
+        return frozenset(os.sched_getaffinity(process.pid))
+    except OSError:
+        return frozenset()
