@@ -1,0 +1,41 @@
+"""Every legal point once: for small spaces, where a full answer is affordable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ridgeline.errors import InputError
+from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.space import Point, Space, point_key
+from ridgeline.samplers.base import Refusal
+from ridgeline.samplers.listing import Listing, shuffled
+from ridgeline.samplers.options import check_names, choice
+from ridgeline.samplers.walk import Walk, keys, legality
+
+
+class GridSampler:
+    """`order: listed` (the default) goes through the points as the study lists them, the last knob fastest;
+    `order: shuffled` in an order that the seed decides, so that a campaign cut short has seen a fair share."""
+
+    def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
+        check_names("grid", options, ("order",))
+        endless = [knob.name for knob in space.knobs if knob.count is None]
+        if endless:
+            raise InputError(
+                f"the sampler grid cannot list the values of {', '.join(endless)}: give a step or a list of values,"
+                " or use the sampler random or tpe"
+            )
+        listing = Listing(space)
+        order = choice(options, "order", ("listed", "shuffled"))
+        numbers: Iterable[int] = range(listing.size) if order == "listed" else shuffled(listing.size, seed)
+        legal = legality(space, refusal)
+        points = (listing.at(number) for number in numbers)
+        self._walk = Walk(point for point in points if point is not None and legal(point))
+        self._told: set[str] = set()
+
+    def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
+        point = self._walk.first_free(self._told, keys(pending))
+        return None if point is None else Proposal(point, "next of the grid")
+
+    def tell(self, lesson: Lesson) -> None:
+        self._told.add(point_key(lesson.point))

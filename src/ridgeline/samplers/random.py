@@ -1,0 +1,28 @@
+"""Points spread evenly over the space, whatever was measured: the yardstick for every cleverer sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.space import Point, Space, point_key
+from ridgeline.samplers.base import Refusal
+from ridgeline.samplers.filling import filling
+from ridgeline.samplers.options import check_names
+from ridgeline.samplers.walk import Walk, keys, legality
+
+
+class RandomSampler:
+    """A seeded low-discrepancy sequence; in a finite space it goes on until every legal point was tried."""
+
+    def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
+        check_names("random", options, ())
+        self._walk = Walk(filling(space, seed, legality(space, refusal)))
+        self._told: set[str] = set()
+
+    def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
+        point = self._walk.first_free(self._told, keys(pending))
+        return None if point is None else Proposal(point, "space-filling")
+
+    def tell(self, lesson: Lesson) -> None:
+        self._told.add(point_key(lesson.point))
