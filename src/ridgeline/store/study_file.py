@@ -66,7 +66,12 @@ def load_study(path: Path) -> Study:
     return read_study_file(path).study
 
 
-def read_study_file(path: Path) -> StudyFile:
+def read_study_file(path: Path, *, site_path: Path | None = None, files: Path | None = None) -> StudyFile:
+    """The study with its text.
+
+    A study folder holds copies: `site_path` is read instead of the site that the study names, and relative paths start
+    in `files` instead of the study file's own folder.
+    """
     tree = parse_yaml(read_text(path), str(path))
     form = _form(tree)
     problems: list[str] = []
@@ -74,7 +79,7 @@ def read_study_file(path: Path) -> StudyFile:
     def report(where: Where, what: str) -> None:
         problems.append(tree.message(where, what))
 
-    study = _Assembly(form, path.resolve().parent, report).study(problems)
+    study = _Assembly(form, (files or path.parent).resolve(), report, site_path).study(problems)
     if study is None or problems:
         raise StudyError(sorted(problems, key=_line_number))
     return StudyFile(study, path, tree)
@@ -102,8 +107,8 @@ def _form(tree: YamlTree) -> StudyForm:
 class _Assembly:
     """Makes the records of a study from its form; what does not fit is reported and the rest is still looked at."""
 
-    def __init__(self, form: StudyForm, folder: Path, report: Reporter) -> None:
-        self.form, self.folder, self.report = form, folder, report
+    def __init__(self, form: StudyForm, folder: Path, report: Reporter, site_path: Path | None) -> None:
+        self.form, self.folder, self.report, self.site_path = form, folder, report, site_path
 
     def study(self, problems: list[str]) -> Study | None:
         form = self.form
@@ -235,7 +240,7 @@ class _Assembly:
         return Builds(tuple(form.make), tuple(form.keep), tuple(form.sources), dict(form.env), form.limit)
 
     def site(self, problems: list[str]) -> Site:
-        named = self.form.site
+        named = self.form.site if self.site_path is None else str(self.site_path.resolve())
         if named == "local":
             return LOCAL
         from ridgeline.store.site_file import load_site

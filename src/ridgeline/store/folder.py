@@ -1,0 +1,189 @@
+"""The study folder: everything of a campaign in one place that can be copied, opened and resumed elsewhere.
+
+study.yaml  site.yaml  journal.jsonl  lock  report.html
+runs/0023-tp8-pp2/   one plain folder per run
+builds/HASH/         one per built variant
+sources/             the files that the study names, at the same relative places as beside the original
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.errors import StoreError, StudyError
+from ridgeline.records.study import Study
+from ridgeline.store.journal import sync_folder
+from ridgeline.store.study_file import StudyFile, read_study_file
+
+STUDY, SITE, JOURNAL, LOCK, REPORT = "study.yaml", "site.yaml", "journal.jsonl", "lock", "report.html"
+RUNS, BUILDS, SOURCES = "runs", "builds", "sources"
+LARGEST_COPY_BYTES = 64 * 2**20  # larger inputs are linked, not copied
+_FIELD = re.compile(r"\{[^{}]*\}")
+_WORD = re.compile(r"[^\s'\"=,;:<>|&()\[\]]+")
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, source: StudyFile, extra: Iterable[Path] = ()) -> StudyFolder:
+        """A new folder for this study, with the site file and the files it needs; `extra` are further ones.
+
+        Never overwrites a campaign. Called again after a crash before the first event, it completes what is missing.
+        """
+        folder = cls(path)
+        folder._check_free(source)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / SOURCES).mkdir(exist_ok=True)
+            for file in dict.fromkeys((*needed_files(source.study), *extra)):
+                folder._take(file, source.study.folder)
+            if source.site_path is not None:
+                write_text(path / SITE, source.site_path.read_text())
+            if not _same(source.path, path / STUDY):
+                write_text(path / STUDY, source.text)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written ({error.strerror}); free space or check permissions") from None
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> StudyFolder:
+        """The folder of a campaign that was started before."""
+        if path.is_file():
+            raise StoreError(f"{path} is a file; name the study folder, or start one with `ridgeline tune {path}`")
+        if not path.is_dir():
+            raise StoreError(f"{path}: no such folder; name the one that `ridgeline tune` wrote")
+        missing = [name for name in (STUDY, JOURNAL) if not (path / name).is_file()]
+        if missing:
+            inside = sorted(p.parent.name for p in path.glob(f"*/{JOURNAL}"))
+            hint = f"; there are study folders inside: {', '.join(inside[:5])}" if inside else ""
+            raise StoreError(f"{path}: no {' and no '.join(missing)} here, so this is not a study folder{hint}")
+        return cls(path)
+
+    def load(self) -> StudyFile:
+        """The study as it was run. Relative paths in it start in this folder's sources."""
+        site = self.path / SITE
+        site_path = site if site.is_file() else None
+        return read_study_file(self.path / STUDY, site_path=site_path, files=self.path / SOURCES)
+
+    @property
+    def journal_path(self) -> Path:
+        return self.path / JOURNAL
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / LOCK
+
+    @property
+    def report_path(self) -> Path:
+        return self.path / REPORT
+
+    def run_path(self, number: int, label: str) -> Path:
+        return self.path / RUNS / f"{number:04d}-{label}"
+
+    def build_path(self, key: str) -> Path:
+        return self.path / BUILDS / key
+
+    def missing(self, recorded: Iterable[Path]) -> list[Path]:
+        """Of the recorded folders (as in the journal, relative), those that somebody deleted."""
+        return [folder for folder in recorded if not (self.path / folder).is_dir()]
+
+    def _check_free(self, source: StudyFile) -> None:
+        if (self.path / JOURNAL).exists():
+            raise StoreError(
+                f"{self.path} already holds a campaign; go on with `ridgeline resume {self.path}` or name another --out"
+            )
+        if self.path.exists() and not self.path.is_dir():
+            raise StoreError(f"{self.path} is a file; name a folder with --out")
+        if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / STUDY).exists():
+            raise StoreError(f"{self.path} is not empty and not a study folder; name another --out")
+
+    def _take(self, file: Path, beside: Path) -> None:
+        """Copy a file to its own relative place under sources."""
+        if file.resolve().is_relative_to(self.path.resolve()):
+            return  # a pattern of the study also matched the campaign's own folder
+        target = self.path / SOURCES / file.relative_to(beside)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        if file.stat().st_size > LARGEST_COPY_BYTES:
+            target.symlink_to(file.resolve())
+        else:
+            shutil.copy2(file, target)
+
+
+def needed_files(study: Study) -> list[Path]:
+    """Files beside the study file that it names: in workload options, build commands and build sources.
+
+    A name with a {knob} in it stands for every file that fits.
+    """
+    found: dict[Path, None] = {}
+    builds = study.builds
+    for text in (*_texts(study.workload.options), *_texts(list(builds.make) if builds else [])):
+        for word in _WORD.findall(_FIELD.sub("*", text)):
+            found.update(dict.fromkeys(_named(study.folder, word)))
+    for pattern in builds.sources if builds else ():
+        for path in _matches(study.folder, pattern):
+            files = sorted(path.rglob("*")) if path.is_dir() else [path]
+            found.update(dict.fromkeys(file for file in files if file.is_file()))
+    return list(found)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def _named(folder: Path, word: str) -> list[Path]:
+    """The files beside the study that a word of a command names: one, several by pattern, mostly none."""
+    if len(word) > 255 or ".." in Path(word).parts or Path(word).is_absolute():
+        return []
+    if "*" in word and len(word.replace("*", "")) < 3:
+        return []  # a bare {knob} is a value, not a file
+    try:
+        candidates = sorted(folder.glob(word)) if "*" in word else [folder / word]
+        return [file for file in candidates if file.is_file()]
+    except (OSError, ValueError, NotImplementedError):
+        return []  # a word that cannot be a file's name names no file
+
+
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return [path for path in sorted(folder.glob(pattern)) if path.is_relative_to(folder) and ".." not in path.parts]
+    except (ValueError, NotImplementedError) as error:
+        raise StudyError(f"builds.sources: {pattern!r} is not a pattern inside the study's folder ({error})") from None
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
+
+
+def write_text(path: Path, text: str) -> None:
+    """All of the text or, after a crash, the old file: never a half one."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)

@@ -1,0 +1,170 @@
+"""journal.jsonl: one event a line, on disk before the campaign acts on it.
+
+The last line may be torn by a crash or a full disk; it is repaired when the journal is next opened for writing, and
+what was cut off is kept in journal.torn. A damaged line anywhere else is never repaired by guessing.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ridgeline.errors import StoreError
+
+Event = dict[str, Any]
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Journal:
+    """Made by `Journal.open`. Only the controller that holds the study's lock may have one."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._size = os.fstat(descriptor).st_size
+
+    @classmethod
+    def open(cls, path: Path) -> Journal:
+        """Ready to append; creates the file, or repairs its last line."""
+        try:
+            new = not path.exists()
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise StoreError(
+                f"{path}: cannot be opened for writing ({error.strerror}); check its permissions"
+            ) from None
+        try:
+            if new:
+                sync_folder(path.parent)
+            else:
+                _repair(path, descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            raise _failure(path, error) from None
+        return cls(path, descriptor)
+
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Returns once the event is on disk. After a StoreError the journal is as it was before the call."""
+        line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        try:
+            _write_all(self._descriptor, line)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            self._take_back()
+            raise _failure(self.path, error) from None
+        self._size += len(line)
+
+    def _take_back(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, self._size)
+        except OSError:
+            # the half line stays behind; the next open cuts it off
+            return
+
+    def read(self) -> Iterator[Event]:
+        return read_events(self.path)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events, oldest first. A torn last line is left out: a controller may be writing it right now."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}); is this a study folder?") from None
+    with file:
+        damaged: str | None = None
+        for number, line in enumerate(file, 1):
+            if damaged is not None:
+                raise StoreError(damaged)
+            event = _parse(line)
+            if event is None:
+                damaged = _damage(path, number)
+            else:
+                yield event
+
+
+def _parse(line: bytes) -> Event | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def _damage(path: Path, number: int) -> str:
+    what = f"{path}:{number}: this line is not a journal event, and others follow it; the file was edited or damaged"
+    return f"{what}. Restore a copy of it; or cut it off from line {number} on and resume: later runs are repeated"
+
+
+def _repair(path: Path, descriptor: int) -> None:
+    """Finish or cut off a last line that a crash left unfinished."""
+    size = os.fstat(descriptor).st_size
+    start, tail = _last_line(descriptor, size)
+    if not tail or (tail.endswith(b"\n") and _parse(tail) is not None):
+        return
+    if _parse(tail) is not None:  # complete but for its line end
+        _write_all(descriptor, b"\n")
+    else:
+        _keep_aside(path.with_name("journal.torn"), tail)
+        os.ftruncate(descriptor, start)
+    os.fsync(descriptor)
+
+
+def _last_line(descriptor: int, size: int) -> tuple[int, bytes]:
+    """Where the last line starts, and the line. Read backwards: journals are long and lines are short."""
+    tail, start = b"", size
+    while start > 0:
+        step = min(65536, start)
+        start -= step
+        tail = os.pread(descriptor, step, start) + tail
+        cut = tail.rfind(b"\n", 0, len(tail) - 1)
+        if cut >= 0:
+            return start + cut + 1, tail[cut + 1 :]
+    return 0, tail
+
+
+def _keep_aside(path: Path, tail: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(tail.rstrip(b"\n") + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+def _failure(path: Path, error: OSError) -> StoreError:
+    if error.errno in _FULL:
+        what = "the disk or your quota there is full; free some space"
+    else:
+        what = f"cannot be written ({error.strerror}); check the disk"
+    return StoreError(f"{path}: {what}, then go on with `ridgeline resume {path.parent}`; nothing recorded is lost")
+
+
+def sync_folder(folder: Path) -> None:
+    """So that a new or renamed file is still there after a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # some network file systems have no fsync on folders; they order metadata themselves
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)
