@@ -26,7 +26,7 @@ _CHANNELS = re.compile(
     r"(\d{1,5}) coll channels, (?:(\d{1,5}) collnet channels, )?(?:(\d{1,5}) nvls channels, )?(\d{1,5}) p2p", re.ASCII
 )
 _COMPLETE = re.compile(r"rank (\d{1,7}) nranks (\d{1,7}) .{0,200}Init COMPLETE", re.ASCII)
-_CHOSEN = re.compile(r"(\w{1,40}): (\d{1,18}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})", re.ASCII)
+_CHOSEN = re.compile(r"(?:(\w{1,40}): )?(\d{1,18}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})", re.ASCII)
 _IGNORED = re.compile(r"(?=.{0,400}NCCL_)(?:.{0,400})(?:ignor|[Ii]nvalid|unknown|not supported|deprecated)")
 
 # NCCL before 2.23 prints the numbers of its enums
@@ -180,14 +180,14 @@ class _Reader:
         elif found := _COMPLETE.search(text):
             self.single["nranks"] = int(found.group(2))
 
-    def _choice(self, line: int, collective: str, size: str, algorithm: str, protocol: str) -> None:
+    def _choice(self, line: int, collective: str | None, size: str, algorithm: str, protocol: str) -> None:
         size_bytes = whole(size)
         if size_bytes is None:
             return
         a, p = whole(algorithm), whole(protocol)
         name = algorithm.upper() if a is None else _ALGORITHMS.get(a, algorithm)
         kind = protocol.upper() if p is None else _PROTOCOLS.get(p, protocol)
-        self.chosen.append(Chosen(collective, size_bytes, name, kind, line))
+        self.chosen.append(Chosen(collective or "?", size_bytes, name, kind, line))
 
     def _nics(self, line: int, text: str) -> None:
         for name, port, link in _NIC.findall(text.partition("OOB")[0]):

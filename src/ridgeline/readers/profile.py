@@ -1,0 +1,141 @@
+"""One shape for what profilers say, whichever wrote it: mpiP, IPM, VTune, perf or Nsight Systems.
+
+Communication means MPI, or NCCL where the profile is of a GPU. All shares are between 0 and 1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# Calls that do nothing but wait for another rank, and the polling loops that a sampler sees instead. Receives and reductions wait too, but they also move data.
+_WAITS = re.compile(
+    r"^P?(?:MPI_)?(?:I?barrier|I?m?probe|wait\w{0,10}|test(?:all|any|some)?|win_(?:wait|fence))_{0,2}$"
+    r"|^(?:opal|ompi|ucp|uct|ucs|MPID|psm2)\w{0,40}progress\w{0,20}$",
+    re.IGNORECASE,
+)
+_COLLECTIVES = re.compile(
+    r"^P?(?:MPI_)?I?(?:all\w{2,14}|bcast|reduce(?:_scatter\w{0,6})?|gatherv?|scatterv?|e?x?scan)_{0,2}$", re.IGNORECASE
+)
+_IO = re.compile(
+    r"^(?:MPI_)?file_\w{2,40}$|^(?:f?(?:read|write|open|close|sync)(?:64)?|p(?:read|write)(?:64)?)$", re.IGNORECASE
+)
+_MPI_NAME = re.compile(r"^P?MPI_\w{2,40}|^(?:ompi|opal|mca|orte|pmix|MPIDI?|MPIR|MPID|ucp|uct|ucs|psm2|fi)_\w{2,60}")
+_MPI_MODULE = re.compile(
+    r"^(?:libmpi|libpmpi|libmpich|libopen-(?:pal|rte)|mca_|libuc[pst]\b|libuct|libpsm|libfabric|libfi|libarmci|libcomex)"
+)
+_NCCL = re.compile(r"nccl(?:Dev)?Kernel|ncclKernel|all_reduce_kernel|allreduce_fusion|cross_device_reduce")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One kind of communication call, summed over its places in the program and over ranks."""
+
+    name: str
+    seconds: float
+    share_of_communication: float | None
+    share_of_time: float | None
+    count: int | None
+    line: int
+
+    @property
+    def waits(self) -> bool:
+        return _WAITS.match(self.name) is not None
+
+    @property
+    def collective(self) -> bool:
+        return _COLLECTIVES.match(self.name) is not None
+
+    @property
+    def io(self) -> bool:
+        return _IO.match(self.name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function or kernel by its own time, without what it calls. `module` is its library, where known."""
+
+    name: str
+    module: str
+    share: float
+    seconds: float | None
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    rank: int
+    time_s: float
+    communication_s: float
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`communication_share` is of all time; None where the profile does not tell.
+
+    `busy_ratio` is the busiest rank's time outside communication over the mean: 1.0 is perfect balance.
+    """
+
+    tool: str
+    ranks: int | None = None
+    wall_s: float | None = None
+    communication_share: float | None = None
+    communication_line: int = 0
+    io_share: float | None = None
+    calls: tuple[Call, ...] = ()
+    functions: tuple[Function, ...] = ()
+    rank_times: tuple[RankTime, ...] = ()
+    busy_ratio: float | None = None
+    truncated: bool = False  # only the head of a list is there, so sums over calls are lower bounds
+
+    @property
+    def waiting_share(self) -> float | None:
+        """Of communication time, the part spent in calls that only wait."""
+        total = sum(c.seconds for c in self.calls)
+        shares = [c.share_of_communication for c in self.calls if c.waits]
+        if self.calls and all(s is not None for s in shares):
+            return min(1.0, sum(s or 0.0 for s in shares))
+        return sum(c.seconds for c in self.calls if c.waits) / total if total > 0 else None
+
+
+def is_mpi(name: str, module: str) -> bool:
+    """Whether a sampled function belongs to MPI or the layers below it."""
+    return _MPI_NAME.match(name) is not None or _MPI_MODULE.match(module.rpartition("/")[2]) is not None
+
+
+def is_nccl(kernel: str) -> bool:
+    return _NCCL.search(kernel) is not None
+
+
+def busy_ratio(times: tuple[RankTime, ...]) -> float | None:
+    busy = [max(0.0, t.time_s - t.communication_s) for t in times]
+    mean = sum(busy) / len(busy) if busy else 0.0
+    return max(busy) / mean if mean > 0 else None
+
+
+def summed(calls: list[Call]) -> tuple[Call, ...]:
+    """One Call per name, longest first; the line is of the longest part."""
+    parts: dict[str, list[Call]] = {}
+    for call in calls:
+        parts.setdefault(call.name, []).append(call)
+    merged = [_merged(group) for group in parts.values()]
+    return tuple(sorted(merged, key=lambda c: -c.seconds))
+
+
+def _merged(group: list[Call]) -> Call:
+    longest = max(group, key=lambda c: c.seconds)
+    counts = [c.count for c in group if c.count is not None]
+    return Call(
+        longest.name,
+        sum(c.seconds for c in group),
+        _total([c.share_of_communication for c in group]),
+        _total([c.share_of_time for c in group]),
+        sum(counts) if counts else None,
+        longest.line,
+    )
+
+
+def _total(shares: list[float | None]) -> float | None:
+    known = [s for s in shares if s is not None]
+    return sum(known) if known else None
