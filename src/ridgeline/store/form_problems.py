@@ -47,7 +47,21 @@ def nearest_first(word: str, known: Iterable[str], most: int = 12) -> list[str]:
 
 def form_problems(error: ValidationError) -> list[tuple[tuple[str | int, ...], str]]:
     """Each complaint as its place in the file and a sentence."""
-    return [(_place(detail["loc"]), _sentence(detail)) for detail in error.errors(include_url=False)]
+    details = error.errors(include_url=False)
+    misspelt = {(*d["loc"][:-1], near) for d in details if d["type"] == "extra_forbidden" and (near := _meant(d))}
+    told = [d for d in details if not (d["type"] == "missing" and d["loc"] in misspelt)]
+    return [(_place(detail["loc"]), _sentence(detail)) for detail in told]
+
+
+def _keys_beside(detail: ErrorDetails) -> list[str]:
+    form = form_at(detail["loc"][:-1])
+    return [field.alias or name for name, field in form.model_fields.items()] if form else []
+
+
+def _meant(detail: ErrorDetails) -> str:
+    """The key that an unknown one was probably meant to be, or nothing."""
+    near = get_close_matches(str(detail["loc"][-1]), _keys_beside(detail), n=1)
+    return near[0] if near else ""
 
 
 def _place(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -58,9 +72,7 @@ def _place(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
 def _sentence(detail: ErrorDetails) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        form = form_at(detail["loc"][:-1])
-        keys = [field.alias or name for name, field in form.model_fields.items()] if form else []
-        return f"no such key; {suggestion(str(detail['loc'][-1]), keys)}"
+        return f"no such key; {suggestion(str(detail['loc'][-1]), _keys_beside(detail))}"
     if kind == "missing":
         return "this key is missing; add it"
     if kind == "value_error":

@@ -54,11 +54,16 @@ class StudyFile:
         return path if path.is_file() else None
 
     def line_of(self, where: Where) -> int:
-        return self.tree.line_of(where)
+        return self.tree.line_of(self._as_written(where))
 
     def message(self, where: Where, what: str) -> str:
         """`file:line: where: what`, for problems found outside this room."""
-        return self.tree.message(where, what)
+        return self.tree.message(self._as_written(where), what)
+
+    def _as_written(self, where: Where) -> Where:
+        """`stages.search` may stand in the file as `search`."""
+        short = where[:1] == ("stages",) and len(where) > 1 and where[1] in self.tree.root.children
+        return where[1:] if short else where
 
 
 def load_study(path: Path) -> Study:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -16,6 +17,7 @@ from ridgeline.store.yaml_tree import Where
 Reporter = Callable[[Where, str], None]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MOST_KNOBS = 1000
+MOST_COMBINATIONS = 10_000
 
 
 def build_space(form: StudyForm, report: Reporter) -> Space | None:
@@ -44,7 +46,33 @@ def build_space(form: StudyForm, report: Reporter) -> Space | None:
             getattr(space, order)
         except ExpressionError as error:
             found(where, f"{error}; break the circle")
+    if not found.any:
+        _check_conditions(space, found)
     return None if found.any else space
+
+
+def _check_conditions(space: Space, report: Reporter) -> None:
+    """Every `when` must have an answer wherever the search may go, because without one a point has no meaning."""
+    for each in space.knobs:
+        if each.when is None:
+            continue
+        choices = [_sampled(space.by_name[name]) for name in sorted(each.when.names)]
+        for values in itertools.islice(itertools.product(*choices), MOST_COMBINATIONS):
+            point = dict(zip(sorted(each.when.names), values, strict=True))
+            try:
+                each.when.holds(point)
+            except ExpressionError as error:
+                at = ", ".join(f"{name} = {value}" for name, value in point.items())
+                report(("space", each.name, "when"), f"{error} (at {at}); write it so that it holds or not everywhere")
+                break
+
+
+def _sampled(knob: Knob) -> list[Value]:
+    """Values of a knob that show whether an expression can be evaluated: all of a few, else ends and some between."""
+    absent: list[Value] = [None] if knob.when is not None else []
+    if isinstance(knob, Discrete) and len(knob.values) <= 32:
+        return [*absent, *knob.values]
+    return [*absent, *(knob.at(share / 16) for share in range(17))]
 
 
 class _Found:

@@ -1,0 +1,84 @@
+"""`ridgeline check STUDY`: is it fit to run, how large is its space, what may it cost."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ridgeline.errors import StudyError
+
+if TYPE_CHECKING:
+    from ridgeline.campaign.check import CheckedStudy, SpaceSize, Stake
+
+
+def check(
+    study: Annotated[Path, typer.Argument(help="The study file (YAML).")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> None:
+    """Validate a study; print the size of its legal space and what it may cost. Nothing is run."""
+    from ridgeline.campaign.check import check_study, space_size, stake
+
+    try:
+        checked = check_study(study)
+        size, cost = space_size(checked), stake(checked.study)
+    except StudyError as error:
+        if as_json:
+            print(json.dumps({"ok": False, "file": str(study), "problems": list(error.problems)}, indent=1))
+        raise
+    if as_json:
+        print(json.dumps(_document(study, checked, size, cost), indent=1))
+    else:
+        print("\n".join(_lines(study, checked, size, cost)))
+
+
+def _document(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> dict[str, Any]:
+    return {
+        "ok": True,
+        "file": str(path),
+        "name": checked.study.name,
+        "space": {
+            "points": None if math.isinf(size.points) else size.points,
+            "legal": None if math.isinf(size.points) else size.legal,
+            "legal_share": _legal_share(size),
+            "exact": size.exact,
+            "refused": dict(size.refused),
+        },
+        "cost": {"runs": cost.runs, "node_hours": cost.node_hours, "run_limit_s": checked.study.job.limit_s},
+    }
+
+
+def _lines(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> list[str]:
+    from ridgeline.store.duration import show_duration
+
+    study = checked.study
+    lines = [f"{study.name}   {study.workload.kind} on {study.site.name}   {path}"]
+    lines.append(f"  space   {_space(size)}")
+    for reason, count in size.refused.most_common():
+        shown = f"{count:,}" if size.exact else f"about {count / _looked_at(size):.0%}"
+        lines.append(f"          {shown} refused: {reason}")
+    runs = "as many runs as fit" if cost.runs is None else f"{cost.runs} runs at most"
+    worst = "no limit in node-hours" if cost.node_hours is None else f"at most {cost.node_hours:.3g} node-hours"
+    lines.append(f"  cost    {worst}: {runs}, each ended after {show_duration(study.job.limit_s)}; retries are extra")
+    return lines
+
+
+def _looked_at(size: SpaceSize) -> float:
+    from ridgeline.campaign.check import SAMPLED_POINTS
+
+    return size.points if size.exact else SAMPLED_POINTS
+
+
+def _legal_share(size: SpaceSize) -> float:
+    return 1 - size.refused.total() / _looked_at(size)
+
+
+def _space(size: SpaceSize) -> str:
+    if size.exact:
+        return f"{size.legal:,.0f} legal points of {size.points:,.0f}"
+    if math.isinf(size.points):
+        return f"endless (a knob takes any number in a range); about {_legal_share(size):.0%} of it is legal"
+    return f"about {size.legal:,.0f} legal points of {size.points:,.0f} (estimated from {_looked_at(size):,} samples)"
