@@ -56,7 +56,8 @@ AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/log/jobcomp.txt
 {nodes}
-PartitionName=debug Nodes=n[1-4] Default=YES MaxTime=00:10:00 State=UP
+PartitionName=debug Nodes=n[1-4] Default=YES MaxTime=02:00:00 State=UP
+PartitionName=short Nodes=n[1-4] MaxTime=00:10:00 State=UP
 PartitionName=members Nodes=n[1-4] AllowAccounts=members MaxTime=00:10:00 State=UP
 """
 
@@ -99,7 +100,7 @@ class SlurmCluster:
         (self.folder / "munge").chmod(0o755)
         ports = free_ports(1 + len(NODES))
         nodes = "\n".join(
-            f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=4000 State=UNKNOWN"
+            f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=4000"
             for name, port in zip(NODES, ports[1:], strict=True)
         )
         self.conf.write_text(
@@ -140,7 +141,13 @@ class SlurmCluster:
 
     def start_munge(self) -> None:
         munge = self.folder / "munge"
-        files = {"socket": "socket", "key-file": "key", "pid-file": "munged.pid", "log-file": "log", "seed-file": "seed"}
+        files = {
+            "socket": "socket",
+            "key-file": "key",
+            "pid-file": "munged.pid",
+            "log-file": "log",
+            "seed-file": "seed",
+        }
         options = [f"--{option}={munge / name}" for option, name in files.items()]
         # --force: the folder is under /tmp, which munged finds too open for a production key
         subprocess.run(["munged", "--force", *options], check=True, env=self._environ, stderr=subprocess.DEVNULL)

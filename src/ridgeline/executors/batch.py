@@ -1,0 +1,294 @@
+"""Runs a dialect: submits, asks one question for all jobs, cancels, and never takes a missing job for a finished one.
+
+What is in a run folder beside run.sh and the program's output:
+- `submission`: the unique name under which the job is handed over, written before it is;
+- `ticket`: the job id, written when the batch system has answered;
+- `started`, `exit`, `stopped`: written by the job itself;
+- `refused`: why the batch system cannot take this request.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ridgeline.errors import SiteError
+from ridgeline.executors import batch_script, script
+from ridgeline.executors.base import EXIT_FILE
+from ridgeline.executors.dialect import Answer, Blame, Dialect, Phase, Sighting
+from ridgeline.executors.endings import Folder, conclude
+from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.site import Site
+
+SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE = "submission", "ticket", "refused"
+REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
+
+COMMAND_LIMIT_S = 120.0
+LOST_AFTER_S = 120.0  # accounting may lag behind the queue by a minute
+OUTAGE_S = 900.0  # how long the batch system may be away before the campaign is stopped (jobs go on)
+STUCK_AFTER_S = 600.0  # how long a job may wait for nodes that are out of service
+SETTLE_S = 60.0  # how long files of an ended job may take to be seen through a network file system
+
+
+@dataclass
+class _Watch:
+    """What is remembered about one ticket between polls."""
+
+    job_id: str
+    folder: Folder
+    since: dict[str, float] = field(default_factory=dict)  # when something was first seen, by what
+
+    def held(self, what: str, now_s: float) -> float:
+        """For how long `what` has been the case."""
+        return now_s - self.since.setdefault(what, now_s)
+
+    def passed(self, *what: str) -> None:
+        for name in what:
+            self.since.pop(name, None)
+
+
+class BatchExecutor:
+    """`waiting` holds, per ticket, why the batch system has not started it yet, as of the last poll."""
+
+    detached = True
+
+    def __init__(self, site: Site, dialect: Dialect) -> None:
+        self.site, self.dialect = site, dialect
+        self.slots = site.jobs_at_once
+        self.waiting: dict[str, str] = {}
+        self.questions = 0  # commands that asked the batch system about jobs
+        self._watched: dict[str, _Watch] = {}
+        self._asked_s = 0.0  # monotonic; the last question
+        self._away_since_s: float | None = None
+        self._cancelled: set[str] = set()
+
+    # handing over
+
+    def script(self, job: Job) -> str:
+        return batch_script.render(job, self.site, self.dialect)
+
+    def submit(self, job: Job) -> str:
+        files = Folder(job.folder)
+        # handed over without a ticket: an earlier attempt got no answer, or its controller died
+        doubtful = files.has(SUBMISSION_FILE) and not files.has(TICKET_FILE)
+        if doubtful and (ticket := self.find(job)) is not None:
+            return ticket
+        files.clear(EXIT_FILE, TICKET_FILE, REFUSED_FILE, batch_script.STARTED_FILE, batch_script.STOPPED_FILE)
+        files.clear("stdout", "stderr", batch_script.BATCH_OUTPUT)
+        script.write(job, self.site, self.script(job))
+        batch_script.stage_user_script(job, self.site)
+        name = self.dialect.job_name(job.name, secrets.token_hex(4))
+        files.write(SUBMISSION_FILE, name)
+        with _claim(files.path / SUBMISSION_FILE) as lock:
+            answer = self._ask(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
+        job_id = self.dialect.job_id(answer) if answer.code == 0 else None
+        if job_id is None:
+            return self._refused(job, answer, name)
+        return self._accepted(files, job_id)
+
+    def _accepted(self, files: Folder, job_id: str) -> str:
+        files.write(TICKET_FILE, job_id)
+        return f"{job_id} {files.path}"
+
+    def _refused(self, job: Job, answer: Answer, name: str) -> str:
+        files = Folder(job.folder)
+        refusal = self.dialect.refusal(answer, self.site)
+        if refusal.blame is Blame.REQUEST:
+            files.write(REFUSED_FILE, refusal.message)
+            return self._accepted(files, REFUSED)
+        if refusal.blame is not Blame.UNSURE:
+            files.clear(SUBMISSION_FILE)
+        transient = refusal.blame in (Blame.WEATHER, Blame.UNSURE)
+        what = "did not answer" if transient else "refused the job"
+        raise SiteError(f"site {self.site.name}: {self.dialect.name} {what}: {refusal.message}", transient=transient)
+
+    def find(self, job: Job) -> str | None:
+        files = Folder(job.folder)
+        name = files.read(SUBMISSION_FILE)
+        if name is None:
+            return None
+        with _claim(files.path / SUBMISSION_FILE):
+            pass  # a submit command of a dead controller may still be talking; it holds the claim until it ends
+        known = files.read(TICKET_FILE) or files.first_line(batch_script.STARTED_FILE)
+        if known is not None:
+            return self._accepted(files, known)
+        for command in self.dialect.find_commands(name):
+            found = self.dialect.read_found(self._ask(command), name)
+            if found is None:
+                raise SiteError(
+                    f"site {self.site.name}: {command[0]} gave no answer, so it is not known whether {name} was handed "
+                    "over; try again when the batch system is back",
+                    transient=True,
+                )
+            if found:
+                return self._accepted(files, found[-1])
+        return None
+
+    def cancel(self, ticket: str) -> None:
+        watch = self._watch(ticket)
+        self._cancelled.add(ticket)
+        if watch.job_id != REFUSED:
+            # a job that has ended meanwhile cannot be cancelled: that is no error, the next poll says how it ended
+            self._ask(self.dialect.cancel_command(watch.job_id))
+        self._asked_s = 0.0
+
+    # watching
+
+    def wait(self, timeout_s: float) -> None:
+        next_question_s = self._asked_s + self.site.poll_s - time.monotonic()
+        time.sleep(max(0.0, min(timeout_s, max(next_question_s, 0.02))))
+
+    def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
+        endings: dict[str, Ending] = {}
+        for ticket in tickets:
+            ending = self._by_folder_alone(self._watch(ticket), ticket)
+            if ending is not None:
+                endings[ticket] = ending
+        open_tickets = [ticket for ticket in tickets if ticket not in endings]
+        if open_tickets and time.monotonic() - self._asked_s >= self.site.poll_s:
+            endings |= self._by_question(open_tickets)
+        for ticket in endings:
+            self._watched.pop(ticket, None)
+            self.waiting.pop(ticket, None)
+        return endings
+
+    def _by_folder_alone(self, watch: _Watch, ticket: str) -> Ending | None:
+        """What needs no question: a request that was refused, a job that wrote down a normal end."""
+        if watch.job_id == REFUSED:
+            return Ending(Cause.NEVER_STARTS, reason=watch.folder.read(REFUSED_FILE) or "refused by the batch system")
+        record = script.exit_record(watch.folder.path)
+        # killed by a signal: the batch system knows why. Output to be copied back: it knows when
+        if record is None or self.dialect.copies_output_back or ticket in self._cancelled:
+            return None
+        if record.signal is not None and batch_script.stopped_cause(watch.folder.path) is None:
+            return None
+        return conclude(watch.folder, self.dialect, None)
+
+    def _by_question(self, tickets: Collection[str]) -> dict[str, Ending]:
+        watches = {ticket: self._watch(ticket) for ticket in tickets}
+        self.questions += 1
+        answer = self._ask(self.dialect.poll_command([watch.job_id for watch in watches.values()]))
+        self._asked_s = time.monotonic()
+        sightings = self.dialect.read_poll(answer)
+        if sightings is None:
+            self._away(answer)
+            return {}
+        self._away_since_s = None
+        missing = {t: w for t, w in watches.items() if w.job_id not in sightings}
+        sightings = {**self._elsewhere(missing), **sightings}
+        endings = {ticket: self._look(ticket, watch, sightings.get(watch.job_id)) for ticket, watch in watches.items()}
+        return {ticket: ending for ticket, ending in endings.items() if ending is not None}
+
+    def _look(self, ticket: str, watch: _Watch, seen: Sighting | None) -> Ending | None:
+        now_s = time.monotonic()
+        if seen is None:
+            return self._missing(watch, now_s)
+        watch.passed("missing")
+        self.waiting.pop(ticket, None)
+        match seen.phase:
+            case Phase.ENDED:
+                return self._ended(watch, seen, now_s)
+            case Phase.RUNNING:
+                watch.passed("stuck", "hopeless")
+                return None
+        self.waiting[ticket] = seen.reason
+        if seen.phase is Phase.HOPELESS and watch.held("hopeless", now_s) > 0:
+            # seen twice in a row: for a moment after a change of nodes the same reason may show on a healthy job
+            return self._give_up(ticket, Cause.NEVER_STARTS, f"{self.dialect.name} accepted it but says: {seen.reason}")
+        if seen.phase is Phase.STUCK and watch.held("stuck", now_s) >= self._option("stuck_after_s", STUCK_AFTER_S):
+            held = f"{self.dialect.name} says: {seen.reason}; the operator must bring these nodes back, or avoid them"
+            return self._give_up(ticket, Cause.NODE_FAILED, held)
+        return None
+
+    def _ended(self, watch: _Watch, seen: Sighting, now_s: float) -> Ending | None:
+        if not watch.folder.settled(self.dialect, seen) and watch.held("settling", now_s) < self._option(
+            "settle_s", SETTLE_S
+        ):
+            return None
+        return conclude(watch.folder, self.dialect, seen)
+
+    def _missing(self, watch: _Watch, now_s: float) -> Ending | None:
+        """Not in the queue, not in any history: the exit file decides; without it the job is lost, not completed."""
+        if script.exit_record(watch.folder.path) is not None:
+            return conclude(watch.folder, self.dialect, None)
+        if watch.held("missing", now_s) < self._option("lost_after_s", LOST_AFTER_S):
+            return None
+        return Ending(
+            Cause.LOST,
+            reason=f"{self.dialect.name} does not know job {watch.job_id} any more, neither in its queue nor in its "
+            f"history, and {watch.folder.path / EXIT_FILE} was not written",
+        )
+
+    def _give_up(self, ticket: str, cause: Cause, reason: str) -> Ending:
+        self.cancel(ticket)
+        return Ending(cause, reason=reason)
+
+    def _elsewhere(self, missing: Mapping[str, _Watch]) -> dict[str, Sighting]:
+        found: dict[str, Sighting] = {}
+        wanted = {watch.job_id: str(watch.folder.path) for watch in missing.values()}
+        for command in self.dialect.history_commands(list(wanted)) if wanted else ():
+            for job_id, seen in self.dialect.read_history(self._ask(command)).items():
+                # ids are given out again after a reinstallation of the cluster: the folder must be the same
+                if job_id in wanted and seen.folder in ("", wanted[job_id]):
+                    found.setdefault(job_id, seen)
+        return found
+
+    def _away(self, answer: Answer) -> None:
+        """No answer is no news; jobs go on without us. Only a long absence is an error."""
+        now_s = time.monotonic()
+        self._away_since_s = self._away_since_s if self._away_since_s is not None else now_s
+        if now_s - self._away_since_s >= self._option("outage_s", OUTAGE_S):
+            said = self.dialect.refusal(answer, self.site).message
+            raise SiteError(
+                f"site {self.site.name}: no answer from {self.dialect.name} for {now_s - self._away_since_s:.0f} s: "
+                f"{said}; jobs may still run: `ridgeline resume` when it is back",
+                transient=True,
+            )
+
+    # asking
+
+    def _watch(self, ticket: str) -> _Watch:
+        if ticket not in self._watched:
+            job_id, _, folder = ticket.partition(" ")
+            self._watched[ticket] = _Watch(job_id, Folder(Path(folder)))
+        return self._watched[ticket]
+
+    def _option(self, name: str, otherwise: float) -> float:
+        return float(str(self.site.options.get(name, otherwise)))
+
+    def _ask(self, command: list[str], keep_open: int | None = None) -> Answer:
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=COMMAND_LIMIT_S,
+                env={**os.environ, "LC_ALL": "C"},
+                pass_fds=() if keep_open is None else (keep_open,),
+                check=False,
+            )
+        except FileNotFoundError:
+            raise SiteError(
+                f"site {self.site.name}: {command[0]} is not on this machine's PATH; run ridgeline where jobs are "
+                f"submitted from (a login node), or load the module of {self.dialect.name}"
+            ) from None
+        except subprocess.TimeoutExpired:
+            return Answer(124, "", f"{command[0]} was ended after {COMMAND_LIMIT_S:.0f} s without an answer")
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def _claim(path: Path) -> Iterator[int]:
+    """Held by whoever submits for a run folder, and by the submit command itself as long as it lives."""
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()

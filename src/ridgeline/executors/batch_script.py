@@ -1,0 +1,166 @@
+"""run.sh for a batch system: directives, books the job keeps by itself, limits that hold to the second.
+
+The batch system's own output (its footer, its kill message) goes to batch.out; the program's goes to stdout and stderr,
+live, also where the batch system copies its own file back only after the end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from ridgeline.errors import SiteError
+from ridgeline.executors import script
+from ridgeline.executors.dialect import Dialect
+from ridgeline.records.run import Cause, Job
+from ridgeline.records.site import Site
+
+STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
+STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
+BATCH_OUTPUT = "batch.out"
+USER_SCRIPT = "site-script"
+KILL_AFTER_S = 10  # between TERM and KILL
+SLACK_S = 60.0  # what the batch system's limit leaves for modules, setup and the books beyond the job's own limit
+
+
+def walltime_minutes(job: Job, site: Site) -> int:
+    """The batch system's limit: a backstop above the job's own, which run.sh keeps. Slurm counts in whole minutes."""
+    slack_s = float(str(site.options.get("walltime_slack_s", SLACK_S)))
+    return max(1, math.ceil((job.limit_s + slack_s) / 60))
+
+
+def core_count(job: Job, site: Site) -> int | None:
+    """Cores a node; without a wish the whole node where the site file says its size, so that no neighbour disturbs."""
+    return job.resources.cores if job.resources.cores is not None else site.cores_per_node
+
+
+def render(job: Job, site: Site, dialect: Dialect) -> str:
+    """The text of run.sh: `sbatch run.sh` or `qsub run.sh` repeats the run by hand, and so does `sh run.sh`."""
+    command, own = job.command, _user_script(site)
+    directives = dialect.directives(job, site)
+    if own is not None:
+        command = f"export RIDGELINE_COMMAND={shlex.quote(job.command)}\nexec ./{USER_SCRIPT}"
+        directives = _with_users(directives, own.read_text(), dialect.directive)
+    folder = job.folder.absolute()
+    inside = f'[ -n "${{{dialect.job_variable}:-}}" ]'
+    return script.render(
+        replace(job, command=_watched(command, job)),
+        site,
+        directives=[*directives, *site.directives],
+        home=shlex.quote(str(folder)),
+        before=_before(job, site, dialect, inside),
+        keep_books=inside,
+    )
+
+
+def stage_user_script(job: Job, site: Site) -> None:
+    """Put the user's own script into the folder, byte for byte."""
+    own = _user_script(site)
+    if own is not None:
+        copy = job.folder / USER_SCRIPT
+        copy.write_bytes(own.read_bytes())
+        copy.chmod(0o755)
+
+
+def stopped_cause(folder: Path) -> Cause | None:
+    """Which limit made run.sh end the command, if any did."""
+    try:
+        return Cause((folder / STOPPED_FILE).read_text().strip())
+    except (OSError, ValueError):
+        return None
+
+
+def _user_script(site: Site) -> Path | None:
+    given = site.options.get("script")
+    if given is None:
+        return None
+    path = Path(str(given))
+    if not path.is_file():
+        raise SiteError(f"{path}: the job script that site {site.name} names is not there; correct options.script")
+    return path
+
+
+def _with_users(ours: list[str], text: str, directive: str) -> list[str]:
+    """The user's directives as they stand, and those of ours that they do not set."""
+    theirs = [line for line in text.splitlines() if line.startswith(f"{directive} ")]
+    taken = {_option(line, directive) for line in theirs}
+    # where output goes and what the job is called is ours: books depend on it
+    books = ("--chdir", "--output", "--open-mode", "--no-requeue", "-o", "-j", "-r")
+    return [
+        *(line for line in theirs if _option(line, directive) not in books),
+        *(line for line in ours if _option(line, directive) not in taken or _option(line, directive) in books),
+    ]
+
+
+_LONG = {"-N": "--nodes", "-p": "--partition", "-A": "--account", "-t": "--time", "-J": "--job-name", "-o": "--output"}
+_LONG |= {"-D": "--chdir", "-w": "--nodelist", "-x": "--exclude", "-c": "--cpus-per-task"}
+
+
+def _option(line: str, directive: str) -> str:
+    words = re.split(r"[\s=]+", line.removeprefix(directive).strip(), maxsplit=2)
+    if directive == "#SBATCH":
+        return _LONG.get(words[0], words[0])
+    # PBS gathers many things under -l: -l walltime, -l select
+    return f"{words[0]} {words[1]}" if words[0] in ("-l", "-W") and len(words) > 1 else words[0]
+
+
+def _before(job: Job, site: Site, dialect: Dialect, inside: str) -> str:
+    lines = [
+        f"if {inside}; then",
+        f"  export {script.MARKER}={script.run_id(job.folder)}",
+        "  exec > stdout 2> stderr < /dev/null",
+        f'  {{ printf "%s\\n" "${dialect.job_variable}"; {dialect.nodes_text}; }} > {STARTED_FILE}.partial \\',
+        f"    && mv -f {STARTED_FILE}.partial {STARTED_FILE} || exit {script.BOOKS_FAILED}",
+        "fi",
+    ]
+    if site.scratch:
+        # one folder a job: two jobs on a node must not read each other's files, and what is left would fill the disk
+        lines += [
+            f'export RIDGELINE_SCRATCH={_shell_path(site.scratch)}"/ridgeline-${{{dialect.job_variable}:-$$}}"',
+            'mkdir -p "$RIDGELINE_SCRATCH" || {',
+            '  echo "ridgeline: scratch $RIDGELINE_SCRATCH cannot be made on $(uname -n): full, or not writable" >&2',
+            f"  exit {script.BOOKS_FAILED}",
+            "}",
+            "trap 'rm -rf \"$RIDGELINE_SCRATCH\"' EXIT",
+        ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _shell_path(text: str) -> str:
+    """Quoted, except that $USER, $TMPDIR and the like are for the node to fill in."""
+    return '"' + re.sub(r'(["`\\])', r"\\\1", text) + '"'
+
+
+def _watched(command: str, job: Job) -> str:
+    """The command under `timeout`, which gives it a process group and ends all of it."""
+    line = f"timeout -k {KILL_AFTER_S} {job.limit_s:g} sh -c {shlex.quote(command)}"
+    start = f"rm -f {STOPPED_FILE}; began=$(date +%s)\n"
+    # timeout leaves with 124, or dies by the KILL it had to send; a program could do both by itself, but not so late
+    end = (
+        f"case $code in 124|137) [ -e {STOPPED_FILE} ] || [ $(($(date +%s) - began)) -lt {int(job.limit_s)} ] "
+        f"|| echo {Cause.TIME_LIMIT} > {STOPPED_FILE} ;; esac\nexit $code"
+    )
+    if job.silence_limit_s is None:
+        return f"{start}{line}\ncode=$?\n{end}"
+    return f"{start}{line} &\n{_silence_watch(job.silence_limit_s)}{end}"
+
+
+def _silence_watch(limit_s: float) -> str:
+    step_s = min(10.0, max(0.2, limit_s / 5))
+    return (
+        "command=$!\n"
+        # the clock starts with the command, not with files a former run left
+        "touch stdout stderr\n"
+        f"( while sleep {step_s:g}; do\n"
+        f'    if [ -z "$(find stdout stderr -mmin -{limit_s / 60:.6f} 2>/dev/null)" ]; then\n'
+        f"      echo {Cause.SILENCE} > {STOPPED_FILE}; kill $command; sleep {KILL_AFTER_S}; kill -9 $command; exit\n"
+        "    fi\n"
+        "  done ) > /dev/null 2>&1 &\n"
+        "watcher=$!\n"
+        # `wait` also returns when a signal came in; the command may still be running then
+        "while :; do wait $command; code=$?; kill -0 $command 2>/dev/null || break; done\n"
+        "kill $watcher 2>/dev/null\n"
+    )

@@ -1,0 +1,137 @@
+"""How a batch job ended: what the batch system says, what the job wrote down, and the site's footer, put together."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline.errors import SiteError
+from ridgeline.executors import batch_script, script
+from ridgeline.executors.base import EXIT_FILE
+from ridgeline.executors.dialect import Dialect, Sighting
+from ridgeline.readers.batch_footer import BatchFooter, read_batch_footer
+from ridgeline.records.run import Cause, Ending
+
+# causes after which run.sh had no chance to write its exit file
+_SUDDEN = (Cause.TIME_LIMIT, Cause.MEMORY_LIMIT, Cause.CANCELLED, Cause.NODE_FAILED, Cause.NEVER_STARTS, Cause.LOST)
+_USAGE = {
+    "service_units": "service_units",
+    "cpu_s": "cpu_s",
+    "memory_used_bytes": "max_rss_bytes",
+    "wall_used_s": "wall_s",
+    "gpu_share": "gpu_share",
+    "gpu_memory_used_bytes": "gpu_memory_bytes",
+}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The small files of one run folder."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", self.path.absolute())
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_text(errors="replace").strip()
+        except OSError:
+            return None
+
+    def first_line(self, name: str) -> str | None:
+        lines = (self.read(name) or "").splitlines()
+        return lines[0] if lines else None
+
+    def clear(self, *names: str) -> None:
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def write(self, name: str, text: str) -> None:
+        """In one step and on the disk before this returns: a killed controller leaves the old or the new."""
+        partial = self.path / f"{name}.partial"
+        try:
+            with partial.open("w") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self.path / name)
+        except OSError as error:
+            raise SiteError(f"{partial}: cannot be written ({error.strerror}); make room, then resume") from error
+
+    def settled(self, dialect: Dialect, seen: Sighting) -> bool:
+        """Whether all that the job and the batch system write at the end can be seen here."""
+        if seen.ending is None or (not self.has(batch_script.STARTED_FILE) and seen.ending.cause in _SUDDEN):
+            return True
+        # listing the folder makes a network file system look again
+        names = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
+        exit_due = seen.ending.cause not in _SUDDEN and seen.ending.signal is None and not _broke_books(seen.ending)
+        if exit_due and EXIT_FILE not in names:
+            return False
+        return not dialect.copies_output_back or batch_script.BATCH_OUTPUT in names
+
+
+def conclude(folder: Folder, dialect: Dialect, seen: Sighting | None) -> Ending:
+    """The ending. Without a sighting the exit file must be there: it alone decides."""
+    record = script.exit_record(folder.path)
+    footer = _footer(folder)
+    stopped = batch_script.stopped_cause(folder.path)
+    ending = seen.ending if seen is not None and seen.ending is not None else Ending(Cause.EXITED)
+    if record is not None:
+        ending = replace(
+            ending,
+            started_s=record.started_s or ending.started_s,
+            ended_s=record.ended_s or ending.ended_s,
+            usage={**({"cpu_s": record.cpu_s} if record.cpu_s is not None else {}), **ending.usage},
+        )
+        if ending.cause is Cause.EXITED:
+            ending = replace(ending, exit_code=record.exit_code, signal=record.signal)
+    elif ending.cause is Cause.EXITED and not ending.signal:
+        ending = _without_exit_file(folder, dialect, ending)
+    if stopped is not None and ending.cause in (Cause.EXITED, Cause.LOST):
+        ending = replace(ending, cause=stopped, exit_code=None, signal=None, reason="")
+    if ending.cause is Cause.EXITED and footer is not None and footer.killed:
+        cause = Cause.TIME_LIMIT if "walltime" in footer.killed else Cause.MEMORY_LIMIT
+        ending = replace(ending, cause=cause, exit_code=None, signal=None, reason=f"PBS: {footer.killed}")
+    return replace(ending, nodes=ending.nodes or _nodes(folder, dialect), usage={**ending.usage, **_used(footer)})
+
+
+def _broke_books(ending: Ending) -> bool:
+    return ending.exit_code == script.BOOKS_FAILED
+
+
+def _without_exit_file(folder: Folder, dialect: Dialect, ending: Ending) -> Ending:
+    if _broke_books(ending):
+        last = ((folder.read("stderr") or "") + "\n" + (folder.read(batch_script.BATCH_OUTPUT) or "")).strip()
+        said = last.splitlines()[-1] if last else f"run.sh could not write into {folder.path}: is its disk full?"
+        return replace(ending, cause=Cause.NODE_FAILED, reason=f"{said} (the operator of the site, or the site file)")
+    if not folder.has(batch_script.STARTED_FILE):
+        why = f"{folder.path} is not visible on the compute nodes, or not writable there: put studies on a shared disk"
+    else:
+        why = f"{folder.path / EXIT_FILE} was not written: the disk may be full"
+    said = f"{dialect.name} says it ended with {ending.exit_code}, but {why}"
+    if ending.exit_code:
+        return replace(ending, reason=said)
+    return replace(ending, cause=Cause.LOST, exit_code=None, reason=said)
+
+
+def _nodes(folder: Folder, dialect: Dialect) -> tuple[str, ...]:
+    lines = (folder.read(batch_script.STARTED_FILE) or "").splitlines()
+    return dialect.node_names("\n".join(lines[1:]))
+
+
+def _footer(folder: Folder) -> BatchFooter | None:
+    try:
+        with (folder.path / batch_script.BATCH_OUTPUT).open(errors="replace") as lines:
+            return read_batch_footer(lines)
+    except OSError:
+        return None
+
+
+def _used(footer: BatchFooter | None) -> dict[str, float]:
+    values = {ours: getattr(footer, theirs, None) for theirs, ours in _USAGE.items()}
+    return {name: float(value) for name, value in values.items() if value is not None}
