@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ Value = bool | int | float | str | None
 Evaluator = Callable[[Mapping[str, object]], object]
 
 LONGEST_EXPRESSION = 1000
+DEEPEST_EXPRESSION = 100
 LARGEST_MAGNITUDE = 1e15
 
 
@@ -28,6 +30,12 @@ def _power(base: float, exponent: float) -> float:
     if abs(exponent) > 64 or abs(base) > LARGEST_MAGNITUDE:
         raise ExpressionError(f"{base} ** {exponent} is too large")
     return float(base**exponent) if exponent < 0 else base**exponent
+
+
+def _round(value: float, digits: int = 0) -> float:
+    if abs(digits) > 15:
+        raise ExpressionError(f"round to {digits} digits; at most 15 make sense")
+    return round(value, digits) if digits else round(value)
 
 
 ARITHMETIC: dict[type[ast.operator], Callable[..., object]] = {
@@ -49,7 +57,7 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "min": min,
     "max": max,
     "abs": abs,
-    "round": round,
+    "round": _round,
     "ceil": math.ceil,
     "floor": math.floor,
     "log2": math.log2,
@@ -71,15 +79,16 @@ class Expression:
         if len(text) > LONGEST_EXPRESSION:
             raise ExpressionError(f"expression of {len(text)} characters; at most {LONGEST_EXPRESSION} are accepted")
         try:
-            tree = ast.parse(text.strip(), mode="eval")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Python's advice on its own style, such as on "\d", helps nobody here
+                tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             reason = error.msg if isinstance(error, SyntaxError) else str(error)
             raise ExpressionError(f"{text!r} is not an expression ({reason})") from None
+        if _depth(tree.body) > DEEPEST_EXPRESSION:
+            raise ExpressionError(f"expression is nested more than {DEEPEST_EXPRESSION} deep; use derived values")
         names: set[str] = set()
-        try:
-            evaluator = _compile(tree.body, names)
-        except RecursionError:
-            raise ExpressionError("expression is nested too deeply") from None
+        evaluator = _compile(tree.body, names)
         return cls(text, frozenset(names), evaluator)
 
     def evaluate(self, values: Mapping[str, object]) -> object:
@@ -92,6 +101,16 @@ class Expression:
 
     def holds(self, values: Mapping[str, object]) -> bool:
         return bool(self.evaluate(values))
+
+
+def _depth(root: ast.AST) -> int:
+    """Levels of the tree, counted without recursion."""
+    deepest, waiting = 0, [(root, 1)]
+    while waiting:
+        node, level = waiting.pop()
+        deepest = max(deepest, level)
+        waiting += [(child, level + 1) for child in ast.iter_child_nodes(node)]
+    return deepest
 
 
 def _compile(node: ast.expr, names: set[str]) -> Evaluator:
