@@ -38,6 +38,7 @@ class RequestRecord:
     reasoning_tokens: int = 0
     error: str = ""
     worker: str = ""
+    counted_tokens: int | None = None  # events that carried text, where output_tokens is the server's own count
 
     @property
     def ok(self) -> bool:

@@ -1,0 +1,246 @@
+"""Load a server and say what it did, what the load generator itself did, and whether the figures may be trusted."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ridgeline.errors import InputError
+from ridgeline.serving.load.crew import send_with
+from ridgeline.serving.load.discover import Found, discover
+from ridgeline.serving.load.driver import Asking, Share, Yield
+from ridgeline.serving.load.exchange import Gaps
+from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
+from ridgeline.serving.load.route import Route
+from ridgeline.serving.requests import RequestRecord, Slo, Summary, summarise
+from ridgeline.serving.traffic import Arrival, ClosedLoop, OpenLoop, Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stretch of a ramp: so many at once, or so many a second, for so long."""
+
+    seconds: float
+    concurrency: int | None = None
+    rate_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.seconds > 0 and math.isfinite(self.seconds)):
+            raise InputError(f"a stage of {self.seconds:g} s sends nothing; use a duration above zero")
+        if (self.concurrency is None) == (self.rate_s is None):
+            raise InputError("a stage has a concurrency (8:30) or a rate (2.5/s:30), not both")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a bench does. `salt` None means prompts that no run before has sent."""
+
+    route: Route
+    traffic: Traffic
+    model: str | None = None
+    stream: bool = True
+    ignore_eos: bool = False
+    extra: Mapping[str, object] = field(default_factory=dict)
+    shared_prefix_tokens: int = 0
+    slos: tuple[Slo, ...] = ()
+    duration_s: float | None = None
+    stages: tuple[Stage, ...] = ()
+    most_at_once: int | None = None
+    timeout_s: float = 120.0
+    warmup: int = 0
+    workers: int = 1
+    keep_path: Path | None = None
+    salt: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise InputError(f"{self.workers} workers send nothing; use 1 or more")
+        if self.duration_s is not None and not self.duration_s > 0:
+            raise InputError(f"a duration of {self.duration_s:g} s measures nothing; use one above zero")
+        if not self.timeout_s > 0:
+            raise InputError(f"a timeout of {self.timeout_s:g} s lets nothing answer; use one above zero")
+        if len({s.rate_s is None for s in self.stages}) > 1:
+            raise InputError("stages are all of concurrency (8:30,16:30) or all of rate (2/s:30,4/s:30)")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A bench and its own account. `records` hold every request; `stages` the figures of each part of a ramp."""
+
+    plan: Plan
+    model: str
+    summary: Summary
+    fidelity: Fidelity
+    records: Sequence[RequestRecord]
+    notes: tuple[str, ...] = ()
+    stages: tuple[Summary, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def void(self) -> bool:
+        return self.fidelity.void
+
+    @property
+    def holds(self) -> bool:
+        """Whether every SLO was kept, with no failed request."""
+        return self.summary.ok == self.summary.requests > 0 and all(map(self.summary.holds, self.summary.slos))
+
+    def as_json(self) -> dict[str, object]:
+        plan, shown = self.plan, self.summary.as_json()
+        return {
+            "url": plan.route.url,
+            "api": plan.route.interface,
+            "model": self.model,
+            "load": describe_load(plan),
+            **{k: round(v, 4) if isinstance(v, float) else v for k, v in shown.items()},
+            "failed_requests": self.summary.requests - self.summary.ok,
+            "reasoning_tokens": sum(r.reasoning_tokens for r in self.records if r.ok),
+            "cpu_ms_per_request": round(self.fidelity.cpu_ms_per_request, 4),
+            "void": self.void,
+            "why": "; ".join(self.fidelity.why),
+            "notes": list(self.notes),
+            "interrupted": self.interrupted,
+            "client": self.fidelity.as_json() | {"workers": plan.workers},
+            **({"stages": [s.as_json() for s in self.stages]} if self.stages else {}),
+        }
+
+
+def bench(plan: Plan) -> Result:
+    """Runs the plan. A server's faults are counted in the result; only what the user must mend is raised."""
+    found = discover(plan.route, plan.model, min(10.0, plan.timeout_s))
+    salt = secrets.randbits(31) if plan.salt is None else plan.salt
+    if plan.warmup:
+        _warm_up(plan, found, salt + 1)
+    out = send_with(plan.workers, _share(plan, found, salt))
+    return _result(plan, found, out)
+
+
+def describe_load(plan: Plan) -> dict[str, object]:
+    pace = plan.traffic.pace
+    if plan.stages:
+        return {"stages": [{"seconds": s.seconds, "concurrency": s.concurrency, "rate_s": s.rate_s} for s in plan.stages]}
+    if isinstance(pace, ClosedLoop):
+        return {"concurrency": pace.concurrency}
+    if isinstance(pace, OpenLoop):
+        return {"rate_s": pace.rate_s, "burstiness": pace.burstiness}
+    return {"schedule": "as recorded" if any(a.at_s for a in plan.traffic.arrivals()) else "all at once"}
+
+
+def _share(plan: Plan, found: Found, salt: int) -> Share:
+    arrivals, places, endless, duration_s = _schedule(plan)
+    return Share(
+        route=plan.route,
+        address=found.address,
+        asking=Asking(found.model, plan.stream, plan.ignore_eos, plan.extra, salt, plan.shared_prefix_tokens),
+        arrivals=tuple(arrivals),
+        places=places,
+        most_at_once=plan.most_at_once,
+        endless=endless,
+        duration_s=duration_s,
+        timeout_s=plan.timeout_s,
+        keep_path=plan.keep_path,
+    )
+
+
+def _schedule(plan: Plan) -> tuple[list[Arrival], tuple[tuple[float, int], ...], bool, float | None]:
+    """(arrivals, closed-loop places, whether to repeat the list, when to stop)"""
+    traffic = plan.traffic
+    if plan.stages:
+        starts = [sum(s.seconds for s in plan.stages[:k]) for k in range(len(plan.stages))]
+        length_s = starts[-1] + plan.stages[-1].seconds
+        if plan.stages[0].concurrency is not None:
+            places = tuple((at, s.concurrency or 0) for at, s in zip(starts, plan.stages, strict=True))
+            return traffic.arrivals(), places, True, length_s
+        return _staged_arrivals(plan, starts), (), False, length_s
+    if isinstance(traffic.pace, ClosedLoop):
+        return traffic.arrivals(), ((0.0, traffic.pace.concurrency),), plan.duration_s is not None, plan.duration_s
+    if isinstance(traffic.pace, OpenLoop) and plan.duration_s is not None:
+        enough = int(traffic.pace.rate_s * plan.duration_s * 1.5 + 50)
+        return _until(replace(traffic, requests=enough), plan.duration_s), (), False, plan.duration_s
+    return traffic.arrivals(), (), False, plan.duration_s
+
+
+def _until(traffic: Traffic, limit_s: float) -> list[Arrival]:
+    return [a for a in traffic.arrivals() if a.at_s < limit_s]
+
+
+def _staged_arrivals(plan: Plan, starts: Sequence[float]) -> list[Arrival]:
+    arrivals: list[Arrival] = []
+    burstiness = plan.traffic.pace.burstiness if isinstance(plan.traffic.pace, OpenLoop) else 1.0
+    for k, (at_s, stage) in enumerate(zip(starts, plan.stages, strict=True)):
+        rate_s = stage.rate_s or 0.0
+        part = replace(
+            plan.traffic,
+            requests=int(rate_s * stage.seconds * 1.5 + 50),
+            pace=OpenLoop(rate_s, burstiness),
+            seed=plan.traffic.seed + k,
+        )
+        arrivals += [replace(a, at_s=a.at_s + at_s) for a in _until(part, stage.seconds)]
+    return [replace(a, number=n) for n, a in enumerate(arrivals)]
+
+
+def _warm_up(plan: Plan, found: Found, salt: int) -> None:
+    """Other prompts than the measured ones, so that nothing measured is already in a cache."""
+    at_once = plan.traffic.concurrency or 8
+    traffic = replace(plan.traffic, requests=plan.warmup, pace=ClosedLoop(at_once), seed=plan.traffic.seed + 1)
+    send_with(1, _share(replace(plan, traffic=traffic, keep_path=None, duration_s=None, stages=()), found, salt))
+
+
+def _result(plan: Plan, found: Found, out: Yield) -> Result:
+    records = out.records
+    gaps_us = gaps_by_microsecond([r.gaps_s.seconds for r in records if r.ok and isinstance(r.gaps_s, Gaps)])
+    gaps = [(us * 1e-6, n) for us, n in sorted(gaps_us.items())]
+    closed = bool(plan.stages and plan.stages[0].concurrency) or (
+        not plan.stages and isinstance(plan.traffic.pace, ClosedLoop)
+    )
+    summary = summarise(records, plan.slos, gaps_s=gaps)
+    fidelity = judge(out, summary, gaps_us, closed)
+    return Result(
+        plan=plan,
+        model=found.model,
+        summary=summary,
+        fidelity=fidelity,
+        records=records,
+        notes=_notes(plan, found, out, summary),
+        stages=_by_stage(plan, records),
+        interrupted=out.interrupted,
+    )
+
+
+def _by_stage(plan: Plan, records: Sequence[RequestRecord]) -> tuple[Summary, ...]:
+    """The figures of the requests that were due in each stage, over that stage's own seconds."""
+    found, start_s = [], 0.0
+    for stage in plan.stages:
+        end_s = start_s + stage.seconds
+        found.append(
+            summarise([r for r in records if start_s <= r.scheduled_s < end_s], plan.slos, duration_s=stage.seconds)
+        )
+        start_s = end_s
+    return tuple(found)
+
+
+def _notes(plan: Plan, found: Found, out: Yield, summary: Summary) -> tuple[str, ...]:
+    notes = [found.note] if found.note else []
+    good = [r for r in out.records if r.ok]
+    if out.interrupted:
+        notes.append(f"stopped early: {len(out.records)} requests ended, {out.unfinished} under way were dropped")
+    for kind in sorted(summary.errors):
+        example = next(r.error for r in out.records if r.status == kind)
+        notes.append(f"{kind} x {summary.errors[kind]}: {example}" if example else f"{kind} x {summary.errors[kind]}")
+    if out.paused:
+        notes.append(f"{out.paused} answers carried Retry-After; their places waited (5 s at most) before going on")
+    events, tokens = sum(r.counted_tokens or 0 for r in good), sum(r.output_tokens for r in good)
+    if plan.stream and events and tokens > 1.02 * events:
+        notes.append(f"{tokens / events:.2f} tokens came per event: itl_ms is the time between events, tpot_ms per token")
+    if plan.stream and good and not events:
+        notes.append("the server answered in one piece although a stream was asked for: no TTFT, no ITL")
+    if out.pulse.unstamped:
+        notes.append(f"{out.pulse.unstamped} reads had no usable kernel time stamp (the wall clock was moved?)")
+    if 0 < len(good) < 100:
+        notes.append(f"{len(good)} requests are few for a p99; 1000 or more make it steady")
+    if out.keep_problem:
+        notes.append(out.keep_problem)
+    return tuple(notes)

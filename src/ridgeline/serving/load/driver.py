@@ -1,0 +1,377 @@
+"""Sends a list of requests from one process, closed loop or on a schedule, and keeps the record of each.
+
+Everything runs as callbacks of one event loop. Nothing is awaited per request and nothing is printed, so the time
+between an answer's last byte and the next request is some tens of microseconds, and it is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import resource
+import signal
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ridgeline.serving.load.alarm import Alarm
+from ridgeline.serving.load.connection import Connection
+from ridgeline.serving.load.exchange import Exchange
+from ridgeline.serving.load.keep import Keeper
+from ridgeline.serving.load.prompts import Bodies, Prompts
+from ridgeline.serving.load.pulse import Pulse
+from ridgeline.serving.load.reply import Reply
+from ridgeline.serving.load.route import Route
+from ridgeline.serving.load.tls import TlsConnection
+from ridgeline.serving.requests import RequestRecord
+from ridgeline.serving.traffic import Arrival
+
+_TICK_S = 0.02
+_SWEEP_TICKS = 5
+_OPENING_S = 5.0
+# A place that was told to come back later waits, but not so long that a wrong header stops the run.
+_LONGEST_PAUSE_S = 5.0
+
+Address = tuple[int, tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What is the same in every request of a run."""
+
+    model: str = ""
+    stream: bool = True
+    ignore_eos: bool = False
+    extra: Mapping[str, object] = field(default_factory=dict)
+    salt: int = 0
+    shared_prefix_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one process is to send: its part of the traffic, or all of it.
+
+    `places` are (from second, requests at once) for a closed loop, empty for an open loop, where the arrivals' own
+    times count. With `endless` the list is gone through again and again until `duration_s`.
+    """
+
+    route: Route
+    address: Address
+    asking: Asking
+    arrivals: tuple[Arrival, ...]
+    places: tuple[tuple[float, int], ...] = ()
+    most_at_once: int | None = None
+    endless: bool = False
+    duration_s: float | None = None
+    timeout_s: float = 120.0
+    start_at_s: float | None = None
+    worker: int = 0
+    workers: int = 1
+    keep_path: Path | None = None
+
+
+@dataclass(slots=True)
+class Yield:
+    """What one process brought in."""
+
+    records: list[RequestRecord]
+    pulse: Pulse
+    start_s: float
+    interrupted: bool = False
+    unfinished: int = 0
+    # how long after its time each request was taken up, in the order in which they ended
+    lag_s: array[float] = field(default_factory=lambda: array("d"))
+    paused: int = 0
+    lost_workers: int = 0
+    keep_problem: str = ""
+
+
+class Driver:
+    def __init__(self, share: Share, loop: asyncio.AbstractEventLoop, keeper: Keeper | None) -> None:
+        self._share = share
+        self._loop = loop
+        self._keeper = keeper
+        self._pulse = Pulse()
+        asking = share.asking
+        self._bodies = Bodies(
+            Prompts(asking.salt, asking.shared_prefix_tokens),
+            share.route.interface,
+            asking.model,
+            asking.stream,
+            asking.ignore_eos,
+            asking.extra,
+        )
+        self._head = share.route.head("POST", share.route.path, 0).removesuffix(b"0\r\n\r\n")
+        self._context = share.route.tls_context()
+        self._name = f"client-{share.worker}" if share.workers > 1 else ""
+        self._active: set[Connection] = set()
+        self._idle: list[Connection] = []  # a stack: the warmest connection is used again first
+        self._waiting: deque[tuple[Arrival, float]] = deque()
+        self._position = 0
+        self._pausing = 0
+        self._ticks = 0
+        self._stopped = False
+        self._fault: BaseException | None = None
+        self._out = Yield([], self._pulse, 0.0)
+
+    def run(self) -> Yield:
+        share = self._share
+        closed = bool(share.places)
+        if closed:
+            self._open_ahead(min(max(n for _, n in share.places), len(share.arrivals) if not share.endless else 1 << 30))
+        start_s = share.start_at_s or time.monotonic() + 0.002
+        self._out.start_s = start_s
+        self._alarm = Alarm(self._loop, self._begin_closed if closed else self._send_due)
+        self._alarm.set(start_s)
+        self._tick_due_s = time.monotonic() + _TICK_S
+        ticker = Alarm(self._loop, self._tick)
+        self._ticker = ticker
+        ticker.set(self._tick_due_s)
+        self._pulse.begin()
+        self._loop.set_exception_handler(self._surprise)
+        self._loop.run_forever()
+        self._pulse.finish()
+        ticker.close()
+        self._alarm.close()
+        for connection in (*self._idle, *self._active):
+            connection.close()
+        if self._fault is not None:
+            raise self._fault
+        return self._out
+
+    def _surprise(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        # without this an error of ours in a callback would be printed and the run would wait for ever
+        error = context.get("exception")
+        if isinstance(error, BaseException) and self._fault is None:
+            self._fault = error
+            loop.stop()
+
+    def interrupt(self) -> None:
+        """Ctrl-C: what has ended stays, what is under way is dropped and counted."""
+        if self._stopped:
+            return
+        self._out.interrupted = self._stopped = True
+        self._out.unfinished = len(self._active)
+        self._loop.stop()
+
+    # opening connections
+
+    def _connection(self) -> Connection:
+        share = self._share
+        if self._context is not None:
+            return TlsConnection(
+                self._loop, share.address, self._pulse, self._ended, self._context, share.route.host
+            )
+        return Connection(self._loop, share.address, self._pulse, self._ended)
+
+    def _open_ahead(self, count: int) -> None:
+        """Connects before the clock starts, so that the first requests do not pay for it."""
+        self._idle = [self._connection() for _ in range(count)]
+        for connection in self._idle:
+            connection.connect()
+        deadline_s = time.monotonic() + _OPENING_S
+
+        async def until_open() -> None:
+            while any(c.opening for c in self._idle) and time.monotonic() < deadline_s:
+                await asyncio.sleep(0.002)
+
+        self._loop.run_until_complete(until_open())
+
+    # closed loop
+
+    def _begin_closed(self) -> None:
+        self._fill_places(self._out.start_s)
+
+    def _allowed(self, now_s: float) -> int:
+        since_s = now_s - self._out.start_s
+        return next((n for from_s, n in reversed(self._share.places) if since_s >= from_s), self._share.places[0][1])
+
+    def _fill_places(self, scheduled_s: float) -> None:
+        while len(self._active) + self._pausing < self._allowed(time.monotonic()) and self._more():
+            self._next_in(self._idle.pop() if self._idle else self._connection(), scheduled_s)
+        self._stop_when_done()
+
+    def _next_in(self, connection: Connection, scheduled_s: float) -> None:
+        self._start(connection, self._take(), scheduled_s)
+
+    # open loop
+
+    def _send_due(self) -> None:
+        now_s, start_s = time.monotonic(), self._out.start_s
+        while self._more():
+            arrival = self._share.arrivals[self._position]
+            due_s = start_s + arrival.at_s
+            if due_s > now_s:
+                self._alarm.set(due_s)
+                return
+            self._position += 1
+            self._pulse.delayed(now_s - due_s)
+            most = self._share.most_at_once
+            if most is not None and len(self._active) >= most:
+                self._waiting.append((arrival, due_s))
+            else:
+                self._start(self._idle.pop() if self._idle else self._connection(), arrival, due_s)
+        self._stop_when_done()
+
+    # both
+
+    def _more(self) -> bool:
+        share = self._share
+        if self._stopped:
+            return False
+        if share.duration_s is not None and time.monotonic() - self._out.start_s >= share.duration_s:
+            return False
+        return share.endless or self._position < len(share.arrivals)
+
+    def _take(self) -> Arrival:
+        share, position = self._share, self._position
+        self._position += 1
+        if position < len(share.arrivals):
+            return share.arrivals[position]
+        again = share.arrivals[position % len(share.arrivals)]
+        return replace(again, number=position * share.workers + share.worker)
+
+    def _start(self, connection: Connection, arrival: Arrival, scheduled_s: float) -> None:
+        body = self._bodies.body(arrival)
+        wire = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
+        reply = Reply(self._share.route.interface, self._share.asking.stream)
+        self._active.add(connection)
+        connection.start(Exchange(arrival, wire, scheduled_s, reply))
+
+    def _ended(self, connection: Connection, exchange: Exchange) -> None:
+        self._active.discard(connection)
+        if exchange.error:
+            exchange.error = self._share.route.without_secrets(exchange.error)
+        end_s = exchange.end_s or time.monotonic()
+        if not self._share.places:
+            self._idle.append(connection)
+            if self._waiting:
+                arrival, due_s = self._waiting.popleft()
+                self._start(self._idle.pop(), arrival, due_s)
+        elif exchange.http_status in (429, 503) and exchange.retry_after_s:
+            self._pause(connection, min(exchange.retry_after_s, _LONGEST_PAUSE_S))
+        elif self._more() and len(self._active) + self._pausing < self._allowed(end_s):
+            self._next_in(connection, end_s)
+        else:
+            self._idle.append(connection)
+        self._note(exchange)
+        self._stop_when_done()
+
+    def _note(self, exchange: Exchange) -> None:
+        # after the next request is on its way: writing this one up is not on anybody's clock
+        record = exchange.record(self._out.start_s, self._name)
+        self._out.records.append(record)
+        self._out.lag_s.append(exchange.taken_s - exchange.scheduled_s)
+        if self._keeper is not None:
+            self._keeper.write(record)
+
+    def _pause(self, connection: Connection, pause_s: float) -> None:
+        self._idle.append(connection)
+        self._pausing += 1
+        self._out.paused += 1
+
+        def over() -> None:
+            self._pausing -= 1
+            if not self._stopped:
+                self._fill_places(time.monotonic())
+
+        self._loop.call_later(pause_s, over)
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        self._pulse.delayed(now_s - self._tick_due_s)
+        self._tick_due_s = now_s + _TICK_S
+        self._ticker.set(self._tick_due_s)
+        self._ticks += 1
+        if self._ticks % _SWEEP_TICKS == 0:
+            self._sweep(now_s)
+
+    def _sweep(self, now_s: float) -> None:
+        """Time limits, stages and the end of the run."""
+        limit_s = self._share.timeout_s
+        for connection in [c for c in self._active if now_s - c.active_s > limit_s]:
+            exchange = connection.exchange
+            if exchange is not None:
+                kind = "timeout" if exchange.first_byte_s is None else "stalled"
+                connection.fail(kind, f"nothing came for {limit_s:g} s")
+        if self._share.places and now_s >= self._out.start_s:
+            self._fill_places(now_s)
+        elif now_s >= self._out.start_s:
+            self._stop_when_done()
+        if self._keeper is not None:
+            self._keeper.flush()
+
+    def _stop_when_done(self) -> None:
+        if not self._active and not self._waiting and not self._pausing and not self._more():
+            self._stopped = True
+            self._loop.stop()
+
+
+def drive(share: Share) -> Yield:
+    """Sends the share and returns what came of it. Ctrl-C ends it early with the results so far."""
+    loop = new_loop()
+    keeper = Keeper(share.keep_path) if share.keep_path is not None else None
+    driver = Driver(share, loop, keeper)
+    _allow_files(max([n for _, n in share.places], default=share.most_at_once or 4096) + 64)
+    in_main = threading.current_thread() is threading.main_thread()
+    gc.freeze()
+    kept = gc.get_threshold()
+    gc.set_threshold(200_000, 50, 50)
+    try:
+        if in_main:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, driver.interrupt)
+        out = driver.run()
+    finally:
+        gc.set_threshold(*kept)
+        gc.unfreeze()
+        if in_main:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+        loop.close()
+        if keeper is not None:
+            keeper.close()
+    if keeper is not None:
+        out.keep_problem = keeper.problem
+    return out
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def deal(share: Share, workers: int) -> list[Share]:
+    """The share split over several processes: every request exactly once, places as even as they can be."""
+    parts = []
+    for k in range(workers):
+        places = tuple((at, n // workers + (k < n % workers)) for at, n in share.places)
+        most = share.most_at_once
+        parts.append(
+            replace(
+                share,
+                arrivals=tuple(itertools.islice(share.arrivals, k, None, workers)),
+                places=places,
+                most_at_once=None if most is None else most // workers + (k < most % workers),
+                worker=k,
+                workers=workers,
+                keep_path=None if share.keep_path is None else share.keep_path.with_name(f"{share.keep_path.name}.{k}"),
+            )
+        )
+    return parts
+
+
+def _allow_files(wanted: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
