@@ -10,23 +10,27 @@ from ridgeline.records.expression import Value
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.listing import Listing, shuffled
 
-FEW = 1_000  # misses in a row after which a finite space is listed instead of guessed at
-MANY = 200_000  # misses in a row after which the space counts as exhausted: some seconds of search
+# misses in a row after which we stop: about a second of guessing, some seconds of listing
+GUESSES_FINITE = 1_000  # then the space is listed instead
+GUESSES_CONTINUOUS = 20_000
+LISTED = 200_000
 
 
 def filling(space: Space, seed: int, legal: Callable[[Point], bool]) -> Iterator[dict[str, Value]]:
     """Legal points, none twice: low-discrepancy first, then, in a finite space, all others in shuffled order.
 
     It ends when the space has no further legal point. That is certain for a finite space of up to 200,000 points;
-    beyond, and with continuous knobs, it means 200,000 misses in a row.
+    beyond, it means 200,000 misses in a row, and with continuous knobs 20,000.
     """
     given: set[str] = set()
     finite = math.isfinite(space.raw_size())
-    yield from _until_missing(_low_discrepancy(space, seed), given, legal, FEW if finite else MANY)
+    yield from _until_missing(
+        _low_discrepancy(space, seed), given, legal, GUESSES_FINITE if finite else GUESSES_CONTINUOUS
+    )
     if finite:
         listing = Listing(space)
         listed = (listing.at(number) for number in shuffled(listing.size, seed))
-        yield from _until_missing(listed, given, legal, MANY)
+        yield from _until_missing(listed, given, legal, LISTED)
 
 
 def _until_missing(
