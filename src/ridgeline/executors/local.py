@@ -27,6 +27,8 @@ class LocalExecutor:
     With more than one slot each job is pinned to cores of its own; with one slot it may use the whole machine.
     """
 
+    detached = False
+
     def __init__(self, site: Site, *, grace_s: float = GRACE_S) -> None:
         self._site = site
         self._grace_s = grace_s

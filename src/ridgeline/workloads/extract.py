@@ -1,0 +1,159 @@
+"""Metrics out of the files of a run: by regular expression, JSON path or CSV column."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Pick = Literal["last", "first", "max", "min", "sum", "mean"]
+PICKS: dict[str, Callable[[Sequence[float]], float]] = {
+    "last": lambda values: values[-1],
+    "first": lambda values: values[0],
+    "max": max,
+    "min": min,
+    "sum": math.fsum,
+    "mean": lambda values: math.fsum(values) / len(values),
+}
+LARGEST_FILE_BYTES = 256 * 2**20
+
+
+class NotThere(Exception):  # noqa: N818  a fact about an output, not a malfunction
+    """The metric could not be read; the message says where it was looked for and what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByRegex:
+    """The first group of every match, or the whole match where the pattern has no group."""
+
+    pattern: re.Pattern[str]
+
+    def __str__(self) -> str:
+        return f"text matching {self.pattern.pattern!r}"
+
+    def values(self, text: str) -> list[object]:
+        group = 1 if self.pattern.groups else 0
+        return [match[group] for match in self.pattern.finditer(text) if match[group] is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class ByJson:
+    """The value at a dotted path, in a whole JSON file or in each line that is JSON; a list gives all its items."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"JSON value at {self.path}"
+
+    def values(self, text: str) -> list[object]:
+        found: list[object] = []
+        for document in _documents(text):
+            value = _descend(document, self.path.split("."))
+            found += value if isinstance(value, list) else [] if value is None else [value]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ByCsv:
+    """A column by its heading; `row` picks one line of the table, counted from 0, or from the end when negative."""
+
+    column: str
+    row: int | None = None
+
+    def __str__(self) -> str:
+        return f"column {self.column}" + ("" if self.row is None else f" with a row {self.row}")
+
+    def values(self, text: str) -> list[object]:
+        lines = [line for line in text.splitlines() if line.strip()]
+        if not lines:
+            return []
+        for delimiter in (",", ";", "\t", " "):
+            header, *rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+            names = [name.strip() for name in header]
+            if self.column in names:
+                index = names.index(self.column)
+                cells: list[object] = [row[index].strip() for row in rows if len(row) > index]
+                if self.row is None:
+                    return cells
+                return cells[self.row : self.row + 1 or None] if -len(cells) <= self.row < len(cells) else []
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """How one metric is read. Text metrics compare equal or not; only numbers can be ranked."""
+
+    name: str
+    source: ByRegex | ByJson | ByCsv
+    file: str = "stdout"
+    unit: str = ""
+    is_text: bool = False
+    pick: Pick = "last"
+
+    def read(self, text: str) -> float | str:
+        """The metric's value in the text of its file."""
+        found = self.source.values(text)
+        if not found:
+            raise NotThere(f"{self.name}: {self.file} has no {self.source}")
+        if self.is_text:
+            return str(found[0 if self.pick == "first" else -1])
+        value = PICKS[self.pick]([self._number(item) for item in found])
+        if not math.isfinite(value):
+            raise NotThere(f"{self.name}: {self.file} says {value}, not a number that can be ranked")
+        return value
+
+    def _number(self, item: object) -> float:
+        try:
+            if isinstance(item, int | float):
+                return float(item)
+            return float(re.sub(r"[dD]", "e", str(item)))  # Fortran writes 1.5D-03
+        except ValueError:
+            raise NotThere(
+                f"{self.name}: {str(item)[:60]!r} in {self.file} is not a number; for a word, set type: text"
+            ) from None
+
+
+def file_text(folder: Path, name: str) -> str:
+    """The text of a run's file; NotThere says why there is none."""
+    path = folder / name
+    try:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise NotThere(f"{name} is larger than {LARGEST_FILE_BYTES >> 20} MiB; let the program write a summary")
+        return path.read_text(errors="replace")
+    except OSError as error:
+        raise NotThere(f"{name}: {error.strerror}") from None
+
+
+def _documents(text: str) -> list[object]:
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        pass  # not one document: perhaps one a line, between other output
+    documents: list[object] = []
+    for line in text.splitlines():
+        if line.lstrip()[:1] in ("{", "["):
+            try:
+                documents.append(json.loads(line))
+            except ValueError:
+                continue
+    return documents
+
+
+def _descend(value: object, parts: Sequence[str]) -> object:
+    """The value at the path, or None. A key may itself hold dots: `latency.p50` is tried as one key too."""
+    if not parts:
+        return value
+    if isinstance(value, list) and re.fullmatch(r"-?\d+", parts[0]):
+        index = int(parts[0])
+        return _descend(value[index], parts[1:]) if -len(value) <= index < len(value) else None
+    if isinstance(value, dict):
+        for length in range(1, len(parts) + 1):
+            key = ".".join(parts[:length])
+            if key in value and (found := _descend(value[key], parts[length:])) is not None:
+                return found
+    return None
