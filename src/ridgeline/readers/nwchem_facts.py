@@ -116,6 +116,7 @@ class NwchemOut:
     stack_free_bytes: int | None = None
     grid: str | None = None
     electrons: int | None = None
+    basis_functions: int | None = None
     integrated_density: float | None = None
     failures: tuple[Failure, ...] = ()
 

@@ -56,6 +56,7 @@ _MA_PEAK = re.compile(r"^\s{0,9}maximum total bytes\s{1,30}(\d{1,16})\s{1,30}(\d
 _SETTING = re.compile(r"^\s{1,9}(program|nproc|nwchem branch)\s{1,12}=\s{1,12}(\S{1,200})", re.ASCII)
 _GRID = re.compile(r"Grid used for XC integration:\s{1,9}(\w{1,20})", re.ASCII)
 _ELECTRONS = re.compile(r"No\. of electrons\s{0,9}:\s{1,20}(\d{1,9})", re.ASCII)
+_BASIS = re.compile(r"AO basis - number of functions:\s{1,20}(\d{1,7})", re.ASCII)
 _DENSITY = re.compile(rf"Numeric\. integr\. density =\s{{1,20}}{_N}", re.ASCII)
 
 _GA_BYTES = ("get", "put", "acc", "scatter", "gather", "read&inc")
@@ -260,6 +261,8 @@ class _Reader:
             self.out = replace(self.out, grid=found.group(1))
         elif found := _ELECTRONS.search(text):
             self.out = replace(self.out, electrons=whole(found.group(1)))
+        elif found := _BASIS.search(text):
+            self.out = replace(self.out, basis_functions=whole(found.group(1)))
         elif found := _DENSITY.search(text):
             self.out = replace(self.out, integrated_density=number(found.group(1)))
         return found is not None

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# Calls that do nothing but wait for another rank, and the polling loops that a sampler sees instead. Receives and reductions wait too, but they also move data.
+# Calls that do nothing but wait for another rank, and the polling loops that a sampler sees instead.
+# Receives and reductions wait too, but they also move data.
 _WAITS = re.compile(
     r"^P?(?:MPI_)?(?:I?barrier|I?m?probe|wait\w{0,10}|test(?:all|any|some)?|win_(?:wait|fence))_{0,2}$"
     r"|^(?:opal|ompi|ucp|uct|ucs|MPID|psm2)\w{0,40}progress\w{0,20}$",

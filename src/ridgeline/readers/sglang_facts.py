@@ -116,6 +116,18 @@ class Compile:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """A line in which the engine says that it is not at its best.
+
+    `kind` is moe-untuned (no tuned kernel configuration for this GPU) or deprecated (a flag that will go).
+    """
+
+    stamp: Stamp
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """A line that tells of a failure.
 
@@ -172,6 +184,7 @@ Fact = (
     | DecodeBatch
     | Retraction
     | Compile
+    | Notice
     | Failure
     | OfflineResult
     | Mark
@@ -192,6 +205,7 @@ class SglangLog:
     decodes: tuple[DecodeBatch, ...] = ()
     retractions: tuple[Retraction, ...] = ()
     compiles: tuple[Compile, ...] = ()
+    notices: tuple[Notice, ...] = ()
     failures: tuple[Failure, ...] = ()
     results: tuple[OfflineResult, ...] = ()
     ready_line: int | None = None

@@ -22,6 +22,7 @@ from ridgeline.readers.sglang_facts import (
     KvPool,
     Limits,
     Mark,
+    Notice,
     OfflineResult,
     PrefillBatch,
     Retraction,
@@ -57,6 +58,10 @@ _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 _FAILURE_WORDS = ("rror", "xception", "emory", "SIGQUIT", "sigquit", "atchdog", "failed", "exit code", "fault", "oom-")
 _COMPILES = ("JIT compil", "JIT Pre-Compile", "Loading JIT ops", "DeepGEMM warmup", "AUTOTUNE ", "Try DeepGEMM JIT")
+_NOTICES = {
+    "Using default MoE kernel config": "moe-untuned",
+    "is deprecated and will be removed in a future release. Use '": "deprecated",
+}
 # a key that the echo shows in clear must not travel into journals and reports
 _SECRETS = ("api_key", "admin_api_key", "ssl_keyfile_password")
 
@@ -85,6 +90,7 @@ def read_sglang_log(lines: Iterable[str]) -> SglangLog:
         decodes=_all_of(DecodeBatch, facts),
         retractions=_all_of(Retraction, facts),
         compiles=_all_of(Compile, facts),
+        notices=_all_of(Notice, facts),
         failures=_all_of(Failure, facts),
         results=_all_of(OfflineResult, facts),
         ready_line=marks.get("ready"),
@@ -163,6 +169,9 @@ class _Reader:
             yield Mark(stamp, "ready")
         elif any(word in message for word in _COMPILES):
             yield Compile(stamp, message[:200])
+        elif any(word in message for word in _NOTICES):
+            kind = next(kind for word, kind in _NOTICES.items() if word in message)
+            yield Notice(stamp, kind, message[:300])
         else:
             yield from self._failure(stamp, message)
 
