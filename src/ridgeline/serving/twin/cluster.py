@@ -1,0 +1,112 @@
+"""Several engines behind a router, and the one clock that joins them.
+
+The engine whose own clock is furthest behind always moves next, so that whatever it does is decided on what was known
+at that time. Requests that come due in the meantime are dealt out first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from ridgeline.errors import InputError
+from ridgeline.serving.traffic import Arrival
+from ridgeline.serving.twin.scheduler import Engine, Request
+
+POLICIES = ("round-robin", "least-load", "cache-aware")
+
+
+class Router:
+    """Chooses an engine for each request. Cache-aware sends equal beginnings to one place unless it is overloaded."""
+
+    def __init__(self, engines: Sequence[Engine], policy: str) -> None:
+        if policy not in POLICIES:
+            raise InputError(f"routing {policy!r} is not known; use one of {', '.join(POLICIES)}")
+        self.engines, self.policy = engines, policy
+        self._turn = 0
+        self._home: dict[int, Engine] = {}
+
+    def choose(self, arrival: Arrival) -> Engine:
+        if len(self.engines) == 1:
+            return self.engines[0]
+        if self.policy == "round-robin":
+            self._turn += 1
+            return self.engines[(self._turn - 1) % len(self.engines)]
+        lightest = min(self.engines, key=lambda e: e.load)
+        if self.policy == "least-load" or not arrival.prefix_hashes:
+            return lightest
+        home = self._home.setdefault(arrival.prefix_hashes[0], lightest)
+        # the router's own balance rule: stay at home unless it holds half as much again, and 32 more
+        if home.load > 1.5 * lightest.load and home.load > lightest.load + 32:
+            return lightest
+        return home
+
+
+class Front(Protocol):
+    """What stands between users and engines: takes requests, moves time on, and says who has ended."""
+
+    def send(self, request: Request, at_s: float) -> None: ...
+
+    def advance(self, limit_s: float) -> list[Request]:
+        """Moves the furthest-behind engine by one event; returns requests that ended."""
+        ...
+
+    @property
+    def now_s(self) -> float:
+        """The clock of the engine that moves next; infinite when all are idle."""
+        ...
+
+
+class Replicas:
+    """Equal engines that each do prefill and decode."""
+
+    def __init__(self, engines: Sequence[Engine], policy: str = "round-robin", *, watched: bool = False) -> None:
+        self.engines = engines
+        self.router = Router(engines, policy)
+        # whether endings on one engine may send new work to another, so that none may run far ahead
+        self.watched = watched and len(engines) > 1
+        self._order: list[tuple[float, int]] = []
+
+    @property
+    def now_s(self) -> float:
+        return self._order[0][0] if self._order else math.inf
+
+    def send(self, request: Request, at_s: float) -> None:
+        engine = self.router.choose(request.arrival)
+        was_idle = engine.idle
+        engine.submit(request, at_s)
+        if was_idle:
+            heapq.heappush(self._order, (engine.clock, self.engines.index(engine)))
+
+    def advance(self, limit_s: float) -> list[Request]:
+        _, number = heapq.heappop(self._order)
+        engine = self.engines[number]
+        if self.watched and self._order:
+            limit_s = min(limit_s, self._order[0][0])
+        ended = engine.advance(limit_s)
+        if not engine.idle:
+            heapq.heappush(self._order, (engine.clock, number))
+        return ended
+
+
+def serve(front: Front, arrivals: Sequence[Arrival], concurrency: int | None = None) -> list[Request]:
+    """Sends all arrivals through `front` and returns every request when the last has ended, in their own order."""
+    done: list[Request] = []
+    due = sorted(arrivals, key=lambda a: (a.at_s, a.number))
+    first = len(due) if concurrency is None else min(concurrency, len(due))
+    coming = [(a.at_s, a.number, a) for a in due[:first]]
+    heapq.heapify(coming)
+    held_back = iter(due[first:])
+    while coming or front.now_s < math.inf:
+        while coming and coming[0][0] <= front.now_s:
+            at_s, _, arrival = heapq.heappop(coming)
+            front.send(Request(arrival, at_s, arrival.input_tokens), at_s)
+        ended = front.advance(coming[0][0] if coming else math.inf)
+        for request in ended:
+            done.append(request)
+            following = next(held_back, None) if concurrency is not None else None
+            if following is not None:
+                heapq.heappush(coming, (request.end_s or 0.0, following.number, following))
+    return sorted(done, key=lambda r: r.arrival.number)

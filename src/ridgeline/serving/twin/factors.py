@@ -1,0 +1,52 @@
+"""How far a site is from the priors: a handful of physical factors, each 1 until a measurement says otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+
+from ridgeline.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """`compute`, `memory`, `attention` and `network` multiply rates (above 1 is faster); `host` multiplies time."""
+
+    compute: float = 1.0  # matrix products limited by FLOP/s
+    memory: float = 1.0  # weights and activations streamed from HBM
+    attention: float = 1.0  # attention kernels of the chosen back end
+    network: float = 1.0  # collectives, delay and rate alike
+    host: float = 1.0  # Python and launch time of the engine's process: above 1 is slower
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"factor {field.name} is {value!r}; it must be a number above zero")
+
+    def with_(self, **changes: float) -> Factors:
+        return replace(self, **changes)
+
+    def as_json(self) -> dict[str, float]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, values: Mapping[str, float], where: str = "factors") -> Factors:
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise InputError(f"{where}: {unknown[0]} is not a factor; known: {', '.join(sorted(known))}")
+        return cls(**{name: float(value) for name, value in values.items()})
+
+
+NAMES = tuple(f.name for f in fields(Factors))
+# How far, as a standard deviation of the logarithm, sites are believed to differ from the priors before any
+# measurement. Memory bandwidth hardly varies between healthy machines; hosts and their Python differ widely.
+PRIOR_SPREAD: Mapping[str, float] = {
+    "compute": 0.25,
+    "memory": 0.12,
+    "attention": 0.35,
+    "network": 0.35,
+    "host": 0.50,
+}

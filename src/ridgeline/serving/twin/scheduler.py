@@ -1,0 +1,272 @@
+"""One engine's scheduler, as SGLang works: prefill first, in chunks; admission by KV head-room; retraction when it was wrong.
+
+The clock moves in events: one prefill round, or a run of decode iterations in which the batch does not change. Cost
+therefore grows with arrivals and endings, not with tokens. All attention-DP ranks and pipeline stages of an engine are
+kept as one batch: SGLang deals requests to them in turn, and `StepTime` charges the fullest rank.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from ridgeline.serving.traffic import Arrival
+from ridgeline.serving.twin.engine import Applied
+from ridgeline.serving.twin.gaps import DecodeRuns
+from ridgeline.serving.twin.prefixes import PrefixCache
+from ridgeline.serving.twin.steptime import StepTime
+
+# SGLang's share of the remaining answer that it keeps free for each running request: where it starts, where it ends,
+# and over how many decode steps it decays. --schedule-conservativeness multiplies the start.
+NEW_TOKEN_SHARE, FINAL_SHARE_OF_START, DECAY_STEPS = 0.7, 0.14, 600
+# Attention DP makes the admission bolder (server_args multiplies conservativeness by this).
+ATTENTION_DP_BOLDNESS = 0.3
+# Room that a retraction makes, in decode steps of the batch that stays.
+RETRACT_STEPS = 20
+# An admission that failed for want of KV is tried again after at most this many decode steps.
+RETRY_STEPS = 8
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request on its way through an engine."""
+
+    arrival: Arrival
+    sent_s: float
+    todo: int  # prompt tokens still to compute
+    worker: str = ""
+    cached: int = 0
+    held: int = 0  # KV tokens held when the current stay in the batch began
+    generated: int = 0  # tokens made before the current stay in the batch
+    joined_step: int = 0
+    joined_s: float = 0.0
+    first_s: float | None = None
+    end_s: float | None = None
+    last_piece: int = 0
+    failure: str = ""
+    # stays in the running batch: when it began, first run, run after the last
+    stays: list[tuple[float, int, int]] = field(default_factory=list)
+    runs: DecodeRuns | None = None
+
+    @property
+    def remaining(self) -> int:
+        return self.arrival.output_tokens - self.generated
+
+
+class Engine:
+    """Continuous batching on one replica. `pool_tokens` is the KV room of all its attention-DP ranks together."""
+
+    def __init__(self, name: str, times: StepTime, pool_tokens: int) -> None:
+        self.name, self.times, self.pool_tokens = name, times, pool_tokens
+        self.applied: Applied = times.applied
+        lay = times.layout
+        self.piece_tokens = max(1, self.applied.chunk_tokens // (lay.attn_dp * lay.pp))
+        boldness = ATTENTION_DP_BOLDNESS if lay.attn_dp > 1 else 1.0
+        self.first_share = min(1.0, NEW_TOKEN_SHARE * self.applied.conservativeness * boldness)
+        self.share = self.first_share
+        self.clock = 0.0
+        self.step_number = 0
+        self.waiting: deque[Request] = deque()
+        self.chunked: Request | None = None
+        self.running: list[tuple[int, int, Request]] = []  # heap by the step in which they end
+        self.used_tokens = 0.0
+        self.finish_sum = 0
+        self.fresh: list[Request] = []
+        self.blocked_by_kv = False
+        self.retractions = 0
+        self.prefill_rounds = 0
+        self.runs = DecodeRuns()
+        self.cache = PrefixCache() if self.applied.radix_cache else None
+        self.usage: list[tuple[float, float]] = [(0.0, 0.0)]
+
+    # -- what the cluster sees --------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        return not (self.waiting or self.running or self.chunked)
+
+    @property
+    def load(self) -> int:
+        return len(self.waiting) + len(self.running) + (self.chunked is not None)
+
+    def submit(self, request: Request, at_s: float) -> None:
+        if self.idle:
+            self.clock = max(self.clock, at_s)
+            self.share = self.first_share
+        request.worker = self.name
+        self.waiting.append(request)
+        self.blocked_by_kv = False
+
+    def advance(self, limit_s: float) -> list[Request]:
+        """One event. Decode runs stop at the first step that ends at or after `limit_s`. Returns who has ended."""
+        batch = self._admit()
+        if batch:
+            return self._prefill(batch)
+        if self.running:
+            return self._decode(limit_s)
+        return []
+
+    # -- prefill ----------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> list[tuple[Request, int]]:
+        """The next prefill round: (request, tokens of it). Empty when nothing may start."""
+        if self.chunked is None and (not self.waiting or self.blocked_by_kv):
+            return []
+        budget = self.applied.chunk_tokens
+        inputs = self.applied.max_prefill_tokens
+        slots = self.applied.running_limit - len(self.running)
+        batch: list[tuple[Request, int]] = []
+        room = self.pool_tokens - self.used_tokens - self._reserved()
+        if self.chunked is not None:
+            request = self.chunked
+            piece = min(request.todo, budget, self.piece_tokens)
+            batch.append((request, piece))
+            budget, inputs, slots = budget - piece, inputs - piece, slots - 1
+            room -= request.todo + request.remaining
+            self.chunked = None if piece == request.todo else request
+        while self.waiting and slots > 0 and budget > 0 and inputs > 0 and self.chunked is None:
+            request = self.waiting[0]
+            if self.cache is not None and request.arrival.prefix_hashes and request.cached == 0:
+                request.cached = self.cache.match(request.arrival)
+                request.todo -= request.cached
+            need = request.cached + request.todo + request.remaining
+            # an engine with nothing else to do always takes one request, however long its answer may get
+            if need >= room and (batch or self.running):
+                self.blocked_by_kv = True
+                break
+            piece = min(request.todo, budget, self.piece_tokens)
+            self.waiting.popleft()
+            batch.append((request, piece))
+            self.used_tokens += request.cached
+            request.held += request.cached
+            budget, inputs, slots, room = budget - piece, inputs - request.todo, slots - 1, room - need
+            if piece < request.todo:
+                self.chunked = request
+        return batch
+
+    def _reserved(self) -> float:
+        return (self.finish_sum - len(self.running) * self.step_number) * self.applied.accept_length * self.share
+
+    def _prefill(self, batch: list[tuple[Request, int]]) -> list[Request]:
+        tokens, pairs, largest = 0, 0.0, 0
+        for request, piece in batch:
+            past = request.arrival.input_tokens + request.generated - request.todo
+            pairs += piece * (past + (piece + 1) / 2)
+            tokens += piece
+            largest = max(largest, piece)
+        self.clock += self.times.prefill_s(tokens, pairs, len(batch), largest)
+        self.used_tokens += tokens
+        self.prefill_rounds += 1
+        ended = []
+        for request, piece in batch:
+            request.todo -= piece
+            request.held += piece
+            request.last_piece = piece
+            if request.todo == 0:
+                self._first_token(request, ended)
+        self.usage.append((self.clock, self.used_tokens))
+        return ended
+
+    def _first_token(self, request: Request, ended: list[Request]) -> None:
+        if request.first_s is None:
+            request.first_s = self.clock
+        if self.cache is not None and request.arrival.prefix_hashes:
+            self.cache.insert(request.arrival, self.pool_tokens - self.used_tokens)
+        request.generated += 1
+        if request.remaining == 0:
+            self._end(request, ended)
+        else:
+            self.join(request)
+
+    def join(self, request: Request) -> None:
+        """Puts a request whose prompt is in the KV cache into the running batch."""
+        steps = math.ceil(request.remaining / self.applied.accept_length)
+        request.joined_step, request.joined_s = self.step_number, self.clock
+        request.runs = self.runs
+        request.stays.append((self.clock, len(self.runs), -1))
+        heapq.heappush(self.running, (self.step_number + steps, request.arrival.number, request))
+        self.finish_sum += self.step_number + steps
+        self.fresh.append(request)
+
+    # -- decode -----------------------------------------------------------------------------------------------------
+
+    def _decode(self, limit_s: float) -> list[Request]:
+        if self.pool_tokens - self.used_tokens < len(self.running) * self.applied.accept_length:
+            self._retract()
+        batch = len(self.running)
+        growth = batch * self.applied.accept_length
+        steps = self.running[0][0] - self.step_number
+        steps = min(steps, max(1, int((self.pool_tokens - self.used_tokens) / growth)))
+        if self.waiting and batch < self.applied.running_limit:
+            steps = min(steps, RETRY_STEPS)
+        # SGLang writes a token's KV in the step after it was drawn: the context read is what is held, plus that one
+        once_s = self.times.decode_s(batch, self.used_tokens + batch)
+        if self.clock + steps * once_s > limit_s:
+            steps = max(1, min(steps, math.ceil((limit_s - self.clock) / once_s)))
+        run_s = self.times.decode_run_s(batch, self.used_tokens + batch, steps)
+        self.runs.add(self.clock, run_s / steps, steps, batch, self.fresh, self.applied.accept_length)
+        self.fresh = []
+        self.clock += run_s
+        self.step_number += steps
+        self.used_tokens += growth * steps
+        fall = self.first_share * (1 - FINAL_SHARE_OF_START) / DECAY_STEPS
+        self.share = max(self.first_share * FINAL_SHARE_OF_START, self.share - fall * steps)
+        self.blocked_by_kv = False
+        ended = self._endings()
+        self.usage.append((self.clock, self.used_tokens))
+        return ended
+
+    def _endings(self) -> list[Request]:
+        ended: list[Request] = []
+        while self.running and self.running[0][0] <= self.step_number:
+            finish, _, request = heapq.heappop(self.running)
+            self.finish_sum -= finish
+            self._leave(request)
+            request.generated = request.arrival.output_tokens
+            self._end(request, ended)
+        return ended
+
+    def _leave(self, request: Request) -> None:
+        """Closes the stay in the batch; the tokens it added stay counted until the request gives its KV back."""
+        joined_s, first_run, _ = request.stays[-1]
+        request.stays[-1] = (joined_s, first_run, len(self.runs))
+
+    def _end(self, request: Request, ended: list[Request]) -> None:
+        self._release(request)
+        request.end_s = self.clock
+        ended.append(request)
+
+    def _release(self, request: Request) -> None:
+        self.used_tokens -= request.held
+        if request.stays:
+            self.used_tokens -= (self.step_number - request.joined_step) * self.applied.accept_length
+        request.held = 0
+
+    def _retract(self) -> None:
+        """Sends back those with the shortest answers so far until the rest can go on for a while."""
+        order = sorted(self.running, key=lambda e: (e[2].joined_step, -e[2].arrival.input_tokens))
+        while len(order) > 1:
+            wanted = len(order) * RETRACT_STEPS * self.applied.accept_length
+            if self.pool_tokens - self.used_tokens >= wanted:
+                break
+            finish, _, request = order.pop()
+            self._give_up(request, finish)
+        self.running = order
+        heapq.heapify(self.running)
+        made = sum(r.generated + self.step_number - r.joined_step for _, _, r in order)
+        asked = sum(r.arrival.output_tokens for _, _, r in order)
+        self.share = min(1.0, (made + RETRACT_STEPS * len(order)) / max(1, asked))
+
+    def _give_up(self, request: Request, finish: int) -> None:
+        self.finish_sum -= finish
+        self._leave(request)
+        made = int((self.step_number - request.joined_step) * self.applied.accept_length)
+        self._release(request)
+        request.generated += made
+        request.todo = request.arrival.input_tokens + request.generated
+        request.cached = 0
+        self.fresh = [r for r in self.fresh if r is not request]
+        self.retractions += 1
+        self.waiting.append(request)

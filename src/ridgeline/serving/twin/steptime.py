@@ -1,0 +1,301 @@
+"""How long one iteration of an engine takes, term by term.
+
+Each operator is a roofline: the slower of its FLOPs over the tensor cores' rate and its bytes over the memory's. Added to
+them come collectives, a small gap per kernel, and the host, which runs beside the GPU and counts when it is slower.
+docs/twin.md derives every formula; the constants below are priors that calibration corrects through `Factors`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ridgeline.serving.hardware import Cluster
+from ridgeline.serving.layout import Layout, matrix_shards, rank_kv_bytes_per_token
+from ridgeline.serving.models import BYTES_PER_WEIGHT, Model
+from ridgeline.serving.twin.collectives import Network
+from ridgeline.serving.twin.engine import Applied
+from ridgeline.serving.twin.factors import Factors
+
+# Share of the peak that kernels reach at full size.
+DENSE_COMPUTE = {"bf16": 0.68, "fp16": 0.68, "fp32": 0.8, "fp8": 0.55, "int8": 0.5, "int4": 0.5, "fp4": 0.45}
+EXPERT_COMPUTE = {"bf16": 0.36, "fp16": 0.36, "fp32": 0.5, "fp8": 0.35, "int8": 0.3, "int4": 0.3, "fp4": 0.3}
+DENSE_MEMORY = 0.85
+EXPERT_MEMORY = 0.80
+ELEMENTWISE_MEMORY = 0.75
+# Decode attention: share of memory bandwidth while reading KV, by back end, for (GQA, MLA); and of bf16 FLOP/s.
+DECODE_MEMORY = {
+    "fa3": (0.75, 0.60),
+    "flashinfer": (0.70, 0.50),
+    "flashmla": (0.60, 0.75),
+    "cutlass_mla": (0.60, 0.65),
+    "trtllm_mla": (0.75, 0.75),
+    "triton": (0.50, 0.11),
+}
+DECODE_COMPUTE = 0.40
+# Prefill attention: share of bf16 FLOP/s by back end.
+PREFILL_COMPUTE = {
+    "fa3": 0.55,
+    "flashinfer": 0.45,
+    "flashmla": 0.45,
+    "cutlass_mla": 0.45,
+    "trtllm_mla": 0.55,
+    "triton": 0.25,
+}
+# Kernels of one layer: projections, norms, rope, attention and FFN; MLA and a mixture of experts add to them.
+LAYER_OPS, MLA_OPS, MOE_OPS = 11, 6, 11
+# A kernel's ramp and tail that no roofline shows, inside a captured graph.
+OP_GAP_S = 2.8e-6
+# Python, dispatch and launch of one such operation without a graph. Both of our H200 logs give 90-105 us.
+HOST_OP_S = 95e-6
+# Scheduling, sampling and detokenising of one iteration, and of each request in it; overlapped with the GPU.
+HOST_STEP_S = 2.0e-3
+HOST_REQUEST_S = 6e-6
+# Passes over the logits by softmax, top-p and sampling, in float32.
+SAMPLING_PASSES = 6
+# Reads and writes of hidden-wide vectors per layer: norms, rope, residuals, quantisation, gate activation.
+ELEMENTWISE_PASSES = 16
+# Expert ranks never get equal work: the fullest of them makes the others wait.
+EXPERT_IMBALANCE = 1.15
+# Stages of a pipeline wait when neighbours differ; SGLang runs PP without overlapped scheduling.
+PIPELINE_BUBBLE = 1.10
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One part of a step: seconds, and what would have to be faster for it to shrink."""
+
+    name: str
+    seconds: float
+    bound: str  # compute, memory, network, latency, host
+
+
+@dataclass(frozen=True, slots=True)
+class _Gemm:
+    """All matrices of one kind on one rank, whole model: FLOPs for each row, bytes of weights."""
+
+    name: str
+    dtype: str
+    rows: str  # rank: tokens of one attention-DP rank; all: of every rank; logits: rows that need logits
+    flops_per_row: float
+    weight_bytes: float
+
+
+class StepTime:
+    """Iteration times of one engine. `batch` and `context` count requests and cached tokens of the whole engine."""
+
+    def __init__(self, model: Model, cluster: Cluster, layout: Layout, applied: Applied, factors: Factors) -> None:
+        self.model, self.layout, self.applied, self.factors = model, layout, applied, factors
+        self.gpu = cluster.gpu
+        self.network = Network(cluster, factors.network)
+        self._gemms = _gemms(model, layout)
+        self._expert_flops, self._expert_bytes = _experts(model, layout)
+        self._bandwidth = self.gpu.bandwidth_bytes_s * factors.memory
+        self._stream_s = 1.0 / (self.gpu.bandwidth_bytes_s * ELEMENTWISE_MEMORY * factors.memory)
+        self._context_s, self._context_bound = self._decode_attention()
+        self._pair_s = self._prefill_attention()
+        self._decode_fixed: dict[int, tuple[float, float]] = {}
+        self._ops = _ops_per_step(model, layout)
+
+    # -- decode ---------------------------------------------------------------------------------------------------
+
+    def decode_s(self, batch: int, context: float) -> float:
+        """One decode iteration of `batch` requests that hold `context` tokens together."""
+        fixed = self._decode_fixed.get(batch)
+        if fixed is None:
+            terms, host_s = self._decode_terms(batch)
+            fixed = self._decode_fixed[batch] = (sum(t.seconds for t in terms), host_s)
+        gpu_s = (fixed[0] + self._context_s * context) * self._bubble
+        return gpu_s if gpu_s > fixed[1] else fixed[1]
+
+    def decode_run_s(self, batch: int, context: float, steps: int) -> float:
+        """`steps` iterations in a row: the context grows by a token a request and step, the batch does not change."""
+        grown = batch * self.applied.accept_length * (steps - 1) / 2
+        return steps * self.decode_s(batch, context + grown)
+
+    def explain_decode(self, batch: int, context: float) -> list[Term]:
+        """The terms of `decode_s`, adding up to it; what the host hides is listed with zero seconds."""
+        terms, host_s = self._decode_terms(batch)
+        terms.append(Term("attention over cached tokens", self._context_s * context, self._context_bound))
+        return self._with_host(terms, host_s, graph=self._decode_in_graph(batch))
+
+    # -- prefill --------------------------------------------------------------------------------------------------
+
+    def prefill_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
+        """One prefill iteration.
+
+        `pairs` counts query-key pairs, `sequences` the prompts in it, `largest` the tokens of the longest piece, which
+        one attention-DP rank computes alone.
+        """
+        terms, host_s = self._prefill_terms(tokens, pairs, sequences, largest)
+        return max(sum(t.seconds for t in terms) * self._bubble, host_s)
+
+    def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
+        terms, host_s = self._prefill_terms(tokens, pairs, sequences, largest)
+        return self._with_host(terms, host_s, graph=self.applied.prefill_graph)
+
+    # -- shared ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _bubble(self) -> float:
+        return PIPELINE_BUBBLE if self.layout.pp > 1 else 1.0
+
+    def _with_host(self, terms: list[Term], host_s: float, *, graph: bool) -> list[Term]:
+        gpu_s = sum(t.seconds for t in terms)
+        if self.layout.pp > 1:
+            terms.append(Term("pipeline bubble", gpu_s * (self._bubble - 1), "latency"))
+        name = "host beyond the GPU's time (CUDA graph)" if graph else "host beyond the GPU's time (no CUDA graph)"
+        return [*terms, Term(name, max(0.0, host_s - gpu_s * self._bubble), "host")]
+
+    def _decode_in_graph(self, batch: int) -> bool:
+        rank_batch = math.ceil(batch / (self.layout.attn_dp * self.layout.pp))
+        return rank_batch <= self.applied.graph_max_bs
+
+    def _decode_terms(self, batch: int) -> tuple[list[Term], float]:
+        drafts = self.applied.draft_tokens
+        micro = max(1.0, batch / self.layout.pp)
+        rank_rows = math.ceil(micro / self.layout.attn_dp) * drafts
+        terms = self._pass_terms(rank_rows, micro * drafts, micro * drafts, counted=False)
+        if drafts > 1:
+            # the draft head is one more layer, run once for each drafted token
+            share = (drafts - 1) / self.model.layers
+            terms.append(Term("draft model", sum(t.seconds for t in terms) * share, "memory"))
+        host_s = HOST_STEP_S + batch * HOST_REQUEST_S
+        if not self._decode_in_graph(batch):
+            host_s += self._ops * HOST_OP_S
+        return terms, host_s * self.factors.host
+
+    def _prefill_terms(self, tokens: int, pairs: float, sequences: int, largest: int) -> tuple[list[Term], float]:
+        micro = tokens / self.layout.pp
+        rank_rows = max(math.ceil(micro / self.layout.attn_dp), min(largest, micro))
+        terms = self._pass_terms(rank_rows, micro, max(1.0, sequences / self.layout.pp), counted=True)
+        share = max(1 / self.layout.attn_dp, rank_rows / max(1.0, micro))
+        terms.append(Term("attention among new tokens", pairs / self.layout.pp * share * self._pair_s, "compute"))
+        host_s = HOST_STEP_S + sequences * HOST_REQUEST_S
+        if not self.applied.prefill_graph:
+            host_s += self._ops * HOST_OP_S
+        return terms, host_s * self.factors.host
+
+    def _pass_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
+        rows = {"rank": rank_rows, "all": all_rows, "logits": logit_rows}
+        terms = [self._gemm_term(g, rows[g.rows]) for g in self._gemms]
+        if self.model.experts is not None:
+            terms.append(self._expert_term(all_rows))
+        terms.append(self._elementwise_term(rank_rows, all_rows))
+        sampled = logit_rows / self.layout.attn_dp * self.model.vocab * 4 * SAMPLING_PASSES
+        terms.append(Term("sampling", sampled * self._stream_s, "memory"))
+        terms.append(Term("kernel gaps", self._ops * OP_GAP_S, "latency"))
+        terms += self._network_terms(rank_rows, all_rows, logit_rows, counted=counted)
+        return terms
+
+    def _gemm_term(self, gemm: _Gemm, rows: float) -> Term:
+        rate = self.gpu.flops_of(gemm.dtype) * DENSE_COMPUTE[gemm.dtype] * self.factors.compute
+        compute_s = gemm.flops_per_row * rows / rate
+        memory_s = gemm.weight_bytes / (self._bandwidth * DENSE_MEMORY)
+        return Term(gemm.name, max(compute_s, memory_s), "compute" if compute_s > memory_s else "memory")
+
+    def _expert_term(self, rows: float) -> Term:
+        experts = self.model.experts
+        assert experts is not None
+        dtype = self.model.dtype
+        rate = self.gpu.flops_of(dtype) * EXPERT_COMPUTE[dtype] * self.factors.compute
+        compute_s = self._expert_flops * rows / rate
+        touched = experts.touched(rows) / experts.count
+        memory_s = self._expert_bytes * touched / (self._bandwidth * EXPERT_MEMORY)
+        uneven = EXPERT_IMBALANCE if self.layout.ep > 1 else 1.0
+        name = f"experts ({touched:.0%} touched)"
+        return Term(name, max(compute_s, memory_s) * uneven, "compute" if compute_s > memory_s else "memory")
+
+    def _elementwise_term(self, rank_rows: float, all_rows: float) -> Term:
+        m, layout = self.model, self.layout
+        nbytes = rank_rows * m.layers * ELEMENTWISE_PASSES * m.hidden * 2
+        nbytes += all_rows * len(m.dense_layers) * 4 * m.ffn_width * 2 / layout.tp
+        if m.experts is not None:
+            # each rank gathers and sums every routed copy it computes, hidden wide; only EP divides them
+            copies = all_rows * m.experts.per_token / layout.ep
+            nbytes += copies * len(m.moe_layers) * (2 * m.hidden + 4 * m.experts.width * layout.ep / layout.tp) * 2
+        return Term("norms, rope, activations", nbytes * self._stream_s, "memory")
+
+    def _network_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
+        m, lay, net = self.model, self.layout, self.network
+        wide = m.hidden * 2
+        terms: list[Term] = []
+        if lay.tp > 1 and lay.attn_dp == 1:
+            seconds = 2 * m.layers * net.all_reduce_s(all_rows * wide, lay.tp)
+            terms.append(Term(f"all-reduce over {lay.tp}", seconds, "network"))
+        elif lay.attn_dp > 1:
+            within = m.layers * net.all_reduce_s(rank_rows * wide, lay.attn_tp)
+            terms.append(Term(f"attention all-reduce over {lay.attn_tp}", within, "network"))
+            terms.append(self._exchange_term(rank_rows, all_rows, counted=counted))
+        if lay.tp > 1:
+            logits = net.all_gather_s(logit_rows * m.vocab * 2, lay.tp)
+            terms.append(Term("logits all-gather", logits, "network"))
+        if lay.pp > 1:
+            between = lay.replica_nodes > 1
+            hand_over = net.send_s(rank_rows * wide, between_nodes=between) * lay.pp
+            terms.append(Term("stage to stage", hand_over, "network"))
+        return terms
+
+    def _exchange_term(self, rank_rows: float, all_rows: float, *, counted: bool) -> Term:
+        """How attention-DP ranks meet for the feed-forward part: DeepEP under EP, gather and scatter otherwise."""
+        m, lay, net = self.model, self.layout, self.network
+        if lay.ep > 1 and m.experts is not None:
+            copies = m.experts.per_token
+            # DeepEP sends activations quantised to FP8 and brings back bf16
+            there = net.all_to_all_s(rank_rows, copies, m.hidden, lay.ep, counted=counted)
+            back = net.all_to_all_s(rank_rows, copies, m.hidden * 2, lay.ep, counted=False)
+            return Term(f"expert all-to-all over {lay.ep}", len(m.moe_layers) * (there + back), "network")
+        once = net.all_gather_s(all_rows * m.hidden * 2, lay.tp)
+        return Term(f"gather and scatter over {lay.tp}", 2 * m.layers * once, "network")
+
+    def _decode_attention(self) -> tuple[float, str]:
+        """Seconds per cached token, whole model, and what bounds them."""
+        a, lay = self.model.attention, self.layout
+        shared = DECODE_MEMORY[self.applied.backend][1 if a.mla else 0]
+        held = rank_kv_bytes_per_token(self.model, replace(lay, pp=1))
+        memory_s = held / (self._bandwidth * shared * self.factors.attention)
+        flops = a.pair_flops(absorbed=True) * self.model.layers / lay.attn_tp * self.applied.draft_tokens
+        rate = self.gpu.flops_of("bf16") * min(DECODE_COMPUTE, shared) * self.factors.attention
+        compute_s = flops / rate
+        slower = max(memory_s, compute_s)
+        return slower / (lay.attn_dp * lay.pp), "compute" if compute_s > memory_s else "memory"
+
+    def _prefill_attention(self) -> float:
+        """Seconds per query-key pair on one attention group, whole model."""
+        flops = self.model.attention.pair_flops(absorbed=False) * self.model.layers / self.layout.attn_tp
+        return flops / (self.gpu.flops_of("bf16") * PREFILL_COMPUTE[self.applied.backend] * self.factors.attention)
+
+
+def _gemms(model: Model, layout: Layout) -> tuple[_Gemm, ...]:
+    kinds = {
+        "attention": ("attention projections", "rank"),
+        "dense_ffn": ("dense FFN", "all"),
+        "shared_experts": ("shared experts", "all"),
+        "router": ("router", "rank"),
+        "lm_head": ("LM head", "logits"),
+    }
+    found: dict[tuple[str, str, str], tuple[float, float]] = {}
+    for m in model.matrices:
+        if m.part not in kinds:
+            continue
+        name, rows = kinds[m.part]
+        shards = matrix_shards(m, layout, model)
+        flops, nbytes = found.get((name, m.dtype, rows), (0.0, 0.0))
+        size = m.rows * m.cols * m.copies / shards
+        found[name, m.dtype, rows] = (flops + 2 * size, nbytes + size * BYTES_PER_WEIGHT[m.dtype])
+    if model.tied_embeddings:
+        size = model.hidden * model.vocab / layout.tp
+        found["LM head", model.base_dtype, "logits"] = (2 * size, size * BYTES_PER_WEIGHT[model.base_dtype])
+    return tuple(_Gemm(name, dtype, rows, *sizes) for (name, dtype, rows), sizes in found.items())
+
+
+def _experts(model: Model, layout: Layout) -> tuple[float, float]:
+    """FLOPs per token and weight bytes of the routed experts on one rank."""
+    mine = [m for m in model.matrices if m.part == "experts"]
+    return sum(m.flops_per_token for m in mine) / layout.tp, sum(m.nbytes for m in mine) / layout.tp
+
+
+def _ops_per_step(model: Model, layout: Layout) -> int:
+    """Kernels of one pass; a collective is one more of them."""
+    per_layer = LAYER_OPS + (MLA_OPS if model.attention.mla else 0) + (2 if layout.tp > 1 else 0)
+    return model.layers * per_layer + len(model.moe_layers) * MOE_OPS
