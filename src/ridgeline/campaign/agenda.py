@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ridgeline.campaign import confirmation
@@ -38,8 +37,6 @@ class Agenda:
     history: History
     sampler: Sampler
     ledger: Ledger
-    nodes_for: Callable[[Point], int]
-    slots: int = 1
     search_over: str = ""  # why no more search trials are started
     _again: list[int] = field(default_factory=list)
     _unteachable: dict[str, Point] = field(default_factory=dict)  # ran, but taught nothing: not to be asked again
@@ -186,7 +183,7 @@ class Agenda:
 
     def _fits(self, point: Point, confirming: bool) -> bool:
         later = confirmation.runs_needed(1, self.study.confirm.blocks) if confirming else 0
-        return self.ledger.fits(point, self.nodes_for(point), later)
+        return self.ledger.fits(point, self.study.job.resources(self.study.space.settings(point)).nodes, later)
 
     def _new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
         self._asked.add(point_key(point))

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from ridgeline.errors import StudyError
 from ridgeline.executors.base import Executor
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.space import Settings
 from ridgeline.records.study import Builds
 from ridgeline.records.template import field_names, render
 from ridgeline.store.events import Event, outcome_line
@@ -27,37 +28,31 @@ from ridgeline.store.history import History
 OWN_FILES = ("run.sh", "env", "stdout", "stderr")  # kept beside the product: how it was made
 
 
-@dataclass
-class Builder:
-    """`record` writes an event to the journal before `ensure` returns."""
+@dataclass(frozen=True)
+class Recipe:
+    """What a study says about building, applied to settings. Reads the sources, writes nothing."""
 
     builds: Builds
     study_folder: Path  # where the study's sources lie
-    root: Path  # the campaign's folder; variants go to root/builds/KEY
-    executor: Executor
-    history: History
-    record: Callable[[Event], None]
 
-    def ensure(self, settings: Mapping[str, object]) -> Path | Outcome:
-        """The folder of the built variant, or why it cannot be built. A failed build is never paid for twice."""
-        key = self.key(settings)
-        folder = self.root / "builds" / key
-        known = self.history.builds.get(key)
-        if known is not None and (known.outcome.kind is not Kind.OK or folder.is_dir()):
-            return folder if known.outcome.kind is Kind.OK else known.outcome
-        return self._build(key, folder, settings)
-
-    def key(self, settings: Mapping[str, object]) -> str:
-        digest = hashlib.sha256()
-        text = [self.commands(settings), sorted(self._env(settings).items()), list(self.builds.keep)]
-        digest.update(json.dumps(text).encode())
+    def key(self, settings: Settings) -> str:
+        text = [self.commands(settings), sorted(self.env(settings).items()), list(self.builds.keep)]
+        digest = hashlib.sha256(json.dumps(text).encode())
         for source in self.sources():
             digest.update(source.relative_to(self.study_folder).as_posix().encode() + b"\0")
             digest.update(source.read_bytes())
         return digest.hexdigest()[:16]
 
-    def commands(self, settings: Mapping[str, object]) -> list[str]:
+    def commands(self, settings: Settings) -> list[str]:
         return [render(line, settings) for line in self.builds.make]
+
+    def env(self, settings: Settings) -> dict[str, str]:
+        return {name: render(text, settings) for name, text in self.builds.env.items()}
+
+    def used(self, settings: Settings) -> dict[str, object]:
+        """The settings that decide this variant."""
+        names = {n for text in (*self.builds.make, *self.builds.env.values()) for n in field_names(text)}
+        return {name: settings[name] for name in sorted(names) if name in settings}
 
     def sources(self) -> list[Path]:
         """The listed files and globs, and every file beside the study whose name stands in the commands."""
@@ -73,17 +68,36 @@ class Builder:
         for path in found:
             yield from (p for p in sorted(path.rglob("*")) if p.is_file()) if path.is_dir() else [path]
 
-    def _env(self, settings: Mapping[str, object]) -> dict[str, str]:
-        return {name: render(text, settings) for name, text in self.builds.env.items()}
 
-    def _build(self, key: str, folder: Path, settings: Mapping[str, object]) -> Path | Outcome:
+@dataclass
+class Builder:
+    """`record` writes an event to the journal before `ensure` returns."""
+
+    recipe: Recipe
+    root: Path  # the campaign's folder; variants go to root/builds/KEY
+    executor: Executor
+    history: History
+    record: Callable[[Event], None]
+
+    def ensure(self, settings: Settings) -> Path | Outcome:
+        """The folder of the built variant, or why it cannot be built. A failed build is never paid for twice."""
+        key = self.recipe.key(settings)
+        folder = self.root / "builds" / key
+        known = self.history.builds.get(key)
+        if known is not None and known.outcome.kind is not Kind.OK:
+            return known.outcome
+        if known is not None and folder.is_dir():
+            return folder
+        return self._build(key, folder, settings)
+
+    def _build(self, key: str, folder: Path, settings: Settings) -> Path | Outcome:
         started = time.monotonic()
         job = Job(
             name=f"build-{key}",
             folder=folder,
-            command="set -e\n" + "\n".join(self.commands(settings)),
-            env=self._env(settings),
-            limit_s=self.builds.limit_s,
+            command="set -e\n" + "\n".join(self.recipe.commands(settings)),
+            env=self.recipe.env(settings),
+            limit_s=self.recipe.builds.limit_s,
         )
         ticket = self.executor.find(job) if folder.is_dir() else None
         if ticket is None:
@@ -91,7 +105,6 @@ class Builder:
             ticket = self.executor.submit(job)
         outcome = self._outcome(folder, self._await(ticket))
         files = self._prune(folder) if outcome.kind is Kind.OK else 0
-        used = {n: settings[n] for n in sorted(self._knobs()) if n in settings}
         seconds = round(time.monotonic() - started, 3)
         self.record(
             {
@@ -100,20 +113,17 @@ class Builder:
                 "outcome": outcome_line(outcome),
                 "files": files,
                 "seconds": seconds,
-                "settings": used,
+                "settings": self.recipe.used(settings),
             }
         )
         return folder if outcome.kind is Kind.OK else outcome
-
-    def _knobs(self) -> set[str]:
-        return {n for text in (*self.builds.make, *self.builds.env.values()) for n in field_names(text)}
 
     def _lay_out(self, folder: Path) -> None:
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
-        for source in self.sources():
-            target = folder / source.relative_to(self.study_folder)
+        for source in self.recipe.sources():
+            target = folder / source.relative_to(self.recipe.study_folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
 
@@ -127,14 +137,14 @@ class Builder:
         if ending.cause is not Cause.EXITED or ending.exit_code or ending.signal:
             reason = ending.reason or f"the build ended with {ending.cause.value} {ending.exit_code or ''}".strip()
             return Outcome(Kind.BUILD_FAILED, reason, evidence)
-        missing = [pattern for pattern in self.builds.keep if not any(folder.glob(pattern))]
+        missing = [pattern for pattern in self.recipe.builds.keep if not any(folder.glob(pattern))]
         if missing:
             return Outcome(Kind.BUILD_FAILED, f"the build made no {', '.join(missing)}", evidence)
         return Outcome(Kind.OK)
 
     def _prune(self, folder: Path) -> int:
         """Remove everything that is not kept; clusters limit the number of files. Returns how many are left."""
-        kept = {p for pattern in self.builds.keep for p in folder.glob(pattern)}
+        kept = {p for pattern in self.recipe.builds.keep for p in folder.glob(pattern)}
         kept |= {folder / name for name in OWN_FILES}
         for path in sorted(folder.rglob("*"), reverse=True):
             if any(path == k or k in path.parents for k in kept):

@@ -61,12 +61,11 @@ class Campaign:
     def run(self) -> Mapping[str, Any]:
         """The verdict, as it stands in the journal. Raises Interrupted, NothingFound, SiteError or StoreError."""
         opened = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
-        self._record({"event": "opened", **opened, "overrides": dict(self.history.overrides)})
+        self.record({"event": "opened", **opened, "overrides": dict(self.history.overrides)})
         try:
             self._adopt()
             while self.history.verdict is None:
-                if self.stop_requested():
-                    raise Interrupted
+                self._heed_stop()
                 changed = self._start_what_fits() | self._collect()
                 if not self._flying and not changed:
                     self._next_stage()
@@ -75,10 +74,11 @@ class Campaign:
         except BaseException as error:
             self._leave(error)
             raise
-        self._record({"event": "stopped", "reason": "finished"})
+        self.record({"event": "stopped", "reason": "finished"})
         return self.history.verdict
 
-    def _record(self, event: events.Event) -> None:
+    def record(self, event: events.Event) -> None:
+        """On disk first, then in mind."""
         event = {"at": round(time.time(), 3), **event}
         self.journal.append(event)
         self.history.apply(event)
@@ -91,7 +91,7 @@ class Campaign:
             job = self._prepare(trial, planned.folder)
             if isinstance(job, Outcome):
                 self._close(planned, _not_run(job.reason), Reading(), job)
-            elif ticket := planned.ticket or self.executor.find(job):
+            elif ticket := (planned.ticket if self.executor.detached else "") or self.executor.find(job):
                 self._fly(planned.number, ticket)
             else:
                 self._submit(planned.number, job)
@@ -108,13 +108,13 @@ class Campaign:
     def _start(self, step: Next) -> None:
         trial = step.trial
         if not step.again:
-            self._record(events.trial_event(trial))
+            self.record(events.trial_event(trial))
         number = self.history.last_run_number + 1
         attempt = len(self.history.runs_of.get(trial.number, ())) + 1
         folder = Path("runs") / f"{number:04d}-{trial.label}"
         job = self._prepare(trial, self.history.root / folder)
         resources = job.resources if isinstance(job, Job) else self.study.job.resources(trial.settings)
-        self._record(events.run_event(number, trial.number, attempt, folder, resources))
+        self.record(events.run_event(number, trial.number, attempt, folder, resources))
         if isinstance(job, Outcome):
             self._close(self.history.open_runs[number], _not_run(job.reason), Reading(), job)
         else:
@@ -142,15 +142,18 @@ class Campaign:
                     raise
                 self._pause(pause_s)
                 pause_s = min(2 * pause_s, 60.0)
-        self._record({"event": "submitted", "run": number, "ticket": ticket})
+        self.record({"event": "submitted", "run": number, "ticket": ticket})
         self._fly(number, ticket)
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if self.stop_requested():
-                raise Interrupted
+            self._heed_stop()
             time.sleep(0.1)
+
+    def _heed_stop(self) -> None:
+        if self.stop_requested():
+            raise Interrupted
 
     def _fly(self, number: int, ticket: str) -> None:
         self._flying[ticket] = number
@@ -188,7 +191,7 @@ class Campaign:
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:
         event = events.ended_event(planned.number, ending, outcome, reading.measurements, reading.texts)
         _write_result(planned.folder, event, self.history.trials[planned.trial])
-        self._record(event)
+        self.record(event)
         run = self.history.runs[planned.number]
         self.ledger.learn(run)
         self.agenda.learn(run)
@@ -198,11 +201,11 @@ class Campaign:
     def _next_stage(self) -> None:
         """Nothing runs and nothing can be started: plan the confirmation, or come to the verdict."""
         if self.history.candidates is None:
-            nodes = self.agenda.nodes_for(self.study.baseline)
+            nodes = self.study.job.resources(self.study.space.settings(self.study.baseline)).nodes
             plan = confirmation.choose(self.study, self.history, self.ledger.affordable_runs(nodes))
-            self._record({"event": "confirm", "candidates": [dict(p) for p in plan.candidates], "blocks": plan.blocks})
+            self.record({"event": "confirm", "candidates": [dict(p) for p in plan.candidates], "blocks": plan.blocks})
         else:
-            self._record({"event": "verdict", "verdict": confirmation.verdict(self.study, self.history)})
+            self.record({"event": "verdict", "verdict": confirmation.verdict(self.study, self.history)})
 
     # leaving
 
@@ -212,7 +215,7 @@ class Campaign:
         try:
             if not self.executor.detached:
                 self._cancel_all()
-            self._record({"event": "stopped", "reason": reason})
+            self.record({"event": "stopped", "reason": reason})
         except StoreError as second:
             # the disk is full, say: the first error is what the user must act on, this one is only its echo
             error.add_note(str(second))

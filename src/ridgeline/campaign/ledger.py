@@ -20,7 +20,6 @@ RESERVED_SHARE = 0.5  # of a budget, at most, is kept back from the search for t
 class Ledger:
     budget: Budget
     history: History
-    trials_override: int | None = None
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -33,8 +32,6 @@ class Ledger:
     @property
     def search_trials(self) -> int | None:
         """How many search trials may be started; None: as many as time and node-hours allow."""
-        if self.trials_override is not None:
-            return self.trials_override
         if self.budget == Budget():
             return TRIALS_WITHOUT_BUDGET
         return self.budget.trials

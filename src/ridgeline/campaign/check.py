@@ -1,0 +1,140 @@
+"""Is a study fit to run? Everything that can be known before a node is touched."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline import catalog
+from ridgeline.errors import InputError, StudyError
+from ridgeline.records.expression import ExpressionError
+from ridgeline.records.space import Point
+from ridgeline.records.study import Study
+from ridgeline.records.template import unknown_fields
+from ridgeline.store.study_file import StudyFile, read_study_file
+from ridgeline.workloads.base import Workload
+
+LISTED_POINTS = 200_000  # spaces up to this size are counted, larger ones sampled
+SAMPLED_POINTS = 20_000
+
+
+@dataclass(frozen=True)
+class CheckedStudy:
+    """A study that loads, whose parts exist and whose workload accepts it."""
+
+    file: StudyFile
+    workload: Workload
+
+    @property
+    def study(self) -> Study:
+        return self.file.study
+
+    def refusal(self, point: Point) -> str | None:
+        """Why this point may not run: a rule of the study, or something the workload knows."""
+        reason = self.study.space.refusal(point)
+        return reason if reason is not None else self.workload.refusal(self.study.space.settings(point))
+
+
+def check_study(path: Path) -> CheckedStudy:
+    """StudyError names every problem with file, line and remedy."""
+    return check_file(read_study_file(path))
+
+
+def check_file(file: StudyFile) -> CheckedStudy:
+    study = file.study
+    problems: list[str] = []
+
+    def part(room: str, name: str, *where: str) -> object:
+        try:
+            return catalog.part(room, name)
+        except InputError as error:
+            problems.append(file.message(where, str(error)))
+            return None
+
+    part("samplers", study.search.sampler, "stages", "search", "sampler")
+    part("executors", study.site.batch, "site")
+    factory = part("workloads", study.workload.kind, "workload", "kind")
+    if study.builds is not None:
+        for line in (*study.builds.make, *study.builds.env.values()):
+            problems += [
+                file.message(("builds",), f"{{{name}}} is not a knob or a derived value")
+                for name in unknown_fields(line, study.space.names)
+            ]
+    if factory is None:
+        raise StudyError(problems)
+    workload: Workload = factory(study)  # type: ignore[operator]
+    problems += [file.message(p.where, p.message) for p in workload.problems()]
+    if problems:
+        raise StudyError(problems)
+    checked = CheckedStudy(file, workload)
+    for where, point in ((("baseline",), study.baseline), *((("presets", i), p) for i, p in enumerate(study.presets))):
+        if reason := checked.refusal(point):
+            problems.append(file.message(where, f"is refused: {reason}; choose a legal point"))
+    if problems:
+        raise StudyError(problems)
+    return checked
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceSize:
+    """How many points there are, and how many may run. `exact` is False when they were sampled."""
+
+    points: float
+    legal: float
+    exact: bool
+    refused: Counter[str]
+
+
+def space_size(checked: CheckedStudy, seed: int = 0) -> SpaceSize:
+    space = checked.study.space
+    if space.raw_size() <= LISTED_POINTS:
+        refused: Counter[str] = Counter()
+        total = 0
+        for point in space.points():
+            total += 1
+            if reason := checked.refusal(point):
+                refused[reason] += 1
+        return SpaceSize(total, total - refused.total(), True, refused)
+    rng = random.Random(seed)
+    draws = ({knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in itertools.count())
+    sample = [space.restrict(values) for values in itertools.islice(draws, SAMPLED_POINTS)]
+    refused = Counter(reason for point in sample if (reason := checked.refusal(point)))
+    share = 1 - refused.total() / len(sample)
+    return SpaceSize(space.raw_size(), space.raw_size() * share, False, refused)
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """What a campaign may cost at the most: every run at its limit. None: no limit is set by the study."""
+
+    runs: int | None
+    node_hours: float | None
+
+
+def stake(study: Study, trials: int | None = None) -> Stake:
+    from ridgeline.campaign.confirmation import runs_needed
+    from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET
+
+    budget = study.budget
+    searched = (
+        trials or budget.trials or (TRIALS_WITHOUT_BUDGET if budget.wall_s is budget.node_hours is None else None)
+    )
+    confirmed = runs_needed(study.confirm.top, study.confirm.blocks)
+    try:
+        nodes = study.job.resources(study.space.settings(study.baseline)).nodes
+    except (ExpressionError, ValueError) as error:
+        raise StudyError(f"job: {error}") from None
+    limits = [math.inf if budget.node_hours is None else budget.node_hours]
+    runs = None
+    if searched is not None:
+        sentinels = searched // study.search.sentinel_every if study.search.sentinel_every else 0
+        runs = study.baseline_stage.repeats + searched + sentinels + confirmed
+        limits.append(runs * nodes * study.job.limit_s / 3600.0)
+    if budget.wall_s is not None:
+        limits.append(budget.wall_s * nodes * study.site.jobs_at_once / 3600.0)
+    worst = min(limits)
+    return Stake(runs, None if worst == math.inf else worst)

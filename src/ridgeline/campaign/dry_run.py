@@ -1,0 +1,46 @@
+"""What a campaign would run, without running, building or journaling anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline.campaign.builds import Recipe
+from ridgeline.campaign.check import check_file
+from ridgeline.campaign.opening import Overrides, parts, with_overrides
+from ridgeline.records.space import Point
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.study_file import read_study_file
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """One trial as it would run: the commands of its build (if the study builds) and the exact script."""
+
+    trial: Trial
+    build: tuple[str, ...]
+    script: str
+
+
+def rehearse(study_path: Path, overrides: Overrides, count: int, folder: Path) -> Iterator[Rehearsal]:
+    """The first `count` trials, rendered into `folder`. Later proposals of a learning sampler depend on results."""
+    found = check_file(with_overrides(read_study_file(study_path), overrides))
+    study = found.study
+    executor, sampler = parts(found)
+    plan: list[tuple[Point, Stage, str]] = [(study.baseline, Stage.BASELINE, "baseline")]
+    plan += [(preset, Stage.SEARCH, "preset") for preset in study.presets]
+    while len(plan) < count and (proposal := sampler.ask([point for point, _, _ in plan])) is not None:
+        plan.append((proposal.point, Stage.SEARCH, study.search.sampler))
+    recipe = Recipe(study.builds, study.folder) if study.builds is not None else None
+    for number, (point, stage, proposer) in enumerate(plan[:count], 1):
+        trial = Trial(number, point, study.space.settings(point), stage, proposer)
+        run_folder = folder / "runs" / f"{number:04d}-{trial.label}"
+        run_folder.mkdir(parents=True, exist_ok=True)
+        commands: tuple[str, ...] = ()
+        if recipe is not None:
+            build = folder / "builds" / recipe.key(trial.settings)
+            build.mkdir(parents=True, exist_ok=True)
+            trial = replace(trial, build=build)
+            commands = tuple(recipe.commands(trial.settings))
+        yield Rehearsal(trial, commands, executor.script(found.workload.prepare(trial, run_folder)))

@@ -1,0 +1,126 @@
+"""Where a campaign stands: what the live picture, `status` and `best` show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.campaign.confirmation import baseline_score, ranking
+from ridgeline.records.space import Point, point_key
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.intervals import Gain, search_gain
+from ridgeline.store.history import History, OpenRun
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best setting known: the confirmed winner, else the best of the search (an estimate, and said so)."""
+
+    trial: Trial
+    value: float
+    gain: Gain | None
+    confirmed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    study: Study
+    history: History
+    stage: str
+    best: Best | None
+    baseline: float | None
+
+    @property
+    def headline(self) -> str:
+        if self.history.verdict is not None:
+            return str(self.history.verdict["headline"])
+        return "no verdict yet"
+
+    @property
+    def verdict_kind(self) -> str | None:
+        return None if self.history.verdict is None else str(self.history.verdict["kind"])
+
+    @property
+    def running(self) -> list[tuple[Trial, OpenRun]]:
+        return [(self.history.trials[run.trial], run) for run in self.history.open_runs.values()]
+
+    def as_json(self) -> dict[str, Any]:
+        history = self.history
+        return {
+            "name": self.study.name,
+            "stage": self.stage,
+            "headline": self.headline,
+            "verdict": history.verdict,
+            "trials": history.count(Stage.SEARCH),
+            "runs": len(history.runs),
+            "running": [{"trial": t.number, "point": dict(t.point), "ticket": r.ticket} for t, r in self.running],
+            "outcomes": {kind.value: n for kind, n in history.outcomes.items()},
+            "node_hours": history.node_hours,
+            "wall_s": history.wall_s,
+            "budget": {
+                "trials": self.study.budget.trials,
+                "wall_s": self.study.budget.wall_s,
+                "node_hours": self.study.budget.node_hours,
+            },
+            "baseline": self.baseline,
+            "best": None if self.best is None else _best_json(self.best, self.study),
+            "builds": {b.key: {"outcome": str(b.outcome), "files": b.files_kept} for b in history.builds.values()},
+            "stopped": None if history.stopped is None else history.stopped["reason"],
+        }
+
+
+def standing(study: Study, history: History) -> Standing:
+    score = baseline_score(study, history)
+    base = None if score is None else study.goal.score(score)
+    return Standing(study, history, stage_of(history), _best(study, history), base)
+
+
+def stage_of(history: History) -> str:
+    if history.verdict is not None:
+        return "finished"
+    if history.candidates is not None:
+        return Stage.CONFIRM.value
+    return Stage.SEARCH.value if history.count(Stage.SEARCH) else Stage.BASELINE.value
+
+
+def _best(study: Study, history: History) -> Best | None:
+    verdict = history.verdict or {}
+    winner: Point | None = verdict.get("winner")
+    if winner is not None:
+        row: Mapping[str, Any] = next(c for c in verdict["comparisons"] if c["candidate"] == point_key(winner))
+        gain = Gain(row["estimate"], row["low"], row["high"], row["level"]) if row["scale"] == "ratio" else None
+        return Best(_trial_of(history, winner), _mean_value(study, history, winner), gain, True)
+    ranked = ranking(study, history)
+    if not ranked:
+        return None
+    point, score = ranked[0]
+    baseline = [r.metrics[study.goal.metric] for _, r in history.ok_runs(Stage.BASELINE, Stage.SENTINEL)]
+    gain = search_gain(study.goal.score(score), baseline, len(ranked), study.goal.direction)
+    return Best(_trial_of(history, point), study.goal.score(score), gain, False)
+
+
+def _trial_of(history: History, point: Point) -> Trial:
+    """The search trial that first tried this point."""
+    key = point_key(point)
+    return next(t for t in history.trials.values() if t.key == key and t.stage is Stage.SEARCH)
+
+
+def _mean_value(study: Study, history: History, point: Point) -> float:
+    key = point_key(point)
+    values = [r.metrics[study.goal.metric] for t, r in history.ok_runs(Stage.CONFIRM) if t.key == key]
+    return sum(values) / len(values)
+
+
+def _best_json(best: Best, study: Study) -> dict[str, Any]:
+    return {
+        "trial": best.trial.number,
+        "point": dict(best.trial.point),
+        "settings": dict(best.trial.settings),
+        study.goal.metric: best.value,
+        "confirmed": best.confirmed,
+        "ratio": None if best.gain is None else best.gain.ratio,
+        "low": None if best.gain is None else best.gain.low,
+        "high": None if best.gain is None else best.gain.high,
+    }
