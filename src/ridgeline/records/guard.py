@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ridgeline.records.expression import Expression, ExpressionError
+from ridgeline.records.expression import LONGEST_EXPRESSION, Expression, ExpressionError
 
 TextOf = Callable[[str], str]  # the text of a file of the run, "" where it is missing
 
@@ -97,7 +97,7 @@ class TextGuard:
 
 Guard = Condition | Closeness | TextGuard
 
-_WITHIN = re.compile(r"^\s*(?P<metric>\w+)\s+within\s+(?P<limits>.+?)\s+of\s+(?P<target>\S+)\s*$")
+_WITHIN = re.compile(r"^\s*(?P<metric>\w+)\s+within\s+(?P<limits>\S.*?)\s+of\s+(?P<target>\S+)\s*$")
 _TEXT = re.compile(
     r"""^\s*(?P<file>[\w./-]+)\s+(?P<verb>contains|lacks)\s+(?P<quote>['"/])(?P<pattern>.+)(?P=quote)\s*$"""
 )
@@ -105,6 +105,8 @@ _TEXT = re.compile(
 
 def parse_guard(text: str) -> Guard:
     """A guard from its sentence; ExpressionError says what is wrong with it."""
+    if len(text) > LONGEST_EXPRESSION:
+        raise ExpressionError(f"guard of {len(text)} characters; at most {LONGEST_EXPRESSION} are accepted")
     if match := _WITHIN.match(text):
         absolute, relative = _limits(match["limits"])
         target = match["target"]
@@ -112,7 +114,7 @@ def parse_guard(text: str) -> Guard:
     if match := _TEXT.match(text):
         try:
             pattern = re.compile(match["pattern"], re.MULTILINE)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ExpressionError(f"{match['pattern']!r} is not a regular expression: {error}") from None
         return TextGuard(match["file"], pattern, match["verb"] == "contains")
     return Condition(Expression.parse(text))
