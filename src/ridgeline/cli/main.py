@@ -22,6 +22,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("ridgeline.cli.report:report", "Write the one-page HTML report of a study folder."),
     "export": ("ridgeline.cli.export:export", "Write all runs of a study folder as CSV or JSON."),
     "schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study files."),
+    "memory": ("ridgeline.cli.memory:memory", "Say whether a model fits a layout of GPUs, with KV pool and margin."),
+    "layouts": ("ridgeline.cli.layouts:layouts", "List the legal layouts of a model on GPUs."),
+    "fleet": ("ridgeline.cli.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
 }
 
 

@@ -37,6 +37,7 @@ class Gpu:
     flops: Mapping[str, float]  # dense, by dtype
     link: Link
     fabric: str  # the fabric such GPUs usually come with
+    sms: int = 132
 
     def flops_of(self, dtype: str) -> float:
         """FLOP/s for weights of this dtype. A dtype without tensor cores here is unpacked and computed in 16 bits."""
@@ -104,6 +105,7 @@ def load_gpu(name: str) -> Gpu:
             flops={d: _positive(v, f"{where}.tflops.{d}") * 1e12 for d, v in row["tflops"].items()},
             link=load_link(str(row["link"])),
             fabric=str(row["fabric"]),
+            sms=int(_positive(row.get("sms", 132), f"{where}.sms")),
         )
     except KeyError as missing:
         raise InputError(f"{where}: {missing} is missing; see presets/hardware.yaml for the shape") from None

@@ -102,6 +102,9 @@ def matrix_shards(matrix: Matrix, layout: Layout, model: Model) -> int:
     if matrix.split == "vocab":
         # under attention DP every rank embeds its own tokens; the LM head stays split
         return layout.tp if layout.attn_dp == 1 or matrix.part == "lm_head" else 1
+    if matrix.part == "shared_experts" and layout.ep > 1 and layout.attn_dp == layout.tp:
+        # all-to-all engines compute the shared expert where the token is
+        return 1
     return layout.tp if matrix.split in ("ffn", "experts") else 1
 
 

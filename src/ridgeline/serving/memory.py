@@ -1,0 +1,221 @@
+"""What fits on one GPU: weights, KV pool, and what the engine needs besides while it runs.
+
+SGLang's rule: the KV pool takes what is free after the weights, less (1 - mem_fraction) of what was free before them.
+That last part, the reserve, must hold everything else (see `reserve`). A pool that comes out empty is a start-up OOM; a
+reserve that is too small is an OOM while running. The two ask for opposite moves of mem_fraction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError
+from ridgeline.serving.hardware import GIB, Gpu
+from ridgeline.serving.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
+from ridgeline.serving.models import Model
+from ridgeline.serving.reserve import reserve_needs, sglang_fraction, triton_bytes_per_request
+from ridgeline.serving.twin.engine import Applied, EngineSettings, resolve
+
+FITS, STARTUP_OOM, RUNTIME_OOM = "fits", "startup-oom", "runtime-oom-risk"
+
+# Read in logs: an H200 of 140.4 GiB has 139.13 free before the weights, an H100 of 79.65 has 78.43, 77.43 with NCCL.
+CONTEXT_BYTES = 1.25 * GIB
+COMMUNICATOR_BYTES = 1.0 * GIB
+# A request of a chat: prompt and answer. Used where nobody says how long requests are.
+REQUEST_TOKENS = 1024
+# SGLang takes this when it cannot read the GPU's memory; published runs on 80 GB GPUs have it in their logs.
+USUAL_FRACTION = 0.88
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """One GPU of the fullest pipeline stage. All sizes are bytes."""
+
+    free_bytes: float  # before the weights
+    weight_bytes: float
+    mem_fraction: float
+    engine_fraction: float  # what SGLang itself would have taken
+    kv_bytes_per_token: float
+    kv_tokens_per_rank: int
+    needs: Mapping[str, float]  # what the reserve must hold, by name
+    running_limit: int  # requests per attention-DP group
+    groups: int  # attention-DP groups of the engine, each with a KV pool of its own
+    backend: str
+    verdict: str
+    margin_bytes: float  # what is left over; below zero, what is missing
+    reason: str
+
+    @property
+    def fits(self) -> bool:
+        return self.verdict == FITS
+
+    @property
+    def kv_bytes(self) -> float:
+        return self.kv_tokens_per_rank * self.kv_bytes_per_token
+
+    @property
+    def reserve_bytes(self) -> float:
+        return (1.0 - self.mem_fraction) * self.free_bytes
+
+    @property
+    def kv_tokens(self) -> int:
+        """Of the whole engine."""
+        return self.kv_tokens_per_rank * self.groups
+
+    def largest_batch(self, request_tokens: float = REQUEST_TOKENS) -> int:
+        """Requests of this length the whole engine can hold at once."""
+        return self.groups * min(self.running_limit, int(self.kv_tokens_per_rank / request_tokens))
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "verdict": self.verdict,
+            "margin_gib": round(self.margin_bytes / GIB, 3),
+            "reason": self.reason,
+            "kv_tokens_per_rank": self.kv_tokens_per_rank,
+            "kv_gib_per_rank": round(self.kv_bytes / GIB, 3),
+            "kv_tokens": self.kv_tokens,
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "weights_gib_per_rank": round(self.weight_bytes / GIB, 3),
+            "free_gib": round(self.free_bytes / GIB, 3),
+            "reserve_gib": round(self.reserve_bytes / GIB, 3),
+            "needs_gib": {name: round(size / GIB, 3) for name, size in self.needs.items()},
+            "mem_fraction": self.mem_fraction,
+            "engine_mem_fraction": self.engine_fraction,
+            "max_running_requests": self.running_limit * self.groups,
+            "largest_batch": self.largest_batch(),
+            "attention_backend": self.backend,
+        }
+
+
+def plan_memory(
+    model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings | None = None, role: str = "both"
+) -> MemoryPlan:
+    """What one engine of this layout does with its GPUs' memory. `role`: both, prefill or decode."""
+    settings = settings or EngineSettings()
+    if settings.mem_fraction is not None and not 0.0 < settings.mem_fraction < 1.0:
+        raise InputError(f"mem fraction {settings.mem_fraction:g} is not between 0 and 1; 0.80 to 0.92 is usual")
+    applied = resolve(settings, model, gpu, layout, pool_tokens=1)
+    engine_fraction = sglang_fraction(model, gpu, layout, applied, role)
+    if settings.mem_fraction is not None:
+        return _plan_at(settings.mem_fraction, engine_fraction, model, gpu, layout, settings, applied, role)
+    plan = _plan_at(max(engine_fraction, USUAL_FRACTION), engine_fraction, model, gpu, layout, settings, applied, role)
+    if plan.verdict == RUNTIME_OOM and engine_fraction < USUAL_FRACTION:
+        # nobody asked for this fraction: step down to what running needs, never below the engine's own choice
+        enough = math.floor(1000 * (1.0 - sum(plan.needs.values()) / plan.free_bytes)) / 1000
+        lower = max(engine_fraction, enough)
+        plan = _plan_at(lower, engine_fraction, model, gpu, layout, settings, applied, role)
+    return plan
+
+
+def _plan_at(
+    fraction: float,
+    engine_fraction: float,
+    model: Model,
+    gpu: Gpu,
+    layout: Layout,
+    settings: EngineSettings,
+    applied: Applied,
+    role: str,
+) -> MemoryPlan:
+    free = free_bytes(gpu, layout)
+    weights, tokens, room = _pool(model, layout, free, fraction)
+    limit = _running_limit(settings, model, layout, tokens)
+    running = limit if settings.max_running_requests else min(limit, max(1, tokens // REQUEST_TOKENS))
+    batch = -(-running // layout.pp)  # every pipeline stage works on a micro-batch of its own
+    needs = reserve_needs(model, gpu, layout, applied, limit, batch, role)
+    reserve = (1.0 - fraction) * free
+    verdict, margin, reason = _judge(gpu, weights, free, room, reserve, sum(needs.values()))
+    if verdict == FITS and settings.attention_backend is None:
+        verdict, margin, reason = _judge_triton(model, gpu, layout, applied, batch, reserve) or (
+            verdict,
+            margin,
+            reason,
+        )
+    return MemoryPlan(
+        free_bytes=free,
+        weight_bytes=weights,
+        mem_fraction=fraction,
+        engine_fraction=engine_fraction,
+        kv_bytes_per_token=rank_kv_bytes_per_token(model, layout),
+        kv_tokens_per_rank=tokens,
+        needs=needs,
+        running_limit=limit,
+        groups=layout.attn_dp,
+        backend=applied.backend,
+        verdict=verdict,
+        margin_bytes=margin,
+        reason=reason,
+    )
+
+
+def free_bytes(gpu: Gpu, layout: Layout) -> float:
+    """What a rank finds free before it loads weights: the driver's figure less CUDA's context and communicators."""
+    communicators = (layout.replica_gpus > 1) + (layout.attn_dp > 1)
+    return gpu.memory_bytes - CONTEXT_BYTES - communicators * COMMUNICATOR_BYTES
+
+
+def stage_weight_bytes(model: Model, layout: Layout, stage: int) -> float:
+    """Weights of one rank, with the copies an engine makes: absorbed MLA keeps kv_b_proj a second time in 16 bits."""
+    a = model.attention
+    absorbed = len(layout.stage_layers(model.layers)[stage]) * a.heads * a.latent * (a.nope_dim + a.v_dim) * 2.0
+    return rank_weight_bytes(model, layout, stage) + absorbed / layout.attn_tp
+
+
+def _pool(model: Model, layout: Layout, free: float, fraction: float) -> tuple[float, int, float]:
+    """Weights of the fullest stage, KV tokens of the tightest one (all stages keep as many), bytes left there."""
+    weights = [stage_weight_bytes(model, layout, s) for s in range(layout.pp)]
+    per_token = [rank_kv_bytes_per_token(model, layout, s) for s in range(layout.pp)]
+    room = [free * fraction - w for w in weights]
+    tokens = min(int(r // k) for r, k in zip(room, per_token, strict=True))
+    return max(weights), max(0, tokens), min(room)
+
+
+def _running_limit(settings: EngineSettings, model: Model, layout: Layout, tokens: int) -> int:
+    if settings.max_running_requests is not None:
+        asked = settings.max_running_requests // layout.attn_dp
+    else:
+        asked = int(min(max(tokens / model.context_tokens * 512, 2048), 4096))
+    return max(1, min(asked, tokens // 2))
+
+
+def _judge(gpu: Gpu, weights: float, free: float, room: float, reserve: float, need: float) -> tuple[str, float, str]:
+    name = gpu.name.upper()
+    if weights >= free:
+        reason = f"weights need {weights / GIB:.1f} GiB a GPU, an {name} has {free / GIB:.1f} free"
+        return STARTUP_OOM, free - weights, reason
+    if room <= 0:
+        reason = (
+            f"weights need {weights / GIB:.1f} GiB a GPU and the fraction leaves {(weights + room) / GIB:.1f} for them "
+            "and the KV pool: no room for a single token"
+        )
+        return STARTUP_OOM, room, reason
+    if need > reserve:
+        reason = (
+            f"running needs {need / GIB:.1f} GiB beside weights and KV pool, the fraction leaves {reserve / GIB:.1f}"
+        )
+        return RUNTIME_OOM, reserve - need, reason
+    return FITS, reserve - need, f"{(reserve - need) / GIB:.1f} GiB to spare while running"
+
+
+def _judge_triton(
+    model: Model, gpu: Gpu, layout: Layout, applied: Applied, batch: int, reserve: float
+) -> tuple[str, float, str] | None:
+    """Nobody named the attention back end, and Triton is the one SGLang falls back to.
+
+    Said only where it would start but could not run, and where the running limit lies so far beyond the captured
+    batches that most steps would be eager: that is how a server starts well and dies under its first load.
+    """
+    if batch <= 8 * applied.graph_max_bs:
+        return None
+    per_request = triton_bytes_per_request(model, gpu, layout)
+    captured = applied.graph_max_bs * per_request
+    eager = batch * per_request
+    if captured >= reserve or captured + eager <= reserve:
+        return None
+    reason = (
+        f"with Triton attention a step of {batch:,} requests asks for {eager / GIB:.1f} GiB of buffers, "
+        f"the fraction leaves {reserve / GIB:.1f} for everything; another attention back end needs none of it"
+    )
+    return RUNTIME_OOM, reserve - captured - eager, reason
