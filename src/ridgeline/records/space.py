@@ -49,7 +49,8 @@ class Discrete:
 
     def _near(self, value: Value) -> Sequence[Value]:
         if isinstance(self.values, range):
-            return [value] if isinstance(value, int) and value in self.values else []
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            return [value] if whole and value in self.values else []
         return self.values
 
     def at(self, share: float) -> Value:
@@ -90,8 +91,8 @@ class Continuous:
 
     def at(self, share: float) -> Value:
         if self.log:
-            return float(self.low * (self.high / self.low) ** share)
-        return self.low + (self.high - self.low) * share
+            return min(max(float(self.low * (self.high / self.low) ** share), self.low), self.high)
+        return min(self.low + (self.high - self.low) * share, self.high)
 
 
 Knob = Discrete | Continuous
