@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +12,25 @@ from ridgeline.campaign.confirmation import baseline_score, ranking
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.intervals import Gain, search_gain
+from ridgeline.stats.student import t_quantile
+from ridgeline.stats.wording import percent, percent_range
 from ridgeline.store.history import History, OpenRun
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A setting over the baseline as a ratio, oriented so that above 1 is better."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    level: float
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return f"{percent(self.ratio - 1)} over baseline"
+        interval = percent_range(self.low - 1, self.high - 1)
+        return f"{percent(self.ratio - 1)} over baseline ({self.level * 100:g}%: {interval})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +116,25 @@ def _best(study: Study, history: History) -> Best | None:
         return None
     point, score = ranked[0]
     baseline = [r.metrics[study.goal.metric] for _, r in history.ok_runs(Stage.BASELINE, Stage.SENTINEL)]
-    gain = search_gain(study.goal.score(score), baseline, len(ranked), study.goal.direction)
+    gain = _search_gain(study.goal.score(score), baseline, study)
     return Best(_trial_of(history, point), study.goal.score(score), gain, False)
+
+
+def _search_gain(value: float, baseline: list[float], study: Study) -> Gain | None:
+    """One run of the best against the repeats of the baseline, assuming both are equally noisy.
+
+    The best of many looks is also the luckiest: this is a picture of the search, the verdict comes from fresh runs.
+    """
+    if value <= 0 or not baseline or min(baseline) <= 0:
+        return None
+    sign = 1.0 if study.goal.direction == "maximize" else -1.0
+    logs = [math.log(v) for v in baseline]
+    effect = sign * (math.log(value) - statistics.fmean(logs))
+    if len(logs) < 2:
+        return Gain(math.exp(effect), None, None, study.confirm.level)
+    spread = statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    half = t_quantile(0.5 + study.confirm.level / 2, len(logs) - 1) * spread
+    return Gain(math.exp(effect), math.exp(effect - half), math.exp(effect + half), study.confirm.level)
 
 
 def _trial_of(history: History, point: Point) -> Trial:

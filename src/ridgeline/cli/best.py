@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def best(
+    folder: Annotated[Path, typer.Argument(help="The study folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Print the setting to paste, with its interval: the confirmed winner, else the best of the search so far."""
+    from ridgeline.campaign.answer import read_answer
+    from ridgeline.cli.wording import answer_lines
+
+    answer = read_answer(folder)
+    print(json.dumps(answer.as_json(), indent=1) if as_json else "\n".join(answer_lines(answer)))

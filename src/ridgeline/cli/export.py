@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Form(StrEnum):
+    csv = "csv"
+    json = "json"
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="The study folder.")],
+    form: Annotated[Form, typer.Option("--format", help="csv or json.")] = Form.csv,
+    out: Annotated[Path | None, typer.Option(help="File to write; standard output by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Write all runs of a study folder, one row each: settings, outcome, measurements, nodes, times."""
+    from ridgeline.report.table import read_rows, write_csv, write_json
+
+    rows = read_rows(folder)
+    write = write_json if as_json or form is Form.json else write_csv
+    if out is None:
+        write(rows, sys.stdout)
+    else:
+        with out.open("w", newline="") as stream:
+            write(rows, stream)
+        print(f"{len(rows)} runs written to {out}")

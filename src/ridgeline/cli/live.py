@@ -1,0 +1,165 @@
+"""Drives a campaign from the terminal: a live picture where there is one, a line per finished run elsewhere."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.opening import Overrides, open_campaign
+from ridgeline.campaign.standing import Standing, standing
+from ridgeline.cli.wording import (
+    KIND_WORDS,
+    best_words,
+    budget_words,
+    metric_words,
+    outcome_words,
+    setting_words,
+    time_words,
+)
+from ridgeline.errors import NothingFound
+from ridgeline.records.run import Run
+from ridgeline.store.folder import StudyFolder
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
+
+REDRAW_S = 0.2
+
+
+def drive(folder: StudyFolder, overrides: Overrides | None, as_json: bool) -> None:
+    """Run to the end or to Ctrl-C, write the report, print the answer. Leaves with the documented exit codes."""
+    with _stop_flag() as stopping:
+        face = _Face(quiet=as_json)
+        with open_campaign(folder, overrides, face.update, lambda: stopping[0]) as campaign:
+            face.title(campaign)
+            try:
+                with face:
+                    campaign.run()
+            except Interrupted:
+                print(
+                    f"\nstopped; everything measured is kept. Go on with: ridgeline resume {folder.path}",
+                    file=sys.stderr,
+                )
+                sys.exit(130)
+            now = standing(campaign.study, campaign.history)
+            paste = campaign.workload.paste(now.best.trial.settings) if now.best else ""
+    from ridgeline.report.page import write_report
+
+    report = write_report(folder.path, folder.report_path)
+    if as_json:
+        print(json.dumps(now.as_json() | {"paste": paste, "folder": str(folder.path), "report": str(report)}, indent=1))
+    else:
+        _print_answer(now, paste, str(report))
+    if now.verdict_kind == "nothing-passed":
+        raise NothingFound(now.headline)
+
+
+def _print_answer(now: Standing, paste: str, report: str) -> None:
+    confirmed = "Confirmed: " if now.verdict_kind == "confirmed" else ""
+    print(f"\n{confirmed}{now.headline}\n")
+    if now.best is not None:
+        if now.verdict_kind != "confirmed":
+            print("  the best of the search, not shown to be better than the baseline:")
+        for line in paste.splitlines():
+            print(f"  {line}")
+        print()
+    print(f"  report  {report}")
+
+
+@contextmanager
+def _stop_flag() -> Iterator[list[bool]]:
+    """The first Ctrl-C (or SIGTERM) asks the campaign to stop at the next safe moment; the second one stops at once."""
+    asked = [False]
+
+    def ask(number: int, frame: object) -> None:
+        asked[0] = True
+        for which in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(which, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Face:
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._live: Live | None = None
+        self._shown_runs = 0
+        self._drawn_s = 0.0
+
+    def title(self, campaign: Campaign) -> None:
+        study, done = campaign.study, len(campaign.history.runs)
+        self._shown_runs = done
+        if not self._quiet:
+            resumed = f"   {done} runs kept" if done else ""
+            print(f"{study.name}   {study.workload.kind} on {study.site.name}   {study.search.sampler}{resumed}\n")
+
+    def __enter__(self) -> _Face:
+        if not self._quiet and sys.stdout.isatty():
+            from rich.live import Live
+
+            self._live = Live(auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, campaign: Campaign) -> None:
+        if self._quiet:
+            return
+        runs = campaign.history.runs
+        if len(runs) > self._shown_runs:
+            for run in list(runs.values())[self._shown_runs :]:
+                self._say(run_line(campaign, run))
+            self._shown_runs = len(runs)
+        if self._live is not None and time.monotonic() - self._drawn_s > REDRAW_S:
+            self._live.update(_picture(standing(campaign.study, campaign.history)), refresh=True)
+            self._drawn_s = time.monotonic()
+
+    def _say(self, line: str) -> None:
+        if self._live is not None:
+            self._live.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, flush=True)
+
+
+def run_line(campaign: Campaign, run: Run) -> str:
+    """One line that tells a run's story: `#12 ... out of memory while running; stderr:311: ...`."""
+    trial = campaign.history.trials[run.trial]
+    assert run.outcome is not None
+    metric = campaign.study.goal.metric
+    if run.outcome.kind == "ok":
+        result = f"{metric} {metric_words(run.metrics[metric])}"
+    else:
+        words = KIND_WORDS.get(run.outcome.kind.value, run.outcome.kind.value)
+        evidence = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
+        result = f"{words}: {run.outcome.reason}{evidence}"
+    told = f"#{run.trial:<4} {trial.stage.value:<8} {setting_words(trial.point)}"
+    return f"  {told}   {time_words(run.ending.duration_s)}   {result}"
+
+
+def _picture(now: Standing) -> Text:
+    from rich.text import Text
+
+    lines = [
+        f"  #{trial.number:<4} {setting_words(trial.point)}   running {time_words(time.time() - run.planned_s)}"
+        for trial, run in now.running
+    ]
+    if now.best is not None:
+        lines.append(f"  best  {best_words(now)}")
+    outcomes = outcome_words({kind.value: n for kind, n in now.history.outcomes.items()})
+    lines.append(f"  spent {budget_words(now)}    {outcomes}")
+    return Text("\n".join(lines))

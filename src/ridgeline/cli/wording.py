@@ -1,0 +1,101 @@
+"""How the faces write settings, values, times and costs. Seconds and bytes inside, formatting here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ridgeline.campaign.answer import Answer
+    from ridgeline.campaign.check import Stake
+    from ridgeline.campaign.standing import Standing
+
+KIND_WORDS = {
+    "oom-start": "out of memory at start",
+    "oom-run": "out of memory while running",
+    "wrong": "wrong result",
+    "build-failed": "build failed",
+    "node-fault": "node fault",
+    "site-fault": "site fault",
+}
+
+
+def setting_words(point: Mapping[str, object]) -> str:
+    return "  ".join(f"{name} {value_words(value)}" for name, value in point.items() if value is not None)
+
+
+def value_words(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def metric_words(value: float) -> str:
+    if value and (abs(value) >= 1e7 or abs(value) < 1e-3):
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def time_words(seconds: float) -> str:
+    whole = int(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+    return f"{whole // 60}:{whole % 60:02d}"
+
+
+def hours_words(node_hours: float) -> str:
+    return f"{node_hours:.1f}" if node_hours >= 1 else f"{node_hours:.2g}"
+
+
+def outcome_words(outcomes: Mapping[str, int]) -> str:
+    return "    ".join(f"{n} {KIND_WORDS.get(kind, kind)}" for kind, n in outcomes.items() if n)
+
+
+def cost_line(stake: Stake) -> str:
+    runs = "runs until the budget is spent" if stake.runs is None else f"at most {stake.runs} runs"
+    hours = (
+        "no limit on node-hours" if stake.node_hours is None else f"at most {hours_words(stake.node_hours)} node-hours"
+    )
+    return f"at stake: {runs}, {hours} (every run at its limit)"
+
+
+def budget_words(standing: Standing) -> str:
+    history, budget = standing.history, standing.study.budget
+    hours = hours_words(history.node_hours)
+    spent = f"{hours} of {budget.node_hours:g} node-hours" if budget.node_hours else f"{hours} node-hours"
+    wall = (
+        f"{time_words(history.wall_s)} of {time_words(budget.wall_s)}" if budget.wall_s else time_words(history.wall_s)
+    )
+    return f"{spent}, {wall} at work"
+
+
+def standing_lines(standing: Standing) -> Iterable[str]:
+    study, history = standing.study, standing.history
+    yield f"{study.name}   {standing.stage}   {len(history.runs)} runs"
+    for trial, run in standing.running:
+        yield f"  #{trial.number:<4} {setting_words(trial.point)}   running ({run.ticket or 'not handed over'})"
+    if standing.best is not None:
+        yield f"  best  {best_words(standing)}"
+    yield f"  spent {budget_words(standing)}"
+    yield f"  runs  {outcome_words({kind.value: n for kind, n in history.outcomes.items()})}"
+    yield f"  {standing.headline}"
+    if history.stopped is not None and standing.stage != "finished":
+        yield f"  stopped: {history.stopped['reason']}; go on with: ridgeline resume {history.root}"
+
+
+def best_words(standing: Standing) -> str:
+    best = standing.best
+    assert best is not None
+    gain = "" if best.gain is None else f"   {best.gain}"
+    return f"{standing.study.goal.metric} {metric_words(best.value)}{gain}   #{best.trial.number}"
+
+
+def answer_lines(answer: Answer) -> Iterable[str]:
+    yield answer.headline
+    if answer.best is None:
+        return
+    if not answer.best.confirmed:
+        yield "(the best of the search so far, not confirmed: a single look favours lucky runs)"
+    yield ""
+    yield from (f"  {line}" for line in answer.paste.splitlines())
+    yield ""
+    yield "as YAML:"
+    yield from (f"  {name}: {value_words(value)}" for name, value in answer.best.trial.point.items())

@@ -1,0 +1,97 @@
+"""Figure data to Plotly figures, as plain mappings: nothing here measures or judges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ridgeline.records.study import Goal
+from ridgeline.report.figures import ConfirmRow, ProgressPoint
+
+COLOURS = {"baseline": "#7a8594", "sentinel": "#b3bbc6", "search": "#2f6fb0", "confirm": "#3b8f5a"}
+FONT = {"family": "system-ui, sans-serif", "size": 13}
+
+
+def progress_figure(goal: Goal, points: Sequence[ProgressPoint]) -> dict[str, Any]:
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": stage,
+            "x": [p.run for p in points if p.stage == stage and p.value is not None],
+            "y": [p.value for p in points if p.stage == stage and p.value is not None],
+            "text": [p.label for p in points if p.stage == stage and p.value is not None],
+            "marker": {"color": colour, "size": 8},
+        }
+        for stage, colour in COLOURS.items()
+        if any(p.stage == stage and p.value is not None for p in points)
+    ]
+    found = [p for p in points if p.best is not None]
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "best of the search",
+            "x": [p.run for p in found],
+            "y": [p.best for p in found],
+            "line": {"shape": "hv", "color": "#d08a2b", "width": 2},
+        }
+    )
+    failed = [p for p in points if p.value is None]
+    if failed:
+        floor = min((p.value for p in points if p.value is not None), default=0.0)
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "does not count",
+                "x": [p.run for p in failed],
+                "y": [floor for _ in failed],
+                "text": [f"{p.outcome}: {p.label}" for p in failed],
+                "marker": {"color": "#a33a2a", "symbol": "x", "size": 9},
+            }
+        )
+    return {"data": traces, "layout": _layout("run", f"{goal.metric} ({goal.direction})", 380)}
+
+
+def confirmation_figure(rows: Sequence[ConfirmRow]) -> dict[str, Any]:
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [r.estimate for r in rows],
+        "y": [r.label for r in rows],
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [r.high - r.estimate for r in rows],
+            "arrayminus": [r.estimate - r.low for r in rows],
+        },
+        "text": [r.verdict for r in rows],
+        "marker": {"color": ["#3b8f5a" if r.verdict == "better" else "#7a8594" for r in rows], "size": 10},
+    }
+    layout = _layout("ratio to the baseline (above 1 is better)", "", 140 + 50 * len(rows))
+    layout["shapes"] = [
+        {
+            "type": "line",
+            "x0": 1,
+            "x1": 1,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"dash": "dot", "color": "#7a8594"},
+        }
+    ]
+    layout["yaxis"]["automargin"] = True
+    return {"data": [trace], "layout": layout}
+
+
+def _layout(x: str, y: str, height: int) -> dict[str, Any]:
+    return {
+        "height": height,
+        "font": FONT,
+        "margin": {"l": 70, "r": 20, "t": 20, "b": 50},
+        "xaxis": {"title": {"text": x}, "gridcolor": "#eef1f4"},
+        "yaxis": {"title": {"text": y}, "gridcolor": "#eef1f4"},
+        "legend": {"orientation": "h", "y": 1.12},
+        "plot_bgcolor": "#fff",
+    }

@@ -1,0 +1,131 @@
+"""One HTML file that needs no network: headline, the setting to paste, progress, crashes by kind, table of runs."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ridgeline.records.study import Study
+from ridgeline.report import figures
+from ridgeline.report.drawing import confirmation_figure, progress_figure
+from ridgeline.report.table import Row, columns, rows
+from ridgeline.store.folder import StudyFolder, write_text
+from ridgeline.store.history import History
+from ridgeline.store.journal import read_events
+
+STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:1100px;padding:24px;color:#1c2430;background:#fff}
+h1{font-size:22px;margin:0}h2{font-size:17px;margin:32px 0 8px}.question{color:#5a6675;margin:2px 0 20px}
+.headline{font-size:24px;font-weight:600;margin:8px 0}.sub{color:#5a6675}
+pre{background:#f4f6f8;border:1px solid #dfe4ea;border-radius:6px;padding:12px;overflow-x:auto}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px}
+th,td{padding:4px 10px;text-align:left;border-bottom:1px solid #e6eaef;white-space:nowrap}
+th{background:#f4f6f8;position:sticky;top:0}td.num{text-align:right;font-variant-numeric:tabular-nums}
+.bad{color:#a33a2a}.facts span{margin-right:28px}
+"""
+
+
+def write_report(path: Path, out: Path) -> Path:
+    """The report of the study folder at `path`, as a pure function of its journal and study file."""
+    folder = StudyFolder.open(path)
+    history = History.replay(folder.path.resolve(), read_events(folder.journal_path))
+    write_text(out, page(folder.load().study, history))
+    return out
+
+
+def page(study: Study, history: History) -> str:
+    from plotly.offline import get_plotlyjs
+
+    body = "\n".join(
+        [
+            f"<h1>{_e(study.name)}</h1><p class=question>{_e(study.question)}</p>",
+            *_headline(study, history),
+            "<h2>Progress</h2>",
+            _plot("progress", progress_figure(study.goal, figures.progress(study, history))),
+            *_confirmation(history),
+            *_failures(history),
+            *_builds(history),
+            "<h2>Runs</h2>",
+            _table(rows(history)),
+        ]
+    )
+    return (
+        f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{_e(study.name)}</title>"
+        f"<meta name=viewport content='width=device-width'><style>{STYLE}</style>"
+        f"<script>{get_plotlyjs()}</script></head><body>\n{body}\n</body></html>\n"
+    )
+
+
+def _headline(study: Study, history: History) -> Iterable[str]:
+    verdict = history.verdict
+    words = verdict["headline"] if verdict else f"no verdict yet ({len(history.runs)} runs so far)"
+    yield f"<p class=headline>{_e(words)}</p>"
+    facts = {
+        "goal": f"{study.goal.direction} {study.goal.metric}",
+        "runs": len(history.runs),
+        "node-hours": f"{history.node_hours:.3g}",
+        "site": study.site.name,
+    }
+    yield "<p class='sub facts'>" + "".join(f"<span>{_e(k)}: <b>{_e(v)}</b></span>" for k, v in facts.items()) + "</p>"
+    winner: Mapping[str, Any] | None = (verdict or {}).get("winner")
+    if winner:
+        yield "<h2>The setting</h2><pre>" + _e("\n".join(f"{k}: {v}" for k, v in winner.items())) + "</pre>"
+        yield "<p class=sub>As flags and environment: <code>ridgeline best " + _e(history.root.name) + "</code></p>"
+
+
+def _confirmation(history: History) -> Iterable[str]:
+    shown = figures.confirmation(history.verdict)
+    if shown:
+        yield "<h2>Confirmation: fresh interleaved runs against the baseline</h2>"
+        yield _plot("confirmation", confirmation_figure(shown))
+
+
+def _failures(history: History) -> Iterable[str]:
+    found = figures.failures(history)
+    if found:
+        yield "<h2>Runs that do not count</h2><div class=scroll><table><tr><th>kind<th>runs<th>first of them</tr>"
+        for kind, count, story in found:
+            yield f"<tr><td class=bad>{_e(kind)}<td class=num>{count}<td>{_e(story)}</tr>"
+        yield "</table></div>"
+
+
+def _builds(history: History) -> Iterable[str]:
+    if history.builds:
+        yield "<h2>Builds</h2><div class=scroll><table><tr><th>variant<th>settings<th>outcome<th>files kept<th>s</tr>"
+        for build in history.builds.values():
+            settings = ", ".join(f"{k}={v}" for k, v in build.settings.items())
+            cells = f"<td>{build.key}<td>{_e(settings)}<td>{_e(build.outcome)}"
+            yield f"<tr>{cells}<td class=num>{build.files_kept}<td class=num>{build.duration_s:.1f}</tr>"
+        yield "</table></div>"
+
+
+def _table(table: Sequence[Row]) -> str:
+    names = columns(table)
+    head = "".join(f"<th>{_e(name)}" for name in names)
+    lines = []
+    for row in table:
+        cells = "".join(_cell(row.get(name)) for name in names)
+        lines.append(f"<tr{'' if row['outcome'] == 'ok' else ' class=bad'}>{cells}</tr>")
+    return f"<div class=scroll><table><tr>{head}</tr>{''.join(lines)}</table></div>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"<td>{'' if value is None else _e(value)}"
+    return f"<td class=num>{value:.6g}" if isinstance(value, float) else f"<td class=num>{value}"
+
+
+def _plot(name: str, figure: Mapping[str, Any]) -> str:
+    # "</" would end the script element early
+    text = json.dumps(figure).replace("</", "<\\/")
+    return (
+        f"<div id={name}></div><script>(f=>Plotly.newPlot('{name}',f.data,f.layout,"
+        f"{{displaylogo:false,responsive:true}}))({text})</script>"
+    )
+
+
+def _e(value: object) -> str:
+    return html.escape(str(value))

@@ -1,0 +1,65 @@
+"""All runs of a study as rows: for the report's table, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from ridgeline.records.run import Run
+from ridgeline.records.trial import Trial
+from ridgeline.store.folder import StudyFolder
+from ridgeline.store.history import History
+from ridgeline.store.journal import read_events
+
+Row = dict[str, Any]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """One row a run, oldest first. Settings are prefixed `set.`, measurements `got.`."""
+    folder = StudyFolder.open(path)
+    return rows(History.replay(folder.path.resolve(), read_events(folder.journal_path)))
+
+
+def rows(history: History) -> list[Row]:
+    return [row(history.trials[run.trial], run, history.root) for run in history.runs.values()]
+
+
+def row(trial: Trial, run: Run, root: Path) -> Row:
+    assert run.outcome is not None
+    return {
+        "run": run.number,
+        "trial": trial.number,
+        "stage": trial.stage.value,
+        "block": trial.block,
+        "proposer": trial.proposer,
+        "attempt": run.attempt,
+        "outcome": run.outcome.kind.value,
+        "reason": run.outcome.reason,
+        "evidence": str(run.outcome.evidence) if run.outcome.evidence else "",
+        "nodes": " ".join(run.ending.nodes),
+        "started_s": run.ending.started_s,
+        "duration_s": round(run.ending.duration_s, 3),
+        "node_hours": run.node_hours,
+        "folder": run.folder.relative_to(root).as_posix(),
+        **{f"set.{name}": value for name, value in trial.settings.items()},
+        **{f"got.{m.metric}": m.value for m in run.measurements},
+    }
+
+
+def columns(table: Sequence[Row]) -> list[str]:
+    """Every column of any row, each where it first stands."""
+    return list(dict.fromkeys(name for row in table for name in row))
+
+
+def write_csv(table: Sequence[Row], stream: TextIO) -> None:
+    writer = csv.DictWriter(stream, fieldnames=columns(table), restval="")
+    writer.writeheader()
+    writer.writerows(table)
+
+
+def write_json(table: Sequence[Row], stream: TextIO) -> None:
+    json.dump(list(table), stream, indent=1)
+    stream.write("\n")
