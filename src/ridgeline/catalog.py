@@ -19,13 +19,27 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "executors": {
         "local": "ridgeline.executors.local:LocalExecutor",
+        "slurm": "ridgeline.executors.slurm:slurm",
+        "pbs": "ridgeline.executors.pbs:pbs",
     },
     "samplers": {
         "grid": "ridgeline.samplers.grid:GridSampler",
         "random": "ridgeline.samplers.random:RandomSampler",
         "tpe": "ridgeline.samplers.tpe:TpeSampler",
     },
-    "analyzers": {},
+    "analyzers": {
+        "sglang-log": "ridgeline.analyzers.sglang_log:ANALYZER",
+        "vllm-log": "ridgeline.analyzers.vllm_log:ANALYZER",
+        "nccl-log": "ridgeline.analyzers.nccl_log:ANALYZER",
+        "nwchem-out": "ridgeline.analyzers.nwchem_out:ANALYZER",
+        "mpip": "ridgeline.analyzers.profiles:MPIP",
+        "ipm": "ridgeline.analyzers.profiles:IPM",
+        "vtune": "ridgeline.analyzers.profiles:VTUNE",
+        "perf": "ridgeline.analyzers.profiles:PERF",
+        "nsys": "ridgeline.analyzers.profiles:NSYS",
+        "batch-footer": "ridgeline.analyzers.batch:FOOTER",
+        "bindings": "ridgeline.analyzers.batch:BINDINGS",
+    },
 }
 
 

@@ -21,10 +21,14 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("ridgeline.cli.compare:compare", "Compare two settings of a study in interleaved runs."),
     "report": ("ridgeline.cli.report:report", "Write the one-page HTML report of a study folder."),
     "export": ("ridgeline.cli.export:export", "Write all runs of a study folder as CSV or JSON."),
+    "diagnose": ("ridgeline.cli.diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
     "schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study files."),
     "memory": ("ridgeline.cli.memory:memory", "Say whether a model fits a layout of GPUs, with KV pool and margin."),
     "layouts": ("ridgeline.cli.layouts:layouts", "List the legal layouts of a model on GPUs."),
     "fleet": ("ridgeline.cli.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
+    "simulate": ("ridgeline.cli.simulate:simulate", "Predict throughput and latency of a layout under some traffic."),
+    "explain": ("ridgeline.cli.explain:explain", "Show where an iteration's time goes and what bounds it."),
+    "calibrate": ("ridgeline.cli.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
 }
 
 

@@ -22,6 +22,7 @@ _BOTH = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _NODES = re.compile(r"execution nodes used:\s{0,20}(\S{1,4000})", re.IGNORECASE | re.ASCII)
+_GPUS = re.compile(r"\bngpus=(\d{1,4})", re.ASCII)
 _NODE = re.compile(r"\(([\w.-]{1,100})[:)]", re.ASCII)
 _KILLED = re.compile(r"=>> PBS: job killed: (.{1,200})", re.ASCII)
 _SIZE = re.compile(r"(\d[\d.]{0,20})\s?([kmgtp]?)i?b?$", re.IGNORECASE | re.ASCII)
@@ -73,6 +74,8 @@ def read_batch_footer(lines: Iterable[str]) -> BatchFooter | None:
             for label, requested, used in _BOTH.findall(text):
                 found[label.lower() + "requested"], found[label.lower() + "used"] = requested, used
             if listed := _NODES.search(text):
+                if gpus := sum(map(int, _GPUS.findall(listed.group(1)))):
+                    found.setdefault("ngpusrequested", str(gpus))
                 nodes = tuple(dict.fromkeys(_NODE.findall(listed.group(1))))
     if not found and killed is None:
         return None

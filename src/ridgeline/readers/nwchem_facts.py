@@ -118,6 +118,7 @@ class NwchemOut:
     electrons: int | None = None
     basis_functions: int | None = None
     integrated_density: float | None = None
+    density_line: int = 0
     failures: tuple[Failure, ...] = ()
 
     def energy(self, theory: str) -> float | None:

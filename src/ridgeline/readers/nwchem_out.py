@@ -256,7 +256,7 @@ class _Reader:
             self.out = replace(self.out, version=value)
         return True
 
-    def _dft_setting(self, _line: int, text: str) -> bool:
+    def _dft_setting(self, line: int, text: str) -> bool:
         if found := _GRID.search(text):
             self.out = replace(self.out, grid=found.group(1))
         elif found := _ELECTRONS.search(text):
@@ -264,7 +264,7 @@ class _Reader:
         elif found := _BASIS.search(text):
             self.out = replace(self.out, basis_functions=whole(found.group(1)))
         elif found := _DENSITY.search(text):
-            self.out = replace(self.out, integrated_density=number(found.group(1)))
+            self.out = replace(self.out, integrated_density=number(found.group(1)), density_line=line)
         return found is not None
 
 

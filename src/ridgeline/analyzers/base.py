@@ -1,0 +1,128 @@
+"""The seam: an analyzer knows one kind of file, tells it by a mark, and turns its lines into findings.
+
+To add one, write a function `(source, lines) -> list[Finding]`, wrap it in an `Analyzer` and register it under its
+kind, in the catalog or as an entry point of the group `ridgeline.analyzers`. Promises an analyzer keeps:
+it never fails on torn or foreign text (fewer findings, not an error), it reads `lines` as a stream, each finding quotes
+the lines that show it, and it gives the same findings when called again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.errors import InputError
+from ridgeline.readers.lines import TextFile, plain
+from ridgeline.records.finding import Finding, Severity
+from ridgeline.records.outcome import Evidence
+
+_QUOTE_CHARS = 220
+_SECRET = re.compile(
+    r"((?:api[_-]key|hf_token|keyfile_password|password)['\"]?\s{0,3}[=: ]\s{0,3})(?!None\b)"
+    r"(\[?['\"][^'\"]{1,200}['\"]\]?|[^\s,'\")]{1,200})"
+    r"|(Bearer\s{1,3})[\w.~+/=-]{8,300}|\b(?:sk|hf)[-_]\w{16,200}",
+    re.IGNORECASE | re.ASCII,
+)
+_ORDER: dict[Severity, int] = {"fault": 0, "warning": 1, "advice": 2, "note": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Analyzer:
+    """`mark` matches in at least one line of every file of this kind, and in no line of other kinds."""
+
+    kind: str
+    what: str
+    mark: re.Pattern[str]
+    analyze: Callable[[str, Iterable[str]], list[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A line to show as evidence; of a long line, the part around `about`."""
+
+    line: int
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A finding whose evidence is still only line numbers."""
+
+    claim: str
+    quotes: tuple[Quote, ...]
+    advice: str
+    severity: Severity = "advice"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is known of one file. `kinds` is empty when no analyzer recognised it; a file can be of several kinds."""
+
+    path: Path
+    kinds: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+def rereadable(lines: Iterable[str]) -> Iterable[str]:
+    """Lines that can be read a second time, for the quotes; only a one-shot iterator is held in memory."""
+    return list(lines) if isinstance(lines, Iterator) else lines
+
+
+def cited(source: str, lines: Iterable[str], claims: Sequence[Claim]) -> list[Finding]:
+    """Claims with their lines quoted, gravest first. A claim whose line does not exist is a mistake in an analyzer."""
+    wanted = {quote.line for claim in claims for quote in claim.quotes}
+    last = max(wanted, default=0)
+    texts: dict[int, str] = {}
+    if wanted:
+        for number, line in enumerate(lines, 1):
+            if number in wanted:
+                texts[number] = plain(line)
+            if number >= last:
+                break
+    findings = [
+        Finding(
+            claim.claim,
+            tuple(Evidence(source, q.line, _excerpt(texts[q.line], q.about)) for q in claim.quotes),
+            claim.advice,
+            claim.severity,
+        )
+        for claim in claims
+    ]
+    return sorted(findings, key=lambda f: _ORDER[f.severity])
+
+
+def diagnose(path: Path, analyzers: Sequence[Analyzer]) -> Diagnosis:
+    """Find out what a file is and what it means."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name the files in it, for example {path}/*")
+    text = TextFile(path)
+    known = kinds_of(text, analyzers)
+    findings = [finding for analyzer in known for finding in analyzer.analyze(str(path), text)]
+    findings.sort(key=lambda f: _ORDER[f.severity])
+    return Diagnosis(path, tuple(a.kind for a in known), tuple(findings))
+
+
+def kinds_of(lines: Iterable[str], analyzers: Sequence[Analyzer]) -> list[Analyzer]:
+    """The analyzers whose mark is in the text; a job's output often holds a program's log, a profile and a footer."""
+    found: dict[str, Analyzer] = {}
+    left = list(analyzers)
+    for line in lines:
+        for analyzer in [a for a in left if a.mark.search(line[:4000])]:
+            found[analyzer.kind] = analyzer
+            left.remove(analyzer)
+        if not left:
+            break
+    return [a for a in analyzers if a.kind in found]
+
+
+def _excerpt(text: str, about: str) -> str:
+    text = _SECRET.sub(lambda m: (m.group(1) or m.group(3) or "") + "(hidden)", text.strip())
+    if len(text) <= _QUOTE_CHARS:
+        return text
+    start = max(0, text.find(about) - 40) if about else 0
+    piece = text[start : start + _QUOTE_CHARS]
+    return ("… " if start else "") + piece.strip() + (" …" if start + _QUOTE_CHARS < len(text) else "")
