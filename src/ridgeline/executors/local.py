@@ -36,7 +36,8 @@ class LocalExecutor:
         self.slots = max(1, min(site.jobs_at_once, len(self._cores)))
         self._watches: dict[str, Watch] = {}
         self._waiting: dict[str, Job] = {}
-        self._ended: dict[str, Ending] = {}  # by cancel, until the next poll
+        self._ended: dict[str, Ending] = {}  # until a poll asks for it
+        self._has_news = False
 
     def script(self, job: Job) -> str:
         return script.render(job, self._site, before=claim_script(job.limit_s, job.silence_limit_s))
@@ -59,31 +60,30 @@ class LocalExecutor:
         return ticket if starting or (job.folder / CLAIM_FILE).exists() else None
 
     def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
-        endings: dict[str, Ending] = {}
-        for ticket in tickets:
-            if ticket in self._waiting:
-                continue
-            ending = self._ended.pop(ticket, None) or self._step(ticket)
-            if ending:
-                endings[ticket] = ending
+        # All jobs are looked at, asked for or not: limits must hold, and cores come free for those that wait
+        for ticket in {**self._watches, **dict.fromkeys(tickets)}:
+            if ticket not in self._waiting and ticket not in self._ended and (ending := self._step(ticket)):
+                self._ended[ticket] = ending
         self._start_waiting()
-        return endings
+        self._has_news = False
+        return {ticket: self._ended.pop(ticket) for ticket in tickets if ticket in self._ended}
 
     def cancel(self, ticket: str) -> None:
+        self._has_news = True
         if self._waiting.pop(ticket, None):
             self._ended[ticket] = Ending(Cause.CANCELLED, reason="cancelled before it started")
-            return
-        ending = self._ended.get(ticket) or self._step(ticket)
-        if ending is None:
-            self._watches[ticket].stop(Cause.CANCELLED, "cancelled")
-        while ending is None:
-            _wait_for([self._watches[ticket]], math.inf)
-            ending = self._step(ticket)
-        self._ended[ticket] = ending
+        elif ticket not in self._ended:
+            self._ended[ticket] = self._step(ticket) or self._stop(ticket)
 
     def wait(self, timeout_s: float) -> None:
-        if not self._ended:
+        if not self._has_news:
             _wait_for(list(self._watches.values()), timeout_s)
+
+    def _stop(self, ticket: str) -> Ending:
+        self._watches[ticket].stop(Cause.CANCELLED, "cancelled")
+        while (ending := self._step(ticket)) is None:
+            _wait_for([self._watches[ticket]], math.inf)
+        return ending
 
     def _step(self, ticket: str) -> Ending | None:
         if ticket not in self._watches:
