@@ -45,9 +45,12 @@ class EngineSettings:
             raise InputError(f"cuda_graph_max_bs is {self.cuda_graph_max_bs}; use 0 to switch graphs off")
         if not 1.0 <= self.accept_length <= self.draft_tokens:
             raise InputError(
-                f"an accept length of {self.accept_length:g} is not between 1 and the {self.draft_tokens} draft tokens; "
+                f"an accept length of {self.accept_length:g} is not between 1 and {self.draft_tokens} draft tokens; "
                 f"give at least {max(1, round(self.accept_length + 0.5))} draft tokens"
             )
+
+
+DEFAULTS = EngineSettings()
 
 
 @dataclass(frozen=True, slots=True)

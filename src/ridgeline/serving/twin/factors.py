@@ -40,6 +40,7 @@ class Factors:
         return cls(**{name: float(value) for name, value in values.items()})
 
 
+PRIORS = Factors()
 NAMES = tuple(f.name for f in fields(Factors))
 # How far, as a standard deviation of the logarithm, sites are believed to differ from the priors before any
 # measurement. Memory bandwidth hardly varies between healthy machines; hosts and their Python differ widely.

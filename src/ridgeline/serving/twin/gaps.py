@@ -1,7 +1,7 @@
 """Times between tokens, kept once per engine instead of once per request.
 
-Requests of one batch get their tokens together, so a run of equal decode steps is stored once and every request that was
-there refers to it. `RequestGaps` spells one request's gaps out when somebody asks.
+Requests of one batch get their tokens together, so a run of equal decode steps is stored once and every request that
+was there refers to it. `RequestGaps` spells one request's gaps out when somebody asks.
 """
 
 from __future__ import annotations

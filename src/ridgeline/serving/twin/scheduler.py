@@ -1,4 +1,4 @@
-"""One engine's scheduler, as SGLang works: prefill first, in chunks; admission by KV head-room; retraction when it was wrong.
+"""One engine's scheduler, as SGLang works: prefill first, in chunks; admission by KV head-room; retraction if wrong.
 
 The clock moves in events: one prefill round, or a run of decode iterations in which the batch does not change. Cost
 therefore grows with arrivals and endings, not with tokens. All attention-DP ranks and pipeline stages of an engine are
@@ -62,14 +62,15 @@ class Engine:
         self.name, self.times, self.pool_tokens = name, times, pool_tokens
         self.applied: Applied = times.applied
         lay = times.layout
-        self.piece_tokens = max(1, self.applied.chunk_tokens // (lay.attn_dp * lay.pp))
+        self.ranks = lay.attn_dp * lay.pp
+        self.piece_tokens = max(1, self.applied.chunk_tokens // self.ranks)
         boldness = ATTENTION_DP_BOLDNESS if lay.attn_dp > 1 else 1.0
         self.first_share = min(1.0, NEW_TOKEN_SHARE * self.applied.conservativeness * boldness)
         self.share = self.first_share
         self.clock = 0.0
         self.step_number = 0
         self.waiting: deque[Request] = deque()
-        self.chunked: Request | None = None
+        self.chunked: list[Request] = []  # prompts longer than a chunk, one for each rank at most
         self.running: list[tuple[int, int, Request]] = []  # heap by the step in which they end
         self.used_tokens = 0.0
         self.finish_sum = 0
@@ -89,7 +90,7 @@ class Engine:
 
     @property
     def load(self) -> int:
-        return len(self.waiting) + len(self.running) + (self.chunked is not None)
+        return len(self.waiting) + len(self.running) + len(self.chunked)
 
     def submit(self, request: Request, at_s: float) -> None:
         if self.idle:
@@ -112,21 +113,22 @@ class Engine:
 
     def _admit(self) -> list[tuple[Request, int]]:
         """The next prefill round: (request, tokens of it). Empty when nothing may start."""
-        if self.chunked is None and (not self.waiting or self.blocked_by_kv):
+        if not self.chunked and (not self.waiting or self.blocked_by_kv):
             return []
         budget = self.applied.chunk_tokens
         inputs = self.applied.max_prefill_tokens
         slots = self.applied.running_limit - len(self.running)
-        batch: list[tuple[Request, int]] = []
         room = self.pool_tokens - self.used_tokens - self._reserved()
-        if self.chunked is not None:
-            request = self.chunked
+        batch: list[tuple[Request, int]] = []
+        longer: list[Request] = []
+        for request in self.chunked:
             piece = min(request.todo, budget, self.piece_tokens)
             batch.append((request, piece))
             budget, inputs, slots = budget - piece, inputs - piece, slots - 1
             room -= request.todo + request.remaining
-            self.chunked = None if piece == request.todo else request
-        while self.waiting and slots > 0 and budget > 0 and inputs > 0 and self.chunked is None:
+            if piece < request.todo:
+                longer.append(request)
+        while self.waiting and slots > 0 and budget > 0 and inputs > 0 and len(longer) < self.ranks:
             request = self.waiting[0]
             if self.cache is not None and request.arrival.prefix_hashes and request.cached == 0:
                 request.cached = self.cache.match(request.arrival)
@@ -136,14 +138,15 @@ class Engine:
             if need >= room and (batch or self.running):
                 self.blocked_by_kv = True
                 break
-            piece = min(request.todo, budget, self.piece_tokens)
             self.waiting.popleft()
+            piece = min(request.todo, budget, self.piece_tokens)
             batch.append((request, piece))
             self.used_tokens += request.cached
             request.held += request.cached
-            budget, inputs, slots, room = budget - piece, inputs - request.todo, slots - 1, room - need
+            budget, inputs, slots, room = budget - piece, inputs - piece, slots - 1, room - need
             if piece < request.todo:
-                self.chunked = request
+                longer.append(request)
+        self.chunked = longer
         return batch
 
     def _reserved(self) -> float:
@@ -159,7 +162,7 @@ class Engine:
         self.clock += self.times.prefill_s(tokens, pairs, len(batch), largest)
         self.used_tokens += tokens
         self.prefill_rounds += 1
-        ended = []
+        ended: list[Request] = []
         for request, piece in batch:
             request.todo -= piece
             request.held += piece

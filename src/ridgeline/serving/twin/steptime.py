@@ -1,7 +1,7 @@
 """How long one iteration of an engine takes, term by term.
 
-Each operator is a roofline: the slower of its FLOPs over the tensor cores' rate and its bytes over the memory's. Added to
-them come collectives, a small gap per kernel, and the host, which runs beside the GPU and counts when it is slower.
+Each operator is a roofline: the slower of its FLOPs over the tensor cores' rate and its bytes over the memory's. Added
+to them come collectives, a small gap per kernel, and the host, which runs beside the GPU and counts when it is slower.
 docs/twin.md derives every formula; the constants below are priors that calibration corrects through `Factors`.
 """
 

@@ -1,0 +1,209 @@
+"""Prefill and decode on different GPUs: the handshake, the KV transfer, and who waits for whom.
+
+As SGLang does it: a decode engine first sets a slot and KV room aside, then the two sides shake hands, then the prompt
+is computed, its KV sent, and the first token shown when the request enters the decode batch. A request whose decode side
+has no slot stays in bootstrapping; after a time limit it fails. So the decode side's running limit admits prompts in
+waves, and TTFT takes off when a burst is larger than that limit.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ridgeline.serving.hardware import Fabric
+from ridgeline.serving.layout import Layout
+from ridgeline.serving.models import KV_BYTES, Model
+from ridgeline.serving.twin.cluster import Router
+from ridgeline.serving.twin.scheduler import Engine, Request
+
+BOOTSTRAP_LIMIT_S = 120.0
+# Registration with the bootstrap server, metadata and the poll loops of both sides.
+HANDSHAKE_S = 0.05
+# Tokens a decode engine keeps free for each request that it holds (SGLang's num_reserved_decode_tokens).
+RESERVED_TOKENS = 512
+# Pieces of KV a rank's transfer threads can post: with page size 1 a piece is one token of one layer. 1152 bytes
+# (MLA, bf16) at this rate are the 356 MB/s that a study with 50 GB/s ports never passed.
+PIECES_S = 309_000
+PORT_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class KvTransfer:
+    """How fast one prefill rank can send KV: by the port's rate, or by the number of pieces it can post."""
+
+    bytes_per_token: float
+    bytes_s: float
+
+    @classmethod
+    def between(cls, model: Model, layout: Layout, fabric: Fabric, gpus_per_node: int, page_size: int) -> KvTransfer:
+        a = model.attention
+        values = a.kv_values if a.mla else a.kv_values / min(layout.attn_tp, a.kv_heads)
+        piece_bytes = page_size * values * KV_BYTES[model.kv_dtype]
+        port = fabric.bytes_s_per_gpu(gpus_per_node) * PORT_SHARE
+        return cls(values * KV_BYTES[model.kv_dtype] * model.layers, min(port, PIECES_S * piece_bytes))
+
+    def seconds(self, tokens: float) -> float:
+        return tokens * self.bytes_per_token / self.bytes_s
+
+
+class PrefillEngine(Engine):
+    """Computes prompts and nothing else: a request ends here with its first token."""
+
+    round_start_s = 0.0
+
+    def advance(self, limit_s: float) -> list[Request]:
+        self.round_start_s = self.clock
+        return super().advance(limit_s)
+
+    def _first_token(self, request: Request, ended: list[Request]) -> None:
+        request.generated += 1
+        self._release(request)
+        ended.append(request)
+
+
+class DecodeEngine(Engine):
+    """Takes requests whose KV was sent to it. Slots and room are set aside before their prompts are computed."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.bootstrapping: deque[tuple[Request, float, PrefillEngine]] = deque()
+        self.expected = 0
+        self.expected_tokens = 0.0
+
+    @property
+    def load(self) -> int:
+        return len(self.running) + self.expected + len(self.bootstrapping)
+
+    def reserve(self) -> tuple[Request, float, PrefillEngine] | None:
+        """The next request that a slot and KV room could be set aside for."""
+        if not self.bootstrapping:
+            return None
+        held = len(self.running) + self.expected
+        request = self.bootstrapping[0][0]
+        tokens = request.arrival.input_tokens
+        wanted = self.used_tokens + self.expected_tokens + tokens + RESERVED_TOKENS * (held + 1)
+        if held >= self.applied.running_limit or (wanted > self.pool_tokens and held > 0):
+            return None
+        self.expected += 1
+        self.expected_tokens += tokens
+        return self.bootstrapping.popleft()
+
+    def receive(self, request: Request, at_s: float) -> list[Request]:
+        """The KV has arrived: the first token is shown and decoding goes on from there."""
+        if self.idle:
+            self.clock = max(self.clock, at_s)
+        tokens = request.arrival.input_tokens
+        self.expected -= 1
+        self.expected_tokens -= tokens
+        self.used_tokens += tokens
+        request.held = tokens
+        request.first_s = max(self.clock, at_s)
+        ended: list[Request] = []
+        if request.remaining == 0:
+            self._end(request, ended)
+        else:
+            self.join(request)
+        return ended
+
+
+class Disaggregated:
+    """Prefill groups, decode groups, and the messages between them."""
+
+    def __init__(
+        self, prefill: Sequence[PrefillEngine], decode: Sequence[DecodeEngine], transfer: KvTransfer, policy: str
+    ) -> None:
+        self.prefill, self.decode, self.transfer = prefill, decode, transfer
+        self.to_prefill = Router(prefill, policy)
+        self.to_decode = Router(decode, policy)
+        self._messages: list[tuple[float, int, str, Request, Engine]] = []
+        self._sent = 0
+        self._target: dict[int, DecodeEngine] = {}
+        self._ports: dict[tuple[str, int], float] = {}
+
+    @property
+    def engines(self) -> list[Engine]:
+        return [*self.prefill, *self.decode]
+
+    @property
+    def now_s(self) -> float:
+        busy = [e.clock for e in self.engines if not e.idle]
+        first = min(busy, default=math.inf)
+        if self._messages:
+            first = min(first, self._messages[0][0])
+        if math.isinf(first) and any(d.bootstrapping for d in self.decode):
+            return min(d.bootstrapping[0][1] for d in self.decode if d.bootstrapping)
+        return first
+
+    def send(self, request: Request, at_s: float) -> None:
+        decode = self.to_decode.choose(request.arrival)
+        prefill = self.to_prefill.choose(request.arrival)
+        assert isinstance(decode, DecodeEngine)
+        assert isinstance(prefill, PrefillEngine)
+        request.worker = f"{prefill.name}+{decode.name}"
+        decode.bootstrapping.append((request, at_s, prefill))
+        self._reserve(decode, at_s)
+
+    def advance(self, limit_s: float) -> list[Request]:
+        busy = [e for e in self.engines if not e.idle]
+        engine = min(busy, key=lambda e: e.clock, default=None)
+        if self._messages and (engine is None or self._messages[0][0] <= engine.clock):
+            return self._deliver()
+        if engine is None:
+            return [r for d in self.decode for r in self._expire(d, math.inf)]
+        others = [e.clock for e in busy if e is not engine]
+        horizon = min([limit_s, *others, *(m[0] for m in self._messages[:1])])
+        ended = engine.advance(horizon)
+        if isinstance(engine, PrefillEngine):
+            for request in ended:
+                self._transfer(engine, request)
+            return []
+        assert isinstance(engine, DecodeEngine)
+        ended += self._expire(engine, engine.clock)
+        self._reserve(engine, engine.clock)
+        return ended
+
+    def _deliver(self) -> list[Request]:
+        at_s, _, kind, request, engine = heapq.heappop(self._messages)
+        if kind == "prefill":
+            worker = request.worker
+            engine.submit(request, at_s)
+            request.worker = worker
+            return []
+        assert isinstance(engine, DecodeEngine)
+        ended = engine.receive(request, at_s)
+        if ended:
+            self._reserve(engine, max(engine.clock, at_s))
+        return ended
+
+    def _post(self, at_s: float, kind: str, request: Request, engine: Engine) -> None:
+        self._sent += 1
+        heapq.heappush(self._messages, (at_s, self._sent, kind, request, engine))
+
+    def _reserve(self, decode: DecodeEngine, now_s: float) -> None:
+        while (found := decode.reserve()) is not None:
+            request, at_s, prefill = found
+            self._target[request.arrival.number] = decode
+            self._post(max(now_s, at_s) + HANDSHAKE_S, "prefill", request, prefill)
+
+    def _transfer(self, engine: PrefillEngine, request: Request) -> None:
+        """KV leaves while later chunks are computed; what is left when the last chunk is done is waited for."""
+        port = (engine.name, request.arrival.number % engine.times.layout.attn_dp)
+        start = max(self._ports.get(port, 0.0), engine.round_start_s)
+        whole = start + self.transfer.seconds(request.arrival.input_tokens - request.cached)
+        last_piece = engine.clock + self.transfer.seconds(request.last_piece)
+        done = max(whole, last_piece)
+        self._ports[port] = done
+        self._post(done, "decode", request, self._target.pop(request.arrival.number))
+
+    def _expire(self, decode: DecodeEngine, now_s: float) -> list[Request]:
+        failed = []
+        while decode.bootstrapping and decode.bootstrapping[0][1] + BOOTSTRAP_LIMIT_S < now_s:
+            request, at_s, _ = decode.bootstrapping.popleft()
+            request.end_s = at_s + BOOTSTRAP_LIMIT_S
+            request.failure = "kv-transfer"
+            failed.append(request)
+        return failed

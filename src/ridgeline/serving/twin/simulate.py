@@ -1,0 +1,221 @@
+"""Send traffic to a simulated cluster: memory first, then engines, then the records a real benchmark writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError
+from ridgeline.serving.fitting import nearest_fits
+from ridgeline.serving.layout import Layout
+from ridgeline.serving.memory import STARTUP_OOM, MemoryPlan, plan_memory
+from ridgeline.serving.models import Model
+from ridgeline.serving.requests import RequestRecord, Slo, Summary, summarise
+from ridgeline.serving.traffic import Arrival, ClosedLoop, Traffic
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.cluster import Front, Replicas, serve
+from ridgeline.serving.twin.deployment import Deployment
+from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer, PrefillEngine
+from ridgeline.serving.twin.engine import resolve
+from ridgeline.serving.twin.gaps import RequestGaps
+from ridgeline.serving.twin.scheduler import Engine, Request
+from ridgeline.serving.twin.steptime import StepTime
+
+# Compiling one kernel shape's variants the first time (DeepGEMM); ten to twenty minutes for a 671B model.
+COMPILE_S_PER_SHAPE = 75.0
+USAGE_POINTS = 200
+
+
+class DoesNotFit(InputError):  # noqa: N818  a verdict, not a malfunction
+    """The engine would not start. `plan` says what is missing."""
+
+    def __init__(self, message: str, plan: MemoryPlan) -> None:
+        super().__init__(message)
+        self.plan = plan
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """`records` are those of a real benchmark; `kv_usage` is (seconds, share of the pool) of the fullest engine."""
+
+    records: tuple[RequestRecord, ...]
+    summary: Summary
+    memory: tuple[MemoryPlan, ...]
+    kv_usage: tuple[tuple[float, float], ...]
+    retractions: int
+    interval: dict[str, tuple[float, float]]
+    cpu_s: float
+    first_run_tax_s: float
+    calibrated: bool
+
+    @property
+    def verdict(self) -> str:
+        """fits, or the first memory risk of any role."""
+        return next((m.verdict for m in self.memory if not m.fits), self.memory[0].verdict)
+
+    @property
+    def last_ttft_s(self) -> float | None:
+        """First token of the request that waited longest, which bench_one_batch_server reports as TTFT."""
+        return max((t for r in self.records if (t := r.ttft_s) is not None), default=None)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            **self.summary.as_json(),
+            "interval": {k: list(v) for k, v in self.interval.items()},
+            "ttft_last_ms": None if self.last_ttft_s is None else self.last_ttft_s * 1000,
+            "verdict": self.verdict,
+            "memory": [m.as_json() for m in self.memory],
+            "kv_usage": [list(p) for p in self.kv_usage],
+            "retractions": self.retractions,
+            "first_run_tax_s": self.first_run_tax_s,
+            "calibrated": self.calibrated,
+            "origin": "modelled",
+            "cpu_s": self.cpu_s,
+        }
+
+
+def simulate(
+    deployment: Deployment,
+    traffic: Traffic,
+    calibration: Calibration | None = None,
+    slos: Sequence[Slo] = (),
+    *,
+    kv_tokens_per_rank: int | None = None,
+) -> SimulationResult:
+    """One run. The same arguments always give the same result.
+
+    `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log.
+    """
+    started_s = time.process_time()
+    calibration = calibration or Calibration()
+    arrivals = traffic.arrivals()
+    _check_context(arrivals, deployment.model)
+    front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
+    _check_pool(arrivals, engines)
+    requests = serve(front, arrivals, traffic.concurrency)
+    records = tuple(_record(r) for r in requests)
+    gaps = [g for e in engines for g in e.runs.gaps]
+    summary = summarise(records, slos, gaps_s=gaps)
+    return SimulationResult(
+        records=records,
+        summary=summary,
+        memory=plans,
+        kv_usage=_usage(engines),
+        retractions=sum(e.retractions for e in engines),
+        interval=_interval(summary, calibration),
+        cpu_s=time.process_time() - started_s,
+        first_run_tax_s=first_run_tax_s(deployment.model),
+        calibrated=calibration.points > 0,
+    )
+
+
+def build(
+    deployment: Deployment, calibration: Calibration, traffic: Traffic, kv_tokens_per_rank: int | None = None
+) -> tuple[Front, list[Engine], tuple[MemoryPlan, ...]]:
+    """The engines of a deployment behind their router, at time zero."""
+    lay = deployment.layout
+    used, has = lay.gpus, deployment.cluster.gpus
+    if used > has:
+        raise InputError(
+            f"layout {lay} takes {used} GPUs, {deployment.cluster} has {has}; "
+            f"use at least {-(-used // deployment.cluster.node.gpus)} nodes or a smaller layout"
+        )
+    if lay.prefill is None or lay.decode is None:
+        times, plan, pool = step_time(deployment, lay, "both", calibration, kv_tokens_per_rank)
+        engines = [Engine(f"engine{n}", times, pool) for n in range(lay.dp)]
+        watched = isinstance(traffic.pace, ClosedLoop) or deployment.routing != "round-robin"
+        return Replicas(engines, deployment.routing, watched=watched), engines, (plan,)
+    times_p, plan_p, pool_p = step_time(deployment, lay.prefill, "prefill", calibration, kv_tokens_per_rank)
+    times_d, plan_d, pool_d = step_time(deployment, lay.decode, "decode", calibration, kv_tokens_per_rank)
+    prefill = [PrefillEngine(f"prefill{n}", times_p, pool_p) for n in range(lay.prefill.dp)]
+    decode = [DecodeEngine(f"decode{n}", times_d, pool_d) for n in range(lay.decode.dp)]
+    fabric, gpus = deployment.cluster.fabric, deployment.cluster.node.gpus
+    transfer = KvTransfer.between(deployment.model, lay.prefill, fabric, gpus, deployment.settings.page_size)
+    front = Disaggregated(prefill, decode, transfer, deployment.routing)
+    return front, [*prefill, *decode], (plan_p, plan_d)
+
+
+def step_time(
+    deployment: Deployment,
+    layout: Layout,
+    role: str,
+    calibration: Calibration,
+    kv_tokens_per_rank: int | None = None,
+) -> tuple[StepTime, MemoryPlan, int]:
+    """Step times, memory and KV tokens of one engine. Raises DoesNotFit where it would not start."""
+    model, gpu = deployment.model, deployment.cluster.gpu
+    settings = deployment.role_settings(role)
+    plan = plan_memory(model, gpu, layout, settings, role)
+    if plan.verdict == STARTUP_OOM:
+        nearest = nearest_fits(model, deployment.cluster, layout, settings, plan)
+        remedy = f"nearest that fits: {'; '.join(nearest)}" if nearest else "use more GPUs for each copy (tp x pp)"
+        raise DoesNotFit(f"{deployment}: does not fit: {plan.reason}\n  {remedy}", plan)
+    pool = kv_tokens_per_rank or plan.kv_tokens_per_rank
+    applied = resolve(settings, model, gpu, layout, pool)
+    times = StepTime(model, deployment.cluster, layout, applied, calibration.factors)
+    return times, plan, pool * layout.attn_dp
+
+
+def first_run_tax_s(model: Model) -> float:
+    """Seconds of compiling that only the first run of a setting pays: one kernel family per FP8 matrix shape."""
+    shapes = {(m.rows, m.cols) for m in model.matrices if m.dtype == "fp8"}
+    return COMPILE_S_PER_SHAPE * len(shapes)
+
+
+def _record(request: Request) -> RequestRecord:
+    a = request.arrival
+    ok = not request.failure
+    return RequestRecord(
+        number=a.number,
+        scheduled_s=request.sent_s,
+        sent_s=request.sent_s,
+        first_token_s=request.first_s,
+        end_s=request.end_s,
+        input_tokens=a.input_tokens,
+        output_tokens=a.output_tokens if ok else 0,
+        status=request.failure or "ok",
+        gaps_s=RequestGaps(request.runs, request.stays, a.output_tokens) if ok else (),
+        cached_tokens=request.cached,
+        error="" if ok else "KVTransferError: no decode slot within 120 s, still in KVPoll.Bootstrapping",
+        worker=request.worker,
+    )
+
+
+def _usage(engines: Sequence[Engine]) -> tuple[tuple[float, float], ...]:
+    """The fullest engine's KV use over time, thinned out, its highest point kept."""
+    engine = max(engines, key=lambda e: max(u for _, u in e.usage) / e.pool_tokens)
+    points = engine.usage
+    every = max(1, len(points) // USAGE_POINTS)
+    kept = set(range(0, len(points), every)) | {len(points) - 1, max(range(len(points)), key=lambda n: points[n][1])}
+    return tuple((points[n][0], points[n][1] / engine.pool_tokens) for n in sorted(kept))
+
+
+def _interval(summary: Summary, calibration: Calibration) -> dict[str, tuple[float, float]]:
+    low, high = calibration.ratio_interval()
+    figures = {"total_tok_s": summary.total_tok_s, "output_tok_s": summary.output_tok_s}
+    bounds = {name: (value * low, value * high) for name, value in figures.items()}
+    bounds["duration_s"] = (summary.duration_s / high, summary.duration_s / low)
+    return bounds
+
+
+def _check_context(arrivals: Sequence[Arrival], model: Model) -> None:
+    longest = max(arrivals, key=lambda a: a.input_tokens + a.output_tokens)
+    tokens = longest.input_tokens + longest.output_tokens
+    if tokens > model.context_tokens:
+        raise InputError(
+            f"request {longest.number} needs {tokens:,} tokens, the context of {model.name} holds "
+            f"{model.context_tokens:,}; shorten it to {longest.input_tokens:,} + "
+            f"{max(0, model.context_tokens - longest.input_tokens):,} or choose a model with a longer context"
+        )
+
+
+def _check_pool(arrivals: Sequence[Arrival], engines: Sequence[Engine]) -> None:
+    longest = max(a.input_tokens + a.output_tokens for a in arrivals)
+    for engine in engines:
+        rank_pool = engine.pool_tokens // engine.times.layout.attn_dp
+        if longest > rank_pool:
+            raise InputError(
+                f"a request of {longest:,} tokens cannot run: the KV pool of one rank holds {rank_pool:,}; "
+                "raise the mem fraction, use more GPUs for each copy, or send requests of at most that length"
+            )
