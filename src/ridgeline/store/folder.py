@@ -121,17 +121,18 @@ class StudyFolder:
 def needed_files(study: Study) -> list[Path]:
     """Files beside the study file that it names: in workload options, build commands and build sources.
 
-    A name with a {knob} in it stands for every file that fits.
+    A name with a {knob} in it stands for every file that fits. An option that is just a folder's name means all of it.
     """
     found: dict[Path, None] = {}
     builds = study.builds
     for text in (*_texts(study.workload.options), *_texts(list(builds.make) if builds else [])):
         for word in _WORD.findall(_FIELD.sub("*", text)):
             found.update(dict.fromkeys(_named(study.folder, word)))
+        if _is_inside(text) and (study.folder / text).is_dir():
+            found.update(dict.fromkeys(_files_in(study.folder / text)))
     for pattern in builds.sources if builds else ():
         for path in _matches(study.folder, pattern):
-            files = sorted(path.rglob("*")) if path.is_dir() else [path]
-            found.update(dict.fromkeys(file for file in files if file.is_file()))
+            found.update(dict.fromkeys(_files_in(path)))
     return list(found)
 
 
@@ -146,9 +147,19 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(item)
 
 
+def _is_inside(name: str) -> bool:
+    """Whether a text can be a path below the study's folder."""
+    parts = Path(name).parts
+    return 0 < len(name) <= 255 and "\0" not in name and bool(parts) and ".." not in parts and parts[0] != "/"
+
+
+def _files_in(path: Path) -> list[Path]:
+    return [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
+
+
 def _named(folder: Path, word: str) -> list[Path]:
     """The files beside the study that a word of a command names: one, several by pattern, mostly none."""
-    if len(word) > 255 or ".." in Path(word).parts or Path(word).is_absolute():
+    if not _is_inside(word):
         return []
     if "*" in word and len(word.replace("*", "")) < 3:
         return []  # a bare {knob} is a value, not a file

@@ -81,17 +81,18 @@ def _sentence(detail: ErrorDetails) -> str:
         limit, word = _LIMITS[kind]
         return f"is {value}; it must be {word} {context[limit]:g}"
     if kind == "literal_error":
-        return f"is {value!r}; this ridgeline reads {context['expected']}"
+        return f"is {value!r}; this ridgeline reads version {context['expected']}"
     if kind == "string_pattern_mismatch":
         return f"{value!r} cannot be a folder's name; use letters, digits, dots, dashes and underscores"
     if kind == "string_too_short":
         return "is empty; write some text"
     if kind in _NEEDED:
-        return f"{_shown(value)} stands here; {_NEEDED[kind]} is needed"
+        return f"{shown(value)} stands here; {_NEEDED[kind]} is needed"
     return f"{detail['msg']}; correct this value"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as a study file's author would say it."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):

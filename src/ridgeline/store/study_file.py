@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from ridgeline.records.study import (
     Study,
     WorkloadChoice,
 )
-from ridgeline.store.form_problems import form_problems, suggestion
+from ridgeline.records.template import unknown_fields
+from ridgeline.store.form_problems import form_problems, nearest_first
 from ridgeline.store.schema import StudyForm
-from ridgeline.store.study_space import Reporter, build_space, checked_point, known_name_problem
+from ridgeline.store.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
 from ridgeline.store.yaml_tree import Where, YamlTree, parse_yaml, read_text
 
 COUNTS = ("nodes", "ranks_per_node", "cores", "gpus")
@@ -98,7 +99,9 @@ def _line_number(problem: str) -> tuple[int, str]:
 def _form(tree: YamlTree) -> StudyForm:
     content = tree.plain()
     if not isinstance(content, dict):
-        raise StudyError([*tree.problems, f"{tree.name}:1: not a mapping; a study starts with `version: 1`"])
+        raise StudyError(
+            [*tree.problems, f"{tree.name}:{tree.root.line}: not a mapping; a study starts with `version: 1`"]
+        )
     try:
         form = StudyForm.model_validate(content)
     except ValidationError as error:
@@ -125,9 +128,9 @@ class _Assembly:
         site = self.site(problems)
         if space is None or goal is None:
             return None
-        settings = set(space.names)
-        job = self.job(settings)
-        self.check_metrics(goal, guards, settings)
+        job = self.job(space.names)
+        if builds is not None:
+            self.check_build_fields(builds, space.names)
         baseline = checked_point(space, form.baseline, ("baseline",), self.report)
         presets = [checked_point(space, p, ("presets", i), self.report) for i, p in enumerate(form.presets)]
         if problems or baseline is None:
@@ -155,7 +158,7 @@ class _Assembly:
     def goal(self) -> Goal | None:
         form = self.form.goal
         if (form.maximize is None) == (form.minimize is None):
-            self.report(("goal",), "needs exactly one of maximize and minimize, such as {maximize: gflops}")
+            self.report(("goal",), "needs exactly one of maximize and minimize; write e.g. {maximize: gflops}")
             return None
         return Goal(form.maximize, "maximize") if form.maximize is not None else Goal(form.minimize or "", "minimize")
 
@@ -170,15 +173,6 @@ class _Assembly:
             return SearchStage()
         return SearchStage(form.sampler, dict(form.model_extra or {}), form.sentinel_every, form.seed)
 
-    def expression(self, where: Where, text: str | None) -> Expression | None:
-        if text is None:
-            return None
-        try:
-            return Expression.parse(text)
-        except ExpressionError as error:
-            self.report(where, str(error))
-            return None
-
     def guard(self, index: int, form: Any) -> Guard | None:
         where = ("guards", index)
         if not isinstance(form, str):
@@ -187,10 +181,7 @@ class _Assembly:
         try:
             guard = parse_guard(form)
         except ExpressionError as error:
-            hint = ""
-            if " contains " in form or " lacks " in form:
-                hint = '; for text write: stdout contains "pattern", with the quotes'
-            self.report(where, f"{error}{hint}")
+            self.report(where, f"{error}{_guard_remedy(form, str(error))}")
             return None
         if isinstance(guard, Closeness) and not (
             0 <= guard.abs_tol < float("inf") and 0 <= guard.rel_tol < float("inf")
@@ -199,24 +190,11 @@ class _Assembly:
             return None
         return guard
 
-    def check_metrics(self, goal: Goal, guards: tuple[Guard, ...], settings: set[str]) -> None:
-        """Names of metrics, as far as the study file itself defines them; other workloads bring their own list."""
-        metrics = (self.form.workload.model_extra or {}).get("metrics")
-        if not isinstance(metrics, dict) or not metrics:
-            return
-        if goal.metric not in metrics and goal.metric not in RUN_METRICS:
-            what = f"{goal.metric} is not among workload.metrics; {suggestion(goal.metric, [*metrics, *RUN_METRICS])}"
-            self.report(("goal", goal.direction), what)
-        for index, guard in enumerate(guards):
-            known = [*metrics, *RUN_METRICS, *sorted(settings)]
-            for name in sorted(guard.names - set(known)):
-                what = f"{name} is not a metric, knob or derived value; {suggestion(name, known)}"
-                self.report(("guards", index), what)
-
-    def job(self, settings: set[str]) -> JobLimits:
+    def job(self, settings: Collection[str]) -> JobLimits:
         form, counts = self.form.job, {}
         for name in COUNTS:
-            counts[name] = self.expression(("job", name), getattr(form, name))
+            text = getattr(form, name)
+            counts[name] = None if text is None else parsed(text, ("job", name), self.report)
             known_name_problem(counts[name], settings, ("job", name), self.report)
         return JobLimits(**counts, limit_s=form.limit, silence_limit_s=form.silence, retries=form.retries)
 
@@ -244,6 +222,14 @@ class _Assembly:
                 self.report(("builds", name), "is empty; name at least one")
         return Builds(tuple(form.make), tuple(form.keep), tuple(form.sources), dict(form.env), form.limit)
 
+    def check_build_fields(self, builds: Builds, settings: Collection[str]) -> None:
+        places: list[tuple[Where, str]] = [(("builds", "make", index), line) for index, line in enumerate(builds.make)]
+        places += [(("builds", "env", name), text) for name, text in builds.env.items()]
+        for where, text in places:
+            for name in unknown_fields(text, settings):
+                known = ", ".join(nearest_first(name, settings))
+                self.report(where, f"{{{name}}} is not a knob or a derived value; known: {known}")
+
     def site(self, problems: list[str]) -> Site:
         named = self.form.site if self.site_path is None else str(self.site_path.resolve())
         if named == "local":
@@ -261,5 +247,11 @@ class _Assembly:
             return LOCAL
 
 
-# measured by the campaign for every run, whatever the workload reads
-RUN_METRICS = ("wall_s",)
+def _guard_remedy(sentence: str, error: str) -> str:
+    if "; " in error:
+        return ""
+    if "regular expression" in error:
+        return "; correct the pattern"
+    if " contains " in sentence or " lacks " in sentence:
+        return '; for text write: stdout contains "pattern", with the quotes'
+    return "; write e.g. `error < 1e-6` or `energy within 1e-6 of baseline`"

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from ridgeline.records.expression import FUNCTIONS, Expression, ExpressionError, Value
 from ridgeline.records.space import Continuous, Discrete, Knob, Rule, Space
-from ridgeline.store.form_problems import nearest_first, suggestion
+from ridgeline.store.form_problems import nearest_first, shown, suggestion
 from ridgeline.store.schema import StudyForm
 from ridgeline.store.space_form import knob
-from ridgeline.store.yaml_tree import Where
+from ridgeline.store.yaml_tree import Where, dotted
 
 Reporter = Callable[[Where, str], None]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -90,7 +90,8 @@ def parsed(text: str, where: Where, report: Reporter) -> Expression | None:
     try:
         return Expression.parse(text)
     except ExpressionError as error:
-        report(where, str(error))
+        remedy = "" if "; " in str(error) else '; write it like: block > 2 and flag == "fast"'
+        report(where, f"{error}{remedy}")
         return None
 
 
@@ -157,9 +158,7 @@ def checked_point(space: Space, values: Mapping[str, Value], where: Where, repor
 
 def _take(point: dict[str, Value], knob: Knob, value: Value, where: Where, report: Reporter) -> None:
     if not knob.contains(value):
-        report(
-            where, f"{value!r} is not in the space ({_domain(knob, value)}); add it to space.{knob.name} or change it"
-        )
+        report(where, f"{shown(value)} is not in the space ({_domain(knob)}); add it to space.{knob.name} or change it")
     elif isinstance(knob, Continuous):
         point[knob.name] = float(value)  # type: ignore[arg-type]  # contains() has seen a number
     else:
@@ -168,11 +167,11 @@ def _take(point: dict[str, Value], knob: Knob, value: Value, where: Where, repor
         point[knob.name] = own
 
 
-def _domain(knob: Knob, value: Value) -> str:
+def _domain(knob: Knob) -> str:
     if isinstance(knob, Continuous):
         return f"{knob.low:g} to {knob.high:g}"
     if len(knob.values) <= 12:
-        return ", ".join(str(v) for v in knob.values)
+        return ", ".join(shown(v).strip("'") for v in knob.values)
     return f"{len(knob.values)} values from {knob.values[0]} to {knob.values[-1]}"
 
 
@@ -182,7 +181,7 @@ def _check_presence(
     try:
         missing, existing = space.missing(point), space.restrict(point)
     except ExpressionError as error:
-        report(where, f"whether a knob exists here cannot be told: {error}")
+        report(where, f"whether a knob exists here cannot be told: {error}; change one of the two")
         return
     if missing:
         report(where, f"has no value for {', '.join(missing)}; name every knob that exists there")
@@ -198,13 +197,13 @@ def _check_rules(space: Space, point: Mapping[str, Value], where: Where, report:
     try:
         settings = space.settings(point)
     except ExpressionError as error:
-        report(where, f"a derived value cannot be computed here: {error}")
+        report(where, f"a derived value cannot be computed here: {error}; change one of the two")
         return
     for index, rule in enumerate(space.rules):
         try:
             refused = rule.refuse.holds(settings)
         except ExpressionError as error:
-            report(("rules", index), f"cannot be evaluated at the {where[0]}: {error}")
+            report(("rules", index), f"has no answer at the {dotted(where)}: {error}; change one of the two")
             continue
         if refused:
             what = f"is refused by rules[{index}] ({rule.refuse.text}): {rule.because}; change one of the two"

@@ -76,7 +76,7 @@ class YamlTree:
 
     def line_of(self, where: Where) -> int:
         """The line of the key or list item at `where`, or of the deepest one on the way that exists."""
-        node, line = self.root, 1
+        node, line = self.root, self.root.line
         for step in where:
             if step not in node.children:
                 break
