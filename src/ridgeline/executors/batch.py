@@ -76,12 +76,11 @@ class BatchExecutor:
 
     def submit(self, job: Job) -> str:
         files = Folder(job.folder)
+        if files.has(TICKET_FILE):
+            raise SiteError(f"{job.folder}: a job was already run here; give every run a folder of its own")
         # handed over without a ticket: an earlier attempt got no answer, or its controller died
-        doubtful = files.has(SUBMISSION_FILE) and not files.has(TICKET_FILE)
-        if doubtful and (ticket := self.find(job)) is not None:
+        if files.has(SUBMISSION_FILE) and (ticket := self.find(job)) is not None:
             return ticket
-        files.clear(EXIT_FILE, TICKET_FILE, REFUSED_FILE, batch_script.STARTED_FILE, batch_script.STOPPED_FILE)
-        files.clear("stdout", "stderr", batch_script.BATCH_OUTPUT)
         script.write(job, self.site, self.script(job))
         batch_script.stage_user_script(job, self.site)
         name = self.dialect.job_name(job.name, secrets.token_hex(4))
@@ -167,7 +166,7 @@ class BatchExecutor:
         # killed by a signal: the batch system knows why. Output to be copied back: it knows when
         if record is None or self.dialect.copies_output_back or ticket in self._cancelled:
             return None
-        if record.signal is not None and batch_script.stopped_cause(watch.folder.path) is None:
+        if record.signal is not None and batch_script.stopped(watch.folder.path) is None:
             return None
         return conclude(watch.folder, self.dialect, None)
 

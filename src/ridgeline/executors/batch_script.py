@@ -65,10 +65,11 @@ def stage_user_script(job: Job, site: Site) -> None:
         copy.chmod(0o755)
 
 
-def stopped_cause(folder: Path) -> Cause | None:
-    """Which limit made run.sh end the command, if any did."""
+def stopped(folder: Path) -> tuple[Cause, str] | None:
+    """Which limit made run.sh end the command, if any did, and the sentence about it."""
     try:
-        return Cause((folder / STOPPED_FILE).read_text().strip())
+        cause, _, reason = (folder / STOPPED_FILE).read_text().strip().partition(": ")
+        return Cause(cause), reason
     except (OSError, ValueError):
         return None
 
@@ -141,7 +142,8 @@ def _watched(command: str, job: Job) -> str:
     # timeout leaves with 124, or dies by the KILL it had to send; a program could do both by itself, but not so late
     end = (
         f"case $code in 124|137) [ -e {STOPPED_FILE} ] || [ $(($(date +%s) - began)) -lt {int(job.limit_s)} ] "
-        f"|| echo {Cause.TIME_LIMIT} > {STOPPED_FILE} ;; esac\nexit $code"
+        f"|| echo '{Cause.TIME_LIMIT}: ran longer than its limit of {job.limit_s:g} s' > {STOPPED_FILE} ;; esac\n"
+        "exit $code"
     )
     if job.silence_limit_s is None:
         return f"{start}{line}\ncode=$?\n{end}"
@@ -153,10 +155,12 @@ def _silence_watch(limit_s: float) -> str:
     return (
         "command=$!\n"
         # the clock starts with the command, not with files a former run left
-        "touch stdout stderr\n"
+        f"touch {STARTED_FILE}\n"
         f"( while sleep {step_s:g}; do\n"
-        f'    if [ -z "$(find stdout stderr -mmin -{limit_s / 60:.6f} 2>/dev/null)" ]; then\n'
-        f"      echo {Cause.SILENCE} > {STOPPED_FILE}; kill $command; sleep {KILL_AFTER_S}; kill -9 $command; exit\n"
+        # any file that changes is a sign of life
+        f'    if [ -z "$(find . -type f -mmin -{limit_s / 60:.6f} -print -quit 2>/dev/null)" ]; then\n'
+        f"      echo '{Cause.SILENCE}: wrote nothing for {limit_s:g} s' > {STOPPED_FILE}\n"
+        f"      kill $command; sleep {KILL_AFTER_S}; kill -9 $command; exit\n"
         "    fi\n"
         "  done ) > /dev/null 2>&1 &\n"
         "watcher=$!\n"

@@ -79,24 +79,24 @@ def conclude(folder: Folder, dialect: Dialect, seen: Sighting | None) -> Ending:
     """The ending. Without a sighting the exit file must be there: it alone decides."""
     record = script.exit_record(folder.path)
     footer = _footer(folder)
-    stopped = batch_script.stopped_cause(folder.path)
+    stopped = batch_script.stopped(folder.path)
     ending = seen.ending if seen is not None and seen.ending is not None else Ending(Cause.EXITED)
     if record is not None:
         ending = replace(
             ending,
             started_s=record.started_s or ending.started_s,
             ended_s=record.ended_s or ending.ended_s,
-            usage={**({"cpu_s": record.cpu_s} if record.cpu_s is not None else {}), **ending.usage},
+            # the shell's own account knows one node only; PBS's knows all, in whole seconds
+            usage={**({"cpu_s": record.cpu_s} if record.cpu_s else {}), **{k: v for k, v in ending.usage.items() if v}},
         )
-        if ending.cause is Cause.EXITED:
-            ending = replace(ending, exit_code=record.exit_code, signal=record.signal)
+        ending = replace(ending, exit_code=record.exit_code, signal=record.signal)
     elif ending.cause is Cause.EXITED and not ending.signal:
         ending = _without_exit_file(folder, dialect, ending)
     if stopped is not None and ending.cause in (Cause.EXITED, Cause.LOST):
-        ending = replace(ending, cause=stopped, exit_code=None, signal=None, reason="")
+        ending = replace(ending, cause=stopped[0], reason=stopped[1])
     if ending.cause is Cause.EXITED and footer is not None and footer.killed:
         cause = Cause.TIME_LIMIT if "walltime" in footer.killed else Cause.MEMORY_LIMIT
-        ending = replace(ending, cause=cause, exit_code=None, signal=None, reason=f"PBS: {footer.killed}")
+        ending = replace(ending, cause=cause, reason=f"PBS: {footer.killed}")
     return replace(ending, nodes=ending.nodes or _nodes(folder, dialect), usage={**ending.usage, **_used(footer)})
 
 

@@ -1,0 +1,277 @@
+"""PBS (OpenPBS, PBS Pro): what we say to it and how its answers read. Formats captured from a real server."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ridgeline.executors.batch import BatchExecutor
+from ridgeline.executors.batch_script import core_count, walltime_minutes
+from ridgeline.executors.dialect import Answer, Blame, Phase, Refusal, Sighting
+from ridgeline.executors.refusals import Rule, judge
+from ridgeline.readers.batch_footer import clock_s, size_bytes
+from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.site import Site
+
+
+def pbs(site: Site) -> BatchExecutor:
+    return BatchExecutor(site, Pbs())
+
+
+_REFUSALS = (
+    Rule(
+        r"Communication failure|End of File|Premature end of message|was ended after \d+ s|PBS_BATCH_RPT",
+        Blame.UNSURE,
+        "{said}; the PBS server is overloaded or restarting",
+    ),
+    Rule(
+        r"cannot connect to server|Connection refused|No default server|Server shutting down|server is in.*recovery",
+        Blame.WEATHER,
+        "{said}; the PBS server is down: the operator of the cluster restarts it",
+    ),
+    Rule(
+        r"would exceed .* limit|Maximum number of jobs|limit on jobs|exceeds? (server|queue) limit|too many jobs",
+        Blame.WEATHER,
+        "{said}; too many jobs are queued: lower jobs_at_once in the site file, or wait",
+    ),
+    Rule(
+        r"Unknown queue|Queue is not enabled|queue .*(not enabled|does not exist)|Route only",
+        Blame.SITE_FILE,
+        "{said}; set `queue` in the site file to one that `qstat -Q` lists (now {queue})",
+    ),
+    Rule(
+        r"[Pp]roject|[Aa]ccount|[Uu]nauthorized|not (a member|allowed|authorized)|insufficient (SU|budget|allocation)",
+        Blame.SITE_FILE,
+        "{said}; set `account` in the site file to a project you belong to (now {account}), or ask its lead for access",
+    ),
+    Rule(
+        r"exceeds queue and/or server resource limits|violates queue and/or server resource limits|"
+        r"Illegal attribute or resource value|Unknown resource|[Ii]nvalid resource|more than the maximum",
+        Blame.REQUEST,
+        "{said}; ask for less, or correct nodes, cores_per_node and gpus_per_node in the site file",
+    ),
+)
+
+_NOT_ENDED = {"Q": Phase.WAITING, "H": Phase.WAITING, "W": Phase.WAITING, "T": Phase.WAITING, "S": Phase.WAITING}
+_NOT_ENDED |= {"M": Phase.WAITING, "U": Phase.WAITING, "R": Phase.RUNNING, "E": Phase.RUNNING, "B": Phase.RUNNING}
+_ENDED = ("F", "X", "C")
+
+_HOPELESS = re.compile(r"Can Never Run", re.IGNORECASE)
+_STUCK = re.compile(
+    r"(vnode|host|node)s? .*(offline|down|unavailable)|job held, too many failed attempts", re.IGNORECASE
+)
+_EXCEEDED = re.compile(r"exceeded resource (\w+)|exceeded limit|walltime \d+ exceeded", re.IGNORECASE)
+_TERMINATED = re.compile(r"terminated by|deleted by|delete[d]? (job )?request", re.IGNORECASE)
+# Negative exit codes are PBS's own, not the program's
+_OWN_CODES = {
+    -29: (Cause.TIME_LIMIT, "over its walltime"),
+    -28: (Cause.MEMORY_LIMIT, "over its vmem"),
+    -27: (Cause.MEMORY_LIMIT, "over its mem"),
+    -26: (Cause.TIME_LIMIT, "over its cput"),
+    -25: (Cause.TIME_LIMIT, "over its ncpus"),
+    -24: (Cause.NODE_FAILED, "PBS could not start it on a node again"),
+}
+_DELETED_SUBSTATE = "91"
+_NAME_LENGTH = 15  # of PBS before 2020, and of sites that still check it
+
+
+class Pbs:
+    name = "pbs"
+    programs: Sequence[str] = ("qsub", "qstat", "qdel", "qselect")
+    job_variable = "PBS_JOBID"
+    nodes_text = 'sort -u "$PBS_NODEFILE"'
+    directive = "#PBS"
+    copies_output_back = True
+
+    def directives(self, job: Job, site: Site) -> list[str]:
+        minutes = walltime_minutes(job, site)
+        options = [
+            f"-N {self.job_name(job.name, '')}",
+            "-j oe",
+            f"-o {job.folder.absolute() / 'batch.out'}",
+            # a job that PBS starts again by itself would be measured as if it had run once
+            "-r n",
+            f"-l walltime={minutes // 60:02d}:{minutes % 60:02d}:00",
+            *(f"-l {request}" for request in _requests(job, site)),
+        ]
+        if site.queue:
+            options.append(f"-q {site.queue}")
+        if site.account:
+            # Gadi and ASPIRE2A+ count by project (-P); elsewhere it is -A
+            options.append(f"{site.options.get('account_option', '-P')} {site.account}")
+        return [f"{self.directive} {option}" for option in options]
+
+    def job_name(self, name: str, tag: str) -> str:
+        plain = re.sub(r"[^A-Za-z0-9_.+-]", "_", name) or "ridgeline"
+        if not plain[0].isalpha():
+            plain = f"r{plain}"
+        return f"{plain[: _NAME_LENGTH - len(tag) - 1]}-{tag}" if tag else plain[:_NAME_LENGTH]
+
+    def submit_command(self, script: Path, name: str) -> list[str]:
+        return ["qsub", "-N", name, str(script)]
+
+    def job_id(self, answer: Answer) -> str | None:
+        match = re.search(r"^(\d+(\[\])?\.\S+|\d+)$", answer.stdout, re.MULTILINE)
+        return match[1] if match else None
+
+    def refusal(self, answer: Answer, site: Site) -> Refusal:
+        return judge(_REFUSALS, "qsub", answer, site)
+
+    def poll_command(self, job_ids: Collection[str]) -> list[str]:
+        # -x: jobs that have ended too; without it qstat says 35 and forgets them
+        return ["qstat", "-x", "-f", "-F", "json", *job_ids]
+
+    def read_poll(self, answer: Answer) -> Mapping[str, Sighting] | None:
+        jobs = read_jobs(answer.stdout)
+        # 153: some of the ids are unknown, 35: finished and no history is kept; the other jobs are printed all the same
+        if not jobs and answer.code not in (0, 35, 153):
+            return None
+        return {job_id: _seen(job_id, job) for job_id, job in jobs.items()}
+
+    def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
+        # servers before PBS 18 do not know -F json, and print nothing with it
+        return [["qstat", "-x", "-f", *job_ids]]
+
+    def read_history(self, answer: Answer) -> Mapping[str, Sighting]:
+        return self.read_poll(answer) or {}
+
+    def find_commands(self, name: str) -> list[list[str]]:
+        return [["qselect", "-x", "-N", name]]
+
+    def read_found(self, answer: Answer, name: str) -> list[str] | None:
+        return None if answer.code != 0 else answer.stdout.split()
+
+    def cancel_command(self, job_id: str) -> list[str]:
+        return ["qdel", job_id]
+
+    def node_names(self, text: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(text.split()))
+
+
+def _requests(job: Job, site: Site) -> list[str]:
+    needs, cores = job.resources, core_count(job, site) or job.resources.ranks_per_node
+    memory_mb = None if needs.memory_bytes is None else math.ceil(needs.memory_bytes / 2**20)
+    if site.options.get("request") == "plain":
+        # Gadi: totals over all nodes; the server makes chunks of whole nodes out of them
+        sizes = {"ncpus": cores, "ngpus": needs.gpus or None, "mem": memory_mb}
+        return [f"{name}={size * needs.nodes}{'mb' * (name == 'mem')}" for name, size in sizes.items() if size]
+    chunk = f"ncpus={cores}:mpiprocs={needs.ranks_per_node}"
+    chunk += f":ngpus={needs.gpus}" if needs.gpus else ""
+    chunk += f":mem={memory_mb}mb" if memory_mb is not None else ""
+    hosts = _hosts(job, site)
+    if hosts:
+        return ["select=" + "+".join(f"1:{chunk}:host={host}" for host in hosts)]
+    return [f"select={needs.nodes}:{chunk}"]
+
+
+def _hosts(job: Job, site: Site) -> tuple[str, ...]:
+    """Nodes to name. PBS cannot be told which to avoid: the others are named, where the site file lists them all."""
+    if job.on_nodes:
+        return job.on_nodes
+    listed = site.options.get("hosts")
+    if job.avoid_nodes and isinstance(listed, Sequence) and not isinstance(listed, str):
+        return tuple(str(host) for host in listed if host not in job.avoid_nodes)[: job.resources.nodes]
+    return ()
+
+
+def read_jobs(text: str) -> dict[str, dict[str, object]]:
+    """Job id -> attributes, from `qstat -f` in JSON or in its own format."""
+    start = text.find("{")
+    if start >= 0:
+        try:
+            # strict=False: environment variables of jobs come with raw tabs and newlines in them
+            jobs = json.loads(text[start:], strict=False).get("Jobs", {})
+        except json.JSONDecodeError:
+            return dict(_salvaged(text))
+        return {job_id: job for job_id, job in jobs.items() if isinstance(job, dict)}
+    return dict(_own_format(text))
+
+
+_ATTRIBUTE = re.compile(
+    r'"(job_state|substate|comment|Exit_status|Job_Name|exec_host|stime|obittime)":\s*("[^"]*"|-?\d+)'
+)
+
+
+def _salvaged(text: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """Servers print environment values with unescaped quotes, which is no JSON; what we need stands beside them."""
+    for block in re.split(r'(?="\d+(?:\[\])?\.[\w.-]+":\s*\{)', text)[1:]:
+        job_id = block[1 : block.index('"', 1)]
+        yield job_id, {name: value.strip('"') for name, value in _ATTRIBUTE.findall(block)}
+
+
+def _own_format(text: str) -> Iterator[tuple[str, dict[str, object]]]:
+    for block in re.split(r"^Job Id: ", text, flags=re.MULTILINE)[1:]:
+        # long values go on in lines that begin with a tab
+        lines = re.sub(r"\n\t", "", block).splitlines()
+        job: dict[str, object] = {}
+        used: dict[str, object] = {}
+        for line in lines[1:]:
+            name, separator, value = line.strip().partition(" = ")
+            if separator and name.startswith("resources_used."):
+                used[name.removeprefix("resources_used.")] = value
+            elif separator:
+                job[name] = value
+        yield lines[0].strip(), {**job, "resources_used": used}
+
+
+def _seen(job_id: str, job: Mapping[str, object]) -> Sighting:
+    state, comment = str(job.get("job_state", "")), str(job.get("comment", ""))
+    name = str(job.get("Job_Name", ""))
+    if state in _ENDED:
+        return Sighting(job_id, Phase.ENDED, name, comment, _ending(job, comment))
+    phase = _NOT_ENDED.get(state, Phase.WAITING)
+    if phase is Phase.WAITING and _HOPELESS.search(comment):
+        phase = Phase.HOPELESS
+    elif phase is Phase.WAITING and _STUCK.search(comment):
+        phase = Phase.STUCK
+    return Sighting(job_id, phase, name, comment)
+
+
+def _ending(job: Mapping[str, object], comment: str) -> Ending:
+    code = _whole(job.get("Exit_status"))
+    cause, reason = _cause(str(job.get("substate", "")), code, comment)
+    exited = cause is Cause.EXITED
+    # PBS reports death by signal n as 256 + n, the shell as 128 + n
+    number = code - 256 if exited and code is not None and 256 < code < 256 + 65 else None
+    return Ending(
+        cause=cause,
+        exit_code=(128 + number if number else code) if exited else None,
+        signal=number,
+        reason=reason,
+        nodes=tuple(dict.fromkeys(re.findall(r"([\w.-]+)/\d", str(job.get("exec_host", ""))))),
+        usage=_usage(job.get("resources_used")),
+    )
+
+
+def _cause(substate: str, code: int | None, comment: str) -> tuple[Cause, str]:
+    if substate == _DELETED_SUBSTATE or _TERMINATED.search(comment):
+        # never by the exit code: one server says 0, another 271, a third 265
+        return Cause.CANCELLED, f"PBS says: {comment}"
+    if exceeded := _EXCEEDED.search(comment):
+        memory = (exceeded[1] or "") in ("mem", "vmem", "pmem", "pvmem")
+        return (Cause.MEMORY_LIMIT if memory else Cause.TIME_LIMIT), f"PBS says: {comment}"
+    if code is None:
+        return Cause.LOST, f"PBS says it finished, without an exit status: {comment}"
+    if code < 0:
+        cause, what = _OWN_CODES.get(code, (Cause.NODE_FAILED, "PBS could not start or finish it"))
+        return cause, f"PBS exit status {code} ({what}): {comment}"
+    return Cause.EXITED, ""
+
+
+def _usage(used: object) -> dict[str, float]:
+    if not isinstance(used, Mapping):
+        return {}
+    values = {
+        "cpu_s": clock_s(str(used.get("cput", ""))),
+        "wall_s": clock_s(str(used.get("walltime", ""))),
+        "max_rss_bytes": size_bytes(str(used.get("mem", ""))),
+    }
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def _whole(value: object) -> int | None:
+    text = str(value)
+    return int(text) if re.fullmatch(r"-?\d+", text) else None

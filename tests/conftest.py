@@ -1,0 +1,37 @@
+"""Fixtures that more than one room's tests need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import slurm_cluster
+
+
+@pytest.fixture(scope="session")
+def _cluster() -> Iterator[slurm_cluster.SlurmCluster]:
+    if reason := slurm_cluster.missing():
+        pytest.skip(reason)
+    with slurm_cluster.slurm_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(_cluster: slurm_cluster.SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> slurm_cluster.SlurmCluster:
+    """A real Slurm of four nodes with two cores each, shared by the whole session."""
+    for name, value in _cluster.env.items():
+        monkeypatch.setenv(name, value)
+    return _cluster
+
+
+@pytest.fixture
+def pbs_standin(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """qsub, qstat, qdel and qselect that follow a real server's formats; the path of their state."""
+    state = tmp_path_factory.mktemp("pbs")
+    commands = Path(__file__).parent / "pbs_standin"
+    monkeypatch.setenv("PBS_STANDIN", str(state))
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+    return state

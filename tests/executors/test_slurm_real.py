@@ -1,0 +1,319 @@
+"""Jobs on a real Slurm: how each way to end is told apart, and what the executor survives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ridgeline.errors import SiteError
+from ridgeline.executors.batch import BatchExecutor
+from ridgeline.executors.slurm import slurm as slurm_executor
+from ridgeline.records.run import Cause, Ending, Job, Resources
+from ridgeline.records.site import Site
+from tests.slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.slurm
+
+
+def executor(**options: object) -> BatchExecutor:
+    given = {"name": "here", "batch": "slurm", "queue": "debug", "poll_s": 0.3, "jobs_at_once": 8, **options}
+    return slurm_executor(Site(**given))  # type: ignore[arg-type]
+
+
+def job(folder: Path, name: str, command: str, **options: object) -> Job:
+    path = folder / name
+    path.mkdir(exist_ok=True)
+    return Job(name, path, command, **{"limit_s": 60.0, **options})  # type: ignore[arg-type]
+
+
+def until_ended(runner: BatchExecutor, *tickets: str, limit_s: float = 40) -> list[Ending]:
+    endings: dict[str, Ending] = {}
+    give_up = time.monotonic() + limit_s
+    while len(endings) < len(tickets):
+        assert time.monotonic() < give_up, f"still open: {set(tickets) - set(endings)}, {runner.waiting}"
+        endings |= runner.poll([ticket for ticket in tickets if ticket not in endings])
+        runner.wait(1)
+    return [endings[ticket] for ticket in tickets]
+
+
+def until_running(folder: Path) -> None:
+    give_up = time.monotonic() + 20
+    while not (folder / "started").exists():
+        assert time.monotonic() < give_up, "the job did not start"
+        time.sleep(0.05)
+
+
+def test_every_way_to_end_is_told_apart(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    jobs = {
+        "ok": job(tmp_path, "ok", "echo result; echo noise >&2", env={"KNOB": "it's 1"}),
+        "fails": job(tmp_path, "fails", "exit 7"),
+        "killed": job(tmp_path, "killed", "kill -9 $$"),
+        "limit": job(tmp_path, "limit", "sleep 60", limit_s=1.0),
+        "silent": job(tmp_path, "silent", "echo one; sleep 60", silence_limit_s=1.0),
+        "nodes": job(tmp_path, "nodes", "srun hostname", resources=Resources(nodes=2, ranks_per_node=2)),
+    }
+    endings = dict(zip(jobs, until_ended(runner, *[runner.submit(j) for j in jobs.values()]), strict=True))
+    assert (endings["ok"].cause, endings["ok"].exit_code) == (Cause.EXITED, 0)
+    assert (tmp_path / "ok/stdout").read_text() == "result\n"
+    assert (tmp_path / "ok/stderr").read_text() == "noise\n"
+    assert 0 < endings["ok"].started_s <= endings["ok"].ended_s
+    assert len(endings["ok"].nodes) == 1
+    assert (endings["fails"].cause, endings["fails"].exit_code) == (Cause.EXITED, 7)
+    assert (endings["killed"].cause, endings["killed"].signal) == (Cause.EXITED, 9)
+    assert endings["limit"].cause is Cause.TIME_LIMIT
+    assert endings["silent"].cause is Cause.SILENCE
+    assert len(endings["nodes"].nodes) == 2
+    assert (tmp_path / "nodes/stdout").read_text().count("\n") == 4
+
+
+def test_the_batch_script_itself_killed_is_a_signal_and_not_a_success(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor(setup=("export SCRIPT=$$",))
+    # the command ends its own run.sh, so that no exit file can be written
+    ended = until_ended(runner, runner.submit(job(tmp_path, "j", "kill -9 $SCRIPT; sleep 300")))
+    assert not (tmp_path / "j/exit").exists()
+    assert ended[0].cause is Cause.EXITED
+    assert ended[0].signal == 9
+
+
+def test_cancel_ends_the_job_and_is_reported(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    ticket = runner.submit(job(tmp_path, "j", "sleep 300 & sleep 300"))
+    until_running(tmp_path / "j")
+    runner.cancel(ticket)
+    (ending,) = until_ended(runner, ticket)
+    assert ending.cause is Cause.CANCELLED
+    assert not slurm.run(
+        "squeue", "-h", "-t", "running,completing", "-j", ticket.split()[0], check=False
+    ).stdout.strip()
+
+
+def test_a_job_cancelled_by_somebody_else_is_not_a_failure_of_the_setting(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    ticket = runner.submit(job(tmp_path, "j", "sleep 300"))
+    until_running(tmp_path / "j")
+    slurm.run("scancel", ticket.split()[0])
+    assert until_ended(runner, ticket)[0].cause is Cause.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("site", "asked"),
+    [
+        ({}, {"resources": Resources(nodes=9)}),
+        ({}, {"resources": Resources(ranks_per_node=3)}),
+        ({}, {"resources": Resources(memory_bytes=10**15)}),
+        ({}, {"resources": Resources(gpus=1)}),
+        ({"queue": "short"}, {"limit_s": 3600.0}),
+        ({"queue": "members", "account": "strangers"}, {}),
+    ],
+    ids=["nodes", "cores", "memory", "gpus", "walltime", "account"],
+)
+def test_what_can_never_start_is_reported_with_slurms_reason_and_leaves_the_queue(
+    slurm: SlurmCluster, tmp_path: Path, site: dict[str, object], asked: dict[str, object]
+) -> None:
+    runner = executor(**site)
+    ticket = runner.submit(job(tmp_path, "j", "true", **asked))
+    (ending,) = until_ended(runner, ticket)
+    assert ending.cause is Cause.NEVER_STARTS
+    assert ending.reason
+    assert "j-" not in slurm.run("squeue", "-h", "-t", "pending", "-o", "%j").stdout
+
+
+def test_an_unknown_partition_stops_the_campaign_and_names_the_remedy(slurm: SlurmCluster, tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match="sinfo") as refused:
+        executor(queue="nosuch").submit(job(tmp_path, "j", "true"))
+    assert not refused.value.transient
+    assert "nosuch" in str(refused.value)
+
+
+def test_munge_down_is_transient_and_the_same_folder_can_be_submitted_later(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    runner = executor()
+    asked = job(tmp_path, "j", "true")
+    slurm.stop_munge()
+    try:
+        with pytest.raises(SiteError, match="munged") as refused:
+            runner.submit(asked)
+        assert refused.value.transient
+        assert runner.find(asked) is None
+    finally:
+        slurm.start_munge()
+    assert until_ended(runner, runner.submit(asked))[0].exit_code == 0
+
+
+def test_a_restart_of_slurmctld_in_mid_run_loses_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    tickets = [runner.submit(job(tmp_path, f"j{n}", "sleep 4; echo done")) for n in range(3)]
+    until_running(tmp_path / "j0")
+    slurm.stop_controller()
+    try:
+        assert runner.poll(tickets) == {}
+        with pytest.raises(SiteError, match="slurmctld is down") as refused:
+            runner.submit(job(tmp_path, "late", "true"))
+        assert refused.value.transient
+    finally:
+        slurm.start_controller()
+    assert [e.exit_code for e in until_ended(runner, *tickets)] == [0, 0, 0]
+
+
+def test_a_long_outage_is_an_error_that_says_the_jobs_go_on(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor(options={"outage_s": 0.0})
+    ticket = runner.submit(job(tmp_path, "j", "sleep 2"))
+    slurm.stop_munge()
+    try:
+        with pytest.raises(SiteError, match="resume") as away:
+            runner.poll([ticket])
+        assert away.value.transient
+    finally:
+        slurm.start_munge()
+    assert until_ended(runner, ticket)[0].exit_code == 0
+
+
+def test_a_job_pinned_to_a_drained_node_is_given_up_with_the_operators_task(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    runner = executor(options={"stuck_after_s": 1.0})
+    slurm.run("scontrol", "update", "nodename=n4", "state=drain", "reason=fan")
+    try:
+        pinned = runner.submit(job(tmp_path, "pinned", "true", on_nodes=("n4",)))
+        free = runner.submit(job(tmp_path, "free", "true", avoid_nodes=("n1", "n2")))
+        stuck, ran = until_ended(runner, pinned, free)
+    finally:
+        slurm.run("scontrol", "update", "nodename=n4", "state=resume")
+    assert stuck.cause is Cause.NODE_FAILED
+    assert "n4" in stuck.reason
+    assert "operator" in stuck.reason
+    assert (ran.exit_code, ran.nodes) == (0, ("n3",))
+    slurm.await_idle()
+
+
+def test_a_node_that_dies_under_a_job_is_a_node_fault(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    ticket = runner.submit(job(tmp_path, "j", "sleep 300", on_nodes=("n3",)))
+    until_running(tmp_path / "j")
+    slurm.run("scontrol", "update", "nodename=n3", "state=down", "reason=fire")
+    try:
+        (ending,) = until_ended(runner, ticket)
+    finally:
+        slurm.run("scontrol", "update", "nodename=n3", "state=resume", check=False)  # it may be back by itself
+        slurm.await_idle()
+    assert (ending.cause, ending.nodes) == (Cause.NODE_FAILED, ("n3",))
+
+
+CONTROLLER = """
+import sys, time
+from pathlib import Path
+from ridgeline.executors.slurm import slurm
+from ridgeline.records.run import Job
+from ridgeline.records.site import Site
+runner = slurm(Site(batch="slurm", queue="debug", poll_s=0.3))
+folder = Path(sys.argv[1])
+print(runner.submit(Job(folder.name, folder, "sleep 2; echo done", limit_s=60.0)), flush=True)
+time.sleep(60)
+"""
+
+
+def test_another_controller_finds_the_jobs_of_a_killed_one_and_submits_nothing_twice(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    asked = job(tmp_path, "j", "sleep 2; echo done")
+    controller = subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, str(asked.folder)], stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+    assert controller.stdout is not None
+    ticket = controller.stdout.readline().strip()
+    controller.send_signal(signal.SIGKILL)
+    controller.communicate()
+    runner = executor()
+    assert runner.find(asked) == ticket
+    # killed between sbatch and writing the ticket down: the unique name is in the queue
+    (asked.folder / "ticket").unlink()
+    (asked.folder / "started").unlink(missing_ok=True)
+    assert runner.find(asked) == ticket
+    (asked.folder / "ticket").unlink()
+    assert runner.submit(asked) == ticket
+    assert until_ended(runner, ticket)[0].exit_code == 0
+
+
+def test_one_question_an_interval_for_all_jobs(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor(poll_s=0.5)
+    tickets = [runner.submit(job(tmp_path, f"j{n}", "sleep 1")) for n in range(12)]
+    began = time.monotonic()
+    until_ended(runner, *tickets)
+    assert runner.questions <= (time.monotonic() - began) / 0.5 + 2
+
+
+def test_sbatch_run_sh_by_hand_repeats_the_run(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    asked = job(tmp_path, "j", "echo $((6 * 7)); exit 3")
+    until_ended(runner, runner.submit(asked))
+    (asked.folder / "stdout").unlink()
+    done = slurm.run("sbatch", "--wait", str(asked.folder / "run.sh"), check=False)
+    assert done.returncode == 3
+    assert (asked.folder / "stdout").read_text() == "42\n"
+
+
+def test_a_job_slurm_has_forgotten_is_found_in_the_completion_log(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor(setup=("export SCRIPT=$$",))
+    ticket = runner.submit(job(tmp_path, "j", "kill -9 $SCRIPT"))
+    until_ended(runner, ticket)
+    found = runner._elsewhere({ticket: runner._watch(ticket)})
+    (seen,) = found.values()
+    assert seen.ending is not None
+    assert (seen.ending.cause, seen.ending.signal) == (Cause.EXITED, 9)
+
+
+def test_a_job_found_nowhere_is_lost_and_never_completed(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor(options={"lost_after_s": 0.5})
+    (tmp_path / "gone").mkdir()
+    (ending,) = until_ended(runner, f"999999 {tmp_path / 'gone'}")
+    assert ending.cause is Cause.LOST
+    assert "999999" in ending.reason
+
+
+def test_a_full_disk_or_a_module_that_does_not_load_is_not_blamed_on_the_setting(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    runner = executor(scratch="/proc/no-room-here")
+    (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "true")))
+    assert ending.cause is Cause.NODE_FAILED
+    assert "scratch" in ending.reason
+    runner = executor(modules=("nwchem/7.2",))
+    (ending,) = until_ended(runner, runner.submit(job(tmp_path, "k", "true")))
+    assert ending.cause is Cause.NODE_FAILED
+    assert "module" in ending.reason
+
+
+def test_each_job_has_scratch_of_its_own_that_goes_away_with_it(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor(scratch=str(tmp_path / "scratch"))
+    until_ended(runner, runner.submit(job(tmp_path, "j", 'touch "$RIDGELINE_SCRATCH/f"; ls "$RIDGELINE_SCRATCH"')))
+    assert (tmp_path / "j/stdout").read_text() == "f\n"
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_the_users_own_script_runs_unchanged_with_the_trials_environment(slurm: SlurmCluster, tmp_path: Path) -> None:
+    own = tmp_path / "mine.sh"
+    own.write_text(
+        '#!/bin/bash\n#SBATCH -N 2\n#SBATCH --comment=mine\necho "$SLURM_NNODES $KNOB"\neval "$RIDGELINE_COMMAND"\n'
+    )
+    runner = executor(options={"script": str(own)})
+    asked = job(tmp_path, "j", "echo from the trial", env={"KNOB": "7"})
+    until_ended(runner, runner.submit(asked))
+    assert (asked.folder / "stdout").read_text() == "2 7\nfrom the trial\n"
+    assert (asked.folder / "site-script").read_bytes() == own.read_bytes()
+
+
+@pytest.mark.slow
+def test_slurms_own_time_limit_ends_what_the_jobs_limit_cannot(slurm: SlurmCluster, tmp_path: Path) -> None:
+    # setup runs before the job's own clock starts; Slurm counts in minutes and looks twice a minute
+    runner = executor(setup=("sleep 300",), options={"walltime_slack_s": 0})
+    (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "true", limit_s=30.0)), limit_s=150)
+    assert ending.cause is Cause.TIME_LIMIT
+    assert "TIMEOUT" in ending.reason
