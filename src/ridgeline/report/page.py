@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,6 @@ def write_report(path: Path, out: Path) -> Path:
 
 
 def page(study: Study, history: History) -> str:
-    from plotly.offline import get_plotlyjs
-
     body = "\n".join(
         [
             f"<h1>{_e(study.name)}</h1><p class=question>{_e(study.question)}</p>",
@@ -55,8 +54,13 @@ def page(study: Study, history: History) -> str:
     return (
         f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{_e(study.name)}</title>"
         f"<meta name=viewport content='width=device-width'><style>{STYLE}</style>"
-        f"<script>{get_plotlyjs()}</script></head><body>\n{body}\n</body></html>\n"
+        f"<script>{_plotly_text()}</script></head><body>\n{body}\n</body></html>\n"
     )
+
+
+def _plotly_text() -> str:
+    # read as a file: plotly.offline would import half of the package for the same text
+    return files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
 
 
 def _headline(study: Study, history: History) -> Iterable[str]:
