@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ridgeline.errors import StoreError
@@ -154,14 +154,13 @@ class CommandWorkload:
         folder.mkdir(parents=True, exist_ok=True)
         if build:
             self._link_build(build, folder)
-        for name, source in self._options.files.items():
-            _copy(source, folder / name)
         for name, source in self._options.links.items():
             _link(source, folder / name)
+        for name, source in self._options.files.items():
+            _place(folder / name, lambda target, source=source: _copy(source, target))  # type: ignore[misc]
         for name, text in self._options.inputs.items():
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(render(text, fields))
+            content = render(text, fields)
+            _place(folder / name, lambda target, content=content: target.write_text(content))  # type: ignore[misc]
 
     def _link_build(self, build: Path, folder: Path) -> None:
         keep = self._study.builds.keep if self._study.builds else ()
@@ -180,8 +179,20 @@ def _link(source: Path, target: Path) -> None:
     target.symlink_to(text)
 
 
+def _place(target: Path, write: Callable[[Path], object]) -> None:
+    """Put a file there in one step, once: a run that is taken up again may have changed it since."""
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    if partial.is_dir():
+        shutil.rmtree(partial)
+    write(partial)
+    partial.rename(target)
+
+
 def _copy(source: Path, target: Path) -> None:
     if source.is_dir():
-        shutil.copytree(source, target, dirs_exist_ok=True)
+        shutil.copytree(source, target)
     else:
         shutil.copy2(source, target)

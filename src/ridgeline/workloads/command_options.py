@@ -139,6 +139,8 @@ class _Reader:
             self._report(where, "must stay inside the run folder: a relative name without ..")
         elif path.parts[0] in OWN_FILES:
             self._report(where, f"{path.parts[0]} is written by ridgeline in every run folder; choose another name")
+        elif name in {**self._options.inputs, **self._options.files, **self._options.links}:
+            self._report(where, f"{name} is already among the inputs and files; name it once")
         else:
             return True
         return False

@@ -1,0 +1,160 @@
+"""What every workload promises. One joins by a `Bench` in `BENCHES`: a study it accepts, and a finished run of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ridgeline.records.run import Cause, Ending, Resources, Run
+from ridgeline.records.space import Discrete, Space
+from ridgeline.records.study import Goal, Study, WorkloadChoice
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.testing import Answer, FunctionWorkload
+from ridgeline.workloads.base import Workload
+from ridgeline.workloads.command import CommandWorkload
+
+
+@dataclass
+class Bench:
+    """`make` builds the workload from a study; `write_run` leaves in a folder what a good run would."""
+
+    make: Callable[[Study], Workload]
+    study: Study
+    write_run: Callable[[Path], None]
+
+
+def command_bench(folder: Path) -> Bench:
+    (folder / "mesh.dat").write_text("mesh")
+    (folder / "table.dat").write_text("table")
+    options = {
+        "run": "./app --size {size}",
+        "env": {"MODE": "{mode}"},
+        "inputs": {"in/app.in": "size = {size}\n"},
+        "files": ["mesh.dat", {"link": "table.dat"}],
+        "metrics": {"rate": {"regex": r"rate (\S+)"}},
+    }
+    return Bench(
+        CommandWorkload, study(folder, "command", options), lambda run: _write(run / "stdout", "rate 4.5 GF/s\n")
+    )
+
+
+def function_bench(folder: Path) -> Bench:
+    def make(study: Study) -> Workload:
+        return FunctionWorkload(study, lambda settings: Answer({"rate": 2.0 * float(settings["size"] or 0)}))
+
+    return Bench(make, study(folder, "function", {}), lambda run: _write(run / "stdout", '{"rate": 4.5}\n'))
+
+
+BENCHES: dict[str, Callable[[Path], Bench]] = {"command": command_bench, "function": function_bench}
+
+
+def study(folder: Path, kind: str, options: dict[str, object]) -> Study:
+    space = Space((Discrete("size", [1, 2, 4], ordered=True), Discrete("mode", ["a", "b c"], ordered=False)), {})
+    return Study(
+        "promises",
+        WorkloadChoice(kind, options),
+        space,
+        Goal("rate", "maximize"),
+        baseline={"size": 1, "mode": "a"},
+        folder=folder,
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+@pytest.fixture(params=[pytest.param(make, id=name) for name, make in BENCHES.items()])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    home = tmp_path / "study"
+    home.mkdir()
+    made: Bench = request.param(home)
+    return made
+
+
+def trial(bench: Bench, number: int = 1) -> Trial:
+    point = bench.study.baseline
+    return Trial(number, point, bench.study.space.settings(point), Stage.BASELINE, "user")
+
+
+def run(folder: Path, **ending: object) -> Run:
+    end = Ending(**{"cause": Cause.EXITED, "exit_code": 0, "started_s": 10.0, "ended_s": 12.0, **ending})  # type: ignore[arg-type]
+    return Run(1, 1, 1, folder, Resources(), end)
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): str(path.readlink())
+        if path.is_symlink()
+        else hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if not path.is_dir()
+    }
+
+
+def test_a_good_study_has_no_problems_and_its_baseline_is_not_refused(bench: Bench) -> None:
+    workload = bench.make(bench.study)
+    assert workload.problems() == []
+    assert workload.refusal(bench.study.space.settings(bench.study.baseline)) is None
+
+
+def test_prepare_twice_writes_the_same_files_and_the_same_job(bench: Bench, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "0001"
+    first = bench.make(bench.study).prepare(trial(bench), folder)
+    files = content(folder)
+    second = bench.make(bench.study).prepare(trial(bench), folder)
+    assert first == second
+    assert content(folder) == files
+    assert first.folder == folder
+    assert first.command.strip()
+
+
+def test_prepare_in_another_folder_differs_only_by_the_folder(bench: Bench, tmp_path: Path) -> None:
+    workload = bench.make(bench.study)
+    one = workload.prepare(trial(bench), tmp_path / "runs" / "0001")
+    two = workload.prepare(trial(bench, 2), tmp_path / "runs" / "0002")
+    assert content(one.folder) == content(two.folder)
+    assert replace(two, name=one.name, folder=one.folder) == one
+
+
+def test_limits_of_the_study_reach_the_job(bench: Bench, tmp_path: Path) -> None:
+    limits = replace(bench.study.job, limit_s=7.0, silence_limit_s=3.0)
+    job = bench.make(replace(bench.study, job=limits)).prepare(trial(bench), tmp_path / "run")
+    assert (job.limit_s, job.silence_limit_s) == (7.0, 3.0)
+
+
+def test_reading_twice_gives_the_same(bench: Bench, tmp_path: Path) -> None:
+    workload, folder = bench.make(bench.study), tmp_path / "run"
+    workload.prepare(trial(bench), folder)
+    bench.write_run(folder)
+    reading = workload.read(run(folder))
+    assert reading.problem == ""
+    assert reading.metrics[bench.study.goal.metric] == 4.5
+    assert bench.make(bench.study).read(run(folder)) == reading
+
+
+@pytest.mark.parametrize("output", [None, b"", b"\xff\xfe\x00 rate nan", b"rate fast", b"{" * 5000, b"\0" * 5000])
+def test_bad_output_is_a_problem_in_words_never_an_exception(
+    bench: Bench, tmp_path: Path, output: bytes | None
+) -> None:
+    workload, folder = bench.make(bench.study), tmp_path / "run"
+    workload.prepare(trial(bench), folder)
+    if output is not None:
+        (folder / "stdout").write_bytes(output)
+    reading = workload.read(run(folder))
+    assert reading.problem
+    assert bench.study.goal.metric not in reading.metrics
+
+
+def test_a_deleted_folder_is_a_problem_in_words(bench: Bench, tmp_path: Path) -> None:
+    assert bench.make(bench.study).read(run(tmp_path / "gone")).problem
+
+
+def test_paste_names_the_values(bench: Bench) -> None:
+    text = bench.make(bench.study).paste({"size": 4, "mode": "b c"})
+    assert "4" in text
+    assert "b c" in text
