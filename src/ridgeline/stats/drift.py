@@ -1,0 +1,149 @@
+"""Does the machine change while we measure? Trend and step in repeats of one setting, and outliers with their cause."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from ridgeline.stats.compare import Direction, mean_and_spread
+from ridgeline.stats.wording import percent
+
+FEWEST = 6  # repeats before a trend or step may be called
+PERMUTATIONS = 999
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """`change` is that of the speed from first to last repeat (trend) or across the step, as a fraction.
+
+    `at` is the index of the first repeat after a step. `p_value` comes from permutations of the order.
+    """
+
+    kind: Literal["steady", "trend", "step", "undecided"]
+    change: float
+    p_value: float
+    repeats: int
+    at: int | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "undecided":
+            return f"drift not judged: {self.repeats} repeats, {FEWEST} are needed"
+        if self.kind == "steady":
+            return f"no detectable drift over {self.repeats} repeats"
+        word = "slower" if self.change < 0 else "faster"
+        size = f"{abs(self.change):.1%} {word}"
+        if self.kind == "step":
+            return f"{size} from repeat {(self.at or 0) + 1} of {self.repeats} on (p {self.p_value:.3f})"
+        return f"{size} from first to last of {self.repeats} repeats (p {self.p_value:.3f})"
+
+
+def drift(values: Sequence[float], direction: Direction, rng: random.Random, level: float = 0.95) -> Drift:
+    """Judge repeats of one setting in the order they ran. Values must be positive; without order, no drift exists.
+
+    The larger of the best step and the straight trend, each as the share of variance it explains, is compared with
+    the same for shuffled orders, so that looking at every possible step is paid for.
+    """
+    n = len(values)
+    if n < FEWEST or any(v <= 0 for v in values):
+        return Drift("undecided", 0.0, 1.0, n)
+    sign = 1.0 if direction == "maximize" else -1.0
+    logs = [sign * math.log(v) for v in values]
+    seen = _explained(logs)
+    if mean_and_spread(logs)[1] < 1e-12:
+        return Drift("steady", 0.0, 1.0, n)
+    shuffled = list(logs)
+    reached = 0
+    for _ in range(PERMUTATIONS):
+        rng.shuffle(shuffled)
+        reached += max(_explained(shuffled)[:2]) >= max(seen[:2]) - 1e-12
+    p_value = (reached + 1) / (PERMUTATIONS + 1)
+    if p_value > 1 - level:
+        return Drift("steady", 0.0, p_value, n)
+    trend, step, slope, at, jump = seen
+    if step > trend:
+        return Drift("step", math.expm1(jump), p_value, n, at)
+    return Drift("trend", math.expm1(slope * (n - 1)), p_value, n)
+
+
+def _explained(logs: Sequence[float]) -> tuple[float, float, float, int, float]:
+    """Share of variance explained by a trend and by the best step; slope; where the step is and how large."""
+    n = len(logs)
+    mean = math.fsum(logs) / n
+    total = math.fsum((v - mean) ** 2 for v in logs) or 1.0
+    centre = (n - 1) / 2
+    across = math.fsum((i - centre) * (v - mean) for i, v in enumerate(logs))
+    slope = across / math.fsum((i - centre) ** 2 for i in range(n))
+    trend = slope * across / total
+    best, at, jump, before = 0.0, 0, 0.0, logs[0]
+    for cut in range(2, n - 1):  # at least two repeats on each side: one alone is an outlier, not a step
+        before += logs[cut - 1]
+        left, right = before / cut, (mean * n - before) / (n - cut)
+        share = cut * (n - cut) / n * (right - left) ** 2 / total
+        if share > best:
+            best, at, jump = share, cut, right - left
+    return trend, best, slope, at, jump
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """One run of a setting that was run several times, in order."""
+
+    value: float
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A run far from the others of its setting. It stays in every figure; this says what it is likely to be."""
+
+    index: int
+    change: float  # of the speed against the median run, as a fraction
+    cause: Literal["node", "first run", "trend", "unexplained"]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"run {self.index + 1} is {percent(self.change)} off the median: {self.cause}, {self.reason}"
+
+
+def outliers(repeats: Sequence[Repeat], direction: Direction, drifted: Drift | None = None) -> list[Outlier]:
+    """Runs of one setting that lie more than 5 robust standard deviations from the median, with a likely cause.
+
+    Fewer than five repeats have no outliers: which of three is the odd one cannot be said.
+    """
+    if len(repeats) < 5 or any(r.value <= 0 for r in repeats):
+        return []
+    sign = 1.0 if direction == "maximize" else -1.0
+    logs = [sign * math.log(r.value) for r in repeats]
+    middle = median(logs)
+    scale = 1.4826 * median(abs(v - middle) for v in logs)
+    # of a nearly deterministic program every last digit would be an outlier; a tenth of a percent is nobody's concern
+    limit = max(5 * scale, 1e-3)
+    found = []
+    for index, value in enumerate(logs):
+        if abs(value - middle) > limit:
+            cause, reason = _cause(index, logs, repeats, middle, limit, drifted)
+            found.append(Outlier(index, math.expm1(value - middle), cause, reason))
+    return found
+
+
+def _cause(
+    index: int, logs: Sequence[float], repeats: Sequence[Repeat], middle: float, limit: float, drifted: Drift | None
+) -> tuple[Literal["node", "first run", "trend", "unexplained"], str]:
+    off = logs[index] - middle
+    if index == 0:
+        return "first run", "nothing was warm yet (file cache, clocks, just-in-time compilation)"
+    if drifted is not None and drifted.kind in ("step", "trend") and (drifted.change > 0) == (off > 0):
+        after = drifted.at is None or index >= drifted.at
+        if after:
+            return "trend", str(drifted)
+    for node in repeats[index].nodes:
+        here = [v for v, r in zip(logs, repeats, strict=True) if node in r.nodes]
+        elsewhere = [v for v, r in zip(logs, repeats, strict=True) if node not in r.nodes]
+        if elsewhere and all(abs(v - middle) > limit / 2 and (v - middle > 0) == (off > 0) for v in here):
+            runs = "the only run there" if len(here) == 1 else f"all {len(here)} runs there are off"
+            return "node", f"{node}, {runs}"
+    return "unexplained", "neither first, nor in a trend, nor alone on its node"

@@ -1,0 +1,75 @@
+"""Linear least squares with an optional ridge, and intervals for contrasts of its coefficients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.stats.student import t_quantile
+
+
+@dataclass(frozen=True)
+class Fit:
+    """`freedom` is the number of residual degrees of freedom; `sigma` the residual standard deviation."""
+
+    coefficients: Any
+    inverse: Any  # (X'X + ridge)^-1, or the pseudo-inverse
+    row_space: Any  # projector on what the data can tell; None where a ridge makes everything estimable
+    sigma: float
+    freedom: float
+
+    def estimable(self, contrast: Sequence[float]) -> bool:
+        """Whether the data says anything about this combination of coefficients."""
+        import numpy
+
+        if self.row_space is None:
+            return True
+        c = numpy.asarray(contrast, dtype=float)
+        return bool(numpy.allclose(self.row_space @ c, c, atol=1e-8))
+
+    def interval(self, contrast: Sequence[float], level: float) -> tuple[float, float, float]:
+        """Estimate, low, high."""
+        import numpy
+
+        c = numpy.asarray(contrast, dtype=float)
+        estimate = float(c @ self.coefficients)
+        error = self.sigma * math.sqrt(max(0.0, float(c @ self.inverse @ c)))
+        half = t_quantile(0.5 + level / 2, max(1.0, self.freedom)) * error
+        return estimate, estimate - half, estimate + half
+
+
+def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> Fit:
+    import numpy
+
+    x, y = numpy.asarray(rows, dtype=float), numpy.asarray(values, dtype=float)
+    inverse = numpy.linalg.pinv(x.T @ x, rcond=1e-10, hermitian=True)
+    coefficients = inverse @ x.T @ y
+    rank = int(numpy.linalg.matrix_rank(x))
+    freedom = len(y) - rank
+    residual = y - x @ coefficients
+    sigma = math.sqrt(float(residual @ residual) / freedom) if freedom > 0 else math.nan
+    return Fit(coefficients, inverse, inverse @ (x.T @ x), sigma, freedom)
+
+
+def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: Sequence[bool]) -> Fit:
+    """The ridge is chosen by generalised cross-validation; columns not `penalised` (the mean) stay free."""
+    import numpy
+
+    x, y = numpy.asarray(rows, dtype=float), numpy.asarray(values, dtype=float)
+    mask = numpy.diag(numpy.asarray(penalised, dtype=float))
+    best: Fit | None = None
+    least = math.inf
+    for strength in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
+        inverse = numpy.linalg.pinv(x.T @ x + strength * mask, hermitian=True)
+        coefficients = inverse @ x.T @ y
+        residual = y - x @ coefficients
+        freedom = len(y) - float(numpy.trace(x @ inverse @ x.T))
+        squares = float(residual @ residual)
+        score = squares / freedom**2 if freedom > 0.5 else math.inf
+        if score < least or best is None:
+            least = score
+            best = Fit(coefficients, inverse, None, math.sqrt(squares / max(freedom, 1.0)), freedom)
+    assert best is not None
+    return best

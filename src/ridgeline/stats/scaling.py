@@ -1,0 +1,234 @@
+"""Speed-up and parallel efficiency over 1..n ranks or nodes, and where more of them stop paying."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ridgeline.stats.compare import Direction, mean_and_spread
+from ridgeline.stats.student import t_quantile
+
+RESAMPLES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`size` ranks or nodes. `speedup` is against the smallest size; `efficiency` is speed-up over the growth in size.
+
+    `marginal` is the efficiency of the step from the size before: 1 for a doubling that doubles, 0 for one that gives
+    nothing, negative for one that costs. Intervals are None without repeats; the first step has no marginal.
+    """
+
+    size: int
+    runs: int
+    speedup: float
+    speedup_low: float | None
+    speedup_high: float | None
+    efficiency: float
+    efficiency_low: float | None
+    efficiency_high: float | None
+    marginal: float | None = None
+    marginal_low: float | None = None
+    marginal_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """Gunther's law: speed = size / (1 + serial (size - 1) + crosstalk size (size - 1)); Amdahl's with no crosstalk.
+
+    `peak` is the size of largest speed, None without crosstalk. Intervals by fitting again with the noise seen added
+    anew; None without repeats.
+    """
+
+    serial: float
+    serial_low: float | None
+    serial_high: float | None
+    crosstalk: float
+    crosstalk_low: float | None
+    crosstalk_high: float | None
+    peak: float | None
+
+    @property
+    def name(self) -> str:
+        """Amdahl's unless crosstalk is shown."""
+        shown = self.crosstalk > 0 if self.crosstalk_low is None else self.crosstalk_low > 0
+        return "Gunther (USL)" if shown else "Amdahl"
+
+    def speedup(self, size: float) -> float:
+        """Against one rank or node."""
+        return size / (1 + self.serial * (size - 1) + self.crosstalk * size * (size - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """`pays_to` is the last size before a step whose marginal efficiency is surely below `worth`; None: none is."""
+
+    steps: tuple[Step, ...]
+    law: Law | None
+    pays_to: int | None
+    sure: bool
+    worth: float
+    level: float
+    headline: str
+
+    def __str__(self) -> str:
+        return self.headline
+
+
+def scaling(
+    runs: Mapping[int, Sequence[float]],
+    direction: Direction,
+    rng: random.Random,
+    worth: float = 0.5,
+    level: float = 0.95,
+    unit: str = "rank",
+) -> Scaling:
+    """Judge runs of one setting by size. Values are positive times (minimize) or rates (maximize).
+
+    The noise of a run, relative to its value, is taken to be the same at every size, so that two or three repeats a
+    size suffice together. A step stops paying when its marginal efficiency is below `worth`: 0.5 means that doubling
+    gives less than half of what it costs.
+    """
+    logs = _log_speeds(runs, direction)
+    if len(logs) < 2:
+        raise ValueError(f"scaling needs runs at two sizes or more, not {len(logs)}")
+    noise, freedom = _pooled_noise(logs)
+    quantile = t_quantile(0.5 + level / 2, freedom) if freedom else None
+    sizes = sorted(logs)
+    steps = tuple(_step(sizes, i, logs, noise, quantile) for i in range(len(sizes)))
+    law = _law(logs, noise, freedom, rng, level) if len(sizes) >= 3 else None
+    pays_to, sure = _stops(steps, worth)
+    headline = _headline(steps, pays_to, sure, worth, level, unit)
+    return Scaling(steps, law, pays_to, sure, worth, level, headline)
+
+
+def _log_speeds(runs: Mapping[int, Sequence[float]], direction: Direction) -> dict[int, list[float]]:
+    sign = 1.0 if direction == "maximize" else -1.0
+    for size, values in runs.items():
+        if size < 1 or any(v <= 0 for v in values):
+            raise ValueError(f"at size {size}: sizes start at 1 and values are above 0, not {min(values)}")
+    return {size: [sign * math.log(v) for v in values] for size, values in sorted(runs.items()) if values}
+
+
+def _pooled_noise(logs: Mapping[int, Sequence[float]]) -> tuple[float, int]:
+    freedom = sum(len(values) - 1 for values in logs.values())
+    squares = math.fsum(mean_and_spread(v)[1] ** 2 * (len(v) - 1) for v in logs.values())
+    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
+
+
+def _step(
+    sizes: Sequence[int], i: int, logs: Mapping[int, Sequence[float]], noise: float, quantile: float | None
+) -> Step:
+    size, first = sizes[i], sizes[0]
+    growth = size / first
+    log, low, high = _difference(logs[first], logs[size], noise, quantile)
+    if i == 0:
+        return Step(size, len(logs[size]), 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    ends = [None if e is None else math.exp(e) for e in (low, high)]
+    shares = [None if e is None else e / growth for e in ends]
+    before = sizes[i - 1]
+    gain = _difference(logs[before], logs[size], noise, quantile)
+    marginal = [None if e is None else math.expm1(e) / (size / before - 1) for e in gain]
+    speedup = math.exp(log)
+    return Step(size, len(logs[size]), speedup, ends[0], ends[1], speedup / growth, shares[0], shares[1], *marginal)
+
+
+def _difference(
+    before: Sequence[float], after: Sequence[float], noise: float, quantile: float | None
+) -> tuple[float, float | None, float | None]:
+    gap = mean_and_spread(after)[0] - mean_and_spread(before)[0]
+    if quantile is None:
+        return gap, None, None
+    half = quantile * noise * math.sqrt(1 / len(before) + 1 / len(after))
+    return gap, gap - half, gap + half
+
+
+def _stops(steps: Sequence[Step], worth: float) -> tuple[int | None, bool]:
+    for before, step in pairwise(steps):
+        if step.marginal is not None and step.marginal < worth:
+            return before.size, step.marginal_high is not None and step.marginal_high < worth
+    return None, False
+
+
+def _headline(steps: Sequence[Step], pays_to: int | None, sure: bool, worth: float, level: float, unit: str) -> str:
+    last = steps[-1]
+    if pays_to is None:
+        return f"still pays at {_sizes(last.size, unit)}: speed-up {last.speedup:.2f}, efficiency {last.efficiency:.0%}"
+    step = next(s for s in steps if s.size > pays_to)
+    assert step.marginal is not None
+    grown = step.size / pays_to
+    gain = step.marginal * (grown - 1)
+    text = f"from {pays_to} to {_sizes(step.size, unit)} the speed changes by {gain:+.0%} for {grown:g}x the cost"
+    if step.marginal_low is None or step.marginal_high is None:
+        return f"may stop paying after {_sizes(pays_to, unit)}: {text} (single runs: repeat to be sure)"
+    ends = f"({level * 100:g}%: {step.marginal_low * (grown - 1):+.0%} to {step.marginal_high * (grown - 1):+.0%})"
+    if not sure:
+        return f"may stop paying after {_sizes(pays_to, unit)}: {text} {ends}; more repeats would tell"
+    return f"stops paying after {_sizes(pays_to, unit)}: {text} {ends}"
+
+
+def _sizes(size: int, unit: str) -> str:
+    return f"{size} {unit}{'' if size == 1 else 's'}"
+
+
+def _law(logs: Mapping[int, Sequence[float]], noise: float, freedom: int, rng: random.Random, level: float) -> Law:
+    serial, crosstalk = _fit(logs)
+    peak = math.sqrt(max(0.0, 1 - serial) / crosstalk) if crosstalk > 0 else None
+    if not freedom:
+        return Law(serial, None, None, crosstalk, None, None, peak)
+    means = {size: mean_and_spread(values)[0] for size, values in logs.items()}
+    drawn = [
+        _fit({size: [means[size] + rng.gauss(0, noise) for _ in values] for size, values in logs.items()})
+        for _ in range(RESAMPLES)
+    ]
+    first = int((1 - level) / 2 * RESAMPLES)
+    serials, crosstalks = (sorted(pair[i] for pair in drawn) for i in (0, 1))
+    return Law(serial, serials[first], serials[-1 - first], crosstalk, crosstalks[first], crosstalks[-1 - first], peak)
+
+
+def _fit(logs: Mapping[int, Sequence[float]]) -> tuple[float, float]:
+    """size / speed = a + b (size - 1) + c size (size - 1) is linear; least relative squares with b, c >= 0."""
+    rows, values = [], []
+    for size, speeds in logs.items():
+        for log in speeds:
+            cost = size * math.exp(-log)
+            rows.append([1 / cost, (size - 1) / cost, size * (size - 1) / cost])
+            values.append(1.0)
+    best: tuple[float, list[float]] | None = None
+    for used in ((0, 1, 2), (0, 1), (0, 2), (0,)):
+        solved = _solve(rows, values, used)
+        if solved is None or any(v < 0 for v in solved) or solved[0] <= 0:
+            continue
+        error = math.fsum((sum(r * v for r, v in zip(row, solved, strict=True)) - 1.0) ** 2 for row in rows)
+        if best is None or error < best[0]:
+            best = error, solved
+    assert best is not None  # a alone always fits with a > 0
+    a, b, c = best[1]
+    return b / a, c / a
+
+
+def _solve(rows: Sequence[Sequence[float]], values: Sequence[float], used: Sequence[int]) -> list[float] | None:
+    """Least squares over the chosen columns by the normal equations; the others are 0. None when they are singular."""
+    matrix = [[math.fsum(r[i] * r[j] for r in rows) for j in used] for i in used]
+    right = [math.fsum(r[i] * v for r, v in zip(rows, values, strict=True)) for i in used]
+    n = len(used)
+    for k in range(n):
+        pivot = max(range(k, n), key=lambda i: abs(matrix[i][k]))
+        if abs(matrix[pivot][k]) < 1e-300:
+            return None
+        matrix[k], matrix[pivot], right[k], right[pivot] = matrix[pivot], matrix[k], right[pivot], right[k]
+        for i in range(k + 1, n):
+            factor = matrix[i][k] / matrix[k][k]
+            right[i] -= factor * right[k]
+            matrix[i] = [m - factor * p for m, p in zip(matrix[i], matrix[k], strict=True)]
+    solution = [0.0] * n
+    for k in reversed(range(n)):
+        rest = math.fsum(matrix[k][j] * solution[j] for j in range(k + 1, n))
+        solution[k] = (right[k] - rest) / matrix[k][k]
+    full = [0.0, 0.0, 0.0]
+    for place, value in zip(used, solution, strict=True):
+        full[place] = value
+    return full
