@@ -16,6 +16,8 @@ import pytest
 
 from ridgeline.executors.base import Executor
 from ridgeline.executors.local import LocalExecutor
+from ridgeline.executors.pbs import pbs
+from ridgeline.executors.slurm import slurm
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 
@@ -33,11 +35,30 @@ def local_bench(request: pytest.FixtureRequest) -> Bench:
     return Bench(lambda: LocalExecutor(Site(), grace_s=0.2))
 
 
+def slurm_bench(request: pytest.FixtureRequest) -> Bench:
+    request.getfixturevalue("slurm")
+    site = Site(name="slurm", batch="slurm", queue="debug", poll_s=0.3, options=_IMPATIENT)
+    return Bench(lambda: slurm(site), patience_s=30)
+
+
+def pbs_bench(request: pytest.FixtureRequest) -> Bench:
+    request.getfixturevalue("pbs_standin")
+    site = Site(name="pbs", batch="pbs", queue="workq", poll_s=0.3, options=_IMPATIENT)
+    return Bench(lambda: pbs(site), patience_s=30)
+
+
+_IMPATIENT = {"lost_after_s": 1.0, "settle_s": 3.0}
+
 # A bench that needs a cluster asks for it by request.getfixturevalue
-BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {"local": local_bench}
+BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
+    "local": local_bench,
+    "slurm": slurm_bench,
+    "pbs": pbs_bench,
+}
+_MARKS = {"slurm": [pytest.mark.slurm]}
 
 
-@pytest.fixture(params=[pytest.param(make, id=name) for name, make in BENCHES.items()])
+@pytest.fixture(params=[pytest.param(make, id=name, marks=_MARKS.get(name, [])) for name, make in BENCHES.items()])
 def bench(request: pytest.FixtureRequest) -> Bench:
     made: Bench = request.param(request)
     return made
