@@ -133,15 +133,24 @@ def parse_yaml(text: str, name: str) -> YamlTree:
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> str:
-    mark = error.problem_mark or error.context_mark
-    line = mark.line + 1 if mark else 1
-    lines = text.splitlines()
-    shown = lines[line - 1] if line <= len(lines) else ""
+    lines = text.splitlines() or [""]
+    mark, began = error.problem_mark or error.context_mark, error.context_mark
+    if began and "end of stream" in (error.problem or ""):
+        mark = began  # what was never closed is corrected where it began
+    line = min(mark.line + 1, len(lines)) if mark else 1
+    shown = lines[line - 1]
     if "\t" in shown[: len(shown) - len(shown.lstrip())]:
         return f"{name}:{line}: a tab in the indentation; YAML wants spaces there"
     reason = ", ".join(part for part in (error.context, error.problem) if part)
-    since = f" that began in line {error.context_mark.line + 1}" if error.context_mark else ""
+    since = f"; it began in line {began.line + 1}" if began and began.line + 1 != line else ""
     return f"{name}:{line}: not YAML ({reason}{since}); check indentation, brackets, quotes and colons"
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    text: str
+    line: int
+    merge: bool  # an unquoted <<
 
 
 class _Builder:
@@ -153,19 +162,19 @@ class _Builder:
         self.anchors: dict[str, Node] = {}
         self.open: list[Node] = []
         self.names: list[str | None] = []  # anchors of the open nodes
-        self.keys: list[tuple[str, int] | None] = []  # the key that waits for its value, per open node
+        self.keys: list[_Key | None] = []  # the key that waits for its value, per open node
         self.root: Node | None = None
 
     def document(self, events: Iterator[yaml.Event]) -> Node | None:
         documents = 0
         for event in events:
-            line = event.start_mark.line + 1
+            line = event.start_mark.line + 1 if event.start_mark else 1
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
                     raise StudyError(f"{self.name}:{line}: a second document begins here; keep one per file")
             elif isinstance(event, yaml.AliasEvent):
-                self.place(self.alias(event.anchor, line), line)
+                self.place(self.alias(str(event.anchor), line), line)
             elif isinstance(event, yaml.ScalarEvent):
                 node = Node(line, self.scalar(event, line))
                 if event.anchor:
@@ -215,10 +224,10 @@ class _Builder:
             if node.kind != "scalar":
                 raise StudyError(f"{self.name}:{line}: an alias of a list or mapping cannot be a key; use text as key")
             key = text if text or node.value is None else str(node.value)
-            self.keys[-1] = ("<<" if plain and text == "<<" else key, line)
+            self.keys[-1] = _Key(key, line, merge=plain and text == "<<")
             return
         else:
-            self.set_key(parent, *self.keys[-1], node)
+            self.set_key(parent, self.keys[-1], node)
             self.keys[-1] = None
         parent.size += node.size
         parent.depth = max(parent.depth, node.depth + 1)
@@ -227,8 +236,9 @@ class _Builder:
         if parent.size > LARGEST_TREE:
             raise StudyError(f"{self.name}:{line}: aliases unfold to more than {LARGEST_TREE} values; spell it out")
 
-    def set_key(self, parent: Node, key: str, line: int, node: Node) -> None:
-        if key == "<<":
+    def set_key(self, parent: Node, written: _Key, node: Node) -> None:
+        key, line = written.text, written.line
+        if written.merge:
             self.merge(parent, node, line)
         elif key in parent.children and key not in parent.merged:
             first = parent.key_lines[key]
