@@ -41,11 +41,13 @@ class Agenda:
     _again: list[int] = field(default_factory=list)
     _unteachable: dict[str, Point] = field(default_factory=dict)  # ran, but taught nothing: not to be asked again
     _faults: int = 0
-    _asked: set[str] = field(default_factory=set)
+    _presets: dict[str, Point] = field(default_factory=dict)  # not yet tried
 
     def __post_init__(self) -> None:
-        for trial in self.history.trials.values():
-            self._asked.add(trial.key)
+        self._presets = {point_key(preset): preset for preset in self.study.presets}
+        if self._presets:
+            for trial in self.history.trials.values():
+                self._presets.pop(trial.key, None)
         for run in list(self.history.runs.values()):
             self.learn(run)
         self._again = [
@@ -155,10 +157,7 @@ class Agenda:
         return self._new(point, Stage.SEARCH, proposer, why)
 
     def _preset(self) -> Point | None:
-        for preset in self.study.presets:
-            if point_key(preset) not in self._asked:
-                return preset
-        return None
+        return next(iter(self._presets.values()), None)
 
     def _pending(self) -> list[Point]:
         flying = [self.history.trials[r.trial] for r in self.history.open_runs.values()]
@@ -186,7 +185,7 @@ class Agenda:
         return self.ledger.fits(point, self.study.job.resources(self.study.space.settings(point)).nodes, later)
 
     def _new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
-        self._asked.add(point_key(point))
+        self._presets.pop(point_key(point), None)
         number = len(self.history.trials) + 1
         trial = Trial(number, dict(point), self.study.space.settings(point), stage, proposer, why, block)
         return Next(trial, on_nodes=self._pinned(trial))

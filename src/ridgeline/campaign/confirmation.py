@@ -57,9 +57,9 @@ def ranking(study: Study, history: History) -> list[tuple[Point, float]]:
     points: dict[str, Point] = {}
     base = point_key(study.baseline)
     for trial, run in history.ok_runs(Stage.SEARCH):
-        if trial.key != base:
-            points[trial.key] = trial.point
-            scores.setdefault(trial.key, []).append(study.goal.score(run.metrics[study.goal.metric]))
+        if (key := trial.key) != base:
+            points[key] = trial.point
+            scores.setdefault(key, []).append(study.goal.score(run.metrics[study.goal.metric]))
     means = {key: sum(values) / len(values) for key, values in scores.items()}
     return [(points[key], means[key]) for key in sorted(means, key=lambda k: -means[k])]
 
