@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("ridgeline.cli.report:report", "Write the one-page HTML report of a study folder."),
     "export": ("ridgeline.cli.export:export", "Write all runs of a study folder as CSV or JSON."),
     "diagnose": ("ridgeline.cli.diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
+    "site": ("ridgeline.cli.site:site", "Try a site with small real jobs, or list the shipped ones."),
     "schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study files."),
     "memory": ("ridgeline.cli.memory:memory", "Say whether a model fits a layout of GPUs, with KV pool and margin."),
     "layouts": ("ridgeline.cli.layouts:layouts", "List the legal layouts of a model on GPUs."),
@@ -29,6 +30,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "simulate": ("ridgeline.cli.simulate:simulate", "Predict throughput and latency of a layout under some traffic."),
     "explain": ("ridgeline.cli.explain:explain", "Show where an iteration's time goes and what bounds it."),
     "calibrate": ("ridgeline.cli.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
+    "bench": ("ridgeline.cli.bench:bench", "Load a server: latency, throughput, goodput, and whether to trust them."),
+    "import": ("ridgeline.cli.import_results:import_results", "Read result files of other load generators."),
 }
 
 

@@ -14,7 +14,7 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +68,11 @@ class BatchExecutor:
         self._asked_s = 0.0  # monotonic; the last question
         self._away_since_s: float | None = None
         self._cancelled: set[str] = set()
+
+    @property
+    def programs(self) -> Sequence[str]:
+        """What must be on the PATH of the machine that submits."""
+        return self.dialect.programs
 
     # handing over
 

@@ -37,6 +37,14 @@ def core_count(job: Job, site: Site) -> int | None:
     return job.resources.cores if job.resources.cores is not None else site.cores_per_node
 
 
+def memory_bytes(job: Job, site: Site) -> int | None:
+    """Memory a node; without a wish the share that belongs to the cores, where the site file says what a node has."""
+    cores = core_count(job, site)
+    if job.resources.memory_bytes is not None or not (site.memory_bytes_per_node and site.cores_per_node and cores):
+        return job.resources.memory_bytes
+    return site.memory_bytes_per_node * min(cores, site.cores_per_node) // site.cores_per_node
+
+
 def render(job: Job, site: Site, dialect: Dialect) -> str:
     """The text of run.sh: `sbatch run.sh` or `qsub run.sh` repeats the run by hand, and so does `sh run.sh`."""
     command, own = job.command, _user_script(site)

@@ -107,8 +107,8 @@ def _broke_books(ending: Ending) -> bool:
 def _without_exit_file(folder: Folder, dialect: Dialect, ending: Ending) -> Ending:
     if _broke_books(ending):
         last = ((folder.read("stderr") or "") + "\n" + (folder.read(batch_script.BATCH_OUTPUT) or "")).strip()
-        said = last.splitlines()[-1] if last else f"run.sh could not write into {folder.path}: is its disk full?"
-        return replace(ending, cause=Cause.NODE_FAILED, reason=f"{said} (the operator of the site, or the site file)")
+        said = "; ".join(last.splitlines()[-2:]) or f"run.sh could not write into {folder.path}: is its disk full?"
+        return replace(ending, cause=Cause.NODE_FAILED, reason=said)
     if not folder.has(batch_script.STARTED_FILE):
         why = f"{folder.path} is not visible on the compute nodes, or not writable there: put studies on a shared disk"
     else:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ridgeline.executors.batch import BatchExecutor
-from ridgeline.executors.batch_script import core_count, walltime_minutes
+from ridgeline.executors.batch_script import core_count, memory_bytes, walltime_minutes
 from ridgeline.executors.dialect import Answer, Blame, Phase, Refusal, Sighting
 from ridgeline.executors.refusals import Rule, judge
 from ridgeline.readers.batch_footer import clock_s, size_bytes
@@ -153,7 +153,8 @@ class Pbs:
 
 def _requests(job: Job, site: Site) -> list[str]:
     needs, cores = job.resources, core_count(job, site) or job.resources.ranks_per_node
-    memory_mb = None if needs.memory_bytes is None else math.ceil(needs.memory_bytes / 2**20)
+    memory = memory_bytes(job, site)
+    memory_mb = None if memory is None else math.ceil(memory / 2**20)
     if site.options.get("request") == "plain":
         # Gadi: totals over all nodes; the server makes chunks of whole nodes out of them
         sizes = {"ncpus": cores, "ngpus": needs.gpus or None, "mem": memory_mb}

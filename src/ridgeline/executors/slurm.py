@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ridgeline.executors.batch import BatchExecutor
-from ridgeline.executors.batch_script import core_count, walltime_minutes
+from ridgeline.executors.batch_script import core_count, memory_bytes, walltime_minutes
 from ridgeline.executors.dialect import Answer, Blame, Phase, Refusal, Sighting
+from ridgeline.executors.nodelist import expand
 from ridgeline.executors.refusals import Rule, judge
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
@@ -153,8 +154,8 @@ class Slurm:
             options.append(f"--cpus-per-task={max(1, cores // needs.ranks_per_node)}")
         if needs.gpus:
             options.append(f"--gres=gpu:{needs.gpus}")
-        if needs.memory_bytes is not None:
-            options.append(f"--mem={math.ceil(needs.memory_bytes / 2**20)}M")
+        if (memory := memory_bytes(job, site)) is not None:
+            options.append(f"--mem={math.ceil(memory / 2**20)}M")
         if site.queue:
             options.append(f"--partition={site.queue}")
         if site.account:
@@ -294,22 +295,3 @@ def _ending(state: str, reason: str, code: int, number: int, nodes: str, start: 
 
 def _epoch(text: str) -> float:
     return float(text) if re.fullmatch(r"\d+", text) else 0.0
-
-
-def expand(nodes: str) -> Iterator[str]:
-    """n1, n2, gpu07 and gpu08 from `n[1-2],gpu[07-08]`."""
-    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", nodes):
-        yield from _expand_one(part)
-
-
-def _expand_one(part: str) -> Iterator[str]:
-    match = re.match(r"([^\[]*)\[([^\]]*)\](.*)", part)
-    if match is None:
-        yield part
-        return
-    before, inside, after = match.groups()
-    for span in inside.split(","):
-        low, _, high = span.partition("-")
-        for number in range(int(low), int(high or low) + 1):
-            for rest in _expand_one(after):
-                yield f"{before}{number:0{len(low)}d}{rest}"
