@@ -15,7 +15,7 @@ _ABSOLUTE = 1
 
 
 class _Spec(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "at_s", "at_ns")]  # noqa: RUF012
+    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "at_s", "at_ns")]
 
 
 class Alarm:

@@ -11,10 +11,10 @@ from pathlib import Path
 from ridgeline.errors import InputError
 from ridgeline.serving.load.crew import send_with
 from ridgeline.serving.load.discover import Found, discover
-from ridgeline.serving.load.driver import Asking, Share, Yield
 from ridgeline.serving.load.exchange import Gaps
 from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
 from ridgeline.serving.load.route import Route
+from ridgeline.serving.load.share import Asking, Share, Yield
 from ridgeline.serving.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic import Arrival, ClosedLoop, OpenLoop, Traffic
 
@@ -32,6 +32,10 @@ class Stage:
             raise InputError(f"a stage of {self.seconds:g} s sends nothing; use a duration above zero")
         if (self.concurrency is None) == (self.rate_s is None):
             raise InputError("a stage has a concurrency (8:30) or a rate (2.5/s:30), not both")
+
+    @property
+    def axis(self) -> str:
+        return "rate_s" if self.concurrency is None else "concurrency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,9 @@ def bench(plan: Plan) -> Result:
 def describe_load(plan: Plan) -> dict[str, object]:
     pace = plan.traffic.pace
     if plan.stages:
-        return {"stages": [{"seconds": s.seconds, "concurrency": s.concurrency, "rate_s": s.rate_s} for s in plan.stages]}
+        return {
+            "stages": [{"seconds": s.seconds, "concurrency": s.concurrency, "rate_s": s.rate_s} for s in plan.stages]
+        }
     if isinstance(pace, ClosedLoop):
         return {"concurrency": pace.concurrency}
     if isinstance(pace, OpenLoop):
@@ -234,11 +240,13 @@ def _notes(plan: Plan, found: Found, out: Yield, summary: Summary) -> tuple[str,
         notes.append(f"{out.paused} answers carried Retry-After; their places waited (5 s at most) before going on")
     events, tokens = sum(r.counted_tokens or 0 for r in good), sum(r.output_tokens for r in good)
     if plan.stream and events and tokens > 1.02 * events:
-        notes.append(f"{tokens / events:.2f} tokens came per event: itl_ms is the time between events, tpot_ms per token")
+        notes.append(
+            f"{tokens / events:.2f} tokens came per event: itl_ms is the time between events, tpot_ms per token"
+        )
     if plan.stream and good and not events:
         notes.append("the server answered in one piece although a stream was asked for: no TTFT, no ITL")
-    if out.pulse.unstamped:
-        notes.append(f"{out.pulse.unstamped} reads had no usable kernel time stamp (the wall clock was moved?)")
+    if out.pulse.clock_steps:
+        notes.append(f"the wall clock was moved {out.pulse.clock_steps} times; all times are on the monotonic clock")
     if 0 < len(good) < 100:
         notes.append(f"{len(good)} requests are few for a p99; 1000 or more make it steady")
     if out.keep_problem:

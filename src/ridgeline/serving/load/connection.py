@@ -26,7 +26,6 @@ _STAMP = struct.Struct("@qq").unpack
 _READ_BYTES = 8192
 _NOTE_BYTES = 32
 _clock = time.monotonic
-_wall_ns = time.time_ns
 
 _KINDS = {
     errno.ECONNREFUSED: "refused",
@@ -64,17 +63,19 @@ class Connection:
         self._loop = loop
         self._family, self._address = address
         self._pulse = pulse
+        self._ages = pulse.ages
+        self._times_s: list[float] = []
+        self._bodies: list[bytes] = []
         self._on_end = on_end
         self._sock: socket.socket | None = None
         self._connecting = False
         self._unsent: memoryview | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._uses = 0
-        self._at_s = 0.0
         self._complete = False
         self._keep = False
         self.exchange: Exchange | None = None
-        self.active_s = 0.0  # when something last happened here
+        self.at_s = 0.0  # when something last happened here
 
     @property
     def open(self) -> bool:
@@ -93,7 +94,7 @@ class Connection:
 
     def start(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        exchange.taken_s = self.active_s = _clock()
+        exchange.taken_s = self.at_s = _clock()
         if self._sock is None:
             try:
                 self._open()
@@ -145,6 +146,8 @@ class Connection:
         assert self._sock is not None
         self._connecting = False
         self._parser = httptools.HttpResponseParser(self)
+        self._feed = self._parser.feed_data
+        self._recvmsg = self._sock.recvmsg
         self._loop.add_reader(self._sock, self._readable)
         if self.exchange is not None:
             self._send()
@@ -154,7 +157,8 @@ class Connection:
         assert exchange is not None and sock is not None
         self._complete = False
         self._uses += 1
-        exchange.sent_s = self._at_s = self.active_s = _clock()
+        self._times_s, self._bodies = exchange.reply.times_s, exchange.reply.bodies
+        exchange.sent_s = self.at_s = _clock()
         try:
             sent = sock.send(exchange.wire)
         except BlockingIOError:
@@ -179,43 +183,35 @@ class Connection:
             self._unsent = None
             self._loop.remove_writer(self._sock)
 
-    # receiving
+    # receiving: this runs once per token of every stream, so it is written flat
 
     def _readable(self) -> None:
-        assert self._sock is not None
         try:
-            received, notes, _, _ = self._sock.recvmsg(_READ_BYTES, _NOTE_BYTES)
+            received, notes, _, _ = self._recvmsg(_READ_BYTES, _NOTE_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as bad:
             self._broken(bad)
             return
-        now_s = _clock()
+        at_s = _clock()
         if notes:
             seconds, nanoseconds = _STAMP(notes[0][2])
-            age_ns = _wall_ns() - seconds * 1_000_000_000 - nanoseconds
-            at_s = now_s - age_ns * 1e-9
+            stamp_s = (seconds * 1_000_000_000 + nanoseconds - self._pulse.offset_ns) * 1e-9
             # The stamp is on the wall clock: one that lies before the last event or ahead of now met a clock step.
-            if age_ns >= 0 and at_s >= self._at_s:
-                self._pulse.ages[(age_ns >> 13).bit_length()] += 1
-                self._received(received, at_s)
-                return
-            self._pulse.unstamped += 1
-        self._received(received, now_s)
+            if self.at_s <= stamp_s <= at_s:
+                self._ages[int((at_s - stamp_s) * 122070.3125).bit_length()] += 1
+                at_s = stamp_s
+            else:
+                self._pulse.unstamped += 1
+        if not received or self.exchange is None:
+            self._ended_by_peer()
+            return
+        self.at_s = at_s
+        self._take_in(received)
 
-    def _received(self, received: bytes, at_s: float) -> None:
-        exchange = self.exchange
-        if not received:
-            self._ended_by_peer(at_s)
-            return
-        if exchange is None or self._parser is None:
-            self.close()  # bytes nobody asked for: the server is about to hang up
-            return
-        if exchange.first_byte_s is None:
-            exchange.first_byte_s = at_s
-        self._at_s = self.active_s = at_s
+    def _take_in(self, received: bytes) -> None:
         try:
-            self._parser.feed_data(received)
+            self._feed(received)
         except httptools.HttpParserError as bad:
             self._fail("malformed-http", str(bad))
             return
@@ -225,16 +221,16 @@ class Connection:
     def _finish(self, keep: bool) -> None:
         exchange = self.exchange
         assert exchange is not None
-        exchange.end(self._at_s)
+        exchange.end(self.at_s)
         if not keep:
             self.close()
         self.exchange = None
         self._on_end(self, exchange)
 
-    def _ended_by_peer(self, at_s: float) -> None:
+    def _ended_by_peer(self) -> None:
         exchange = self.exchange
         if exchange is None:
-            self.close()
+            self.close()  # hung up while idle, or sent bytes nobody asked for and is about to
         elif exchange.first_byte_s is None:
             self._broken(ConnectionResetError(errno.ECONNRESET, "closed before any answer"))
         elif exchange.ends_at_close:
@@ -268,6 +264,10 @@ class Connection:
 
     # called by the parser
 
+    def on_message_begin(self) -> None:
+        if self.exchange is not None and self.exchange.first_byte_s is None:
+            self.exchange.first_byte_s = self.at_s
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.exchange is not None:
             self.exchange.header(name, value)
@@ -277,8 +277,8 @@ class Connection:
             self.exchange.http_status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
-        # reached only between start and end of an exchange
-        self.exchange.reply.take(self._at_s, body)  # type: ignore[union-attr]
+        self._times_s.append(self.at_s)
+        self._bodies.append(body)
 
     def on_message_complete(self) -> None:
         if self.exchange is not None and self._parser is not None and self.exchange.http_status >= 200:

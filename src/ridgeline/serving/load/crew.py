@@ -15,10 +15,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ridgeline.errors import RidgelineError, SiteError
-from ridgeline.serving.load.driver import Share, Yield, deal, drive
+from ridgeline.serving.load.driver import drive
 from ridgeline.serving.load.pulse import Pulse
-
-
+from ridgeline.serving.load.share import Share, Yield, deal
 
 # time to open connections; all processes begin to send at one moment after it
 _OPENING_S = 0.5

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from ridgeline.errors import SiteError
 from ridgeline.serving.load.connection import Connection
-from ridgeline.serving.load.driver import Address, new_loop
+from ridgeline.serving.load.driver import new_loop
 from ridgeline.serving.load.exchange import Exchange
 from ridgeline.serving.load.pulse import Pulse
 from ridgeline.serving.load.reply import Reply
 from ridgeline.serving.load.route import Route
+from ridgeline.serving.load.share import Address
 from ridgeline.serving.load.tls import TlsConnection
 from ridgeline.serving.traffic import Arrival
 
@@ -88,12 +89,16 @@ def _ask(route: Route, address: Address, timeout_s: float) -> Exchange:
 def _model_from(route: Route, address: Address, exchange: Exchange) -> Found:
     if exchange.status.startswith("http-") or not exchange.reply.text:
         why = route.without_secrets(exchange.error or exchange.status or "no list")
-        return Found(address, "", f"/v1/models gave no name ({exchange.status or 'empty'}: {why[:120]}); requests name none")
+        return Found(
+            address, "", f"/v1/models gave no name ({exchange.status or 'empty'}: {why[:120]}); requests name none"
+        )
     try:
         names = [entry["id"] for entry in json.loads(exchange.reply.text)["data"]]
     except (ValueError, KeyError, TypeError):
         return Found(address, "", "/v1/models is not a list of models; requests name none")
     if not names:
         return Found(address, "", "/v1/models lists no model; requests name none")
-    note = f"the server lists {len(names)} models; the first was asked (--model names another)" if len(names) > 1 else ""
+    note = (
+        f"the server lists {len(names)} models; the first was asked (--model names another)" if len(names) > 1 else ""
+    )
     return Found(address, str(names[0]), note)

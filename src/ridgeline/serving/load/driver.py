@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import resource
 import signal
 import threading
 import time
-from array import array
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
 from ridgeline.serving.load.alarm import Alarm
 from ridgeline.serving.load.connection import Connection
@@ -26,9 +22,8 @@ from ridgeline.serving.load.keep import Keeper
 from ridgeline.serving.load.prompts import Bodies, Prompts
 from ridgeline.serving.load.pulse import Pulse
 from ridgeline.serving.load.reply import Reply
-from ridgeline.serving.load.route import Route
+from ridgeline.serving.load.share import Share, Yield
 from ridgeline.serving.load.tls import TlsConnection
-from ridgeline.serving.requests import RequestRecord
 from ridgeline.serving.traffic import Arrival
 
 _TICK_S = 0.02
@@ -36,59 +31,6 @@ _SWEEP_TICKS = 5
 _OPENING_S = 5.0
 # A place that was told to come back later waits, but not so long that a wrong header stops the run.
 _LONGEST_PAUSE_S = 5.0
-
-Address = tuple[int, tuple[str, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """What is the same in every request of a run."""
-
-    model: str = ""
-    stream: bool = True
-    ignore_eos: bool = False
-    extra: Mapping[str, object] = field(default_factory=dict)
-    salt: int = 0
-    shared_prefix_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one process is to send: its part of the traffic, or all of it.
-
-    `places` are (from second, requests at once) for a closed loop, empty for an open loop, where the arrivals' own
-    times count. With `endless` the list is gone through again and again until `duration_s`.
-    """
-
-    route: Route
-    address: Address
-    asking: Asking
-    arrivals: tuple[Arrival, ...]
-    places: tuple[tuple[float, int], ...] = ()
-    most_at_once: int | None = None
-    endless: bool = False
-    duration_s: float | None = None
-    timeout_s: float = 120.0
-    start_at_s: float | None = None
-    worker: int = 0
-    workers: int = 1
-    keep_path: Path | None = None
-
-
-@dataclass(slots=True)
-class Yield:
-    """What one process brought in."""
-
-    records: list[RequestRecord]
-    pulse: Pulse
-    start_s: float
-    interrupted: bool = False
-    unfinished: int = 0
-    # how long after its time each request was taken up, in the order in which they ended
-    lag_s: array[float] = field(default_factory=lambda: array("d"))
-    paused: int = 0
-    lost_workers: int = 0
-    keep_problem: str = ""
 
 
 class Driver:
@@ -123,7 +65,9 @@ class Driver:
         share = self._share
         closed = bool(share.places)
         if closed:
-            self._open_ahead(min(max(n for _, n in share.places), len(share.arrivals) if not share.endless else 1 << 30))
+            self._open_ahead(
+                min(max(n for _, n in share.places), len(share.arrivals) if not share.endless else 1 << 30)
+            )
         start_s = share.start_at_s or time.monotonic() + 0.002
         self._out.start_s = start_s
         self._alarm = Alarm(self._loop, self._begin_closed if closed else self._send_due)
@@ -132,6 +76,7 @@ class Driver:
         ticker = Alarm(self._loop, self._tick)
         self._ticker = ticker
         ticker.set(self._tick_due_s)
+        self._pulse.compare_clocks()
         self._pulse.begin()
         self._loop.set_exception_handler(self._surprise)
         self._loop.run_forever()
@@ -164,9 +109,7 @@ class Driver:
     def _connection(self) -> Connection:
         share = self._share
         if self._context is not None:
-            return TlsConnection(
-                self._loop, share.address, self._pulse, self._ended, self._context, share.route.host
-            )
+            return TlsConnection(self._loop, share.address, self._pulse, self._ended, self._context, share.route.host)
         return Connection(self._loop, share.address, self._pulse, self._ended)
 
     def _open_ahead(self, count: int) -> None:
@@ -287,6 +230,7 @@ class Driver:
         self._pulse.delayed(now_s - self._tick_due_s)
         self._tick_due_s = now_s + _TICK_S
         self._ticker.set(self._tick_due_s)
+        self._pulse.compare_clocks()
         self._ticks += 1
         if self._ticks % _SWEEP_TICKS == 0:
             self._sweep(now_s)
@@ -294,11 +238,13 @@ class Driver:
     def _sweep(self, now_s: float) -> None:
         """Time limits, stages and the end of the run."""
         limit_s = self._share.timeout_s
-        for connection in [c for c in self._active if now_s - c.active_s > limit_s]:
+        for connection in list(self._active):
             exchange = connection.exchange
-            if exchange is not None:
+            if exchange is not None and now_s - connection.at_s > limit_s:
                 kind = "timeout" if exchange.first_byte_s is None else "stalled"
                 connection.fail(kind, f"nothing came for {limit_s:g} s")
+            elif exchange is not None and exchange.first_byte_s is not None and 200 <= exchange.http_status < 300:
+                exchange.reply.shorten()
         if self._share.places and now_s >= self._out.start_s:
             self._fill_places(now_s)
         elif now_s >= self._out.start_s:
@@ -348,26 +294,6 @@ def new_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
-
-
-def deal(share: Share, workers: int) -> list[Share]:
-    """The share split over several processes: every request exactly once, places as even as they can be."""
-    parts = []
-    for k in range(workers):
-        places = tuple((at, n // workers + (k < n % workers)) for at, n in share.places)
-        most = share.most_at_once
-        parts.append(
-            replace(
-                share,
-                arrivals=tuple(itertools.islice(share.arrivals, k, None, workers)),
-                places=places,
-                most_at_once=None if most is None else most // workers + (k < most % workers),
-                worker=k,
-                workers=workers,
-                keep_path=None if share.keep_path is None else share.keep_path.with_name(f"{share.keep_path.name}.{k}"),
-            )
-        )
-    return parts
 
 
 def _allow_files(wanted: int) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import overload
 
 from ridgeline.serving.load.reply import Reply, error_text
@@ -21,7 +22,7 @@ class Gaps(Sequence[tuple[float, int]]):
     __slots__ = ("_seconds",)
 
     def __init__(self, times_s: Sequence[float]) -> None:
-        self._seconds = array("d", [b - a for a, b in zip(times_s, times_s[1:], strict=False)])
+        self._seconds = array("d", [b - a for a, b in pairwise(times_s)])
 
     def __len__(self) -> int:
         return len(self._seconds)
@@ -39,7 +40,7 @@ class Gaps(Sequence[tuple[float, int]]):
         return ((gap, 1) for gap in self._seconds)
 
     @property
-    def seconds(self) -> Sequence[float]:
+    def seconds(self) -> array[float]:
         return self._seconds
 
 
@@ -146,7 +147,11 @@ def _refusal(http_status: int, reply: Reply) -> tuple[str, str]:
     except (ValueError, RecursionError):
         words = text.decode("utf-8", "replace").strip()[:300]
     lowered = words.lower()
-    if http_status in (400, 404, 422) and "model" in lowered and _says(lowered, "not found", "does not exist", "unknown"):
+    if (
+        http_status in (400, 404, 422)
+        and "model" in lowered
+        and _says(lowered, "not found", "does not exist", "unknown")
+    ):
         return f"http-{http_status} unknown model", words
     if http_status in (400, 413, 422) and _says(
         lowered, "context length", "max_model_len", "too long", "longer than", "maximum context", "max seq len"

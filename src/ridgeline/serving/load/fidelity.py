@@ -9,8 +9,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ridgeline.serving.load.driver import Yield
 from ridgeline.serving.load.pulse import quantile_s
+from ridgeline.serving.load.share import Yield
 from ridgeline.serving.requests import Spread, Summary
 
 LIMIT = 0.02

@@ -69,6 +69,7 @@ class TlsConnection(Connection):
         self._transport = transport
         self._connecting = False
         self._parser = httptools.HttpResponseParser(self)
+        self._feed = self._parser.feed_data
         if self.exchange is not None:
             self._send()
 
@@ -79,11 +80,16 @@ class TlsConnection(Connection):
             return  # the handshake sends when it is done
         self._complete = False
         self._uses += 1
-        exchange.sent_s = self._at_s = self.active_s = time.monotonic()
+        self._times_s, self._bodies = exchange.reply.times_s, exchange.reply.bodies
+        exchange.sent_s = self.at_s = time.monotonic()
         transport.write(exchange.wire)
 
     def arrived(self, received: bytes) -> None:
-        self._received(received, time.monotonic())
+        if self.exchange is None:
+            self.close()
+            return
+        self.at_s = time.monotonic()
+        self._take_in(received)
 
     def hung_up(self, transport: asyncio.Transport, error: Exception | None) -> None:
         if transport is not self._transport:
@@ -94,7 +100,7 @@ class TlsConnection(Connection):
         elif self.exchange is not None and self.exchange.first_byte_s is None:
             self._broken(ConnectionResetError(errno.ECONNRESET, "closed before any answer"))
         else:
-            self._received(b"", time.monotonic())
+            self._ended_by_peer()
 
 
 class _Bytes(asyncio.Protocol):
