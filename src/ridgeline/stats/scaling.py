@@ -175,13 +175,14 @@ def _sizes(size: int, unit: str) -> str:
 
 
 def _law(logs: Mapping[int, Sequence[float]], noise: float, freedom: int, rng: random.Random, level: float) -> Law:
-    serial, crosstalk = _fit(logs)
+    means = {size: mean_and_spread(values)[0] for size, values in logs.items()}
+    weights = {size: float(len(values)) for size, values in logs.items()}
+    serial, crosstalk = _fit(means, weights)
     peak = math.sqrt(max(0.0, 1 - serial) / crosstalk) if crosstalk > 0 else None
     if not freedom:
         return Law(serial, None, None, crosstalk, None, None, peak)
-    means = {size: mean_and_spread(values)[0] for size, values in logs.items()}
     drawn = [
-        _fit({size: [means[size] + rng.gauss(0, noise) for _ in values] for size, values in logs.items()})
+        _fit({size: mean + rng.gauss(0, noise / math.sqrt(weights[size])) for size, mean in means.items()}, weights)
         for _ in range(RESAMPLES)
     ]
     first = int((1 - level) / 2 * RESAMPLES)
@@ -189,20 +190,21 @@ def _law(logs: Mapping[int, Sequence[float]], noise: float, freedom: int, rng: r
     return Law(serial, serials[first], serials[-1 - first], crosstalk, crosstalks[first], crosstalks[-1 - first], peak)
 
 
-def _fit(logs: Mapping[int, Sequence[float]]) -> tuple[float, float]:
+def _fit(means: Mapping[int, float], weights: Mapping[int, float]) -> tuple[float, float]:
     """size / speed = a + b (size - 1) + c size (size - 1) is linear; least relative squares with b, c >= 0."""
     rows, values = [], []
-    for size, speeds in logs.items():
-        for log in speeds:
-            cost = size * math.exp(-log)
-            rows.append([1 / cost, (size - 1) / cost, size * (size - 1) / cost])
-            values.append(1.0)
+    for size, log in means.items():
+        weight = math.sqrt(weights[size])
+        relative = weight / (size * math.exp(-log))
+        rows.append([relative, (size - 1) * relative, size * (size - 1) * relative])
+        values.append(weight)
     best: tuple[float, list[float]] | None = None
     for used in ((0, 1, 2), (0, 1), (0, 2), (0,)):
         solved = _solve(rows, values, used)
         if solved is None or any(v < 0 for v in solved) or solved[0] <= 0:
             continue
-        error = math.fsum((sum(r * v for r, v in zip(row, solved, strict=True)) - 1.0) ** 2 for row in rows)
+        fitted = [sum(r * v for r, v in zip(row, solved, strict=True)) for row in rows]
+        error = math.fsum((f - v) ** 2 for f, v in zip(fitted, values, strict=True))
         if best is None or error < best[0]:
             best = error, solved
     assert best is not None  # a alone always fits with a > 0

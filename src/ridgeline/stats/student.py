@@ -8,24 +8,16 @@ from functools import lru_cache
 _TINY = 1e-300
 
 
-def t_cdf(t: float, df: float) -> float:
-    """P(T <= t) with `df` degrees of freedom (df >= 1); accurate to about 1e-12."""
-    if math.isinf(t):
-        return 1.0 if t > 0 else 0.0
-    tail = 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + t * t))
-    return 1.0 - tail if t > 0 else tail
-
-
 def two_sided_p(t: float, df: float) -> float:
-    """P(|T| >= |t|), without the loss of digits that 1 - cdf would have far out."""
+    """P(|T| >= |t|) with `df` degrees of freedom (df >= 1)."""
     if math.isinf(t):
         return 0.0
-    return _incomplete_beta(df / 2, 0.5, df / (df + t * t))
+    return _incomplete_beta(df / 2, 0.5, df / (df + t * t), t * t / (df + t * t))
 
 
 @lru_cache(maxsize=256)
 def t_quantile(p: float, df: float) -> float:
-    """The t for which `t_cdf(t, df)` is p; for 0 < p < 1."""
+    """The t below which Student's variable lies with probability p; for 0 < p < 1."""
     if not 0.0 < p < 1.0:
         raise ValueError(f"a quantile needs a probability between 0 and 1, not {p}")
     if p < 0.5:
@@ -48,17 +40,20 @@ def t_quantile(p: float, df: float) -> float:
     return high
 
 
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction (Lentz's method)."""
+def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
+    """The regularised incomplete beta function at x, by its continued fraction (Lentz's method).
+
+    `rest` is 1 - x, given by the caller, who knows it without the digits that the subtraction would lose.
+    """
     if x <= 0.0:
         return 0.0
-    if x >= 1.0:
+    if rest <= 0.0:
         return 1.0
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest))
     # the fraction converges fast only on this side of the mean; the other side is reached by symmetry
     if x < (a + 1.0) / (a + b + 2.0):
         return front * _beta_fraction(a, b, x) / a
-    return 1.0 - front * _beta_fraction(b, a, 1.0 - x) / b
+    return 1.0 - front * _beta_fraction(b, a, rest) / b
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:

@@ -1,0 +1,200 @@
+"""The verdict: what it says, that it keeps its level, and what it refuses to say."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.stats.compare import Block, Verdict, confirm, holm, smallest_effect
+
+
+def simulated(
+    seed: int, blocks: int, gains: Mapping[str, float], noise: float = 0.02, scale: float = 100.0
+) -> list[Block]:
+    """Palindromic blocks with a node effect and linear drift each; gains are in logs."""
+    rng = random.Random(seed)
+    names = ["baseline", *gains]
+    made = []
+    for number in range(blocks):
+        node, slope = rng.gauss(0, 0.1), rng.gauss(0, 0.02)
+        runs: dict[str, list[float]] = {name: [] for name in names}
+        for place, name in enumerate([*names, *reversed(names)]):
+            log = gains.get(name, 0.0) + node + slope * place + rng.gauss(0, noise)
+            runs[name].append(scale * math.exp(log))
+        made.append(Block(number, (f"n{number % 2}",), runs.pop("baseline"), runs))
+    return made
+
+
+@pytest.mark.parametrize(("top", "blocks"), [(1, 3), (3, 5), (5, 4)])
+def test_identical_settings_are_rarely_called_different(top: int, blocks: int) -> None:
+    alarms = 0
+    for seed in range(600):
+        result = confirm(simulated(seed, blocks, {f"c{i}": 0.0 for i in range(top)}))
+        alarms += any(c.verdict in (Verdict.BETTER, Verdict.WORSE) for c in result.comparisons.values())
+    # 5% nominal; 600 campaigns know it to +-0.9% (one standard error)
+    assert alarms / 600 < 0.05 + 3 * 0.009
+
+
+def test_a_clear_gain_is_confirmed_with_an_interval_that_holds_it() -> None:
+    held = 0
+    for seed in range(200):
+        result = confirm(simulated(seed, 5, {"good": math.log(1.2), "same": 0.0}))
+        assert result.winner == "good"
+        winner = result.comparisons["good"]
+        assert winner.low is not None and winner.high is not None
+        held += winner.low <= 1.2 <= winner.high
+    assert held >= 188
+
+
+def test_the_interval_of_a_chosen_winner_holds_although_it_was_chosen() -> None:
+    """Five equal settings, 30% better: the luckiest is named, and its interval must still hold the truth."""
+    missed = 0
+    for seed in range(300):
+        result = confirm(simulated(seed, 4, {f"c{i}": math.log(1.3) for i in range(5)}, noise=0.03))
+        if result.winner is not None:
+            chosen = result.comparisons[result.winner]
+            assert chosen.low is not None and chosen.high is not None
+            missed += not chosen.low <= 1.3 <= chosen.high
+    assert missed / 300 < 0.05 + 0.03
+
+
+@given(seed=st.integers(0, 1000), blocks=st.integers(3, 8))
+def test_node_effects_and_linear_drift_cancel(seed: int, blocks: int) -> None:
+    result = confirm(simulated(seed, blocks, {"c": 0.1}, noise=0.0))
+    assert result.comparisons["c"].ratio == pytest.approx(math.exp(0.1), rel=1e-9)
+    assert result.winner == "c"
+
+
+@given(seed=st.integers(0, 1000), gain=st.floats(-0.3, 0.3), factor=st.floats(1e-6, 1e6))
+@settings(max_examples=50)
+def test_the_unit_does_not_matter(seed: int, gain: float, factor: float) -> None:
+    one = confirm(simulated(seed, 5, {"c": gain})).comparisons["c"]
+    other = confirm(simulated(seed, 5, {"c": gain}, scale=100 * factor)).comparisons["c"]
+    assert other.verdict == one.verdict
+    assert other.ratio == pytest.approx(one.ratio, rel=1e-9)
+
+
+@given(seed=st.integers(0, 1000), gain=st.floats(-0.3, 0.3))
+@settings(max_examples=50)
+def test_times_and_rates_give_the_same_verdict(seed: int, gain: float) -> None:
+    """A rate to maximise and the time to minimise that belongs to it are the same question."""
+    rates = simulated(seed, 5, {"c": gain, "d": 0.0})
+    times = [
+        Block(
+            b.number, b.nodes, [1 / v for v in b.baseline], {k: [1 / v for v in vs] for k, vs in b.candidates.items()}
+        )
+        for b in rates
+    ]
+    by_rate, by_time = confirm(rates), confirm(times, direction="minimize")
+    assert by_time.winner == by_rate.winner
+    for name, comparison in by_rate.comparisons.items():
+        assert by_time.comparisons[name].ratio == pytest.approx(comparison.ratio, rel=1e-9)
+        assert by_time.comparisons[name].low == pytest.approx(comparison.low, rel=1e-9)
+
+
+@given(seed=st.integers(0, 500), level=st.floats(0.6, 0.99))
+@settings(max_examples=50)
+def test_interval_and_verdict_agree(seed: int, level: float) -> None:
+    result = confirm(simulated(seed, 4, {"a": 0.03, "b": 0.0, "c": -0.05}), level)
+    for c in result.comparisons.values():
+        assert c.low is not None and c.high is not None and c.estimate is not None
+        assert c.low <= c.estimate <= c.high
+        if c.verdict is Verdict.BETTER:
+            assert c.low >= 1
+        elif c.verdict is Verdict.WORSE:
+            assert c.high <= 1
+        else:
+            assert c.low <= 1 <= c.high
+
+
+def test_two_blocks_are_refused_and_three_are_asked_for() -> None:
+    result = confirm(simulated(1, 2, {"c": 0.5}))
+    comparison = result.comparisons["c"]
+    assert result.winner is None
+    assert comparison.verdict is Verdict.TOO_FEW_BLOCKS
+    assert comparison.low is None
+    assert comparison.smallest_effect is not None
+    assert "3 are needed" in result.headline
+    assert "could show" in result.headline
+
+
+def test_the_smallest_effect_named_is_seen_in_four_of_five_campaigns() -> None:
+    noise, blocks = 0.02, 5
+    spread = noise  # two runs a side: sqrt(noise^2/2 + noise^2/2)
+    effect = smallest_effect(spread, blocks)
+    seen = sum(confirm(simulated(seed, blocks, {"c": effect}, noise)).winner == "c" for seed in range(400))
+    assert 0.72 < seen / 400 < 0.9
+
+
+def test_more_blocks_show_less() -> None:
+    effects = [smallest_effect(0.02, blocks) for blocks in range(3, 9)]
+    assert effects == sorted(effects, reverse=True)
+    assert smallest_effect(0.02, 5, among=5) > smallest_effect(0.02, 5)
+
+
+def test_a_deterministic_program_has_no_interval_to_show() -> None:
+    same = [Block(i, (), [2.0, 2.0], {"c": [3.0, 3.0]}) for i in range(3)]
+    assert str(confirm(same)) == "1.50x baseline (the same in 3 blocks)"
+    equal = [Block(i, (), [2.0, 2.0], {"c": [2.0, 2.0]}) for i in range(3)]
+    assert confirm(equal).winner is None
+    assert str(confirm(equal)) == "no detectable difference (the same in 3 blocks)"
+
+
+def test_values_that_are_not_positive_are_compared_by_difference_and_it_is_said() -> None:
+    blocks = [Block(i, (), [-1.0 + 0.1 * i, -1.1], {"c": [4.0, 4.2 - 0.1 * i]}) for i in range(4)]
+    comparison = confirm(blocks).comparisons["c"]
+    assert comparison.scale == "difference"
+    assert comparison.ratio is None
+    assert comparison.verdict is Verdict.BETTER
+    assert "differences" in comparison.notes[0]
+    assert confirm(blocks, direction="minimize").comparisons["c"].verdict is Verdict.WORSE
+
+
+def test_a_block_without_a_good_run_is_left_out_and_named() -> None:
+    blocks = simulated(3, 5, {"c": 0.2})
+    blocks[2] = Block(2, ("n0",), blocks[2].baseline, {"c": []})
+    comparison = confirm(blocks).comparisons["c"]
+    assert comparison.blocks == 4
+    assert any("block 2" in note for note in comparison.notes)
+
+
+def test_the_headline_reads_as_promised() -> None:
+    blocks = [
+        Block(i, ("n0", "n1") if i % 2 else ("n2", "n3"), [100.0, 100.0], {"c": [162.0 + d, 162.0 - d / 2]})
+        for i, d in enumerate((0, 16, -16, 32, -30))
+    ]
+    headline = confirm(blocks).headline
+    assert headline.startswith("1.61x baseline (95%: 1.54 to 1.69")
+    assert headline.endswith("; 5 blocks on 2 node pairs)")
+    near = [Block(i, (), [100.0], {"c": [100.0 + d]}) for i, d in enumerate((5, -4, 6, -3))]
+    assert confirm(near).headline.startswith("no detectable difference (-")
+
+
+def test_a_slower_setting_is_not_called_no_difference() -> None:
+    result = confirm(simulated(1, 5, {"c": -0.5}))
+    assert result.winner is None
+    assert result.comparisons["c"].verdict is Verdict.WORSE
+    assert "no setting is better" in result.headline
+
+
+def test_nothing_to_compare() -> None:
+    assert confirm([]).winner is None
+    with pytest.raises(ValueError, match="level"):
+        confirm([], level=95)
+
+
+def test_holm_by_hand() -> None:
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06})
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1), max_size=6))
+def test_holm_never_makes_a_p_value_smaller_and_keeps_the_order(p_values: dict[str, float]) -> None:
+    adjusted = holm(p_values)
+    for name, p in p_values.items():
+        assert p <= adjusted[name] <= 1
+        assert all(adjusted[name] <= adjusted[other] for other, q in p_values.items() if p < q)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from ridgeline.records.space import Point
+from ridgeline.stats.contribution import contributions, text
+
+BASELINE: Point = {"tp": 2, "batch": 64, "nccl": "ring"}
+WINNER: Point = {"tp": 8, "batch": 1000, "nccl": "tree"}
+
+
+def trials(seed: int, count: int, sign: float = 1.0) -> list[tuple[Point, float]]:
+    rng = random.Random(seed)
+    made: list[tuple[Point, float]] = []
+    for _ in range(count):
+        point: Point = {
+            "tp": rng.choice((2, 4, 8)),
+            "batch": rng.randrange(64, 1024),
+            "nccl": rng.choice(["ring", "tree"]),
+        }
+        log = {2: 0.0, 4: 0.2, 8: math.log(1.4)}[int(point["tp"] or 0)] + 0.05 * math.log(float(point["batch"] or 1))
+        made.append((point, 100 * math.exp(sign * (log + rng.gauss(0, 0.02)))))
+    return made
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_the_knob_that_brought_it_is_named_first(direction: str) -> None:
+    sign = 1.0 if direction == "maximize" else -1.0
+    found = contributions(BASELINE, WINNER, trials(2, 40, sign), direction)  # type: ignore[arg-type]
+    assert [c.knob for c in found] == ["tp", "batch", "nccl"]
+    assert found[0].low <= 0.4 <= found[0].high
+    assert not found[2].detectable
+    assert text(found).startswith("tp +")
+    assert text(found).endswith("no detectable difference: nccl")
+
+
+def test_a_knob_without_effect_is_rarely_credited() -> None:
+    credited = 0
+    for seed in range(100):
+        found = contributions(BASELINE, WINNER, trials(seed, 30), "maximize")
+        credited += next(c for c in found if c.knob == "nccl").detectable
+    assert credited <= 10
+
+
+def test_knobs_that_did_not_move_are_not_listed() -> None:
+    found = contributions(BASELINE, {**BASELINE, "tp": 8}, trials(2, 30), "maximize")
+    assert [c.knob for c in found] == ["tp"]
+
+
+def test_too_few_trials_say_nothing() -> None:
+    assert contributions(BASELINE, WINNER, trials(3, 5), "maximize") == []
+
+
+def test_conditional_knobs_take_part() -> None:
+    rng = random.Random(4)
+    made: list[tuple[Point, float]] = []
+    for _ in range(40):
+        point: Point = {"be": "fa3", "page": rng.choice((1, 16))} if rng.random() < 0.6 else {"be": "triton"}
+        gain = (0.3 if point["be"] == "fa3" else 0.0) + (0.2 if point.get("page") == 16 else 0.0)
+        made.append((point, math.exp(gain + rng.gauss(0, 0.02))))
+    found = contributions({"be": "triton"}, {"be": "fa3", "page": 16}, made, "maximize")
+    assert {c.knob for c in found} == {"be", "page"}

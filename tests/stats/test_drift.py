@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import math
+import random
+
+from ridgeline.stats.drift import Repeat, drift, outliers
+
+
+def noisy(seed: int, shape: list[float], noise: float = 0.01) -> list[float]:
+    rng = random.Random(seed)
+    return [100 * math.exp(s + rng.gauss(0, noise)) for s in shape]
+
+
+def test_steady_machines_are_rarely_called_drifting() -> None:
+    called = sum(
+        drift(noisy(seed, [0.0] * 10), "maximize", random.Random(seed)).kind != "steady" for seed in range(120)
+    )
+    assert called / 120 < 0.05 + 0.06
+
+
+def test_a_step_is_found_where_it_is() -> None:
+    found = drift(noisy(1, [0.0] * 7 + [-0.1] * 5), "maximize", random.Random(1))
+    assert (found.kind, found.at) == ("step", 7)
+    assert -0.13 < found.change < -0.07
+    assert "slower from repeat 8 of 12" in str(found)
+
+
+def test_a_trend_is_found() -> None:
+    found = drift(noisy(2, [0.01 * i for i in range(12)]), "minimize", random.Random(2))
+    assert found.kind == "trend"
+    assert found.change < 0  # longer times are a slower machine
+    assert "from first to last" in str(found)
+
+
+def test_few_repeats_are_not_judged() -> None:
+    assert drift([1.0, 2.0, 3.0, 4.0, 5.0], "maximize", random.Random(0)).kind == "undecided"
+    assert drift([5.0] * 9, "maximize", random.Random(0)).kind == "steady"
+
+
+def test_the_same_random_numbers_give_the_same_answer() -> None:
+    values = noisy(5, [0.002 * i for i in range(12)])
+    assert drift(values, "maximize", random.Random(7)) == drift(values, "maximize", random.Random(7))
+
+
+def test_outliers_are_named_with_a_cause() -> None:
+    values = [130.0, 100.0, 101.0, 99.0, 100.0, 100.5, 160.0, 99.5, 100.2]
+    nodes = ["a", "a", "b", "a", "b", "a", "c", "b", "a"]
+    found = outliers([Repeat(v, (n,)) for v, n in zip(values, nodes, strict=True)], "minimize")
+    assert [(o.index, o.cause) for o in found] == [(0, "first run"), (6, "node")]
+    assert "c, the only run there" in str(found[1])
+    lone = [*[100.0, 100.5, 99.5, 100.2, 99.8], 150.0]
+    assert [o.cause for o in outliers([Repeat(v, ("a",)) for v in lone], "minimize")] == ["unexplained"]
+
+
+def test_runs_after_a_step_are_not_called_odd_one_by_one() -> None:
+    values = noisy(3, [0.0] * 9 + [-0.3] * 4, noise=0.005)
+    drifted = drift(values, "maximize", random.Random(0))
+    found = outliers([Repeat(v) for v in values], "maximize", drifted)
+    assert {o.cause for o in found} == {"trend"}
+
+
+def test_three_runs_have_no_outlier() -> None:
+    assert outliers([Repeat(1.0), Repeat(1.0), Repeat(9.0)], "maximize") == []
+    assert outliers([Repeat(1.0)] * 9, "maximize") == []

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import math
+import random
+import re
+
+import pytest
+
+from ridgeline.stats.nodes import NodeRun, corrected, corrections, node_effects
+
+
+def runs(seed: int, count: int, slow: dict[str, float], width: int = 1, noise: float = 0.01) -> list[NodeRun]:
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        nodes = tuple(sorted(rng.sample(["n1", "n2", "n3", "n4"], width)))
+        setting = rng.choice("ab")
+        log = (0.5 if setting == "a" else 0.0) + rng.gauss(0, noise)
+        log += sum(slow.get(node, 0.0) for node in nodes) / width
+        made.append(NodeRun(setting, nodes, 100 * math.exp(log)))
+    return made
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_one_slow_node_is_named_and_no_other(width: int) -> None:
+    effects = {e.node: e for e in node_effects(runs(1, 40, {"n2": math.log(0.91)}, width), "maximize")}
+    assert effects["n2"].verdict == "slow"
+    assert effects["n2"].low is not None and effects["n2"].high is not None
+    assert effects["n2"].low <= 0.91 <= effects["n2"].high
+    assert re.fullmatch(r"node n2 is \d+% slower than its peers \(95%: \d+ to \d+\)", str(effects["n2"]))
+    assert [n for n, e in effects.items() if e.verdict in ("slow", "fast")] == ["n2"]
+
+
+def test_equal_nodes_are_rarely_accused() -> None:
+    accused = sum(
+        any(e.verdict in ("slow", "fast") for e in node_effects(runs(seed, 20, {}, noise=0.03), "maximize"))
+        for seed in range(300)
+    )
+    assert accused / 300 < 0.05 + 0.035
+
+
+def test_too_few_runs_accuse_nobody() -> None:
+    few = [NodeRun("a", ("n1",), 100.0), NodeRun("a", ("n1",), 101.0), NodeRun("a", ("n2",), 50.0)]
+    assert {e.verdict for e in node_effects(few, "maximize")} == {"undecided"}
+    assert "too little to judge" in str(node_effects(few, "maximize")[0])
+
+
+def test_nodes_used_only_together_cannot_be_told_apart() -> None:
+    rng = random.Random(0)
+    pairs = [("n1", "n2"), ("n3", "n4")] * 8
+    data = [NodeRun("a", pair, (100 if "n1" in pair else 50) * math.exp(rng.gauss(0, 0.01))) for pair in pairs]
+    assert {e.verdict for e in node_effects(data, "maximize")} == {"undecided"}
+
+
+def test_a_slow_setting_is_not_a_slow_node() -> None:
+    """Node n2 ran mostly the slow setting; its runs are slow, the node is not."""
+    rng = random.Random(2)
+    plan = [("a", "n1")] * 8 + [("b", "n1")] * 3 + [("a", "n2")] * 3 + [("b", "n2")] * 8
+    data = [NodeRun(s, (n,), (100 if s == "a" else 60) * math.exp(rng.gauss(0, 0.01))) for s, n in plan]
+    assert {e.verdict for e in node_effects(data, "maximize")} == {"usual"}
+
+
+def test_of_two_nodes_the_slow_one_is_named() -> None:
+    rng = random.Random(3)
+    data = [NodeRun("a", (n,), (10 if n == "n1" else 12) * math.exp(rng.gauss(0, 0.01))) for n in ("n1", "n2") * 6]
+    effects = {e.node: e.verdict for e in node_effects(data, "minimize")}
+    assert effects["n2"] == "slow"
+    assert effects["n1"] != "fast"
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_corrected_values_no_longer_depend_on_the_node(direction: str) -> None:
+    sign = 1 if direction == "maximize" else -1
+    data = runs(4, 60, {"n3": sign * math.log(0.8)})
+    factors = corrections(node_effects(data, direction), direction)  # type: ignore[arg-type]
+    assert set(factors) == {"n3"}
+    fixed = [NodeRun(r.setting, r.nodes, corrected(r.value, r.nodes, factors)) for r in data]
+    assert not corrections(node_effects(fixed, direction), direction)  # type: ignore[arg-type]
+    assert corrected(5.0, (), factors) == 5.0
+
+
+def test_one_node_has_no_peers() -> None:
+    assert [e.verdict for e in node_effects([NodeRun("a", ("n1",), 1.0)] * 9, "maximize")] == ["undecided"]
