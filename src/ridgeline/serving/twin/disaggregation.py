@@ -1,8 +1,8 @@
 """Prefill and decode on different GPUs: the handshake, the KV transfer, and who waits for whom.
 
 As SGLang does it: a decode engine first sets a slot and KV room aside, then the two sides shake hands, then the prompt
-is computed, its KV sent, and the first token shown when the request enters the decode batch. A request whose decode side
-has no slot stays in bootstrapping; after a time limit it fails. So the decode side's running limit admits prompts in
+is computed, its KV sent, and the first token shown when the request enters the decode batch. A request whose decode
+side has no slot stays in bootstrapping; after a time limit it fails. So the decode limit admits prompts in
 waves, and TTFT takes off when a burst is larger than that limit.
 """
 

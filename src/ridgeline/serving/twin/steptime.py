@@ -18,8 +18,12 @@ from ridgeline.serving.twin.engine import Applied
 from ridgeline.serving.twin.factors import Factors
 
 # Share of the peak that kernels reach at full size.
-DENSE_COMPUTE = {"bf16": 0.68, "fp16": 0.68, "fp32": 0.8, "fp8": 0.55, "int8": 0.5, "int4": 0.5, "fp4": 0.45}
-EXPERT_COMPUTE = {"bf16": 0.36, "fp16": 0.36, "fp32": 0.5, "fp8": 0.35, "int8": 0.3, "int4": 0.3, "fp4": 0.3}
+DENSE_COMPUTE = {"bf16": 0.64, "fp16": 0.64, "fp32": 0.8, "fp8": 0.50, "int8": 0.5, "int4": 0.5, "fp4": 0.45}
+# Grouped products over experts. In 16 bits Triton with default tiles is what most models get; FP8 has tuned kernels.
+EXPERT_COMPUTE = {"bf16": 0.16, "fp16": 0.16, "fp32": 0.4, "fp8": 0.30, "int8": 0.25, "int4": 0.25, "fp4": 0.25}
+# Rows of one tile of such a product: each expert that is asked at all computes whole tiles. Kernels switch to the
+# larger one when there are more tokens than experts.
+EXPERT_TILE, SMALL_EXPERT_TILE = 64, 16
 DENSE_MEMORY = 0.85
 EXPERT_MEMORY = 0.80
 ELEMENTWISE_MEMORY = 0.75
@@ -43,11 +47,14 @@ PREFILL_COMPUTE = {
     "triton": 0.25,
 }
 # Kernels of one layer: projections, norms, rope, attention and FFN; MLA and a mixture of experts add to them.
-LAYER_OPS, MLA_OPS, MOE_OPS = 11, 6, 11
-# A kernel's ramp and tail that no roofline shows, inside a captured graph.
-OP_GAP_S = 2.8e-6
-# Python, dispatch and launch of one such operation without a graph. Both of our H200 logs give 90-105 us.
-HOST_OP_S = 95e-6
+# Block-quantised weights want their activations quantised before every product.
+LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS = 11, 8, 12, 6
+# A kernel's ramp and tail that no roofline shows, inside a captured graph. Small block-scaled FP8 products are further
+# from their roofline: DeepSeek-R1 on eight H200 takes about 20 ms for a batch of one, of which weights are 1.2.
+OP_GAP_S, SCALED_OP_GAP_S = 2.8e-6, 5.5e-6
+# Python, dispatch and launch of one such operation without a graph: 80 to 100 us in our H200
+# logs and half of that on faster hosts.
+HOST_OP_S = 65e-6
 # Scheduling, sampling and detokenising of one iteration, and of each request in it; overlapped with the GPU.
 HOST_STEP_S = 2.0e-3
 HOST_REQUEST_S = 6e-6
@@ -58,7 +65,7 @@ ELEMENTWISE_PASSES = 16
 # Expert ranks never get equal work: the fullest of them makes the others wait.
 EXPERT_IMBALANCE = 1.15
 # Stages of a pipeline wait when neighbours differ; SGLang runs PP without overlapped scheduling.
-PIPELINE_BUBBLE = 1.10
+PIPELINE_BUBBLE = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,7 @@ class StepTime:
         self._pair_s = self._prefill_attention()
         self._decode_fixed: dict[int, tuple[float, float]] = {}
         self._ops = _ops_per_step(model, layout)
+        self._op_gap_s = SCALED_OP_GAP_S if _scaled(model) else OP_GAP_S
 
     # -- decode ---------------------------------------------------------------------------------------------------
 
@@ -184,7 +192,7 @@ class StepTime:
         terms.append(self._elementwise_term(rank_rows, all_rows))
         sampled = logit_rows / self.layout.attn_dp * self.model.vocab * 4 * SAMPLING_PASSES
         terms.append(Term("sampling", sampled * self._stream_s, "memory"))
-        terms.append(Term("kernel gaps", self._ops * OP_GAP_S, "latency"))
+        terms.append(Term("kernel gaps", self._ops * self._op_gap_s, "latency"))
         terms += self._network_terms(rank_rows, all_rows, logit_rows, counted=counted)
         return terms
 
@@ -199,8 +207,13 @@ class StepTime:
         assert experts is not None
         dtype = self.model.dtype
         rate = self.gpu.flops_of(dtype) * EXPERT_COMPUTE[dtype] * self.factors.compute
-        compute_s = self._expert_flops * rows / rate
-        touched = experts.touched(rows) / experts.count
+        asked = experts.touched(rows)
+        tile = EXPERT_TILE if rows > experts.count else SMALL_EXPERT_TILE
+        # an asked expert gets its share of the rows, on average half a tile more than that, and a whole tile at least
+        routed = rows * experts.per_token
+        computed = max(routed + asked * tile / 2, asked * tile) if asked else 0.0
+        compute_s = self._expert_flops * computed / experts.per_token / rate
+        touched = asked / experts.count
         memory_s = self._expert_bytes * touched / (self._bandwidth * EXPERT_MEMORY)
         uneven = EXPERT_IMBALANCE if self.layout.ep > 1 else 1.0
         name = f"experts ({touched:.0%} touched)"
@@ -298,4 +311,9 @@ def _experts(model: Model, layout: Layout) -> tuple[float, float]:
 def _ops_per_step(model: Model, layout: Layout) -> int:
     """Kernels of one pass; a collective is one more of them."""
     per_layer = LAYER_OPS + (MLA_OPS if model.attention.mla else 0) + (2 if layout.tp > 1 else 0)
+    per_layer += QUANTISE_OPS if _scaled(model) else 0
     return model.layers * per_layer + len(model.moe_layers) * MOE_OPS
+
+
+def _scaled(model: Model) -> bool:
+    return model.dtype in ("fp8", "fp4")

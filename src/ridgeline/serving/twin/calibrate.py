@@ -1,0 +1,54 @@
+"""`ridgeline calibrate`: from logs and measured rows to a site's calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ridgeline.errors import InputError
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.fit import Fit, Observation, fit
+from ridgeline.serving.twin.log_steps import observations, read_run
+from ridgeline.serving.twin.measured import Measured, read_rows
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
+
+READ: dict[str, Callable[[SimulationResult], float | None]] = {
+    "total_tok_s": lambda r: r.summary.total_tok_s,
+    "duration_s": lambda r: r.summary.duration_s,
+    "latency_s": lambda r: r.summary.duration_s,
+    "ttft_s": lambda r: r.last_ttft_s,
+    "ttft_p95_s": lambda r: r.summary.ttft_ms.p95 / 1000 if r.summary.ttft_ms else None,
+}
+
+
+def calibrate(paths: Sequence[Path], *, model: str | None = None, gpu: str | None = None) -> Fit:
+    """Factors of the site that these files come from: SGLang logs, and CSV files of measured rows."""
+    if not paths:
+        raise InputError("nothing to calibrate from; give --from with one or more SGLang logs or CSV files")
+    points: list[Observation] = []
+    for path in paths:
+        if path.suffix.lower() == ".csv":
+            rows = [row for row in read_rows(path, model=model, gpu=gpu) if row.result == "ok"]
+            points += [point for row in rows for point in row_observations(row)]
+        else:
+            points += observations(read_run(path, model=model, gpu=gpu))
+    if not points:
+        raise InputError(
+            f"{', '.join(map(str, paths))}: no row with result ok and one of {', '.join(READ)}; nothing to fit"
+        )
+    return fit(points, [path.name for path in paths])
+
+
+def row_observations(row: Measured) -> list[Observation]:
+    """Each metric of a row is one point; two metrics of one row share its weight."""
+    weight = 1.0 / max(1, len(row.values))
+    return [_observation(row, metric, value, weight) for metric, value in row.values.items()]
+
+
+def _observation(row: Measured, metric: str, value: float, weight: float) -> Observation:
+    def predict(factors: Factors) -> float:
+        result = simulate(row.deployment, row.traffic, Calibration(factors=factors))
+        return max(1e-9, READ[metric](result) or 1e-9)
+
+    return Observation(f"{row.source} {metric}", value, predict, weight=weight)

@@ -1,0 +1,140 @@
+"""Measured rows: a CSV in which every line names a deployment, the traffic sent to it, and what was measured.
+
+Columns are those people write anyway. Throughput: total_tok_s or duration_s. One batch sent at once (batch, input_len,
+output_len): latency_s and ttft_s (the last request's) or ttft_p95_s. Rows that did not end well say nothing of speed.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline.errors import InputError
+from ridgeline.serving.hardware import make_cluster
+from ridgeline.serving.layout import Layout, parse_layout
+from ridgeline.serving.models import load_model
+from ridgeline.serving.traffic import Traffic, parse_traffic
+from ridgeline.serving.twin.deployment import Deployment
+from ridgeline.serving.twin.engine import DEFAULTS, EngineSettings, parse_engine
+
+METRICS = ("total_tok_s", "duration_s", "latency_s", "ttft_s", "ttft_p95_s")
+LEFT_OUT = ("", "default", "-", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One row. `values` holds the metrics it gives."""
+
+    source: str
+    deployment: Deployment
+    traffic: Traffic
+    values: Mapping[str, float]
+    result: str = "ok"
+    note: str = ""
+
+
+def read_rows(
+    path: Path, *, model: str | None = None, gpu: str | None = None, settings: EngineSettings = DEFAULTS
+) -> list[Measured]:
+    """Every row of a file. `model` and `gpu` stand in where it has no such column, `settings` for empty cells."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    rows = list(csv.DictReader(text.splitlines()))
+    if not rows:
+        raise InputError(f"{path}: holds no rows; the first line names the columns, such as tp,pp,dp,total_tok_s")
+    known = {"model": model or "", "gpu": gpu or ""}
+    return [_row(f"{path.name}:{number}", {**known, **_filled(row)}, settings) for number, row in enumerate(rows, 2)]
+
+
+def _filled(row: Mapping[str | None, str | None]) -> dict[str, str]:
+    """Cells that say something; `model` and `gpu` of the call stay where the row leaves them out."""
+    cells = {str(k).strip(): (v or "").strip() for k, v in row.items() if k is not None and isinstance(v, str | None)}
+    return {k: v for k, v in cells.items() if v.lower() not in LEFT_OUT}
+
+
+def _row(where: str, cells: Mapping[str, str], settings: EngineSettings) -> Measured:
+    model = load_model(_needed(cells, "model", where))
+    gpus_per_node = 8
+    nodes = _whole(cells, "nodes", where) or 1
+    if gpus := _whole(cells, "gpus", where):
+        gpus_per_node = max(1, gpus // nodes)
+    gpus_per_node = _whole(cells, "gpus_per_node", where) or gpus_per_node
+    applied = _settings(cells, where, settings)
+    if "layout" in cells:
+        # P2D4-chunk-large: what follows the dash is the study's own remark
+        layout = parse_layout(cells["layout"].partition("-")[0], model, gpus_per_node)
+        nodes = layout.nodes
+    else:
+        layout = _layout(cells, where, nodes, gpus_per_node)
+    cluster = make_cluster(_needed(cells, "gpu", where), nodes, gpus_per_node, cells.get("fabric"))
+    values = {name: number for name in METRICS if (number := _number(cells, name, where)) is not None}
+    result = cells.get("result", "ok").split("(")[0].strip() or "ok"
+    note = cells.get("note", "")
+    return Measured(where, Deployment(model, cluster, layout, applied), _traffic(cells, where), values, result, note)
+
+
+def _layout(cells: Mapping[str, str], where: str, nodes: int, gpus_per_node: int) -> Layout:
+    tp, pp, dp = (_whole(cells, name, where) or 1 for name in ("tp", "pp", "dp"))
+    ep, attn_dp = (_whole(cells, name, where) or 1 for name in ("ep", "attn_dp"))
+    if cells.get("attention_dp", "no").lower() in ("yes", "true", "1"):
+        # SGLang's --dp with --enable-dp-attention splits the ranks of a stage; it adds no copies
+        attn_dp, dp = dp, 1
+    return Layout(tp, pp, dp, ep, attn_dp, nodes=nodes, gpus_per_node=gpus_per_node)
+
+
+def _settings(cells: Mapping[str, str], where: str, settings: EngineSettings) -> EngineSettings:
+    found = replace(
+        settings,
+        attention_backend=cells.get("attention_backend", settings.attention_backend),
+        max_running_requests=_whole(cells, "max_running_requests", where) or settings.max_running_requests,
+        cuda_graph_max_bs=_else(_whole(cells, "cuda_graph_max_bs", where), settings.cuda_graph_max_bs),
+        chunked_prefill_size=_whole(cells, "chunked_prefill_size", where) or settings.chunked_prefill_size,
+        mem_fraction=_number(cells, "mem_fraction_static", where) or settings.mem_fraction,
+    )
+    version = re.match(r"\d+(\.\d+)*", cells.get("sglang", ""))
+    return parse_engine(f"sglang:{version[0]}", found) if version else found
+
+
+def _traffic(cells: Mapping[str, str], where: str) -> Traffic:
+    if "input_len" in cells:
+        lengths = f"fixed:{_needed(cells, 'input_len', where)}:{_needed(cells, 'output_len', where)}"
+        return parse_traffic(lengths, requests=_whole(cells, "batch", where) or 1)
+    requests = _whole(cells, "prompts", where) or 2000
+    return parse_traffic(cells.get("traffic", "sharegpt"), requests=requests, seed=2025)
+
+
+def _else(value: int | None, otherwise: int | None) -> int | None:
+    return otherwise if value is None else value
+
+
+def _needed(cells: Mapping[str, str], name: str, where: str) -> str:
+    if not cells.get(name):
+        raise InputError(f"{where}: no {name}; add a column named {name} or give --{name}")
+    return cells[name]
+
+
+def _whole(cells: Mapping[str, str], name: str, where: str) -> int | None:
+    # own notes such as "default (4096)" say what the engine chose; the choice is the engine's again in the twin
+    if name not in cells or cells[name].lower().startswith("default"):
+        return None
+    try:
+        return int(cells[name])
+    except ValueError:
+        raise InputError(f"{where}: {name} is {cells[name]!r}, not a whole number") from None
+
+
+def _number(cells: Mapping[str, str], name: str, where: str) -> float | None:
+    if name not in cells or cells[name].lower().startswith("default"):
+        return None
+    try:
+        value = float(cells[name])
+    except ValueError:
+        raise InputError(f"{where}: {name} is {cells[name]!r}, not a number") from None
+    if not value > 0:
+        raise InputError(f"{where}: {name} is {value:g}; a measured speed or time is above zero")
+    return value
