@@ -108,6 +108,28 @@ def test_guards_as_mappings(tmp_path):
     assert study.guards == (Closeness("e", 1e-6, 0.01, None), Closeness("f", 0.0, 0.1, 3.0))
 
 
+@pytest.mark.parametrize(
+    ("site", "line", "says"),
+    [
+        ("{batch: slurm,\n  qeue: short}", 7, "site.qeue: no such key of a site; did you mean queue?"),
+        ("nowhere", 6, "site: 'nowhere' is neither"),
+        ("sites/x.yaml", 6, "no such site file"),
+    ],
+)
+def test_a_wrong_site_is_shown_where_the_study_names_it(site, line, says, tmp_path):
+    with pytest.raises(StudyError) as raised:
+        load(tmp_path, f"{FIXED}site: {site}\n")
+    (problem,) = raised.value.problems
+    assert problem.startswith(f"{tmp_path / 'study.yaml'}:{line}: ")
+    assert says in problem
+
+
+def test_a_wrong_site_file_is_shown_with_its_own_line(tmp_path):
+    (tmp_path / "mine.yaml").write_text("batch: slurm\nqeue: short\n")
+    with pytest.raises(StudyError, match=r"mine\.yaml:2: qeue"):
+        load(tmp_path, f"{FIXED}site: mine.yaml\n")
+
+
 def test_counts_of_a_job_may_follow_a_knob(tmp_path):
     study = load(
         tmp_path, f"{HEAD}space: {{n: [1, 2]}}\nbaseline: {{n: 2}}\njob: {{nodes: n, ranks_per_node: 8 * n}}\n"

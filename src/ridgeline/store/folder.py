@@ -21,8 +21,8 @@ from ridgeline.records.study import Study
 from ridgeline.store.journal import sync_folder
 from ridgeline.store.study_file import StudyFile, read_study_file
 
-STUDY, SITE, JOURNAL, LOCK, REPORT = "study.yaml", "site.yaml", "journal.jsonl", "lock", "report.html"
-RUNS, BUILDS, SOURCES = "runs", "builds", "sources"
+STUDY, JOURNAL, LOCK, REPORT = "study.yaml", "journal.jsonl", "lock", "report.html"
+RUNS, BUILDS, SOURCES, SITES = "runs", "builds", "sources", "sites"
 LARGEST_COPY_BYTES = 64 * 2**20  # larger inputs are linked, not copied
 _FIELD = re.compile(r"\{[^{}]*\}")
 _WORD = re.compile(r"[^\s'\"=,;:<>|&()\[\]]+")
@@ -44,9 +44,11 @@ class StudyFolder:
             path.mkdir(parents=True, exist_ok=True)
             (path / SOURCES).mkdir(exist_ok=True)
             for file in dict.fromkeys((*needed_files(source.study), *extra)):
-                folder._take(file, source.study.folder)
+                folder._take(file, source.study.folder, path / SOURCES)
             if source.site_path is not None:
-                write_text(path / SITE, source.site_path.read_text())
+                beside = source.site_path.parent.absolute()
+                for file in (source.site_path.absolute(), *_site_files(source.study, beside)):
+                    folder._take(file, beside, path / SITES)
             if not _same(source.path, path / STUDY):
                 write_text(path / STUDY, source.text)
         except OSError as error:
@@ -69,8 +71,7 @@ class StudyFolder:
 
     def load(self) -> StudyFile:
         """The study as it was run. Relative paths in it start in this folder's sources."""
-        site = self.path / SITE
-        site_path = site if site.is_file() else None
+        site_path = next(iter(sorted((self.path / SITES).glob("*.y*ml"))), None)
         return read_study_file(self.path / STUDY, site_path=site_path, files=self.path / SOURCES)
 
     @property
@@ -105,11 +106,11 @@ class StudyFolder:
         if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / STUDY).exists():
             raise StoreError(f"{self.path} is not empty and not a study folder; name another --out")
 
-    def _take(self, file: Path, beside: Path) -> None:
-        """Copy a file to its own relative place under sources."""
+    def _take(self, file: Path, beside: Path, into: Path) -> None:
+        """Copy a file to the same relative place in another folder."""
         if file.resolve().is_relative_to(self.path.resolve()):
             return  # a pattern of the study also matched the campaign's own folder
-        target = self.path / SOURCES / file.relative_to(beside)
+        target = into / file.relative_to(beside)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         if file.stat().st_size > LARGEST_COPY_BYTES:
@@ -133,7 +134,15 @@ def needed_files(study: Study) -> list[Path]:
     for pattern in builds.sources if builds else ():
         for path in _matches(study.folder, pattern):
             found.update(dict.fromkeys(_files_in(path)))
+    found.update(dict.fromkeys(_site_files(study, study.folder)))
     return list(found)
+
+
+def _site_files(study: Study, beside: Path) -> list[Path]:
+    """The container image and the job script that a site names, where they lie below `beside`."""
+    named = (study.site.container, study.site.options.get("script"))
+    paths = [Path(name) for name in named if isinstance(name, str) and name]
+    return [path for path in paths if path.is_file() and path.is_relative_to(beside)]
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -92,7 +92,7 @@ class ValuesForm(Form):
     """A knob with listed values."""
 
     values: list[Single] = Field(description="The values to choose from; ordered when all are numbers.")
-    when: ExpressionText | None = Field(None, description="The knob exists only where this expression holds.")
+    when: ExpressionText | None = Field(default=None, description="The knob exists only where this expression holds.")
 
 
 class RangeForm(Form):
@@ -100,10 +100,10 @@ class RangeForm(Form):
 
     from_: Number = Field(alias="from", description="The first value.")
     to: Number = Field(description="The last value, included where a step reaches it.")
-    step: Number | None = Field(None, description="The distance between two values.")
-    times: Number | None = Field(None, description="The factor between two values, such as 2 for 64, 128, 256.")
-    log: bool = Field(False, description="Spread trials evenly over magnitudes instead of over values.")
-    when: ExpressionText | None = Field(None, description="The knob exists only where this expression holds.")
+    step: Number | None = Field(default=None, description="The distance between two values.")
+    times: Number | None = Field(default=None, description="The factor between two values, such as 2 for 64, 128, 256.")
+    log: bool = Field(default=False, description="Spread trials evenly over magnitudes instead of over values.")
+    when: ExpressionText | None = Field(default=None, description="The knob exists only where this expression holds.")
 
 
 def _knob_tag(value: object) -> str:
@@ -140,15 +140,15 @@ class RuleForm(Form):
 class GoalForm(Form):
     """What is best: exactly one of the two keys."""
 
-    maximize: str | None = Field(None, description="The metric whose largest value is best.")
-    minimize: str | None = Field(None, description="The metric whose smallest value is best.")
+    maximize: str | None = Field(default=None, description="The metric whose largest value is best.")
+    minimize: str | None = Field(default=None, description="The metric whose smallest value is best.")
 
 
 class ToleranceForm(Form):
     """How far a value may be off: abs + rel x |reference|."""
 
-    abs_: float = Field(0.0, alias="abs", ge=0, description="Absolute part, in the metric's unit.")
-    rel: float = Field(0.0, ge=0, description="Relative part, as a share: 0.001 is 0.1%.")
+    abs_: float = Field(default=0.0, alias="abs", ge=0, description="Absolute part, in the metric's unit.")
+    rel: float = Field(default=0.0, ge=0, description="Relative part, as a share: 0.001 is 0.1%.")
 
 
 def _reference(value: object) -> object:
@@ -164,7 +164,7 @@ class GuardForm(Form):
     within: ToleranceForm = Field(description="The tolerance.")
     of: Annotated[
         Any, BeforeValidator(_reference), WithJsonSchema({"anyOf": [{"const": "baseline"}, {"type": "number"}]})
-    ] = Field("baseline", description="What it is compared with: `baseline`, or a number.")
+    ] = Field(default="baseline", description="What it is compared with: `baseline`, or a number.")
 
 
 def _guard_tag(value: object) -> str:
@@ -179,52 +179,58 @@ GuardChoice = Annotated[
 class BudgetForm(Form):
     """Limits of the whole campaign; what is not named is not limited."""
 
-    trials: int | None = Field(None, ge=0, description="Search trials; baseline and confirmation runs are extra.")
-    wall: Duration | None = Field(None, description="Time from the first run on.")
-    node_hours: float | None = Field(None, gt=0, description="Nodes x hours over all runs, retries included.")
+    trials: int | None = Field(
+        default=None, ge=0, description="Search trials; baseline and confirmation runs are extra."
+    )
+    wall: Duration | None = Field(default=None, description="Time from the first run on.")
+    node_hours: float | None = Field(default=None, gt=0, description="Nodes x hours over all runs, retries included.")
 
 
 class BaselineForm(Form):
     """The first stage."""
 
-    repeats: int = Field(3, ge=1, description="Runs of the baseline before the search starts.")
+    repeats: int = Field(default=3, ge=1, description="Runs of the baseline before the search starts.")
 
 
 class SearchForm(Form):
     """The second stage; keys besides these are options of the sampler."""
 
     model_config = ConfigDict(extra="allow")
-    sampler: str = Field("tpe", description="Who proposes settings: grid, random, tpe, or a plugin's.")
-    seed: int = Field(0, ge=0, description="The same seed proposes the same settings for the same results.")
-    sentinel_every: int = Field(8, ge=0, description="Trials between two repeats of the baseline; 0 for none.")
+    sampler: str = Field(default="tpe", description="Who proposes settings: grid, random, tpe, or a plugin's.")
+    seed: int = Field(default=0, ge=0, description="The same seed proposes the same settings for the same results.")
+    sentinel_every: int = Field(default=8, ge=0, description="Trials between two repeats of the baseline; 0 for none.")
 
 
 class ConfirmForm(Form):
     """The third stage: the best few against the baseline in fresh, interleaved runs."""
 
-    top: int = Field(3, ge=0, description="How many settings are confirmed; 0 skips the stage.")
-    blocks: int = Field(5, ge=1, description="Blocks of interleaved runs; each runs every setting and the baseline.")
-    level: float = Field(0.95, gt=0, lt=1, description="Confidence of the interval.")
+    top: int = Field(default=3, ge=0, description="How many settings are confirmed; 0 skips the stage.")
+    blocks: int = Field(
+        default=5, ge=1, description="Blocks of interleaved runs; each runs every setting and the baseline."
+    )
+    level: float = Field(default=0.95, gt=0, lt=1, description="Confidence of the interval.")
 
 
 class StagesForm(Form):
     """The three stages of a campaign."""
 
-    baseline: BaselineForm = Field(BaselineForm(), description="Measuring the baseline and its noise.")
-    search: SearchForm | None = Field(None, description="Looking for better settings.")
-    confirm: ConfirmForm | None = Field(None, description="Showing that the best really is better.")
+    baseline: BaselineForm = Field(default=BaselineForm(), description="Measuring the baseline and its noise.")
+    search: SearchForm | None = Field(default=None, description="Looking for better settings.")
+    confirm: ConfirmForm | None = Field(default=None, description="Showing that the best really is better.")
 
 
 class JobForm(Form):
     """What one run asks of the site. The counts may be expressions over settings."""
 
-    nodes: ExpressionText | None = Field(None, description="Nodes of a run; 1 unless said.")
-    ranks_per_node: ExpressionText | None = Field(None, description="MPI ranks on each node; 1 unless said.")
-    cores: ExpressionText | None = Field(None, description="Cores on each node.")
-    gpus: ExpressionText | None = Field(None, description="GPUs on each node.")
-    limit: Duration = Field(3600.0, description="A run that takes longer is ended and counts as a time-out.")
-    silence: Duration | None = Field(None, description="A run that writes nothing for so long is ended as a hang.")
-    retries: int = Field(2, ge=0, description="Further attempts after a node's or the site's fault.")
+    nodes: ExpressionText | None = Field(default=None, description="Nodes of a run; 1 unless said.")
+    ranks_per_node: ExpressionText | None = Field(default=None, description="MPI ranks on each node; 1 unless said.")
+    cores: ExpressionText | None = Field(default=None, description="Cores on each node.")
+    gpus: ExpressionText | None = Field(default=None, description="GPUs on each node.")
+    limit: Duration = Field(default=3600.0, description="A run that takes longer is ended and counts as a time-out.")
+    silence: Duration | None = Field(
+        default=None, description="A run that writes nothing for so long is ended as a hang."
+    )
+    retries: int = Field(default=2, ge=0, description="Further attempts after a node's or the site's fault.")
 
 
 class BuildsForm(Form):
@@ -232,9 +238,9 @@ class BuildsForm(Form):
 
     make: Lines = Field(description="Shell commands with {knob} fields; one text or a list of lines.")
     keep: Lines = Field(description="Files or globs to keep of the build; everything else is removed.")
-    sources: Lines = Field([], description="Files or globs beside the study file that the commands need.")
-    env: dict[str, Text] = Field({}, description="Environment of the build commands; {knob} fields allowed.")
-    limit: Duration = Field(3600.0, description="A build that takes longer is ended.")
+    sources: Lines = Field(default=[], description="Files or globs beside the study file that the commands need.")
+    env: dict[str, Text] = Field(default={}, description="Environment of the build commands; {knob} fields allowed.")
+    limit: Duration = Field(default=3600.0, description="A build that takes longer is ended.")
 
 
 class StudyForm(Form):
@@ -242,24 +248,29 @@ class StudyForm(Form):
 
     version: Literal[1] = Field(description="The version of this format: 1.")
     name: str = Field(description="A short name; it becomes a folder name.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    question: str = Field("", description="The question in words, shown on top of the report.")
+    question: str = Field(default="", description="The question in words, shown on top of the report.")
     workload: WorkloadForm = Field(description="The program: how to run it and what to read from it.")
     site: SiteChoice = Field(
-        "local", description="Where it runs: `local`, a site file's path, a known site's name, or the site itself."
+        default="local",
+        description="Where it runs: `local`, a site file's path, a known site's name, or the site itself.",
     )
     space: dict[str, KnobForm] = Field(description="The knobs: name to values, range, or one fixed value.")
-    derived: dict[str, ExpressionText] = Field({}, description="Values computed from knobs: name to expression.")
-    rules: list[RuleForm] = Field([], description="What is never to be run, each with its reason.")
+    derived: dict[str, ExpressionText] = Field(
+        default={}, description="Values computed from knobs: name to expression."
+    )
+    rules: list[RuleForm] = Field(default=[], description="What is never to be run, each with its reason.")
     goal: GoalForm = Field(description="The metric to maximize or minimize.")
-    guards: list[GuardChoice] = Field([], description="Conditions without which a result does not count.")
-    baseline: PointForm = Field({}, description="The setting used today; every knob with more than one value is named.")
-    presets: list[PointForm] = Field([], description="Settings to try first.")
-    budget: BudgetForm = Field(BudgetForm(), description="What the campaign may cost.")
-    stages: StagesForm = Field(StagesForm(), description="How thorough each stage is.")
-    search: SearchForm | None = Field(None, description="Short for stages.search.")
-    confirm: ConfirmForm | None = Field(None, description="Short for stages.confirm.")
-    job: JobForm = Field(JobForm(), description="What one run asks of the site.")
-    builds: BuildsForm | None = Field(None, description="How variants of the program are built.")
+    guards: list[GuardChoice] = Field(default=[], description="Conditions without which a result does not count.")
+    baseline: PointForm = Field(
+        default={}, description="The setting used today; every knob with more than one value is named."
+    )
+    presets: list[PointForm] = Field(default=[], description="Settings to try first.")
+    budget: BudgetForm = Field(default=BudgetForm(), description="What the campaign may cost.")
+    stages: StagesForm = Field(default=StagesForm(), description="How thorough each stage is.")
+    search: SearchForm | None = Field(default=None, description="Short for stages.search.")
+    confirm: ConfirmForm | None = Field(default=None, description="Short for stages.confirm.")
+    job: JobForm = Field(default=JobForm(), description="What one run asks of the site.")
+    builds: BuildsForm | None = Field(default=None, description="How variants of the program are built.")
 
 
 TAGGED: dict[str, type[Form]] = {"<values>": ValuesForm, "<range>": RangeForm, "<mapping>": GuardForm}

@@ -27,6 +27,7 @@ from ridgeline.records.study import (
 from ridgeline.records.template import unknown_fields
 from ridgeline.store.form_problems import form_problems, nearest_first
 from ridgeline.store.schema import StudyForm
+from ridgeline.store.site_file import SHIPPED, load_site
 from ridgeline.store.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
 from ridgeline.store.yaml_tree import Where, YamlTree, parse_yaml, read_text
 
@@ -47,12 +48,12 @@ class StudyFile:
 
     @property
     def site_path(self) -> Path | None:
-        """The site file this study names, where it names one by path."""
+        """The site file this study was read with; None for `local` and for a site written into the study."""
         named = self.tree.root.children.get("site")
-        if named is None or not isinstance(named.value, str):
+        if named is None or not isinstance(named.value, str) or named.value == "local":
             return None
-        path = self.study.folder / named.value
-        return path if path.is_file() else None
+        path = self.study.folder / Path(named.value).expanduser()
+        return path if path.is_file() else SHIPPED / f"{named.value}.yaml"
 
     def line_of(self, where: Where) -> int:
         return self.tree.line_of(self._as_written(where))
@@ -234,16 +235,16 @@ class _Assembly:
         named = self.form.site if self.site_path is None else str(self.site_path.resolve())
         if named == "local":
             return LOCAL
-        from ridgeline.store.site_file import load_site
-
         try:
             return load_site(named, self.folder)
         except StudyError as error:
-            if isinstance(named, str) and (self.folder / named).is_file():
+            if isinstance(named, str) and (self.folder / Path(named).expanduser()).is_file():
                 problems += error.problems  # they name the site file and its lines
             else:
                 for problem in error.problems:
-                    self.report(("site",), problem)
+                    place, _, what = problem.partition(": ")
+                    inside = isinstance(named, Mapping) and place.partition(".")[0] in named
+                    self.report(("site", *place.split(".")) if inside else ("site",), what if inside else problem)
             return LOCAL
 
 

@@ -1,0 +1,176 @@
+"""The journal: what append returned for is there whatever happens next; nothing is guessed, nothing silently lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ridgeline.errors import StoreError
+from ridgeline.store.journal import Journal, read_events
+from tests.strategies import events
+
+relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+
+
+def written(path, items):
+    path.unlink(missing_ok=True)
+    with Journal.open(path) as journal:
+        for item in items:
+            journal.append(item)
+
+
+@relaxed
+@given(st.lists(events, max_size=8))
+def test_what_was_appended_is_read_back_in_order(tmp_path, items):
+    path = tmp_path / "journal.jsonl"
+    written(path, items)
+    assert list(read_events(path)) == items
+    assert path.read_bytes().count(b"\n") == len(items)
+
+
+@relaxed
+@given(st.lists(events, min_size=1, max_size=5), st.data())
+def test_cut_anywhere_it_loses_at_most_the_cut_line_and_goes_on(tmp_path, items, data):
+    path, torn = tmp_path / "journal.jsonl", tmp_path / "journal.torn"
+    torn.unlink(missing_ok=True)
+    written(path, items)
+    whole = path.read_bytes()
+    cut = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:cut])
+    kept = [json.loads(line) for line in whole[:cut].split(b"\n")[:-1]]
+    tail = whole[:cut].rpartition(b"\n")[2]
+    before = list(read_events(path))
+    with Journal.open(path) as journal:
+        journal.append({"event": "after"})
+    after = list(read_events(path))
+    assert after == [*before, {"event": "after"}]
+    assert before[: len(kept)] == kept
+    if len(before) == len(kept) and tail:
+        assert torn.read_bytes() == tail + b"\n"
+    else:
+        assert len(before) <= len(kept) + 1
+
+
+def test_a_last_line_of_zeros_after_a_power_cut_is_set_aside(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    written(path, [{"a": 1}])
+    with path.open("ab") as file:
+        file.write(b"\0" * 100 + b"\n")
+    with Journal.open(path) as journal:
+        journal.append({"a": 2})
+        assert list(journal.read()) == [{"a": 1}, {"a": 2}]
+    assert (tmp_path / "journal.torn").read_bytes().strip(b"\n") == b"\0" * 100
+
+
+def test_a_long_torn_line_is_found_whole(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    written(path, [{"a": 1}])
+    with path.open("ab") as file:
+        file.write(b'{"text": "' + b"x" * 300_000)
+    Journal.open(path).close()
+    assert list(read_events(path)) == [{"a": 1}]
+    assert (tmp_path / "journal.torn").stat().st_size == 300_000 + len('{"text": "') + 1
+
+
+@pytest.mark.parametrize("damage", [b"garbage", b"[1, 2]", b"", b'{"a": ', b"\xff\xfe"])
+def test_damage_in_the_middle_is_an_error_with_its_line(damage, tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b'{"a": 1}\n' + damage + b'\n{"a": 2}\n')
+    with pytest.raises(StoreError, match=r"journal\.jsonl:2: .*Restore"):
+        list(read_events(path))
+
+
+def test_a_reader_leaves_out_what_is_being_written_and_changes_nothing(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": ')
+    assert list(read_events(path)) == [{"a": 1}]
+    assert path.read_bytes() == b'{"a": 1}\n{"a": '
+
+
+def test_a_full_disk_says_what_to_do_and_leaves_the_journal_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "journal.jsonl"
+    journal = Journal.open(path)
+    journal.append({"a": 1})
+    real_write = os.write
+
+    def half_then_full(descriptor, content):
+        if len(content) > 10:
+            return real_write(descriptor, content[:5])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", half_then_full)
+    with pytest.raises(StoreError, match=r"full; free some space, then go on with `ridgeline resume"):
+        journal.append({"b": "x" * 3})
+    monkeypatch.undo()
+    assert list(journal.read()) == [{"a": 1}]
+    journal.append({"c": 3})
+    journal.close()
+    assert list(read_events(path)) == [{"a": 1}, {"c": 3}]
+
+
+def test_a_failing_sync_is_not_taken_for_written(tmp_path, monkeypatch):
+    journal = Journal.open(tmp_path / "journal.jsonl")
+
+    def failing(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(StoreError, match="Input/output error"):
+        journal.append({"a": 1})
+    monkeypatch.undo()
+    assert list(journal.read()) == []
+    journal.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_device_that_is_really_full(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.symlink_to("/dev/full")
+    with Journal.open(path) as journal, pytest.raises(StoreError, match="full"):
+        journal.append({"a": 1})
+
+
+def test_what_is_no_number_is_refused_before_it_is_written(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    with Journal.open(path) as journal, pytest.raises(ValueError, match="not JSON compliant"):
+        journal.append({"value": float("nan")})
+    assert path.read_bytes() == b""
+
+
+def test_no_journal_is_an_error_that_asks_for_the_folder(tmp_path):
+    with pytest.raises(StoreError, match="is this a study folder"):
+        list(read_events(tmp_path / "journal.jsonl"))
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from pathlib import Path
+from ridgeline.store.journal import Journal
+with Journal.open(Path(sys.argv[1])) as journal:
+    for number in range(10**9):
+        journal.append({"number": number, "text": "x" * (number % 5000)})
+        print(number, flush=True)
+"""
+
+
+def test_killed_at_any_moment_it_has_every_event_that_append_returned_for(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        acknowledged = [int(next(writer.stdout)) for _ in range(40)]
+        writer.send_signal(signal.SIGKILL)
+        acknowledged += [int(line) for line in writer.stdout if line.strip().isdigit()]
+    Journal.open(path).close()
+    numbers = [event["number"] for event in read_events(path)]
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) >= len(acknowledged)
