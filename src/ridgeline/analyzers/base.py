@@ -9,6 +9,7 @@ the lines that show it, and it gives the same findings when called again.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ridgeline.records.finding import Finding, Severity
 from ridgeline.records.outcome import Evidence
 
 _QUOTE_CHARS = 220
+_HEAD_LINES, _TAIL_LINES, _MARK_CHARS = 5000, 1000, 2000
 _SECRET = re.compile(
     r"((?:api[_-]key|hf_token|keyfile_password|password)['\"]?\s{0,3}[=: ]\s{0,3})(?!None\b)"
     r"(\[?['\"][^'\"]{1,200}['\"]\]?|[^\s,'\")]{1,200})"
@@ -71,7 +73,7 @@ def rereadable(lines: Iterable[str]) -> Iterable[str]:
 
 
 def cited(source: str, lines: Iterable[str], claims: Sequence[Claim]) -> list[Finding]:
-    """Claims with their lines quoted, gravest first. A claim whose line does not exist is a mistake in an analyzer."""
+    """Claims with their lines quoted, gravest first. Without a line to show, in a torn file, a claim is dropped."""
     wanted = {quote.line for claim in claims for quote in claim.quotes}
     last = max(wanted, default=0)
     texts: dict[int, str] = {}
@@ -81,15 +83,11 @@ def cited(source: str, lines: Iterable[str], claims: Sequence[Claim]) -> list[Fi
                 texts[number] = plain(line)
             if number >= last:
                 break
-    findings = [
-        Finding(
-            claim.claim,
-            tuple(Evidence(source, q.line, _excerpt(texts[q.line], q.about)) for q in claim.quotes),
-            claim.advice,
-            claim.severity,
-        )
-        for claim in claims
-    ]
+    findings = []
+    for claim in claims:
+        shown = [Evidence(source, q.line, _excerpt(texts[q.line], q.about)) for q in claim.quotes if q.line in texts]
+        if shown:
+            findings.append(Finding(claim.claim, tuple(shown), claim.advice, claim.severity))
     return sorted(findings, key=lambda f: _ORDER[f.severity])
 
 
@@ -107,16 +105,26 @@ def diagnose(path: Path, analyzers: Sequence[Analyzer]) -> Diagnosis:
 
 
 def kinds_of(lines: Iterable[str], analyzers: Sequence[Analyzer]) -> list[Analyzer]:
-    """The analyzers whose mark is in the text; a job's output often holds a program's log, a profile and a footer."""
-    found: dict[str, Analyzer] = {}
-    left = list(analyzers)
-    for line in lines:
-        for analyzer in [a for a in left if a.mark.search(line[:4000])]:
-            found[analyzer.kind] = analyzer
-            left.remove(analyzer)
-        if not left:
-            break
+    """The analyzers whose mark is in the text; a job's output often holds a program's log, a profile and a footer.
+
+    Only the first and last lines of a long file are looked at: programs introduce themselves, profilers and batch
+    systems write at the end.
+    """
+    found: set[str] = set()
+    for line in _ends(lines):
+        text = line[:_MARK_CHARS]
+        found.update(a.kind for a in analyzers if a.kind not in found and a.mark.search(text))
     return [a for a in analyzers if a.kind in found]
+
+
+def _ends(lines: Iterable[str]) -> Iterator[str]:
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    for number, line in enumerate(lines):
+        if number < _HEAD_LINES:
+            yield line
+        else:
+            tail.append(line[:_MARK_CHARS])
+    yield from tail
 
 
 def _excerpt(text: str, about: str) -> str:

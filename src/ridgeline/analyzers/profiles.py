@@ -58,7 +58,7 @@ def _imbalance(profile: Profile) -> list[Claim]:
         return [
             Claim(
                 f"the busiest rank computes {profile.busy_ratio:.2f} times as long as the mean",
-                (Quote(profile.communication_line),),
+                (Quote(profile.busy_line),),
                 "Write a profile with one row per rank (mpiP, or IPM_REPORT=full with its XML) to see which ranks.",
             )
         ]
@@ -130,7 +130,7 @@ def _io(profile: Profile) -> list[Claim]:
     share = profile.io_share or sum(c.share_of_time or 0.0 for c in calls)
     if share < 0.1:
         return []
-    line = calls[0].line if calls else profile.communication_line
+    line = calls[0].line if calls else profile.io_line
     return [
         Claim(
             f"input and output take {share:.0%} of the run",

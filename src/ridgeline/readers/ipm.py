@@ -60,28 +60,28 @@ class _Banner:
         elif line.startswith("# #calls"):
             self.percent = False
         elif found := _STATISTIC.match(line):
-            self._statistic(found.group(1), [number(v) for v in found.group(2).split()])
+            self._statistic(line_number, found.group(1), [number(v) for v in found.group(2).split()])
         elif found := _ROW.match(line):
             self._call(line_number, *found.groups())
 
-    def _statistic(self, name: str, values: list[float | None]) -> None:
+    def _statistic(self, line_number: int, name: str, values: list[float | None]) -> None:
         if any(v is None for v in values):
             return
         mean, low, high = (v or 0.0 for v in values[-3:])
         if self.percent and name == "I/O":
-            self.profile = replace(self.profile, io_share=mean / 100)
+            self.profile = replace(self.profile, io_share=mean / 100, io_line=line_number)
         elif not self.percent and len(values) == 4 and name not in self.mean_s:
             # [total] <avg> min max, in seconds; the later block of the same names counts calls
             self.mean_s[name], self.extreme_s[name] = mean, (low, high)
-            self._balance()
+            self._balance(line_number)
 
-    def _balance(self) -> None:
+    def _balance(self, line_number: int) -> None:
         if {"wallclock", "MPI"} <= self.mean_s.keys():
             # the rank that is least in MPI is the busiest; wallclock is nearly the same for all
             mean = self.mean_s["wallclock"] - self.mean_s["MPI"]
             busiest = self.mean_s["wallclock"] - self.extreme_s["MPI"][0]
             if mean > 0 and busiest >= mean:
-                self.profile = replace(self.profile, busy_ratio=busiest / mean)
+                self.profile = replace(self.profile, busy_ratio=busiest / mean, busy_line=line_number)
 
     def _call(self, line_number: int, name: str, time: str, count: str, percent: str) -> None:
         seconds, of_wall = number(time), number(percent)

@@ -84,10 +84,12 @@ class Profile:
     communication_share: float | None = None
     communication_line: int = 0
     io_share: float | None = None
+    io_line: int = 0
     calls: tuple[Call, ...] = ()
     functions: tuple[Function, ...] = ()
     rank_times: tuple[RankTime, ...] = ()
     busy_ratio: float | None = None
+    busy_line: int = 0
     truncated: bool = False  # only the head of a list is there, so sums over calls are lower bounds
 
     @property

@@ -7,6 +7,7 @@ A repr that ends in the middle gives the arguments that were complete.
 from __future__ import annotations
 
 import ast
+import math
 import re
 
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
@@ -158,7 +159,7 @@ def _items(cursor: _Cursor, closer: str, depth: int) -> object:
         elif cursor.peek() != closer:
             raise _Torn
     cursor.position += 1
-    return pairs if pairs else items
+    return pairs if pairs or (closer == "}" and not items) else items
 
 
 def _angle(cursor: _Cursor) -> str:
@@ -174,10 +175,11 @@ def _scalar(word: str) -> object:
     if word in _WORDS:
         return _WORDS[word]
     try:
-        return int(word) if len(word) < 19 else word
+        return int(word)
     except ValueError:
         pass
     try:
-        return float(word)
+        value = float(word)
     except ValueError:
         return word
+    return value if math.isfinite(value) else word

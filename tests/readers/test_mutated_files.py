@@ -1,0 +1,178 @@
+"""Logs are torn, spliced and full of garbage. A reader gives fewer facts or a ReadError, in bounded time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ridgeline import catalog
+from ridgeline.analyzers.base import Analyzer
+from ridgeline.errors import ReadError
+from ridgeline.readers.batch_footer import read_batch_footer
+from ridgeline.readers.ipm import read_ipm
+from ridgeline.readers.lines import TextFile
+from ridgeline.readers.mpip import read_mpip
+from ridgeline.readers.nccl_log import read_nccl_log
+from ridgeline.readers.nsys import read_nsys
+from ridgeline.readers.nwchem_out import read_nwchem_out
+from ridgeline.readers.perf_report import read_perf_report
+from ridgeline.readers.report_bindings import read_bindings
+from ridgeline.readers.sglang_log import read_sglang_log
+from ridgeline.readers.sglang_offline import read_offline_jsonl
+from ridgeline.readers.vllm_log import read_vllm_log
+from ridgeline.readers.vtune import read_vtune
+
+SAMPLES = Path(__file__).parent.parent / "samples"
+Reader = Callable[[Iterable[str]], object]
+READERS: dict[str, Reader] = {
+    "sglang": read_sglang_log,
+    "vllm": read_vllm_log,
+    "nccl": read_nccl_log,
+    "nwchem": read_nwchem_out,
+    "mpip": read_mpip,
+    "ipm": read_ipm,
+    "vtune": read_vtune,
+    "perf": read_perf_report,
+    "nsys": read_nsys,
+    "batch": read_batch_footer,
+    "bindings": read_bindings,
+}
+ANALYZERS = {name: catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]}
+TEXTS = {kind: [p.read_bytes() for p in sorted((SAMPLES / kind).iterdir()) if p.is_file()] for kind in READERS}
+GARBAGE = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from(
+        [b"\x00" * 9, b"\xff\xfe", b"\x1b[31m", b"9" * 400, b"-", b"1e999", b"nan", b"(" * 60, b'"', b"\r"]
+    ),
+)
+
+
+def as_lines(text: bytes) -> list[str]:
+    return [line.decode("utf-8", "replace") for line in text.split(b"\n")]
+
+
+@st.composite
+def mutated(draw: st.DrawFn, texts: list[bytes]) -> bytes:
+    text = draw(st.sampled_from(texts))
+    for _ in range(draw(st.integers(1, 4))):
+        how = draw(st.sampled_from(["cut", "drop", "splice", "swap", "repeat", "join", "other"]))
+        here = draw(st.integers(0, max(0, len(text) - 1)))
+        there = draw(st.integers(here, min(len(text), here + 3000)))
+        if how == "cut":
+            text = text[:here] if draw(st.booleans()) else text[here:]
+        elif how == "drop":
+            text = text[:here] + text[there:]
+        elif how == "splice":
+            text = text[:here] + draw(GARBAGE) + text[here + draw(st.integers(0, 3)) :]
+        elif how == "repeat":
+            text = text[:there] + text[here:there] * draw(st.integers(1, 3)) + text[there:]
+        elif how == "join":
+            text = text[:here] + text[here:there].replace(b"\n", b"") + text[there:]
+        elif how == "other":
+            other = draw(st.sampled_from(texts))
+            text = text[:here] + other[: draw(st.integers(0, 5000))] + text[here:]
+        else:
+            lines = text[here:there].split(b"\n")
+            text = text[:here] + b"\n".join(draw(st.permutations(lines[:30]))) + text[there:]
+    return text
+
+
+FUZZ = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow]
+)
+
+
+def must_return(read: Callable[[], object]) -> None:
+    try:
+        read()
+    except ReadError:
+        pass
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_mutated_file_never_breaks_its_reader(kind: str) -> None:
+    @FUZZ
+    @given(mutated(TEXTS[kind]))
+    def check(text: bytes) -> None:
+        must_return(lambda: READERS[kind](as_lines(text)))
+
+    check()
+
+
+@pytest.mark.parametrize("name", ANALYZERS)
+def test_a_mutated_file_never_breaks_its_analyzer(name: str) -> None:
+    analyzer: Analyzer = ANALYZERS[name]
+    texts = [t for group in TEXTS.values() for t in group if any(analyzer.mark.search(line) for line in as_lines(t))]
+    assert texts, f"no sample is of kind {name}"
+
+    @settings(FUZZ, max_examples=30)
+    @given(mutated(texts))
+    def check(text: bytes) -> None:
+        must_return(lambda: analyzer.analyze("file", as_lines(text)))
+
+    check()
+
+
+@pytest.mark.parametrize("kind", [*READERS, "jsonl"])
+def test_a_file_of_another_kind_is_no_error(kind: str) -> None:
+    read = READERS.get(kind, read_offline_jsonl)
+    for group in TEXTS.values():
+        for text in group:
+            must_return(lambda t=text: read(as_lines(t)))
+    must_return(lambda: read([]))
+
+
+LONG = 300_000
+NASTY = ["a" * LONG, " " * LONG, "(" * LONG, "9" * LONG, ", " * (LONG // 2), "<func " * (LONG // 6), "[" * LONG]
+OPENINGS = [
+    "",
+    "server_args=ServerArgs(model_path=",
+    "server_args=ServerArgs(a=" + "b(c=" * 500,
+    "Decode batch, #running-req: ",
+    "non-default args: {",
+    "n1:1:1 [0] NCCL INFO Channel 00/0 : ",
+    "# MPI_Barrier ",
+    " d= 0,ls=0.0,diis ",
+    " #quartets = ",
+    "Function\tCPU Time\t",
+    "Time (%),Total Time (ns),",
+    "    15.97%  ",
+    "[n1:1] MCW rank 0 bound to ",
+    "Execution Nodes Used: ",
+]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", READERS)
+def test_hostile_lines_do_not_take_for_ever(kind: str) -> None:
+    """The time-out is the assertion: a pattern that backtracks without bound would run for hours on these."""
+    header = {
+        "batch": ["Resource Usage on 2024-11-03 12:55:36:"],
+        "mpip": ["@--- Aggregate Time (top", "Call Site Time"],
+    }
+    for opening in OPENINGS:
+        lines = [*header.get(kind, []), *(opening + nasty for nasty in NASTY)]
+        must_return(lambda rows=lines: READERS[kind](rows))
+
+
+@pytest.mark.timeout(120)
+def test_hostile_lines_do_not_hold_up_recognition(tmp_path: Path) -> None:
+    from ridgeline.analyzers.base import diagnose
+
+    path = tmp_path / "hostile"
+    path.write_text("\n".join(opening + nasty for opening in OPENINGS for nasty in NASTY))
+    diagnose(path, list(ANALYZERS.values()))
+
+
+def test_lines_of_a_file_are_bounded_and_counted_like_grep(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\r\ntwo\rstill two\n" + b"x" * 3_000_000 + b"\n\xff\xfe\nlast")
+    lines = list(TextFile(path))
+    assert [lines[0], lines[1], lines[3], lines[4]] == ["one", "two\rstill two", "\ufffd\ufffd", "last"]
+    assert len(lines) == 5 and len(lines[2]) == 1 << 20
+    with pytest.raises(ReadError, match="nowhere"):
+        list(TextFile(tmp_path / "nowhere"))

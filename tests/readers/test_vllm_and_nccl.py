@@ -1,0 +1,73 @@
+"""vLLM's log and NCCL's lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ridgeline.readers.lines import TextFile
+from ridgeline.readers.nccl_log import read_nccl_log
+from ridgeline.readers.vllm_log import read_vllm_log
+
+SAMPLES = Path(__file__).parent.parent / "samples"
+
+
+def test_vllm_v1() -> None:
+    log = read_vllm_log(TextFile(SAMPLES / "vllm" / "gpu-0.11-preempting.log"))
+    assert log.version == "0.11.0"
+    assert log.args["max_num_seqs"] == 512 and log.args["gpu_memory_utilization"] == 0.35
+    assert log.args["api_key"] == "(hidden)"
+    assert log.engine_config["tensor_parallel_size"] == 1 and log.engine_config["dtype"] == "torch.bfloat16"
+    assert (log.kv_caches[0].device, log.kv_caches[0].tokens) == ("GPU", 257392)
+    assert log.kv_bytes == round(31.42 * 2**30) and log.max_concurrency == 15.71
+    assert (log.weights_s, log.graphs_s, log.compile_s, log.init_s) == (1.217335, 6.0, 9.62, 19.71)
+    assert [t.running for t in log.throughput] == [381, 342, 120]
+    assert log.throughput[1].kv_share == pytest.approx(0.996)
+    assert (log.preemptions, log.preemption_line) == (41, 16)
+
+
+def test_vllm_v0() -> None:
+    log = read_vllm_log(TextFile(SAMPLES / "vllm" / "v0-preempting.log"))
+    assert log.args["max_num_seqs"] == 256 and log.preemptions == 51
+    assert (log.throughput[0].running, log.throughput[0].waiting) == (201, 55)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("ValueError: To serve at least one request with the model's max seq len (131072), 16 GiB", "pool-too-small"),
+        ("ValueError: User-specified max_model_len (9) is greater than the derived max_model_len (8)", "rejected"),
+        ("ValueError: Total number of attention heads (5) must be divisible by tensor parallel size (2).", "rejected"),
+        ("RuntimeError: Engine core initialization failed. See root cause above.", "child-died"),
+    ],
+)
+def test_vllm_failures(line: str, kind: str) -> None:
+    assert [f.kind for f in read_vllm_log([line]).failures] == [kind]
+
+
+def test_nccl_over_infiniband() -> None:
+    log = read_nccl_log(TextFile(SAMPLES / "nccl" / "two-nodes-ib.txt"))
+    assert log.version == "2.21.5+cuda12.4" and log.network == "IB" and log.nranks == 16
+    assert [(n.name, n.link) for n in log.nics] == [("mlx5_0", "IB"), ("mlx5_2", "RoCE")]
+    assert (log.coll_channels, log.nvls_channels, log.p2p_channels) == (16, 0, 16)
+    first = log.chosen[0]
+    assert (first.size_bytes, first.algorithm, first.protocol) == (14336, "TREE", "LL128")
+    assert log.transports[0].name == "P2P/CUMEM/read" and log.transports[0].channels == 2
+
+
+def test_a_setting_that_nccl_does_not_echo_is_unapplied() -> None:
+    log = read_nccl_log(TextFile(SAMPLES / "nccl" / "two-nodes-ib.txt"))
+    asked = {"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL", "NCCL_MIN_NCHANNELS": "4", "NCCL_DEBUG": "INFO"}
+    assert log.unapplied(asked) == {"NCCL_PROTO": "LL128", "NCCL_MIN_NCHANNELS": None}
+
+
+def test_silence_proves_nothing() -> None:
+    assert read_nccl_log(["no lines of NCCL"]).unapplied({"NCCL_ALGO": "Tree"}) == {}
+
+
+def test_nccl_over_sockets() -> None:
+    log = read_nccl_log(TextFile(SAMPLES / "nccl" / "sockets.txt"))
+    assert log.network == "Socket" and {n.link for n in log.nics} == {"Socket"}
+    assert log.unapplied({"NCCL_IB_DISABLE": "0"}) == {}
+    assert len(log.warnings) == 1
