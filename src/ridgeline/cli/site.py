@@ -63,8 +63,9 @@ def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:
     failed = [step.name for step in steps if not step.ok]
     if as_json:
         print(json.dumps({"site": chosen.name, "ok": not failed, "steps": [asdict(step) for step in steps]}, indent=1))
+    ran = len(steps) > 1 and steps[1].ok
+    if not failed or not ran:
+        shutil.rmtree(home)
     if failed:
-        raise SiteError(
-            f"site {chosen.name} is not ready: {', '.join(failed)} failed; what the jobs wrote is in {home}"
-        )
-    shutil.rmtree(home)
+        kept = f"; what the jobs wrote is in {home}" if ran else ""
+        raise SiteError(f"site {chosen.name} is not ready: {', '.join(failed)} failed{kept}")

@@ -18,7 +18,9 @@ LIMIT_S = 120.0
 RANKS = 2  # enough to see whether ranks find each other
 _HELLO = """\
 echo "$(nproc) cores"
-if [ -n "${RIDGELINE_SCRATCH:-}" ]; then df -Pk "$RIDGELINE_SCRATCH" | awk 'END {printf "scratch %.0f GiB free\\n", $4 / 2^20}'; fi
+if [ -n "${RIDGELINE_SCRATCH:-}" ]; then
+  df -Pk "$RIDGELINE_SCRATCH" | awk 'END {printf "scratch %.0f GiB free\\n", $4 / 2^20}'
+fi
 """
 
 
