@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study files."),
     "memory": ("ridgeline.cli.memory:memory", "Say whether a model fits a layout of GPUs, with KV pool and margin."),
     "layouts": ("ridgeline.cli.layouts:layouts", "List the legal layouts of a model on GPUs."),
+    "plan": ("ridgeline.cli.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
     "fleet": ("ridgeline.cli.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
     "simulate": ("ridgeline.cli.simulate:simulate", "Predict throughput and latency of a layout under some traffic."),
     "explain": ("ridgeline.cli.explain:explain", "Show where an iteration's time goes and what bounds it."),

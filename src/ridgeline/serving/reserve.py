@@ -94,15 +94,21 @@ def reserve_needs(
 
 
 def activation_bytes(model: Model, layout: Layout, tokens: int) -> float:
-    """Peak of one forward pass over `tokens` tokens: residual stream, the widest part of a layer, its output."""
+    """Peak of one pass over `tokens` tokens of an engine: residual stream, the widest part of a layer, its output."""
     a, h = model.attention, model.hidden
-    stream = 4.0 * h * 2
-    qkv = (a.heads * (a.head_dim + (a.nope_dim + a.v_dim if a.mla else 0)) + a.kv_values) * 2.0 / layout.attn_tp
-    # attention DP gives each group its share of the tokens, so that all groups together see the chunk
-    attention = qkv / layout.attn_dp
-    dense = 3.0 * model.ffn_width * 2 / layout.tp
+    own = -(-tokens // layout.attn_dp)  # an attention group computes its own requests only
+    qkv = a.heads * (a.head_dim + (a.nope_dim + a.v_dim if a.mla else 0)) + a.kv_values
+    attention = own * qkv * 2.0 / layout.attn_tp
+    dense = tokens * 3.0 * model.ffn_width * 2 / layout.tp
     mixture = 0.0
+    all_to_all = layout.ep > 1 and layout.attn_dp == layout.tp
     if model.experts is not None:
         x = model.experts
-        mixture = x.per_token * (h + 3.0 * x.width / layout.tp) * 2
-    return tokens * (stream + max(attention, dense, mixture))
+        if all_to_all:
+            # tokens travel to their experts: a rank holds what its own experts were sent
+            mixture = tokens * x.per_token / layout.ep * (h + 3.0 * x.width) * 2
+        else:
+            mixture = tokens * x.per_token * (h + 3.0 * x.width / layout.tp) * 2
+    # without all-to-all, attention groups gather everybody's tokens before the feed-forward part
+    stream = 4.0 * h * 2 * (own if all_to_all else tokens)
+    return stream + max(attention, dense, mixture)

@@ -1,0 +1,247 @@
+"""Which engines and which pairs of prefill and decode groups are worth simulating.
+
+A `Unit` is one engine with settings derived for the traffic: how many requests it should run at once, how large a
+prefill step, what memory that leaves. Its rates come straight from step times; they rank candidates, no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ridgeline.serving.hardware import Cluster
+from ridgeline.serving.layout import Layout, disaggregated
+from ridgeline.serving.layout_rules import layout_problems
+from ridgeline.serving.memory import MemoryPlan, plan_memory
+from ridgeline.serving.models import Model
+from ridgeline.serving.requests import Slo
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.deployment import Deployment
+from ridgeline.serving.twin.engine import EngineSettings
+from ridgeline.serving.twin.simulate import step_time
+from ridgeline.serving.twin.steptime import StepTime
+
+# A step may fill this share of the ITL limit, so that it is kept when contexts are longer than average.
+ITL_SHARE = 0.8
+# Tokens in the KV pool beyond the average that long requests need.
+KV_SHARE = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be served: model and GPUs, mean lengths, limits, and what is known about the site."""
+
+    model: Model
+    cluster: Cluster
+    input_tokens: float
+    output_tokens: float
+    slos: tuple[Slo, ...]
+    settings: EngineSettings
+    calibration: Calibration
+
+    def limit_s(self, latency: str) -> float | None:
+        limits = [s.limit_ms / 1000 for s in self.slos if s.latency == latency]
+        return min(limits) if limits else None
+
+    @property
+    def itl_limit_s(self) -> float | None:
+        found = [x for x in (self.limit_s("itl"), self.limit_s("tpot")) if x is not None]
+        return min(found) if found else None
+
+    @property
+    def context_tokens(self) -> float:
+        """What a running request holds on average."""
+        return self.input_tokens + self.output_tokens / 2
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One engine of a role, ready to be copied."""
+
+    question: Question
+    layout: Layout  # of one engine: dp is 1
+    role: str  # both, prefill, decode
+    settings: EngineSettings
+    cap: int  # requests it runs at once, all attention groups together
+    memory: MemoryPlan
+    times: StepTime
+
+    @property
+    def gpus(self) -> int:
+        return self.layout.replica_gpus
+
+    @cached_property
+    def prefill_s(self) -> float:
+        """Seconds of prefill work per request when steps are full."""
+        tokens = self.times.applied.chunk_tokens
+        prompts = max(1.0, tokens / self.question.input_tokens)
+        pairs = tokens * (self.question.input_tokens + 1) / 2
+        piece = min(tokens, math.ceil(self.question.input_tokens))
+        step_s = self.times.prefill_s(tokens, pairs, math.ceil(prompts), piece)
+        return step_s * self.question.input_tokens / tokens
+
+    @cached_property
+    def decode_s(self) -> float:
+        """Seconds of decode work per request at the cap."""
+        step_s = self.times.decode_s(self.cap, self.cap * self.question.context_tokens)
+        return step_s * self.question.output_tokens / self.cap
+
+    @cached_property
+    def rate_s(self) -> float:
+        """Requests per second this engine could do in its role, queues and burstiness aside."""
+        work = {"prefill": self.prefill_s, "decode": self.decode_s}.get(self.role, self.prefill_s + self.decode_s)
+        return 1.0 / work
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Prefill and decode groups in the proportion that wastes least."""
+
+    prefill: Unit
+    decode: Unit
+    prefill_groups: int
+    decode_groups: int
+
+    @property
+    def gpus(self) -> int:
+        return self.prefill_groups * self.prefill.gpus + self.decode_groups * self.decode.gpus
+
+    @property
+    def rate_s(self) -> float:
+        return min(self.prefill_groups * self.prefill.rate_s, self.decode_groups * self.decode.rate_s)
+
+    def layout(self, prefill_groups: int | None = None, decode_groups: int | None = None) -> Layout:
+        size = self.prefill.layout.gpus_per_node
+        sides = [
+            replace(u.layout, dp=n, nodes=max(1, -(-n * u.gpus // size)))
+            for u, n in (
+                (self.prefill, prefill_groups or self.prefill_groups),
+                (self.decode, decode_groups or self.decode_groups),
+            )
+        ]
+        return disaggregated(sides[0], sides[1])
+
+
+def colocated_units(question: Question, gpus: int) -> list[Unit]:
+    """Engines whose copies fill `gpus` GPUs, fastest first."""
+    units = []
+    for layout in _shapes(question, gpus, stages=True):
+        unit = make_unit(question, layout, "both")
+        if unit is not None:
+            units.append(unit)
+    return sorted(units, key=lambda u: -u.rate_s / u.gpus)
+
+
+def pairs(question: Question, gpus: int) -> list[Pair]:
+    """Prefill and decode groups for `gpus` GPUs, each pair of shapes in its best proportion, fastest first."""
+    shapes = list(_shapes(question, gpus, stages=False))
+    prefill = [u for s in shapes if (u := make_unit(question, s, "prefill")) is not None]
+    decode = [u for s in shapes if (u := make_unit(question, s, "decode")) is not None]
+    found = []
+    for p in _best_of_each_size(prefill):
+        for d in _best_of_each_size(decode):
+            pair = _proportion(p, d, gpus)
+            if pair is not None:
+                found.append(pair)
+    return sorted(found, key=lambda pair: (-pair.rate_s, pair.gpus))
+
+
+def make_unit(
+    question: Question, layout: Layout, role: str, chunk: int | None = None, cap: int | None = None
+) -> Unit | None:
+    """One engine with settings for this traffic; None where it does not fit or the engine would refuse it."""
+    q = question
+    settings = replace(q.settings, chunked_prefill_size=chunk or q.settings.chunked_prefill_size)
+    if layout_problems(q.model, layout, q.cluster.gpu, settings, role):
+        return None
+    first = plan_memory(q.model, q.cluster.gpu, layout, settings, role)
+    request_tokens = q.input_tokens + (0 if role == "prefill" else q.output_tokens)
+    if not first.kv_tokens_per_rank or first.kv_tokens_per_rank < request_tokens:
+        return None
+    times = _times(q, layout, settings, role)
+    ceiling = cap or int(first.groups * min(4096, KV_SHARE * first.kv_tokens_per_rank / request_tokens))
+    cap = _within_itl(q, layout, times, ceiling, role)
+    while cap:
+        asked = _asked(q, layout, settings, cap, role)
+        memory = plan_memory(q.model, q.cluster.gpu, layout, asked, role)
+        if memory.fits:
+            fixed = replace(asked, mem_fraction=memory.mem_fraction)
+            return Unit(q, layout, role, fixed, cap, memory, _times(q, layout, fixed, role))
+        cap = _whole(cap // 2, layout)
+    return None
+
+
+def _asked(question: Question, layout: Layout, settings: EngineSettings, cap: int, role: str) -> EngineSettings:
+    groups = layout.attn_dp * layout.pp
+    graph = 0 if role == "prefill" else min(512, max(8, -(-cap // groups)))
+    chunk = settings.chunked_prefill_size
+    if role == "prefill" and chunk is None and layout.ep > 1:
+        from ridgeline.serving.twin.deployment import PREFILL_RANK_TOKENS
+
+        chunk = PREFILL_RANK_TOKENS * layout.attn_dp
+    return replace(settings, max_running_requests=cap, cuda_graph_max_bs=graph, chunked_prefill_size=chunk)
+
+
+def _times(question: Question, layout: Layout, settings: EngineSettings, role: str) -> StepTime:
+    deployment = Deployment(question.model, question.cluster, layout, settings)
+    if role == "prefill":
+        settings = replace(settings, prefill_graph=False)
+        deployment = replace(deployment, settings=settings)
+    return step_time(deployment, layout, role, question.calibration)[0]
+
+
+def _within_itl(question: Question, layout: Layout, times: StepTime, ceiling: int, role: str) -> int:
+    """The largest batch whose decode step stays below the ITL limit; the smallest there is when none does."""
+    least = layout.attn_dp * layout.pp
+    ceiling = max(least, _whole(ceiling, layout))
+    limit_s = question.itl_limit_s
+    if limit_s is None or role == "prefill":
+        return ceiling
+    low, high = least, ceiling
+    while high - low > least:
+        middle = _whole((low + high + 1) // 2, layout)
+        if middle == low:
+            break
+        step_s = times.decode_s(middle, middle * question.context_tokens)
+        low, high = (middle, high) if step_s <= ITL_SHARE * limit_s else (low, middle)
+    return low
+
+
+def _whole(batch: int, layout: Layout) -> int:
+    """Attention groups and pipeline stages each take an equal share of the running limit."""
+    share = layout.attn_dp * layout.pp
+    return batch // share * share
+
+
+def _shapes(question: Question, gpus: int, *, stages: bool) -> Iterator[Layout]:
+    """One-engine layouts whose size divides `gpus`."""
+    model, size = question.model, question.cluster.node.gpus
+    for total in (n for n in range(1, gpus + 1) if gpus % n == 0 or n % size == 0):
+        for pp in (n for n in range(1, total + 1) if total % n == 0):
+            if pp > 1 and (not stages or pp > 4):
+                continue
+            tp = total // pp
+            for attn_dp in sorted({1, max(1, tp // 4), max(1, tp // 2), tp}) if model.attention.mla else (1,):
+                for ep in (1, tp) if model.experts is not None and tp > 1 and attn_dp in (1, tp) else (1,):
+                    used = -(-total // size)
+                    yield Layout(tp, pp, 1, ep, attn_dp, nodes=used, gpus_per_node=size)
+
+
+def _best_of_each_size(units: Sequence[Unit]) -> list[Unit]:
+    best: dict[int, Unit] = {}
+    for unit in units:
+        if unit.gpus not in best or unit.rate_s > best[unit.gpus].rate_s:
+            best[unit.gpus] = unit
+    return list(best.values())
+
+
+def _proportion(prefill: Unit, decode: Unit, gpus: int) -> Pair | None:
+    best: Pair | None = None
+    for p in range(1, (gpus - decode.gpus) // prefill.gpus + 1):
+        d = (gpus - p * prefill.gpus) // decode.gpus
+        pair = Pair(prefill, decode, p, d)
+        if best is None or pair.rate_s > best.rate_s * 1.001:
+            best = pair
+    return best

@@ -1,0 +1,332 @@
+"""One way to serve, tried in the twin: what it reaches within the limits, where it breaks, what a failure costs.
+
+Copies of an engine behind a router do not talk to each other, so a slice is simulated, one engine or the smallest whole
+number of prefill and decode groups, with its share of the traffic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ridgeline.serving.candidates import Pair, Question, Unit, make_unit
+from ridgeline.serving.layout import Layout
+from ridgeline.serving.requests import Slo, Summary
+from ridgeline.serving.traffic import AllAtOnce, ClosedLoop, Fixed, OpenLoop, Traffic
+from ridgeline.serving.twin.deployment import Deployment
+from ridgeline.serving.twin.engine import EngineSettings
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
+
+MOST_REQUESTS, MOST_OFFLINE = 800, 4000
+# An engine is planned to run at this share of the rate at which it would just keep the limits.
+HEADROOM = 0.9
+# Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
+TAKE_OFF = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Share of the capacity that is gone until repair when one GPU, or one node, fails."""
+
+    gpu: float
+    node: float
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """The burst at which TTFT takes off: `batch` requests of `input_tokens` at once, and what holds them up."""
+
+    batch: int
+    input_tokens: int
+    bound: str  # running limit, or prefill speed
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.input_tokens
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """An engine or a pair of groups, `copies` times."""
+
+    question: Question
+    shape: Unit | Pair
+    copies: int
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        return (self.shape.prefill, self.shape.decode) if isinstance(self.shape, Pair) else (self.shape,)
+
+    @property
+    def main(self) -> Unit:
+        """The unit that holds running requests."""
+        return self.units[-1]
+
+    @cached_property
+    def parts(self) -> tuple[int, int]:
+        """Prefill and decode groups of one slice; (1, 0) where one engine does both."""
+        if not isinstance(self.shape, Pair):
+            return 1, 0
+        common = math.gcd(self.shape.prefill_groups, self.shape.decode_groups)
+        return self.shape.prefill_groups // common, self.shape.decode_groups // common
+
+    @property
+    def slices(self) -> int:
+        if isinstance(self.shape, Pair):
+            return self.copies * self.shape.prefill_groups // self.parts[0]
+        return self.copies
+
+    @property
+    def gpus(self) -> int:
+        return self.copies * self.shape.gpus
+
+    @property
+    def layout(self) -> Layout:
+        if isinstance(self.shape, Pair):
+            p, d = self.shape.prefill_groups, self.shape.decode_groups
+            return self.shape.layout(self.copies * p, self.copies * d)
+        size = self.shape.layout.gpus_per_node
+        return replace(self.shape.layout, dp=self.copies, nodes=max(1, -(-self.gpus // size)))
+
+    @property
+    def settings(self) -> EngineSettings:
+        """As the twin takes them: a role of its own counts running requests per attention group."""
+        unit = self.main
+        if not isinstance(self.shape, Pair):
+            return unit.settings
+        each = max(1, unit.cap // unit.layout.attn_dp)
+        return replace(unit.settings, max_running_requests=each, mem_fraction=None, chunked_prefill_size=None)
+
+    def deployment(self) -> Deployment:
+        """One slice."""
+        layout = self.shape.layout(*self.parts) if isinstance(self.shape, Pair) else self.shape.layout
+        return Deployment(self.question.model, self.question.cluster, layout, self.settings)
+
+    def run(self, traffic: Traffic) -> SimulationResult:
+        """One slice under its own traffic."""
+        return simulate(self.deployment(), traffic, self.question.calibration, self.question.slos)
+
+    def with_copies(self, copies: int) -> Scheme:
+        return replace(self, copies=copies)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A scheme at its operating point. Rates are of the whole scheme, percentiles those of any slice."""
+
+    scheme: Scheme
+    rate_s: float | None  # offered; None when requests are sent as answers come
+    capacity_s: float | None  # the highest rate that keeps every limit; None where none was searched
+    summary: Summary
+    knee: Knee | None
+
+    @property
+    def layout(self) -> Layout:
+        return self.scheme.layout
+
+    @property
+    def goodput_s(self) -> float:
+        """Requests per second that keep every limit; all of them when there is none.
+
+        At an offered rate it is that rate times the share that keeps them: a short run's filling and draining do not
+        count against a service that never stops.
+        """
+        if self.rate_s is not None:
+            return self.rate_s * share_within(self.summary)
+        return self.summary.requests_s * self.scheme.slices * share_within(self.summary)
+
+    @property
+    def total_tok_s(self) -> float:
+        return self.summary.total_tok_s * self.scheme.slices
+
+    @property
+    def broken(self) -> tuple[Slo, ...]:
+        """Limits that the run does not keep."""
+        return tuple(s for s in self.summary.slos if not self.summary.holds(s))
+
+    @property
+    def meets(self) -> bool:
+        return keeps_limits(self.summary)
+
+    @property
+    def margin_bytes(self) -> float:
+        """Memory to spare on the tightest GPU."""
+        return min(u.memory.margin_bytes for u in self.scheme.units)
+
+    @cached_property
+    def loss(self) -> Loss:
+        scheme = self.scheme
+        if not isinstance(scheme.shape, Pair):
+            return Loss(1 / scheme.copies, _node_loss(scheme.shape, scheme.copies))
+        pair, n = scheme.shape, scheme.copies
+        rates = (pair.prefill.rate_s, pair.decode.rate_s)
+        groups = (n * pair.prefill_groups, n * pair.decode_groups)
+        whole = min(groups[0] * rates[0], groups[1] * rates[1])
+
+        def left(side: int, share: float) -> float:
+            remaining = [groups[0] * rates[0], groups[1] * rates[1]]
+            remaining[side] *= 1 - share
+            return 1 - min(remaining) / whole
+
+        one = [left(side, 1 / groups[side]) for side in (0, 1)]
+        units = (pair.prefill, pair.decode)
+        node = [left(side, _node_loss(units[side], groups[side])) for side in (0, 1)]
+        return Loss(max(0.0, *one), max(0.0, *node))
+
+
+def share_within(summary: Summary) -> float:
+    """Of all requests sent, those that kept every limit."""
+    if summary.goodput_s is None or not summary.requests:
+        return summary.ok / max(1, summary.requests)
+    return summary.goodput_s * summary.duration_s / summary.requests
+
+
+def keeps_limits(summary: Summary) -> bool:
+    """Whether the run's percentiles keep every limit, and as many single requests do as the percentile says.
+
+    The second half matters: gaps between tokens may be short at the 95th percentile and still, by a few long stalls,
+    make most answers slower than the limit.
+    """
+    wanted = max((_QUANTILE_SHARE[s.quantile] for s in summary.slos), default=0.0)
+    kept = all(summary.holds(s) for s in summary.slos)
+    return kept and summary.ok == summary.requests and share_within(summary) >= wanted
+
+
+_QUANTILE_SHARE = {"mean": 0.5, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+def _node_loss(unit: Unit, copies: int) -> float:
+    per_node = max(1, unit.layout.gpus_per_node // unit.gpus)
+    return min(1.0, per_node / copies)
+
+
+def tried(scheme: Scheme, traffic: Traffic) -> Option:
+    """A scheme under the traffic that was asked for, with as few copies as keep the limits where a rate was given."""
+    pace = traffic.pace
+    question = scheme.question
+    if isinstance(pace, OpenLoop):
+        scheme, capacity = _searched(scheme, traffic)
+        most = scheme.slices
+        needed = most if capacity <= 0 else math.ceil(pace.rate_s / (HEADROOM * capacity / most))
+        scheme = _fewer(scheme, needed)
+        summary = scheme.run(_share(traffic, scheme, pace.rate_s)).summary
+        return Option(scheme, pace.rate_s, capacity * scheme.slices / most, summary, None)
+    if isinstance(pace, AllAtOnce) and question.slos:
+        scheme, capacity = _searched(scheme, traffic)
+        rate = HEADROOM * capacity if capacity > 0 else 0.05 * scheme.shape.rate_s * scheme.copies
+        return Option(scheme, rate, capacity, scheme.run(_share(traffic, scheme, rate)).summary, None)
+    if isinstance(pace, ClosedLoop):
+        each = max(1, pace.concurrency // scheme.slices)
+        count = min(traffic.requests, max(200, 4 * each))
+        run = scheme.run(replace(traffic, pace=ClosedLoop(each), requests=count))
+        return Option(scheme, None, None, run.summary, None)
+    # not fewer: a shorter offline run is slower for its longer tail
+    count = max(1, min(traffic.requests // scheme.slices, MOST_OFFLINE))
+    return Option(scheme, None, None, scheme.run(replace(traffic, requests=count)).summary, None)
+
+
+def _fewer(scheme: Scheme, slices: int) -> Scheme:
+    if isinstance(scheme.shape, Pair):
+        parts = scheme.parts
+        wanted = max(1, min(slices, scheme.slices))
+        shape = replace(scheme.shape, prefill_groups=parts[0] * wanted, decode_groups=parts[1] * wanted)
+        return replace(scheme, shape=shape, copies=1)
+    return scheme.with_copies(max(1, min(slices, scheme.copies)))
+
+
+def _share(traffic: Traffic, scheme: Scheme, rate_s: float) -> Traffic:
+    """One slice's part of an open loop, long enough for queues to settle."""
+    each = max(rate_s / scheme.slices, 1e-6)
+    stay_s = scheme.main.decode_s * scheme.main.cap
+    count = int(min(MOST_REQUESTS, max(150, 3 * each * stay_s)))
+    burstiness = traffic.pace.burstiness if isinstance(traffic.pace, OpenLoop) else 1.0
+    return replace(traffic, pace=OpenLoop(each, burstiness), requests=count)
+
+
+def _searched(scheme: Scheme, traffic: Traffic) -> tuple[Scheme, float]:
+    """The highest rate that keeps every limit, with smaller prefill steps if those keep more."""
+    capacity = _capacity(scheme, traffic)
+    unit = scheme.shape
+    if isinstance(unit, Unit) and unit.question.itl_limit_s is not None:
+        chunk = unit.times.applied.chunk_tokens // unit.layout.pp
+        small = make_unit(unit.question, unit.layout, "both", chunk=max(2048, chunk // 4), cap=unit.cap)
+        if small is not None and chunk > 2048:
+            other = replace(scheme, shape=small)
+            reached = _capacity(other, traffic)
+            if reached > 1.02 * capacity:
+                return other, reached
+    return scheme, capacity
+
+
+def _capacity(scheme: Scheme, traffic: Traffic) -> float:
+    """Requests per second of the whole scheme that keep every limit; zero when even a trickle breaks one."""
+    guess = scheme.shape.rate_s * scheme.copies
+
+    def keeps(rate_s: float) -> bool:
+        return keeps_limits(scheme.run(_share(traffic, scheme, rate_s)).summary)
+
+    good, bad = 0.0, 1.25 * guess
+    rate = 0.7 * guess
+    while good == 0.0 and rate > 0.04 * guess:
+        if keeps(rate):
+            good = rate
+        else:
+            bad, rate = rate, 0.45 * rate
+    for _ in range(3):
+        if good == 0.0:
+            return 0.0
+        middle = math.sqrt(good * bad)
+        if keeps(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def with_knee(option: Option) -> Option:
+    """The same option with the burst at which its TTFT takes off, found in the twin."""
+    scheme, q = option.scheme, option.scheme.question
+    tokens = max(1, round(q.input_tokens)), max(1, round(q.output_tokens))
+    limit_ms = _ttft_limit_ms(scheme, tokens)
+
+    def keeps(batch: int) -> bool:
+        each = max(1, -(-batch // scheme.slices))
+        spread = scheme.run(Traffic(Fixed(*tokens), each)).summary.ttft_ms
+        return spread is not None and spread.p95 <= limit_ms
+
+    cap = scheme.main.cap * scheme.slices * max(1, scheme.parts[1])
+    batch = max(1, scheme.slices)
+    while batch < 4 * cap and keeps(2 * batch):
+        batch *= 2
+    low, high = batch, 2 * batch
+    for _ in range(3):
+        middle = (low + high) // 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    bound = "running limit" if low >= 0.8 * cap else "prefill speed"
+    return replace(option, knee=Knee(low, tokens[0], bound))
+
+
+def _ttft_limit_ms(scheme: Scheme, tokens: tuple[int, int]) -> float:
+    limit_s = scheme.question.limit_s("ttft")
+    if limit_s is not None:
+        return limit_s * 1000
+    alone = scheme.run(Traffic(Fixed(*tokens), 1)).summary.ttft_ms
+    assert alone is not None
+    return TAKE_OFF * alone.p95
+
+
+def pareto(options: Sequence[Option]) -> set[int]:
+    """Indices of options that no other beats in GPUs, goodput, TTFT and ITL at once."""
+
+    def costs(o: Option) -> tuple[float, ...]:
+        ttft, itl = o.summary.ttft_ms, o.summary.itl_ms
+        return o.scheme.gpus, -round(o.goodput_s, 3), ttft.p95 if ttft else math.inf, itl.p95 if itl else 0.0
+
+    rows = [costs(o) for o in options]
+    return {
+        i
+        for i, row in enumerate(rows)
+        if not any(all(a <= b for a, b in zip(other, row, strict=True)) and other != row for other in rows)
+    }

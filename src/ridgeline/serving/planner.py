@@ -1,0 +1,256 @@
+"""Choose a layout by asking the twin: model, GPUs, traffic and limits in, ranked ways to serve out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from ridgeline.errors import InputError
+from ridgeline.serving.candidates import Pair, Question, Unit, colocated_units, pairs
+from ridgeline.serving.commands import Command, commands_for
+from ridgeline.serving.fitting import nearest_fits
+from ridgeline.serving.hardware import GIB, Cluster, make_cluster
+from ridgeline.serving.layout import Layout
+from ridgeline.serving.lint import LintReport, Point, lint_commands
+from ridgeline.serving.memory import plan_memory
+from ridgeline.serving.models import Model, load_model
+from ridgeline.serving.options import Option, Scheme, pareto, tried, with_knee
+from ridgeline.serving.requests import Slo
+from ridgeline.serving.traffic import Traffic, parse_traffic
+from ridgeline.serving.twin.calibration import Calibration, read_calibration
+from ridgeline.serving.twin.engine import EngineSettings, parse_engine
+from ridgeline.serving.verification import verification_study
+
+COLOCATED_TRIED, PAIRS_TRIED, KNEES = 6, 5, 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One ranked answer with everything needed to try it."""
+
+    rank: int
+    option: Option
+    on_front: bool  # no other choice is better in GPUs, goodput, TTFT and ITL at once
+    commands: tuple[Command, ...]
+    lint: LintReport
+    study: str
+
+    def as_json(self) -> dict[str, object]:
+        o, unit = self.option, self.option.scheme.main
+        ttft, itl = o.summary.ttft_ms, o.summary.itl_ms
+        pair = o.scheme.shape if isinstance(o.scheme.shape, Pair) else None
+        return {
+            "rank": self.rank,
+            "layout": str(o.layout),
+            "kind": "disaggregated" if pair else "colocated",
+            "gpus": o.scheme.gpus,
+            "meets_slo": o.meets,
+            "broken_slos": [str(s) for s in o.broken],
+            "goodput": round(o.goodput_s, 4),
+            "offered_rate": None if o.rate_s is None else round(o.rate_s, 4),
+            "capacity": None if o.capacity_s is None else round(o.capacity_s, 4),
+            "total_tok_s": round(o.total_tok_s, 1),
+            "ttft_ms": ttft.as_json() if ttft else None,
+            "itl_ms": itl.as_json() if itl else None,
+            "max_running_requests": unit.cap,
+            "chunked_prefill_size": o.scheme.units[0].times.applied.chunk_tokens // o.scheme.units[0].layout.pp,
+            "cuda_graph_max_bs": unit.times.applied.graph_max_bs,
+            "mem_fraction": unit.memory.mem_fraction,
+            "kv_tokens": unit.memory.kv_tokens,
+            "kv_margin_gib": round(o.margin_bytes / GIB, 2),
+            "knee": None
+            if o.knee is None
+            else {
+                "batch": o.knee.batch,
+                "input_tokens": o.knee.input_tokens,
+                "tokens": o.knee.tokens,
+                "bound": o.knee.bound,
+            },
+            "prefill_gpus": pair.prefill.gpus * pair.prefill_groups * o.scheme.copies if pair else None,
+            "decode_gpus": pair.decode.gpus * pair.decode_groups * o.scheme.copies if pair else None,
+            "prefill_layout": str(pair.prefill.layout) if pair else None,
+            "decode_layout": str(pair.decode.layout) if pair else None,
+            "loss": {"gpu": round(o.loss.gpu, 3), "node": round(o.loss.node, 3)},
+            "pareto": self.on_front,
+            "commands": [c.as_json() for c in self.commands],
+            "lint": self.lint.as_json(),
+            "study": self.study,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    question: Question
+    traffic: Traffic
+    choices: tuple[Choice, ...]
+    cpu_s: float
+
+    def as_json(self) -> dict[str, object]:
+        low, high = self.question.calibration.ratio_interval()
+        return {
+            "model": self.question.model.name,
+            "cluster": str(self.question.cluster),
+            "input_tokens": self.question.input_tokens,
+            "output_tokens": self.question.output_tokens,
+            "slos": [str(s) for s in self.question.slos],
+            "plans": [c.as_json() for c in self.choices],
+            "speed_interval": [low, high],
+            "calibrated": self.question.calibration.points > 0,
+            "origin": "modelled",
+            "cpu_s": self.cpu_s,
+        }
+
+    def as_text(self) -> str:
+        from ridgeline.serving.plan_text import plan_text
+
+        return plan_text(self)
+
+    def write(self, folder: Path) -> None:
+        """For each choice a folder with `start.sh`, one line a server, and `study.yaml`."""
+        for choice in self.choices:
+            place = folder / f"{choice.rank:02d}-{str(choice.option.layout).replace(' ', '-')}"
+            place.mkdir(parents=True, exist_ok=True)
+            lines = [f"# {c.what} on {c.node}\n{c}\n" for c in choice.commands]
+            (place / "start.sh").write_text("\n".join(lines))
+            (place / "study.yaml").write_text(choice.study)
+
+
+def plan(
+    model: Model,
+    cluster: Cluster,
+    traffic: Traffic,
+    slos: Sequence[Slo] = (),
+    calibration: Calibration | None = None,
+    settings: EngineSettings | None = None,
+    *,
+    top: int = 8,
+    model_path: str | None = None,
+) -> Plan:
+    """Ranked colocated and disaggregated layouts.
+
+    With a rate, the fewest GPUs that keep the limits come first; otherwise the highest goodput does. Raises where the
+    model fits nowhere or the traffic does not fit the model.
+    """
+    started_s = time.process_time()
+    arrivals = traffic.arrivals()
+    longest = max(a.input_tokens + a.output_tokens for a in arrivals)
+    if longest > model.context_tokens:
+        raise InputError(
+            f"a request needs {longest:,} tokens, the context of {model.name} holds {model.context_tokens:,}; "
+            "shorten prompts or answers, or choose a model with a longer context"
+        )
+    question = Question(
+        model,
+        cluster,
+        fmean(a.input_tokens for a in arrivals),
+        fmean(a.output_tokens for a in arrivals),
+        tuple(slos),
+        settings or EngineSettings(),
+        calibration or Calibration(),
+    )
+    schemes = _schemes(question)
+    if not schemes:
+        raise _nothing_fits(question, longest)
+    options = sorted((tried(s, traffic) for s in schemes), key=_rank)[:top]
+    options = [with_knee(o) if n < KNEES else o for n, o in enumerate(options)]
+    front = pareto(options)
+    choices = [
+        _choice(n, o, n in front, traffic, longest, model_path or f"/models/{model.name}")
+        for n, o in enumerate(options)
+    ]
+    return Plan(question, traffic, tuple(choices), time.process_time() - started_s)
+
+
+def answer_plan(
+    model_name: str,
+    gpu_name: str,
+    nodes: int,
+    gpus_per_node: int,
+    traffic: str,
+    *,
+    fabric: str | None = None,
+    rate_s: float | None = None,
+    concurrency: int | None = None,
+    requests: int | None = None,
+    slos: Sequence[str] = (),
+    engine: str = "sglang",
+    attention_backend: str | None = None,
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
+    calibration: Path | None = None,
+    top: int = 8,
+    seed: int = 0,
+) -> Plan:
+    """A plan from the words of the command line."""
+    if top < 1:
+        raise InputError(f"--top {top} shows nothing; give 1 or more")
+    settings = parse_engine(engine, EngineSettings(attention_backend=attention_backend))
+    recipe = parse_traffic(traffic, requests=requests, rate_s=rate_s, concurrency=concurrency, seed=seed)
+    return plan(
+        load_model(model_name).with_dtype(dtype, kv_dtype),
+        make_cluster(gpu_name, nodes, gpus_per_node, fabric),
+        recipe,
+        [Slo.parse(text) for text in slos],
+        read_calibration(calibration) if calibration else None,
+        settings,
+        top=top,
+    )
+
+
+def _rank(option: Option) -> tuple[float, ...]:
+    goodput = -option.goodput_s
+    wanted_rate = option.rate_s is not None and option.capacity_s is not None
+    gpus = option.scheme.gpus if wanted_rate else 0
+    ttft = option.summary.ttft_ms.p95 if option.summary.ttft_ms else 0.0
+    if option.meets:
+        return 0, gpus, goodput, ttft
+    return 1, goodput, gpus, ttft
+
+
+def _schemes(question: Question) -> list[Scheme]:
+    gpus = question.cluster.gpus
+    schemes = [Scheme(question, u, gpus // u.gpus) for u in _varied(colocated_units(question, gpus))]
+    return schemes + [Scheme(question, p, 1) for p in pairs(question, gpus)[:PAIRS_TRIED]]
+
+
+def _varied(units: Sequence[Unit]) -> list[Unit]:
+    """The most promising engines, at most two of the same tp and pp, so that different shapes are tried."""
+    chosen: list[Unit] = []
+    for unit in units:
+        same = sum((u.layout.tp, u.layout.pp) == (unit.layout.tp, unit.layout.pp) for u in chosen)
+        if same < 2 and len(chosen) < COLOCATED_TRIED:
+            chosen.append(unit)
+    return chosen
+
+
+def _choice(number: int, option: Option, on_front: bool, traffic: Traffic, longest: int, model_path: str) -> Choice:
+    scheme = option.scheme
+    commands = commands_for(scheme, model_path)
+    engines = scheme.slices * max(1, scheme.parts[1])
+    q = scheme.question
+    e2e_s = option.summary.e2e_ms.mean / 1000 if option.summary.e2e_ms else 0.0
+    ttft_s = option.summary.ttft_ms.mean / 1000 if option.summary.ttft_ms else 0.0
+    decoding = option.summary.requests_s * scheme.slices * max(0.0, e2e_s - ttft_s)
+    running = min(scheme.main.cap * engines, max(1, round(decoding)))
+    report = lint_commands(map(str, commands), q, Point(running, q.context_tokens, longest))
+    study = verification_study(option, traffic)
+    return Choice(number + 1, option, on_front, tuple(commands), report, study)
+
+
+def _nothing_fits(question: Question, longest: int) -> InputError:
+    """The widest engine there is, why it does not fit, and what would."""
+    cluster, model = question.cluster, question.model
+    size = cluster.node.gpus
+    layout = Layout(tp=size, pp=cluster.nodes, nodes=cluster.nodes, gpus_per_node=size)
+    plan_ = plan_memory(model, cluster.gpu, layout, question.settings)
+    if plan_.fits and plan_.kv_tokens_per_rank < longest:
+        return InputError(
+            f"{model.name} fits {cluster}, but a request of {longest:,} tokens does not fit its KV pool of "
+            f"{plan_.kv_tokens_per_rank:,}; send shorter requests or use more GPUs"
+        )
+    nearest = nearest_fits(model, cluster, layout, replace(question.settings, mem_fraction=None), plan_)
+    remedy = f"\n  nearest that fits: {'; '.join(nearest)}" if nearest else ""
+    return InputError(f"{model.name} does not fit {cluster} in any layout: {plan_.reason}{remedy}")
