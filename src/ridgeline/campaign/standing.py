@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.campaign.confirmation import baseline_score, ranking
+from ridgeline.campaign.confirmation import baseline_score, ranking, runs_needed
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -64,6 +64,26 @@ class Standing:
     @property
     def running(self) -> list[tuple[Trial, OpenRun]]:
         return [(self.history.trials[run.trial], run) for run in self.history.open_runs.values()]
+
+    @property
+    def confirm_runs(self) -> int:
+        """Runs of the confirmation, planned or, before it is planned, foreseen."""
+        if self.history.candidates is not None:
+            return runs_needed(len(self.history.candidates), self.history.blocks)
+        return runs_needed(self.study.confirm.top, self.study.confirm.blocks)
+
+    @property
+    def runs_left(self) -> int | None:
+        """Runs until the verdict; None while the search is limited by time or node-hours alone."""
+        history, study = self.history, self.study
+        left = self.confirm_runs - history.count(Stage.CONFIRM)
+        if history.candidates is not None:
+            return left
+        if study.budget.trials is None:
+            return None
+        every = study.search.sentinel_every
+        searched = study.budget.trials + (study.budget.trials // every if every else 0)
+        return left + max(0, searched - history.count(Stage.SEARCH, Stage.SENTINEL))
 
     def as_json(self) -> dict[str, Any]:
         history = self.history

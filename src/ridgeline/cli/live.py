@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ridgeline.campaign.engine import Campaign, Interrupted
@@ -20,10 +21,13 @@ from ridgeline.cli.wording import (
     metric_words,
     outcome_words,
     setting_words,
+    stage_words,
     time_words,
 )
 from ridgeline.errors import NothingFound
+from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
+from ridgeline.records.trial import Stage
 from ridgeline.store.folder import StudyFolder
 
 if TYPE_CHECKING:
@@ -122,18 +126,20 @@ class _Face:
             return
         runs = campaign.history.runs
         if len(runs) > self._shown_runs:
-            for run in list(runs.values())[self._shown_runs :]:
-                self._say(run_line(campaign, run))
+            for run in islice(runs.values(), self._shown_runs, None):
+                self._say(campaign, run)
             self._shown_runs = len(runs)
         if self._live is not None and time.monotonic() - self._drawn_s > REDRAW_S:
             self._live.update(_picture(standing(campaign.study, campaign.history)), refresh=True)
             self._drawn_s = time.monotonic()
 
-    def _say(self, line: str) -> None:
-        if self._live is not None:
-            self._live.console.print(line, highlight=False, markup=False)
-        else:
+    def _say(self, campaign: Campaign, run: Run) -> None:
+        line = run_line(campaign, run)
+        if self._live is None:
             print(line, flush=True)
+        elif campaign.history.trials[run.trial].stage is not Stage.CONFIRM or run.outcome != Outcome(Kind.OK):
+            # good confirm runs are many and alike; the picture below counts them
+            self._live.console.print(line, highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
 
 
 def run_line(campaign: Campaign, run: Run) -> str:
@@ -160,6 +166,7 @@ def _picture(now: Standing) -> Text:
     ]
     if now.best is not None:
         lines.append(f"  best  {best_words(now)}")
+    lines.append(f"  {stage_words(now)}")
     outcomes = outcome_words({kind.value: n for kind, n in now.history.outcomes.items()})
     lines.append(f"  spent {budget_words(now)}    {outcomes}")
     return Text("\n".join(lines))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from ridgeline.records.trial import Stage
+
 if TYPE_CHECKING:
     from ridgeline.campaign.answer import Answer
     from ridgeline.campaign.check import Stake
@@ -25,6 +27,8 @@ def setting_words(point: Mapping[str, object]) -> str:
 
 
 def value_words(value: object) -> str:
+    if value == "":
+        return "''"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -86,6 +90,20 @@ def best_words(standing: Standing) -> str:
     assert best is not None
     gain = "" if best.gain is None else f"   {best.gain}"
     return f"{standing.study.goal.metric} {metric_words(best.value)}{gain}   #{best.trial.number}"
+
+
+def stage_words(standing: Standing) -> str:
+    """How far the stage is: `search 12 of 24 trials, about 0:40 left`."""
+    history, study = standing.history, standing.study
+    runs_left = standing.runs_left
+    typical_s = history.wall_s / len(history.runs) if history.runs else None
+    left = f", about {time_words(runs_left * typical_s)} left" if runs_left and typical_s else ""
+    if standing.stage == "search":
+        limit = f" of {study.budget.trials}" if study.budget.trials else ""
+        return f"search {history.count(Stage.SEARCH)}{limit} trials{left}"
+    if standing.stage == "confirm":
+        return f"confirm {history.count(Stage.CONFIRM)} of {standing.confirm_runs} runs{left}"
+    return f"{standing.stage}{left}"
 
 
 def answer_lines(answer: Answer) -> Iterable[str]:
