@@ -99,7 +99,7 @@ def read_events(path: Path) -> Iterator[Event]:
 
 def _parse(line: bytes) -> Event | None:
     try:
-        event = json.loads(line)
+        event = json.loads(line.decode())  # decoded here: loads would first guess the encoding of every line
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) else None
