@@ -1,6 +1,6 @@
 /* Heat on a square plate: a 5-point stencil, blocked, with OpenMP.
  *
- *   ./stencil --size 1024 --steps 200 --block 64
+ *   ./stencil --size 1024 --steps 400 --block 64
  *
  * Prints the rate and a checksum. Two things here are traps on purpose, as real codes have them:
  *   - the mean temperature is summed in single precision with compensation (Kahan): -ffast-math, which -Ofast includes,
@@ -45,7 +45,7 @@ static float compensated_sum(size_t count, const float *values) {
 
 int main(int count, char **words) {
     int size = option(count, words, "--size", 1024) + 2; /* and a rim of one cell */
-    int steps = option(count, words, "--steps", 200);
+    int steps = option(count, words, "--steps", 400);
     int block = option(count, words, "--block", 64);
     if (block < 1 || block > size - 2 || steps < 1) {
         fprintf(stderr, "stencil: invalid argument: --block %d for a plate of %d\n", block, size - 2);

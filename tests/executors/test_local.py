@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,10 +157,14 @@ def test_a_full_disk_is_no_fault_of_the_setting(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_used_once(tmp_path: Path) -> None:
-    one, executor = job(tmp_path, "true"), make()
-    ending(executor, executor.submit(one))
+    one, executor = job(tmp_path, "echo ran"), make()
+    ticket = executor.submit(one)
+    ending(executor, ticket)
+    assert make().submit(one) == ticket
+    assert ending(make(), ticket).exit_code == 0
+    assert (one.folder / "stdout").read_text() == "ran\n"
     with pytest.raises(SiteError, match="already run"):
-        executor.submit(one)
+        executor.submit(replace(one, command="echo something else"))
 
 
 def test_site_setup_runs_first_and_its_environment_yields_to_the_jobs(tmp_path: Path) -> None:

@@ -43,10 +43,13 @@ class LocalExecutor:
         return script.render(job, self._site, before=claim_script(job.limit_s, job.silence_limit_s))
 
     def submit(self, job: Job) -> str:
+        ticket, text = _ticket(job.folder), self.script(job)
         if (job.folder / CLAIM_FILE).exists():
-            raise SiteError(f"{job.folder}: a job was already run here; give every run a folder of its own")
-        script.write(job, self._site, self.script(job))
-        ticket = _ticket(job.folder)
+            # Handed over by a controller that died so early that `find` could not see it; it is not run again
+            if (job.folder / script.SCRIPT_FILE).read_text() == text:
+                return ticket
+            raise SiteError(f"{job.folder}: another job was already run here; give every run a folder of its own")
+        script.write(job, self._site, text)
         self._waiting[ticket] = job
         self._start_waiting()
         return ticket

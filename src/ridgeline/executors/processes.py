@@ -45,12 +45,11 @@ def boot_id() -> str:
 
 
 def look(pid: int) -> Process | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+    text = _content(f"/proc/{pid}/stat")
+    if not text:
         return None
     # The name in brackets may hold blanks and brackets itself; fields are counted after the last one
-    fields = text[text.rindex(b")") + 2 :].split()
+    fields = text[text.rindex(b")") + 2 :].split(None, 20)
     return Process(pid, start_ticks=int(fields[19]), state=fields[0].decode(), session=int(fields[3]))
 
 
@@ -123,15 +122,25 @@ def _pids() -> Iterator[int]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    return _null_separated(f"/proc/{pid}/environ")
+    return _content(f"/proc/{pid}/environ").split(b"\0")
 
 
 def _words(pid: int) -> list[bytes]:
-    return _null_separated(f"/proc/{pid}/cmdline")
+    return _content(f"/proc/{pid}/cmdline").split(b"\0")
 
 
-def _null_separated(path: str) -> list[bytes]:
+def _content(path: str) -> bytes:
+    """A file of /proc, empty where the process is gone. Plain reads: a sweep reads hundreds of them after every job."""
     try:
-        return Path(path).read_bytes().split(b"\0")
+        fd = os.open(path, os.O_RDONLY)
     except OSError:
-        return []
+        return b""
+    try:
+        parts = []
+        while part := os.read(fd, 65536):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:  # it ended while we read
+        return b""
+    finally:
+        os.close(fd)

@@ -102,16 +102,21 @@ exit "$code"
 
 
 def write(job: Job, site: Site, text: str) -> None:
-    """Put run.sh and env into the job's folder."""
+    """Put run.sh and env into the job's folder, each in one step: a shell may be about to read them."""
     try:
-        (job.folder / ENV_FILE).write_text(exports(environment(job, site)))
-        script = job.folder / SCRIPT_FILE
-        script.write_text(text)
-        script.chmod(0o755)
+        _replace(job.folder / ENV_FILE, exports(environment(job, site)), 0o644)
+        _replace(job.folder / SCRIPT_FILE, text, 0o755)
     except OSError as error:
         raise SiteError(
             f"{error.filename or job.folder}: cannot write the job ({error.strerror}); make room or change the folder"
         ) from error
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text)
+    partial.chmod(mode)
+    partial.rename(path)
 
 
 @dataclass(frozen=True, slots=True)
