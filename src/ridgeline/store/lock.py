@@ -41,7 +41,9 @@ class StudyLock:
             _write_holder(descriptor)
         except OSError as error:
             os.close(descriptor)
-            raise StoreError(f"{self.path}: cannot be written ({error.strerror}); check the disk") from None
+            raise StoreError(
+                f"{self.path}: cannot be written ({error.strerror}); free space or check the disk"
+            ) from None
         except StoreError:
             os.close(descriptor)
             raise
