@@ -119,3 +119,28 @@ def test_another_persons_analyzer_takes_part(tmp_path: Path) -> None:
 def test_the_end_of_a_long_file_is_looked_at_too() -> None:
     mine = Analyzer("my-log", "log", re.compile("^THE MARK$"), echo)
     assert kinds_of([*["filler"] * 50_000, "THE MARK"], [mine]) == [mine]
+
+
+def test_the_catalog_names_each_analyzer_by_its_kind() -> None:
+    from ridgeline import catalog
+
+    assert all(catalog.part("analyzers", name).kind == name for name in catalog.TABLE["analyzers"])
+
+
+GUIDE = Path(__file__).parent.parent.parent / "docs" / "guides" / "diagnose.md"
+
+
+def test_the_guides_example_works() -> None:
+    code = GUIDE.read_text().split("```python\n")[1].split("```")[0]
+    names: dict[str, object] = {}
+    exec(code, names)
+    analyzer = names["ANALYZER"]
+    assert isinstance(analyzer, Analyzer)
+    (finding,) = analyzer.analyze("log", ["stencil 4", "WARNING: slow path", "WARNING: slow path"])
+    assert finding.claim == "the slow path was taken 2 times" and finding.evidence[0].line_number == 2
+
+
+def test_the_guide_lists_every_kind() -> None:
+    from ridgeline import catalog
+
+    assert all(f"`{name}`" in GUIDE.read_text() for name in catalog.TABLE["analyzers"])

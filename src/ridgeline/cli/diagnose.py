@@ -16,7 +16,7 @@ from ridgeline.records.finding import Finding
 
 
 def diagnose(
-    files: Annotated[list[Path], typer.Argument(help="Logs, outputs or profiles, of any kind listed below.")],
+    files: Annotated[list[Path], typer.Argument(help="Logs, outputs or profiles, of the kinds named above.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Say what logs and profiles mean: findings, the lines that show them, and what to do.
