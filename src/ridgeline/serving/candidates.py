@@ -27,6 +27,10 @@ from ridgeline.serving.twin.steptime import StepTime
 ITL_SHARE = 0.8
 # Tokens in the KV pool beyond the average that long requests need.
 KV_SHARE = 0.85
+# Queues stay short while groups are busy this share of the time.
+BUSY = 0.65
+# A plan leaves this share of the GPU unclaimed beyond all that is accounted for.
+SPARE_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Question:
     slos: tuple[Slo, ...]
     settings: EngineSettings
     calibration: Calibration
+    in_flight: int | None = None  # the most requests there can be at once, where the traffic sets one
 
     def limit_s(self, latency: str) -> float | None:
         limits = [s.limit_ms / 1000 for s in self.slos if s.latency == latency]
@@ -134,18 +139,22 @@ def colocated_units(question: Question, gpus: int) -> list[Unit]:
     return sorted(units, key=lambda u: -u.rate_s / u.gpus)
 
 
-def pairs(question: Question, gpus: int) -> list[Pair]:
-    """Prefill and decode groups for `gpus` GPUs, each pair of shapes in its best proportion, fastest first."""
+def pairs(question: Question, gpus: int, rate_s: float | None = None) -> list[Pair]:
+    """Prefill and decode groups within `gpus` GPUs, each pair of shapes in its best proportion.
+
+    Fastest first; with a rate, those that should carry it come first, the fewest GPUs in front.
+    """
     shapes = list(_shapes(question, gpus, stages=False))
     prefill = [u for s in shapes if (u := make_unit(question, s, "prefill")) is not None]
     decode = [u for s in shapes if (u := make_unit(question, s, "decode")) is not None]
     found = []
     for p in _best_of_each_size(prefill):
         for d in _best_of_each_size(decode):
-            pair = _proportion(p, d, gpus)
+            pair = _proportion(p, d, gpus, rate_s)
             if pair is not None:
                 found.append(pair)
-    return sorted(found, key=lambda pair: (-pair.rate_s, pair.gpus))
+    enough = (rate_s or math.inf) / BUSY
+    return sorted(found, key=lambda p: (0, p.gpus, -p.rate_s) if p.rate_s >= enough else (1, -p.rate_s, p.gpus))
 
 
 def make_unit(
@@ -162,10 +171,14 @@ def make_unit(
         return None
     times = _times(q, layout, settings, role)
     ceiling = cap or int(first.groups * min(4096, KV_SHARE * first.kv_tokens_per_rank / request_tokens))
+    ceiling = ceiling if q.in_flight is None else min(ceiling, q.in_flight)
     cap = _within_itl(q, layout, times, ceiling, role)
     while cap:
         asked = _asked(q, layout, settings, cap, role)
         memory = plan_memory(q.model, q.cluster.gpu, layout, asked, role)
+        if memory.fits and memory.margin_bytes < SPARE_SHARE * memory.free_bytes:
+            asked = replace(asked, mem_fraction=round(memory.mem_fraction - SPARE_SHARE, 3))
+            memory = plan_memory(q.model, q.cluster.gpu, layout, asked, role)
         if memory.fits:
             fixed = replace(asked, mem_fraction=memory.mem_fraction)
             return Unit(q, layout, role, fixed, cap, memory, _times(q, layout, fixed, role))
@@ -237,7 +250,12 @@ def _best_of_each_size(units: Sequence[Unit]) -> list[Unit]:
     return list(best.values())
 
 
-def _proportion(prefill: Unit, decode: Unit, gpus: int) -> Pair | None:
+def _proportion(prefill: Unit, decode: Unit, gpus: int, rate_s: float | None) -> Pair | None:
+    if rate_s is not None:
+        groups = [max(1, math.ceil(rate_s / (BUSY * u.rate_s))) for u in (prefill, decode)]
+        sized = Pair(prefill, decode, groups[0], groups[1])
+        if sized.gpus <= gpus:
+            return sized
     best: Pair | None = None
     for p in range(1, (gpus - decode.gpus) // prefill.gpus + 1):
         d = (gpus - p * prefill.gpus) // decode.gpus

@@ -139,6 +139,9 @@ class Option:
 
     @property
     def total_tok_s(self) -> float:
+        if self.rate_s is not None and self.summary.requests:
+            q = self.scheme.question
+            return self.rate_s * (q.input_tokens + q.output_tokens) * self.summary.ok / self.summary.requests
         return self.summary.total_tok_s * self.scheme.slices
 
     @property

@@ -82,12 +82,12 @@ def _details(choice: Choice) -> list[str]:
     lines = [f"#{choice.rank}  {o.layout}"]
     if o.knee is not None:
         lines.append(
-            f"  TTFT takes off beyond {o.knee.batch:,} requests of {o.knee.input_tokens:,} tokens at once ({o.knee.bound})"
+            f"  TTFT takes off beyond {o.knee.batch:,} requests of {o.knee.input_tokens:,} tokens at once "
+            f"({o.knee.bound})"
         )
     lines.append(f"  losing one GPU costs {o.loss.gpu:.0%} of the capacity, one node {o.loss.node:.0%}")
-    lines.append(
-        f"  checked: {'; '.join(choice.lint.proofs[-2:])}" if choice.lint.ok else "  commands do not reach the point:"
-    )
+    checked = f"  checked: {'; '.join(choice.lint.proofs[-2:])}"
+    lines.append(checked if choice.lint.ok else "  these commands do not reach the predicted point:")
     lines += [f"    {p}" for p in choice.lint.problems]
     lines.append("")
     lines += [f"  {c.what} on {c.node}:\n    {c}" for c in choice.commands]

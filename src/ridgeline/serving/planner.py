@@ -19,7 +19,7 @@ from ridgeline.serving.memory import plan_memory
 from ridgeline.serving.models import Model, load_model
 from ridgeline.serving.options import Option, Scheme, pareto, tried, with_knee
 from ridgeline.serving.requests import Slo
-from ridgeline.serving.traffic import Traffic, parse_traffic
+from ridgeline.serving.traffic import AllAtOnce, AsRecorded, OpenLoop, Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.serving.twin.engine import EngineSettings, parse_engine
 from ridgeline.serving.verification import verification_study
@@ -69,6 +69,7 @@ class Choice:
                 "tokens": o.knee.tokens,
                 "bound": o.knee.bound,
             },
+            "prefill_decode_ratio": _ratio(pair),
             "prefill_gpus": pair.prefill.gpus * pair.prefill_groups * o.scheme.copies if pair else None,
             "decode_gpus": pair.decode.gpus * pair.decode_groups * o.scheme.copies if pair else None,
             "prefill_layout": str(pair.prefill.layout) if pair else None,
@@ -79,6 +80,13 @@ class Choice:
             "lint": self.lint.as_json(),
             "study": self.study,
         }
+
+
+def _ratio(pair: Pair | None) -> float | None:
+    """GPUs that prefill for each GPU that decodes."""
+    if pair is None:
+        return None
+    return round(pair.prefill.gpus * pair.prefill_groups / (pair.decode.gpus * pair.decode_groups), 4)
 
 
 @dataclass(frozen=True)
@@ -109,12 +117,12 @@ class Plan:
         return plan_text(self)
 
     def write(self, folder: Path) -> None:
-        """For each choice a folder with `start.sh`, one line a server, and `study.yaml`."""
+        """For each choice a folder with `commands.txt`, one line a server, and `study.yaml`."""
         for choice in self.choices:
             place = folder / f"{choice.rank:02d}-{str(choice.option.layout).replace(' ', '-')}"
             place.mkdir(parents=True, exist_ok=True)
             lines = [f"# {c.what} on {c.node}\n{c}\n" for c in choice.commands]
-            (place / "start.sh").write_text("\n".join(lines))
+            (place / "commands.txt").write_text("\n".join(lines))
             (place / "study.yaml").write_text(choice.study)
 
 
@@ -136,6 +144,10 @@ def plan(
     """
     started_s = time.process_time()
     arrivals = traffic.arrivals()
+    if isinstance(traffic.pace, AsRecorded):
+        # layouts are compared at the trace's mean rate; a choice can then be simulated with its own times
+        lasts_s = max(a.at_s for a in arrivals) or 1.0
+        traffic = replace(traffic, pace=OpenLoop(len(arrivals) / lasts_s))
     longest = max(a.input_tokens + a.output_tokens for a in arrivals)
     if longest > model.context_tokens:
         raise InputError(
@@ -150,8 +162,9 @@ def plan(
         tuple(slos),
         settings or EngineSettings(),
         calibration or Calibration(),
+        _in_flight(traffic, slos),
     )
-    schemes = _schemes(question)
+    schemes = _schemes(question, traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None)
     if not schemes:
         raise _nothing_fits(question, longest)
     options = sorted((tried(s, traffic) for s in schemes), key=_rank)[:top]
@@ -206,14 +219,21 @@ def _rank(option: Option) -> tuple[float, ...]:
     gpus = option.scheme.gpus if wanted_rate else 0
     ttft = option.summary.ttft_ms.p95 if option.summary.ttft_ms else 0.0
     if option.meets:
-        return 0, gpus, goodput, ttft
-    return 1, goodput, gpus, ttft
+        return 0, gpus, round(goodput, 2), option.loss.gpu, ttft
+    return 1, round(goodput, 2), gpus, option.loss.gpu, ttft
 
 
-def _schemes(question: Question) -> list[Scheme]:
+def _in_flight(traffic: Traffic, slos: Sequence[Slo]) -> int | None:
+    """The most requests there can ever be at once; None in an open loop."""
+    if traffic.concurrency is not None:
+        return traffic.concurrency
+    return traffic.requests if isinstance(traffic.pace, AllAtOnce) and not slos else None
+
+
+def _schemes(question: Question, rate_s: float | None) -> list[Scheme]:
     gpus = question.cluster.gpus
     schemes = [Scheme(question, u, gpus // u.gpus) for u in _varied(colocated_units(question, gpus))]
-    return schemes + [Scheme(question, p, 1) for p in pairs(question, gpus)[:PAIRS_TRIED]]
+    return schemes + [Scheme(question, p, 1) for p in pairs(question, gpus, rate_s)[:PAIRS_TRIED]]
 
 
 def _varied(units: Sequence[Unit]) -> list[Unit]:
