@@ -63,6 +63,8 @@ def _listens(address: Address, timeout_s: float) -> bool:
 
 def _ask(route: Route, address: Address, timeout_s: float) -> Exchange:
     loop = new_loop()
+    # failed handshakes reach us as the status of the exchange; the loop need not print them as well
+    loop.set_exception_handler(lambda _loop, _context: None)
     try:
         context = route.tls_context()
         wire = route.head("GET", f"{route.base_path}/v1/models")

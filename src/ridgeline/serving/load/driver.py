@@ -63,6 +63,7 @@ class Driver:
 
     def run(self) -> Yield:
         share = self._share
+        self._loop.set_exception_handler(self._surprise)
         closed = bool(share.places)
         if closed:
             self._open_ahead(
@@ -78,7 +79,6 @@ class Driver:
         ticker.set(self._tick_due_s)
         self._pulse.compare_clocks()
         self._pulse.begin()
-        self._loop.set_exception_handler(self._surprise)
         self._loop.run_forever()
         self._pulse.finish()
         ticker.close()
@@ -92,7 +92,8 @@ class Driver:
     def _surprise(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         # without this an error of ours in a callback would be printed and the run would wait for ever
         error = context.get("exception")
-        if isinstance(error, BaseException) and self._fault is None:
+        # a transport that fails is told to its connection as well, and counted there
+        if isinstance(error, BaseException) and not isinstance(error, OSError) and self._fault is None:
             self._fault = error
             loop.stop()
 

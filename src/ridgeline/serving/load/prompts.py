@@ -15,120 +15,16 @@ from ridgeline.errors import InputError
 from ridgeline.serving.traces import PREFIX_BLOCK_TOKENS
 from ridgeline.serving.traffic import Arrival
 
-_WORDS = [
-    "able",
-    "also",
-    "area",
-    "army",
-    "away",
-    "baby",
-    "back",
-    "ball",
-    "band",
-    "bank",
-    "base",
-    "bear",
-    "beat",
-    "best",
-    "bill",
-    "bird",
-    "blue",
-    "boat",
-    "body",
-    "book",
-    "born",
-    "both",
-    "call",
-    "card",
-    "care",
-    "case",
-    "cell",
-    "city",
-    "club",
-    "cold",
-    "come",
-    "cook",
-    "cost",
-    "dark",
-    "data",
-    "date",
-    "dead",
-    "deal",
-    "deep",
-    "desk",
-    "down",
-    "draw",
-    "drop",
-    "drug",
-    "each",
-    "east",
-    "easy",
-    "edge",
-    "else",
-    "even",
-    "ever",
-    "face",
-    "fact",
-    "fail",
-    "fall",
-    "farm",
-    "fast",
-    "fear",
-    "feel",
-    "film",
-    "find",
-    "fine",
-    "fire",
-    "fish",
-    "five",
-    "food",
-    "foot",
-    "form",
-    "four",
-    "free",
-    "from",
-    "full",
-    "fund",
-    "game",
-    "girl",
-    "give",
-    "goal",
-    "good",
-    "grow",
-    "hair",
-    "half",
-    "hand",
-    "hang",
-    "hard",
-    "have",
-    "head",
-    "hear",
-    "heat",
-    "help",
-    "here",
-    "high",
-    "hold",
-    "home",
-    "hope",
-    "hour",
-    "huge",
-    "idea",
-    "into",
-    "item",
-    "join",
-    "jump",
-    "just",
-    "keep",
-    "kind",
-    "know",
-    "land",
-    "last",
-    "late",
-    "lead",
-    "left",
-]
+_LIST = (
+    "able also area army away baby back ball band bank base bear beat best bill bird blue boat body book born both "
+    "call card care case cell city club cold come cook cost dark data date dead deal deep desk down draw drop drug "
+    "each east easy edge else even ever face fact fail fall farm fast fear feel film find fine fire fish five food "
+    "foot form four free from full fund game girl give goal good grow hair half hand hang hard have head hear heat "
+    "help here high hold home hope hour huge idea into item join jump just keep kind know land last late lead left"
+)
+_WORDS = _LIST.split()
 _STEP = 5  # bytes of a space and a word
-_POOL_WORDS = 1 << 16
+_POOL_WORDS = 1 << 13
 # Enough words at the front to tell every request of a long run apart, so that no prompt finds itself in a cache.
 _NAME_WORDS = 4
 
@@ -165,8 +61,8 @@ class Prompts:
     def _filler(self, number: int, length: int) -> bytes:
         start = (number * 40503 + self._salt) % _POOL_WORDS * _STEP
         text = self._pool[start : start + length]
-        while len(text) < length:
-            text += self._pool[: length - len(text)]
+        if len(text) < length:
+            text += self._pool * (1 + (length - len(text)) // len(self._pool))
         return text
 
     def _block(self, name: int) -> bytes:

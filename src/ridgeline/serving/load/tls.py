@@ -91,9 +91,9 @@ class TlsConnection(Connection):
         self.at_s = time.monotonic()
         self._take_in(received)
 
-    def hung_up(self, transport: asyncio.Transport, error: Exception | None) -> None:
-        if transport is not self._transport:
-            return  # one we closed ourselves
+    def hung_up(self, transport: asyncio.BaseTransport | None, error: Exception | None) -> None:
+        if transport is None or transport is not self._transport:
+            return  # one we closed ourselves, or that never got through its handshake
         self._transport = None
         if isinstance(error, OSError):
             self._broken(error)
@@ -106,9 +106,9 @@ class TlsConnection(Connection):
 class _Bytes(asyncio.Protocol):
     def __init__(self, owner: TlsConnection) -> None:
         self._owner = owner
+        self._transport: asyncio.BaseTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, received: bytes) -> None:

@@ -1,0 +1,321 @@
+"""What is sent, when, and what a run says about itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import ssl
+import subprocess
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.serving.load import words
+from ridgeline.serving.load.ask import Wish, plan_of
+from ridgeline.serving.load.bench import bench
+from ridgeline.serving.load.crew import merge
+from ridgeline.serving.load.fidelity import judge
+from ridgeline.serving.load.keep import line_of, read_records
+from ridgeline.serving.load.prompts import Bodies, Prompts
+from ridgeline.serving.load.pulse import Pulse, quantile_s
+from ridgeline.serving.load.route import parse_route
+from ridgeline.serving.load.share import Asking, Share, Yield, deal
+from ridgeline.serving.requests import RequestRecord, summarise
+from ridgeline.serving.traffic import Arrival, parse_traffic
+from tests.serving.load.scripted import Line, Request, Scripted, delta, event, tokens
+
+
+def test_the_figures_are_the_servers_own():
+    gap_s, first_s = 0.01, 0.04
+    sent: list[tuple[float, list[float]]] = []
+
+    def behave(line: Line, request: Request) -> None:
+        line.stream_head()
+        time.sleep(first_s)
+        times = []
+        for k in range(5):
+            times.append(time.monotonic())
+            line.chunk(event(delta(f" {k}")))
+            time.sleep(gap_s)
+        sent.append((request.arrived_s, times))
+        line.end()
+
+    with Scripted(behave) as server:
+        result = bench(plan_of(Wish(url=server.url, concurrency=2, requests=12, max_tokens=5)))
+    truth = sorted(times[0] - arrived for arrived, times in sent)
+    ttft = result.summary.ttft_ms
+    assert ttft is not None and ttft.p50 / 1e3 == pytest.approx(truth[len(truth) // 2], abs=0.004)
+    gaps = sorted(b - a for _, times in sent for a, b in pairwise(times))
+    assert result.summary.itl_ms is not None
+    assert result.summary.itl_ms.p50 / 1e3 == pytest.approx(gaps[len(gaps) // 2], abs=0.002)
+    assert result.summary.requests == 12 and result.summary.output_tok_s > 0
+
+
+def test_a_closed_loop_never_has_more_under_way_and_reaches_its_number():
+    lock, under_way, most = threading.Lock(), 0, 0
+
+    def behave(line: Line, request: Request) -> None:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        time.sleep(0.01)
+        with lock:
+            under_way -= 1
+        tokens(2)(line, request)
+
+    with Scripted(behave) as server:
+        result = bench(plan_of(Wish(url=server.url, concurrency=5, requests=40, max_tokens=2)))
+    assert result.summary.ok == 40 and most == 5
+    assert sorted(r.number for r in result.records) == list(range(40))
+
+
+def test_an_open_loop_sends_on_time_whatever_the_server_does():
+    with Scripted(tokens(2, first_s=0.3)) as server:
+        plan = plan_of(Wish(url=server.url, rate_s=60, requests=60, max_tokens=2, seed=3))
+        result = bench(plan)
+        due = [a.at_s for a in plan.traffic.arrivals()]
+        seen = sorted(r.arrived_s for r in server.posts)
+    assert result.summary.ok == 60
+    assert [r.scheduled_s for r in sorted(result.records, key=lambda r: r.number)] == pytest.approx(due, abs=1e-9)
+    # the server is a Python thread per connection and wakes late; the bulk of it must follow the schedule
+    late = sorted(abs((at - seen[0]) - want) for at, want in zip(seen, due, strict=True))
+    assert late[len(late) // 2] < 0.02
+    assert result.fidelity.lag_ms is not None and result.fidelity.lag_ms.p50 < 20
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_poisson_gaps_pass_a_kolmogorov_smirnov_test(seed: int):
+    at = [a.at_s for a in plan_of(Wish(url="http://h", rate_s=50, requests=1000, seed=seed)).traffic.arrivals()]
+    gaps, rate = sorted(b - a for a, b in pairwise(at)), len(at) / at[-1]
+    assert abs(rate - 50) < 50 / math.sqrt(len(at))
+    share = [1 - math.exp(-50 * g) for g in gaps]
+    n = len(gaps)
+    distance = max(max((k + 1) / n - s, s - k / n) for k, s in enumerate(share))
+    assert distance < 1.36 / math.sqrt(n)
+
+
+def test_a_rate_with_a_cap_on_concurrency_that_falls_behind_is_void():
+    with Scripted(tokens(2, first_s=0.05)) as server:
+        result = bench(plan_of(Wish(url=server.url, rate_s=100, concurrency=1, requests=20, max_tokens=2)))
+    assert result.summary.ok == 20 and result.void and "schedule" in " ".join(result.fidelity.why)
+
+
+def test_a_trace_is_replayed_at_its_own_times(tmp_path: Path):
+    trace = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 1000 + 40 * k, "input_length": 1030, "output_length": 2, "hash_ids": [9, k]} for k in range(5)
+    ]
+    trace.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    with Scripted(tokens(2)) as server:
+        result = bench(plan_of(Wish(url=server.url, traffic=str(trace))))
+        prompts = [r.json["messages"][0]["content"] for r in server.posts]
+    assert result.summary.ok == 5
+    assert sorted(r.scheduled_s for r in result.records) == pytest.approx([0, 0.04, 0.08, 0.12, 0.16])
+    assert len({p[: 512 * 5] for p in prompts}) == 1 and len(set(prompts)) == 5
+    assert all(len(p.split()) == 1030 for p in prompts)
+
+
+def test_stages_of_concurrency_and_of_rate_are_reported_apart():
+    with Scripted(tokens(2, first_s=0.02)) as server:
+        ramp = bench(plan_of(Wish(url=server.url, stages="1:0.4,4:0.4", max_tokens=2)))
+        rates = bench(plan_of(Wish(url=server.url, stages="20/s:0.5,60/s:0.5", max_tokens=2)))
+    assert len(ramp.stages) == len(rates.stages) == 2
+    assert ramp.stages[1].requests > 2 * ramp.stages[0].requests
+    assert rates.stages[1].requests > 1.5 * rates.stages[0].requests
+    assert len({r.number for r in ramp.records}) == len(ramp.records)
+
+
+def test_a_duration_ends_the_run():
+    with Scripted(tokens(2, first_s=0.01)) as server:
+        result = bench(plan_of(Wish(url=server.url, concurrency=2, duration_s=0.5, requests=3, max_tokens=2)))
+    assert result.summary.ok > 6 and result.summary.duration_s < 3
+
+
+def test_several_processes_send_everything_once_and_merge_exactly(tmp_path: Path):
+    with Scripted(tokens(3, first_s=0.005)) as server:
+        out = tmp_path / "r.jsonl"
+        result = bench(plan_of(Wish(url=server.url, concurrency=5, requests=31, max_tokens=3, workers=2, out=out)))
+    assert [r.number for r in result.records] == list(range(31)) and result.summary.ok == 31
+    assert {r.worker for r in result.records} == {"client-0", "client-1"}
+    assert sorted(r.number for r in read_records(out)) == list(range(31))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r.jsonl"]
+
+
+@given(st.integers(1, 7), st.integers(1, 40), st.integers(0, 60))
+def test_dealing_loses_and_doubles_nothing(workers: int, places: int, requests: int):
+    arrivals = tuple(Arrival(n, 0.0, 1, 1) for n in range(requests))
+    route = parse_route("http://h")
+    share = Share(route, (2, ("127.0.0.1", 1)), Asking(), arrivals, ((0.0, places), (1.0, 2 * places)), places)
+    parts = deal(share, workers)
+    assert sorted(a.number for p in parts for a in p.arrivals) == list(range(requests))
+    assert sum(p.places[0][1] for p in parts) == places and sum(p.places[1][1] for p in parts) == 2 * places
+    assert sum(p.most_at_once or 0 for p in parts) == places
+
+
+def record(
+    number: int, lag_s: float = 0.0, ttft_s: float = 0.02, tokens: int = 5, gap_s: float = 0.005
+) -> RequestRecord:
+    first = number + ttft_s
+    end = first + gap_s * (tokens - 1)
+    return RequestRecord(number, number - lag_s, number, first, end, 10, tokens, gaps_s=((gap_s, tokens - 1),))
+
+
+def yielded(records: list[RequestRecord], lag_s: float = 0.0, ages: int = 2, delays: int = 2) -> Yield:
+    pulse = Pulse(cpu_s=0.1, wall_s=1.0, busiest_share=0.1)
+    pulse.delays[delays] = 1000
+    if ages >= 0:
+        pulse.ages[ages] = 1000
+    out = Yield(records, pulse, 0.0)
+    out.lag_s.extend([lag_s] * len(records))
+    return out
+
+
+def why(out: Yield, closed: bool = True, gaps_us: dict[int, int] | None = None) -> str:
+    return " ".join(judge(out, summarise(out.records), gaps_us or {5000: 400}, closed).why)
+
+
+def test_a_quiet_run_counts():
+    assert why(yielded([record(k) for k in range(100)])) == ""
+
+
+def test_empty_places_void_a_closed_loop():
+    rows = [record(k) for k in range(100)]
+    assert "places stood empty" in why(yielded(rows, lag_s=0.002))
+    assert why(yielded(rows, lag_s=0.0005)) == ""
+
+
+def test_a_late_schedule_voids_an_open_loop():
+    rows = [record(k) for k in range(100)]
+    assert "schedule" in why(yielded(rows, lag_s=0.001), closed=False)
+    assert why(yielded(rows, lag_s=0.0002), closed=False) == ""
+
+
+def test_late_reads_void_a_run_without_kernel_stamps_only():
+    rows = [record(k) for k in range(100)]
+    assert why(yielded(rows, ages=9)) == ""
+    assert "could be off" in why(yielded(rows, ages=-1, delays=9))
+
+
+def test_tokens_merged_by_late_reads_void_the_gaps():
+    rows = [record(k) for k in range(100)]
+    assert "read together" in why(yielded(rows, ages=12), gaps_us={0: 40, 5000: 360})
+    assert why(yielded(rows, ages=2), gaps_us={0: 40, 5000: 360}) == ""  # the server sent them together
+
+
+def test_a_client_without_idle_time_voids_its_run():
+    out = yielded([record(k) for k in range(100)])
+    out.pulse.busiest_share = 0.99
+    assert "core" in why(out)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=50), st.integers(1, 4))
+def test_merged_counters_equal_those_of_one_process(buckets: list[int], parts: int):
+    whole, shares = Pulse(), [Yield([], Pulse(), 1.0) for _ in range(parts)]
+    for k, bucket in enumerate(buckets):
+        whole.ages[bucket] += 1
+        shares[k % parts].pulse.ages[bucket] += 1
+    merged = merge(shares).pulse
+    assert merged.ages == whole.ages and quantile_s(merged.ages, 0.99) == quantile_s(whole.ages, 0.99)
+
+
+@given(st.integers(1, 3000), st.integers(0, 10**6), st.integers(0, 2**31), st.integers(0, 64))
+def test_prompts_have_their_length_and_are_never_the_same_twice(length: int, number: int, salt: int, shared: int):
+    one = Prompts(salt, shared).text(Arrival(number, 0.0, length, 1))
+    assert len(one.split()) == length
+    assert one == Prompts(salt, shared).text(Arrival(number, 0.0, length, 1))
+    if length > shared + 4:
+        assert one != Prompts(salt, shared).text(Arrival(number + 1, 0.0, length, 1))
+        assert one != Prompts(salt + 1, shared).text(Arrival(number, 0.0, length, 1))
+
+
+def test_bodies_say_what_was_asked():
+    arrival = Arrival(1, 0.0, 16, 20)
+    chat = json.loads(Bodies(Prompts(1), "chat", 'm"1', ignore_eos=True, extra={"temperature": 0}).body(arrival))
+    assert (chat["model"], chat["max_tokens"], chat["stream"], chat["ignore_eos"]) == ('m"1', 20, True, True)
+    assert chat["temperature"] == 0 and chat["stream_options"] == {"include_usage": True}
+    own = json.loads(Bodies(Prompts(1), "generate", "", extra={"temperature": 0}).body(arrival))
+    assert own["sampling_params"] == {"max_new_tokens": 20, "temperature": 0} and "model" not in own
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "interface"),
+    [
+        ("http://h:1", "/v1/chat/completions", "chat"), ("h:1", "/v1/chat/completions", "chat"),
+        ("http://h:1/v1", "/v1/chat/completions", "chat"), ("http://h:1/v1/", "/v1/chat/completions", "chat"),
+        ("http://h:1/v1/completions", "/v1/completions", "completions"), ("http://h/generate", "/generate", "generate"),
+        ("http://h/proxy/v1/chat/completions?x=1", "/proxy/v1/chat/completions?x=1", "chat"),
+        ("https://[::1]:8/llm", "/llm/v1/chat/completions", "chat"),
+    ],
+)  # fmt: skip
+def test_urls_as_people_type_them(url: str, path: str, interface: str):
+    route = parse_route(url)
+    assert (route.path, route.interface) == (path, interface)
+
+
+def test_nothing_is_asked_of_the_server_but_the_model_list_and_the_requests():
+    with Scripted(tokens(2)) as server:
+        bench(plan_of(Wish(url=server.url, concurrency=1, requests=2, max_tokens=2)))
+        assert [(r.method, r.path) for r in server.requests] == [("GET", "/v1/models")] + 2 * [
+            ("POST", "/v1/chat/completions")
+        ]
+    with Scripted(tokens(2)) as server:
+        bench(plan_of(Wish(url=server.url, concurrency=1, requests=2, max_tokens=2, model="mine")))
+        assert [r.method for r in server.requests] == ["POST", "POST"]
+        assert server.posts[0].json["model"] == "mine"
+
+
+def test_warm_up_uses_other_prompts_and_is_not_counted():
+    with Scripted(tokens(2)) as server:
+        result = bench(plan_of(Wish(url=server.url, concurrency=2, requests=4, warmup=3, max_tokens=2)))
+        prompts = [r.json["messages"][0]["content"] for r in server.posts]
+    assert result.summary.requests == 4 and len(prompts) == len(set(prompts)) == 7
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return key, certificate
+
+
+def test_tls_with_its_own_authority_and_without(certificate: tuple[Path, Path]):
+    key, pem = certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem, key)
+    with Scripted(tokens(3, first_s=0.01), tls=context) as server:
+        good = bench(plan_of(Wish(url=server.url, concurrency=2, requests=6, max_tokens=3, ca_file=pem)))
+        bad = bench(plan_of(Wish(url=server.url, concurrency=2, requests=3, max_tokens=3)))
+    assert good.summary.ok == 6 and good.model == "toy" and good.summary.ttft_ms is not None
+    assert dict(bad.summary.errors) == {"tls": 3}
+
+
+def test_records_survive_the_disk(tmp_path: Path):
+    rows = [record(k) for k in range(3)]
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(map(line_of, rows)) + line_of(record(9))[:40])
+    assert list(read_records(path)) == rows
+
+
+def test_the_text_for_a_terminal_says_void_and_why():
+    with Scripted(tokens(2)) as server:
+        result = bench(
+            plan_of(Wish(url=server.url, concurrency=1, requests=3, max_tokens=2, slos=("ttft_p95_ms=500",)))
+        )
+    text = words.result_text(result)
+    assert "TTFT ms" in text and "goodput" in text and ("VOID" in text) == result.void
+
+
+def test_the_shortest_traffic_words_reach_the_server():
+    traffic = plan_of(Wish(url="http://h", traffic="sharegpt", requests=50, concurrency=4, max_tokens=64)).traffic
+    assert max(a.output_tokens for a in traffic.arrivals()) <= 64
+    assert parse_traffic("sharegpt", requests=50, concurrency=4).requests == traffic.requests

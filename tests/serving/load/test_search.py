@@ -1,0 +1,147 @@
+"""Finding the most load that holds an SLO, the knee, and sweeps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from ridgeline.errors import InputError, NothingFound
+from ridgeline.serving.load.ask import Wish, plan_of
+from ridgeline.serving.load.bench import Plan, Result
+from ridgeline.serving.load.fidelity import Fidelity
+from ridgeline.serving.load.goodput import find_goodput, take_off
+from ridgeline.serving.load.sweep import parse_grid, sweep
+from ridgeline.serving.load.words import edge_text, sweep_text
+from ridgeline.serving.requests import RequestRecord, summarise
+from ridgeline.serving.traffic import ClosedLoop, Fixed, OpenLoop
+from tests.serving.load.scripted import Scripted, tokens
+
+
+def load_of(plan: Plan) -> float:
+    pace = plan.traffic.pace
+    assert isinstance(pace, ClosedLoop | OpenLoop)
+    return pace.concurrency if isinstance(pace, ClosedLoop) else pace.rate_s
+
+
+class Pretend:
+    """A server with a known capacity; `moody` makes single runs at or above some load fail by chance, in turn."""
+
+    def __init__(self, capacity: float, void_above: float = 1e9, moody_above: float = 1e9) -> None:
+        self.capacity, self.void_above, self.moody_above = capacity, void_above, moody_above
+        self.loads: list[float] = []
+
+    def __call__(self, plan: Plan) -> Result:
+        load = load_of(plan)
+        self.loads.append(load)
+        lengths = plan.traffic.lengths
+        scale = lengths.input_tokens / 128 if isinstance(lengths, Fixed) else 1.0
+        slow = load * scale > self.capacity or (load > self.moody_above and len(self.loads) % 2 == 0)
+        ttft_s = 0.02 * scale + (0.5 if slow else 0.0)
+        rows = [RequestRecord(k, k, k, k + ttft_s, k + ttft_s + 0.1, 10, 5, gaps_s=((0.025, 4),)) for k in range(20)]
+        why = ("client gave out",) if load > self.void_above else ()
+        fidelity = Fidelity(why, None, 0, 0, 0, 1, 0, 0.1, 0.1)
+        return Result(plan, "m", summarise(rows, plan.slos), fidelity, rows)
+
+
+def plan(**wishes: object) -> Plan:
+    return plan_of(Wish(**{"url": "http://h", "concurrency": 1, "slos": ("ttft_p95_ms=100",), **wishes}))
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 7, 12, 100])
+def test_the_highest_concurrency_is_found(capacity: int):
+    server = Pretend(capacity)
+    edge = find_goodput(plan(), server)
+    assert edge.holds <= capacity < (edge.fails or 0)
+    assert edge.fails is not None and (edge.fails - edge.holds == 1 or edge.fails / edge.holds <= 1.08)
+    assert edge.held == edge.repeats == 3 and len(server.loads) < 25
+    assert "holds the SLO" in edge_text(edge)
+
+
+@pytest.mark.parametrize("start", [0.5, 10.0, 500.0])
+def test_the_highest_rate_is_found_from_below_and_above(start: float):
+    edge = find_goodput(plan(concurrency=None, rate_s=start), Pretend(33.3))
+    assert edge.axis == "rate_s" and edge.holds <= 33.3 < (edge.fails or 0) < 1.1 * edge.holds
+
+
+def test_an_edge_that_fails_when_repeated_moves_down():
+    edge = find_goodput(plan(), Pretend(64, moody_above=16), repeats=5)
+    assert edge.holds <= 64 and 2 * edge.held > edge.repeats
+
+
+def test_a_load_generator_that_gives_out_is_not_blamed_on_the_server():
+    edge = find_goodput(plan(), Pretend(1000, void_above=20))
+    assert edge.holds <= 20 and edge.limited_by_client is not None and "may carry more" in edge_text(edge)
+
+
+def test_an_slo_that_never_holds_is_an_answer():
+    with pytest.raises(NothingFound, match="ttft p95 is 520"):
+        find_goodput(plan(), Pretend(0))
+
+
+def test_goodput_needs_a_limit_and_a_load_to_walk():
+    with pytest.raises(InputError, match="--slo"):
+        find_goodput(plan(slos=()), Pretend(1))
+
+
+def test_a_queue_that_grows_through_the_run_does_not_hold():
+    def growing(p: Plan) -> Result:
+        result = Pretend(1000)(p)
+        rows = [replace(r, first_token_s=r.sent_s + (0.01 if k < 11 else 0.2)) for k, r in enumerate(result.records)]
+        slos = plan(slos=("ttft_p50_ms=100",)).slos
+        return replace(result, records=rows, summary=summarise(rows, slos))
+
+    with pytest.raises(NothingFound):
+        find_goodput(plan(slos=("ttft_p50_ms=100",)), growing)
+
+
+def test_the_knee_is_where_ttft_doubles():
+    assert take_off([(1, 10.0), (2, 10.0), (4, 10.0), (8, 40.0)]) == pytest.approx(4 * 2**0.5)
+    assert take_off([(1, 10.0), (64, 19.0)]) is None
+    assert take_off([]) is None
+
+
+def test_a_sweep_gives_rows_heat_maps_and_knees():
+    grid = parse_grid("concurrency=1,4,16 input=128,512", plan(slos=()))
+    done = sweep(plan(slos=()), grid, Pretend(8))
+    answer = done.as_json()
+    assert len(done.points) == 6 and len(answer["points"]) == 6
+    first = answer["heatmaps"][0]
+    assert first["metric"] == "ttft_p50_ms" and len(first["z"]) == 2 and len(first["z"][0]) == 3
+    assert first["z"][0][2] > first["z"][0][0]
+    knees = {k["input_tokens"]: k["concurrency"] for k in answer["knees"]}
+    assert 4 < knees[128] < 16 and 1 < knees[512] < 4
+    assert "knee" in sweep_text(done)
+
+
+@pytest.mark.parametrize("text", ["batch=1", "concurrency=a", "concurrency=0", "input="])
+def test_a_bad_grid_is_named(text: str):
+    with pytest.raises(InputError, match="--sweep"):
+        parse_grid(text, plan())
+
+
+@pytest.mark.parametrize(
+    ("more", "keys"),
+    [
+        ([], {"requests_s", "ttft_ms", "itl_ms", "errors", "cpu_ms_per_request", "void", "why", "goodput"}),
+        (["--sweep", "concurrency=1,2"], {"points", "heatmaps", "knees"}),
+        (["--find-goodput", "--slo", "e2e_p95_ms=0.001"], None),
+    ],
+)
+def test_the_command_prints_one_document(more: list[str], keys: set[str] | None):
+    with Scripted(tokens(4, first_s=0.005)) as server:
+        command = [sys.executable, "-m", "ridgeline", "bench", server.url, "--concurrency", "2", "--requests", "10"]
+        done = subprocess.run(
+            [*command, "--max-tokens", "4", "--json", *more], capture_output=True, text=True, timeout=120
+        )
+    assert "Traceback" not in done.stderr
+    if keys is None:
+        assert done.returncode == 1 and "does not hold" in done.stderr
+    else:
+        answer = json.loads(done.stdout)
+        assert keys <= set(answer), done.stderr
+        if "ttft_ms" in answer:
+            assert set(answer["ttft_ms"]) == {"mean", "p50", "p90", "p95", "p99"}
