@@ -200,6 +200,12 @@ def test_time_and_memory_need_no_pattern(tmp_path: Path) -> None:
     assert reading.problem == ""
 
 
+def test_a_goal_the_site_did_not_measure_is_a_problem(tmp_path: Path) -> None:
+    workload = CommandWorkload(study(tmp_path, goal="max_rss_bytes", metrics=None))
+    assert "max_rss_bytes" in workload.read(run(tmp_path)).problem
+    assert workload.read(run(tmp_path, max_rss_bytes=1.0)).problem == ""
+
+
 def test_a_metric_nobody_needs_may_be_missing_a_guarded_one_may_not(tmp_path: Path) -> None:
     metrics = {
         "rate": {"regex": r"rate (\S+)"},

@@ -9,6 +9,7 @@ from pathlib import Path
 
 CPU = Path("/sys/devices/system/cpu")
 CGROUP = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def allowed_cores(most: int | None = None) -> list[int]:
@@ -17,7 +18,7 @@ def allowed_cores(most: int | None = None) -> list[int]:
     Hardware threads of one core come last, so that jobs share a core only when there are no whole ones left.
     """
     cores = sorted(os.sched_getaffinity(0), key=_place)
-    limits = [n for n in (_quota_cores(), most) if n is not None]
+    limits = [n for n in (quota_cores(), most) if n is not None]
     return cores[: max(1, min([len(cores), *limits]))]
 
 
@@ -81,10 +82,10 @@ def _numbers(text: str) -> list[int]:
     return result
 
 
-def _quota_cores() -> int | None:
+def quota_cores() -> int | None:
     """Whole cores of the CPU quota of this control group, version 2 or 1; None where there is no quota."""
     quota, period = "", ""
-    for line in _text(Path("/proc/self/cgroup")).splitlines():
+    for line in _text(OWN_GROUPS).splitlines():
         _, controllers, path = line.split(":", 2)
         inner = path.lstrip("/")
         if not controllers:

@@ -65,7 +65,10 @@ class Watch:
         """Watch a job that this controller did not start."""
         claim = read_claim(folder)
         leader = claim.process if claim else processes.leader_of(script.mark(folder), folder / script.SCRIPT_FILE)
-        claim = claim or read_claim(folder)  # it may have been written while we looked
+        while claim is None and leader and not leader.ended:  # it is about to write its claim
+            time.sleep(0.005)
+            claim = read_claim(folder)
+        claim = claim or read_claim(folder)  # written while we looked, and ended since
         if claim and claim.host != platform.node() and script.exit_record(folder) is None:
             raise SiteError(
                 f"{folder}: this run was started on {claim.host}, not on {platform.node()}; resume the study there"

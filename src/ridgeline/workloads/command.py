@@ -87,6 +87,8 @@ class CommandWorkload:
         texts: dict[str, str] = {}
         problems: list[str] = []
         needed = {self._study.goal.metric, *(name for guard in self._study.guards for name in guard.names)}
+        for name in needed & BUILT_IN.keys() - {m.metric for m in measurements} - self._options.metrics.keys():
+            problems.append(f"{name} was not reported by the site (peak memory below the controller's own is not seen)")
         contents: dict[str, str] = {}
         for name, metric in self._options.metrics.items():
             try:

@@ -1,4 +1,20 @@
-"""What a study says to the `command` workload, read into records; every mistake becomes a Problem with its place."""
+"""What a study says to the `command` workload, read into records; every mistake becomes a Problem with its place.
+
+workload:
+  kind: command
+  run: mpirun -n {ranks} ./app in.txt            # shell text; {knob}, {build}, {nodes}, {ranks}, {cores}, {gpus}
+  env: {OMP_NUM_THREADS: "{threads}"}
+  inputs:                                        # written into the run folder
+    in.txt: "block = {block}\\n"                  # text with fields
+    mesh.cfg: {from: mesh.template}              # or a file beside the study, with fields
+  files: [species.dat, {link: big-mesh}]         # copied, or linked where copies would be too large
+  metrics:                                       # wall_s, cpu_s and max_rss_bytes come by themselves
+    rate: {regex: 'rate (\\S+)', unit: GF/s}       # first group; type: number or text
+    p50: {json: latency.p50, file: out.json}
+    energy: {csv: energy, file: steps.csv, row: -1}   # or pick: last, first, max, min, sum, mean
+  signatures:                                    # before the built-in table of failures
+    - {pattern: 'mesh too coarse', kind: rejected, reason: the mesh cannot hold this block}
+"""
 
 from __future__ import annotations
 
