@@ -50,7 +50,7 @@ class Front(Protocol):
     def send(self, request: Request, at_s: float) -> None: ...
 
     def advance(self, limit_s: float) -> list[Request]:
-        """Moves the furthest-behind engine by one event; returns requests that ended."""
+        """Moves the furthest-behind engine on, at most to the first step past `limit_s`; returns who ended."""
         ...
 
     @property
@@ -62,11 +62,11 @@ class Front(Protocol):
 class Replicas:
     """Equal engines that each do prefill and decode."""
 
-    def __init__(self, engines: Sequence[Engine], policy: str = "round-robin", *, watched: bool = False) -> None:
+    def __init__(self, engines: Sequence[Engine], policy: str = "round-robin", *, closed_loop: bool = False) -> None:
         self.engines = engines
         self.router = Router(engines, policy)
-        # whether endings on one engine may send new work to another, so that none may run far ahead
-        self.watched = watched and len(engines) > 1
+        # in a closed loop an ending sends new work, perhaps to another engine: none may run ahead of the others
+        self.closed_loop = closed_loop
         self._order: list[tuple[float, int]] = []
 
     @property
@@ -83,9 +83,10 @@ class Replicas:
     def advance(self, limit_s: float) -> list[Request]:
         _, number = heapq.heappop(self._order)
         engine = self.engines[number]
-        if self.watched and self._order:
-            limit_s = min(limit_s, self._order[0][0])
-        ended = engine.advance(limit_s)
+        if self.closed_loop:
+            ended = engine.advance(min(limit_s, self._order[0][0]) if self._order else limit_s)
+        else:
+            ended = engine.advance_to(limit_s)
         if not engine.idle:
             heapq.heappush(self._order, (engine.clock, number))
         return ended

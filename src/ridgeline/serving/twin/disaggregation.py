@@ -25,9 +25,10 @@ BOOTSTRAP_LIMIT_S = 120.0
 HANDSHAKE_S = 0.05
 # Tokens a decode engine keeps free for each request that it holds (SGLang's num_reserved_decode_tokens).
 RESERVED_TOKENS = 512
-# Pieces of KV a rank's transfer threads can post: with page size 1 a piece is one token of one layer. 1152 bytes
-# (MLA, bf16) at this rate are the 356 MB/s that a study with 50 GB/s ports never passed.
-PIECES_S = 309_000
+# Pieces of KV a rank's transfer threads can post: with page size 1 a piece is one token of one layer, 1152 bytes of MLA
+# in bf16, so that a 50 GB/s port is limited to about 1 GB/s. (A study that never saw more than 356 MB/s on a port was
+# limited by what its prefill ranks made: see `kv_transfer_bytes_s`.)
+PIECES_S = 1_000_000
 PORT_SHARE = 0.8
 
 
@@ -54,6 +55,7 @@ class PrefillEngine(Engine):
     """Computes prompts and nothing else: a request ends here with its first token."""
 
     round_start_s = 0.0
+    sent = 0
 
     def advance(self, limit_s: float) -> list[Request]:
         self.round_start_s = self.clock
@@ -123,10 +125,19 @@ class Disaggregated:
         self._sent = 0
         self._target: dict[int, DecodeEngine] = {}
         self._ports: dict[tuple[str, int], float] = {}
+        self._sent_bytes = 0.0
+        self._sending_s = (math.inf, 0.0)
 
     @property
     def engines(self) -> list[Engine]:
         return [*self.prefill, *self.decode]
+
+    @property
+    def transfer_bytes_s(self) -> float:
+        """What one prefill rank's port carried on average between the first prompt and the last KV."""
+        ranks = sum(e.times.layout.attn_dp for e in self.prefill)
+        first, last = self._sending_s
+        return self._sent_bytes / ranks / (last - first) if last > first else 0.0
 
     @property
     def now_s(self) -> float:
@@ -191,12 +202,15 @@ class Disaggregated:
 
     def _transfer(self, engine: PrefillEngine, request: Request) -> None:
         """KV leaves while later chunks are computed; what is left when the last chunk is done is waited for."""
-        port = (engine.name, request.arrival.number % engine.times.layout.attn_dp)
+        engine.sent += 1
+        port = (engine.name, engine.sent % engine.times.layout.attn_dp)  # ranks take requests in turn
         start = max(self._ports.get(port, 0.0), engine.round_start_s)
         whole = start + self.transfer.seconds(request.arrival.input_tokens - request.cached)
         last_piece = engine.clock + self.transfer.seconds(request.last_piece)
         done = max(whole, last_piece)
         self._ports[port] = done
+        self._sent_bytes += (request.arrival.input_tokens - request.cached) * self.transfer.bytes_per_token
+        self._sending_s = (min(self._sending_s[0], engine.round_start_s), max(self._sending_s[1], done))
         self._post(done, "decode", request, self._target.pop(request.arrival.number))
 
     def _expire(self, decode: DecodeEngine, now_s: float) -> list[Request]:

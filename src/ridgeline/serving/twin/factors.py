@@ -11,13 +11,14 @@ from ridgeline.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """`compute`, `memory`, `attention` and `network` multiply rates (above 1 is faster); `host` multiplies time."""
+    """The first four multiply rates (above 1 is faster), the host's two multiply times (above 1 is slower)."""
 
     compute: float = 1.0  # matrix products limited by FLOP/s
     memory: float = 1.0  # weights and activations streamed from HBM
     attention: float = 1.0  # attention kernels of the chosen back end
     network: float = 1.0  # collectives, delay and rate alike
-    host: float = 1.0  # Python and launch time of the engine's process: above 1 is slower
+    host: float = 1.0  # Python and launches of the engine's process in decode steps
+    prefill_host: float = 1.0  # the same in prefill rounds: metadata, irregular shapes, waiting for counts
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -50,4 +51,5 @@ PRIOR_SPREAD: Mapping[str, float] = {
     "attention": 0.35,
     "network": 0.35,
     "host": 0.50,
+    "prefill_host": 0.60,
 }

@@ -102,19 +102,25 @@ class Engine:
 
     def advance(self, limit_s: float) -> list[Request]:
         """One event. Decode runs stop at the first step that ends at or after `limit_s`. Returns who has ended."""
-        batch = self._admit()
-        if batch:
-            return self._prefill(batch)
+        if self.chunked or (self.waiting and not self.blocked_by_kv):
+            batch = self._admit()
+            if batch:
+                return self._prefill(batch)
         if self.running:
             return self._decode(limit_s)
         return []
+
+    def advance_to(self, limit_s: float) -> list[Request]:
+        """Events until `limit_s` is reached or nothing is left to do, for an engine nobody else waits for."""
+        ended: list[Request] = []
+        while self.clock < limit_s and (self.running or self.waiting or self.chunked):
+            ended += self.advance(limit_s)
+        return ended
 
     # -- prefill ----------------------------------------------------------------------------------------------------
 
     def _admit(self) -> list[tuple[Request, int]]:
         """The next prefill round: (request, tokens of it). Empty when nothing may start."""
-        if not self.chunked and (not self.waiting or self.blocked_by_kv):
-            return []
         budget = self.applied.chunk_tokens
         inputs = self.applied.max_prefill_tokens
         slots = self.applied.running_limit - len(self.running)
@@ -205,13 +211,16 @@ class Engine:
         if self.waiting and batch < self.applied.running_limit:
             steps = min(steps, RETRY_STEPS)
         # SGLang writes a token's KV in the step after it was drawn: the context read is what is held, plus that one
-        once_s = self.times.decode_s(batch, self.used_tokens + batch)
-        if self.clock + steps * once_s > limit_s:
-            steps = max(1, min(steps, math.ceil((limit_s - self.clock) / once_s)))
-        run_s = self.times.decode_run_s(batch, self.used_tokens + batch, steps)
-        self.runs.add(self.clock, run_s / steps, steps, batch, self.fresh, self.applied.accept_length)
+        base_s, per_token_s, host_s = self.times.decode_line(batch)
+        context = self.used_tokens + batch
+        step_s = max(base_s + per_token_s * context, host_s)
+        if self.clock + steps * step_s > limit_s:
+            steps = max(1, min(steps, math.ceil((limit_s - self.clock) / step_s)))
+        if steps > 1:
+            step_s = max(base_s + per_token_s * (context + growth * (steps - 1) / 2), host_s)
+        self.runs.add(self.clock, step_s, steps, batch, self.fresh, self.applied.accept_length)
         self.fresh = []
-        self.clock += run_s
+        self.clock += step_s * steps
         self.step_number += steps
         self.used_tokens += growth * steps
         fall = self.first_share * (1 - FINAL_SHARE_OF_START) / DECAY_STEPS

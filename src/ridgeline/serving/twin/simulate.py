@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
@@ -45,6 +47,7 @@ class SimulationResult:
     kv_usage: tuple[tuple[float, float], ...]
     retractions: int
     interval: dict[str, tuple[float, float]]
+    kv_transfer_bytes_s: float | None  # what one prefill rank sent on average while prompts were computed
     cpu_s: float
     first_run_tax_s: float
     calibrated: bool
@@ -68,6 +71,7 @@ class SimulationResult:
             "memory": [m.as_json() for m in self.memory],
             "kv_usage": [list(p) for p in self.kv_usage],
             "retractions": self.retractions,
+            "kv_transfer_bytes_s": self.kv_transfer_bytes_s,
             "first_run_tax_s": self.first_run_tax_s,
             "calibrated": self.calibrated,
             "origin": "modelled",
@@ -87,8 +91,18 @@ def simulate(
 
     `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log.
     """
+    with _no_collection():
+        return _simulate(deployment, traffic, calibration or Calibration(), slos, kv_tokens_per_rank)
+
+
+def _simulate(
+    deployment: Deployment,
+    traffic: Traffic,
+    calibration: Calibration,
+    slos: Sequence[Slo],
+    kv_tokens_per_rank: int | None,
+) -> SimulationResult:
     started_s = time.process_time()
-    calibration = calibration or Calibration()
     arrivals = traffic.arrivals()
     _check_context(arrivals, deployment.model)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
@@ -104,10 +118,24 @@ def simulate(
         kv_usage=_usage(engines),
         retractions=sum(e.retractions for e in engines),
         interval=_interval(summary, calibration),
+        kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
         cpu_s=time.process_time() - started_s,
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
     )
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: tens of thousands of records, all needed to the end, would be searched again
+    and again, a third of the whole time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def build(
@@ -124,8 +152,8 @@ def build(
     if lay.prefill is None or lay.decode is None:
         times, plan, pool = step_time(deployment, lay, "both", calibration, kv_tokens_per_rank)
         engines = [Engine(f"engine{n}", times, pool) for n in range(lay.dp)]
-        watched = isinstance(traffic.pace, ClosedLoop) or deployment.routing != "round-robin"
-        return Replicas(engines, deployment.routing, watched=watched), engines, (plan,)
+        closed_loop = isinstance(traffic.pace, ClosedLoop)
+        return Replicas(engines, deployment.routing, closed_loop=closed_loop), engines, (plan,)
     times_p, plan_p, pool_p = step_time(deployment, lay.prefill, "prefill", calibration, kv_tokens_per_rank)
     times_d, plan_d, pool_d = step_time(deployment, lay.decode, "decode", calibration, kv_tokens_per_rank)
     prefill = [PrefillEngine(f"prefill{n}", times_p, pool_p) for n in range(lay.prefill.dp)]

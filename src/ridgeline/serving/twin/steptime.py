@@ -101,7 +101,8 @@ class StepTime:
         self._stream_s = 1.0 / (self.gpu.bandwidth_bytes_s * ELEMENTWISE_MEMORY * factors.memory)
         self._context_s, self._context_bound = self._decode_attention()
         self._pair_s = self._prefill_attention()
-        self._decode_fixed: dict[int, tuple[float, float]] = {}
+        self._decode_lines: dict[int, tuple[float, float, float]] = {}
+        self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
         self._ops = _ops_per_step(model, layout)
         self._op_gap_s = SCALED_OP_GAP_S if _scaled(model) else OP_GAP_S
 
@@ -109,17 +110,21 @@ class StepTime:
 
     def decode_s(self, batch: int, context: float) -> float:
         """One decode iteration of `batch` requests that hold `context` tokens together."""
-        fixed = self._decode_fixed.get(batch)
-        if fixed is None:
-            terms, host_s = self._decode_terms(batch)
-            fixed = self._decode_fixed[batch] = (sum(t.seconds for t in terms), host_s)
-        gpu_s = (fixed[0] + self._context_s * context) * self._bubble
-        return gpu_s if gpu_s > fixed[1] else fixed[1]
+        base_s, per_token_s, host_s = self.decode_line(batch)
+        return max(base_s + per_token_s * context, host_s)
 
-    def decode_run_s(self, batch: int, context: float, steps: int) -> float:
-        """`steps` iterations in a row: the context grows by a token a request and step, the batch does not change."""
-        grown = batch * self.applied.accept_length * (steps - 1) / 2
-        return steps * self.decode_s(batch, context + grown)
+    def decode_line(self, batch: int) -> tuple[float, float, float]:
+        """(base, seconds per cached token, host): a step takes max(base + per token x context, host).
+
+        While the batch stays the same the time of a step is linear in the context, so that a run of steps takes as many
+        times the step in its middle.
+        """
+        line = self._decode_lines.get(batch)
+        if line is None:
+            terms, host_s = self._decode_terms(batch)
+            base_s = sum(t.seconds for t in terms) * self._bubble
+            line = self._decode_lines[batch] = (base_s, self._context_s * self._bubble, host_s)
+        return line
 
     def explain_decode(self, batch: int, context: float) -> list[Term]:
         """The terms of `decode_s`, adding up to it; what the host hides is listed with zero seconds."""
@@ -135,14 +140,27 @@ class StepTime:
         `pairs` counts query-key pairs, `sequences` the prompts in it, `largest` the tokens of the longest piece, which
         one attention-DP rank computes alone.
         """
-        terms, host_s = self._prefill_terms(tokens, pairs, sequences, largest)
-        return max(sum(t.seconds for t in terms) * self._bubble, host_s)
+        key = (tokens, sequences, largest)
+        fixed = self._prefill_fixed.get(key)
+        if fixed is None:
+            terms, host_s = self._prefill_terms(tokens, sequences, largest)
+            fixed = self._prefill_fixed[key] = (sum(t.seconds for t in terms), host_s)
+        gpu_s = (fixed[0] + self._pairs_s(tokens, pairs, largest)) * self._bubble
+        return gpu_s + fixed[1] if self._counted else max(gpu_s, fixed[1])
 
     def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
-        terms, host_s = self._prefill_terms(tokens, pairs, sequences, largest)
+        terms, host_s = self._prefill_terms(tokens, sequences, largest)
+        terms.append(Term("attention among new tokens", self._pairs_s(tokens, pairs, largest), "compute"))
+        if self._counted:
+            return [*terms, Term("host, which waits for token counts in every layer", host_s, "host")]
         return self._with_host(terms, host_s, graph=self.applied.prefill_graph)
 
     # -- shared ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _counted(self) -> bool:
+        """DeepEP's normal mode makes the host wait for the GPU in every layer, so their times add up."""
+        return self.layout.ep > 1 and self.layout.attn_dp > 1 and self.model.experts is not None
 
     @property
     def _bubble(self) -> float:
@@ -173,16 +191,25 @@ class StepTime:
             host_s += self._ops * HOST_OP_S
         return terms, host_s * self.factors.host
 
-    def _prefill_terms(self, tokens: int, pairs: float, sequences: int, largest: int) -> tuple[list[Term], float]:
+    def _rank_rows(self, tokens: int, largest: int) -> float:
+        """New tokens of the fullest attention-DP rank: an equal share, and at least the longest piece."""
         micro = tokens / self.layout.pp
-        rank_rows = max(math.ceil(micro / self.layout.attn_dp), min(largest, micro))
+        return max(math.ceil(micro / self.layout.attn_dp), min(largest, micro))
+
+    def _pairs_s(self, tokens: int, pairs: float, largest: int) -> float:
+        if self.layout.attn_dp == 1:
+            return pairs / self.layout.pp * self._pair_s
+        share = self._rank_rows(tokens, largest) / max(1.0, tokens / self.layout.pp)
+        return pairs / self.layout.pp * share * self._pair_s
+
+    def _prefill_terms(self, tokens: int, sequences: int, largest: int) -> tuple[list[Term], float]:
+        micro = tokens / self.layout.pp
+        rank_rows = self._rank_rows(tokens, largest)
         terms = self._pass_terms(rank_rows, micro, max(1.0, sequences / self.layout.pp), counted=True)
-        share = max(1 / self.layout.attn_dp, rank_rows / max(1.0, micro))
-        terms.append(Term("attention among new tokens", pairs / self.layout.pp * share * self._pair_s, "compute"))
         host_s = HOST_STEP_S + sequences * HOST_REQUEST_S
         if not self.applied.prefill_graph:
             host_s += self._ops * HOST_OP_S
-        return terms, host_s * self.factors.host
+        return terms, host_s * self.factors.prefill_host
 
     def _pass_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
         rows = {"rank": rank_rows, "all": all_rows, "logits": logit_rows}
@@ -293,6 +320,8 @@ def _gemms(model: Model, layout: Layout) -> tuple[_Gemm, ...]:
             continue
         name, rows = kinds[m.part]
         shards = matrix_shards(m, layout, model)
+        if rows == "all" and shards < layout.tp:
+            rows = "rank"  # a whole copy on every attention-DP rank, which feeds it its own tokens
         flops, nbytes = found.get((name, m.dtype, rows), (0.0, 0.0))
         size = m.rows * m.cols * m.copies / shards
         found[name, m.dtype, rows] = (flops + 2 * size, nbytes + size * BYTES_PER_WEIGHT[m.dtype])
