@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ridgeline.campaign import confirmation
-from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import NothingFound, SiteError
 from ridgeline.records.lesson import Lesson
 from ridgeline.records.outcome import Kind
@@ -121,7 +121,7 @@ class Agenda:
                 f"the baseline itself did not pass: {first.outcome} (run folder {first.folder}); "
                 "nothing can be compared with it, so nothing else was run"
             )
-        if stage < self.study.baseline_stage.repeats and self._fits(self.study.baseline, confirming=True):
+        if stage < self.study.baseline_stage.repeats and self._fits(self.study.baseline, searching=True):
             return self._new(self.study.baseline, Stage.BASELINE, "baseline")
         return None
 
@@ -135,7 +135,7 @@ class Agenda:
             return None
         every = self.study.search.sentinel_every
         if every and done and self.history.count(Stage.SENTINEL) < done // every:
-            if self._fits(self.study.baseline, confirming=True):
+            if self._fits(self.study.baseline, searching=True):
                 return self._new(self.study.baseline, Stage.SENTINEL, "sentinel")
             self.search_over = "the budget has room for the confirmation only"
             return None
@@ -149,7 +149,7 @@ class Agenda:
                 self.search_over = "every legal point was tried"
                 return None
             point, proposer, why = proposal.point, self.study.search.sampler, proposal.why
-        if not self._fits(point, confirming=True):
+        if not self._fits(point, searching=True):
             # with runs in flight the estimate may still improve; without, it is final
             if not self.history.open_runs:
                 self.search_over = "another run would not fit into the budget"
@@ -175,14 +175,14 @@ class Agenda:
             point = confirmation.next_in_block(self.study, self.history, block)
             if point is None:
                 continue
-            if not self._fits(point, confirming=False):
+            if not self._fits(point, searching=False):
                 return None
             return self._new(point, Stage.CONFIRM, "confirm", block=block)
         return None
 
-    def _fits(self, point: Point, confirming: bool) -> bool:
-        later = confirmation.runs_needed(1, self.study.confirm.blocks) if confirming else 0
-        return self.ledger.fits(point, self.study.job.resources(self.study.space.settings(point)).nodes, later)
+    def _fits(self, point: Point, searching: bool) -> bool:
+        nodes = self.study.job.resources(self.study.space.settings(point)).nodes
+        return self.ledger.fits(point, nodes, confirmation.reserve(self.study) if searching else Reserve())
 
     def _new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
         self._presets.pop(point_key(point), None)

@@ -14,7 +14,6 @@ from ridgeline.errors import InputError, StudyError
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
-from ridgeline.records.template import unknown_fields
 from ridgeline.store.study_file import StudyFile, read_study_file
 from ridgeline.workloads.base import Workload
 
@@ -58,12 +57,6 @@ def check_file(file: StudyFile) -> CheckedStudy:
     part("samplers", study.search.sampler, "stages", "search", "sampler")
     part("executors", study.site.batch, "site")
     factory = part("workloads", study.workload.kind, "workload", "kind")
-    if study.builds is not None:
-        for line in (*study.builds.make, *study.builds.env.values()):
-            problems += [
-                file.message(("builds",), f"{{{name}}} is not a knob or a derived value")
-                for name in unknown_fields(line, study.space.names)
-            ]
     if factory is None:
         raise StudyError(problems)
     workload: Workload = factory(study)  # type: ignore[operator]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-import yaml
-
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.opening import Overrides
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.records.space import Point, point_hash, point_key
 from ridgeline.store.folder import StudyFolder
+from ridgeline.store.yaml_tree import resolve
 
 
 def comparison_folder(
@@ -41,7 +40,7 @@ def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
             near = get_close_matches(name, space.by_name, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(space.by_name)}"
             raise InputError(f"{part.strip()!r} is not knob=value; {hint}")
-        values[name] = yaml.safe_load(value)
+        values[name] = value if space.by_name[name].contains(value) else resolve(value)
         if not space.by_name[name].contains(values[name]):
             raise InputError(f"{name}={value} lies outside the study's space; see `ridgeline check`")
     point = space.restrict(values)

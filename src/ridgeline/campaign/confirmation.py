@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ridgeline.campaign.ledger import Reserve
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import ConfirmStage, Study
@@ -29,6 +30,11 @@ class Plan:
 def runs_needed(candidates: int, blocks: int) -> int:
     """Every block runs the baseline and each candidate twice, in palindromic order."""
     return 2 * (candidates + 1) * blocks
+
+
+def reserve(study: Study) -> Reserve:
+    stage = study.confirm
+    return Reserve(runs_needed(stage.top, stage.blocks), runs_needed(1, min(stage.blocks, FEWEST_BLOCKS)))
 
 
 def choose(study: Study, history: History, affordable_runs: float) -> Plan:

@@ -13,7 +13,22 @@ from ridgeline.records.study import Budget
 from ridgeline.store.history import History
 
 TRIALS_WITHOUT_BUDGET = 40
-RESERVED_SHARE = 0.5  # of a budget, at most, is kept back from the search for the confirmation
+FAIR_SHARE = 0.5  # of a budget the confirmation may have, if the search would otherwise take it
+LARGEST_SHARE = 0.8  # of a budget that is kept back even for the smallest confirmation
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Runs to keep room for: the confirmation as asked for, and the smallest one that can give a verdict."""
+
+    full: int = 0
+    least: int = 0
+
+    def of(self, budget: float | None, per_run: float) -> float:
+        if budget is None:
+            return 0.0
+        least = min(self.least * per_run, LARGEST_SHARE * budget)
+        return min(self.full * per_run, max(least, FAIR_SHARE * budget))
 
 
 @dataclass
@@ -51,8 +66,8 @@ class Ledger:
             return known
         return self._typical_s
 
-    def fits(self, point: Point, nodes: int, confirm_runs: int) -> bool:
-        """Whether one more run fits, with `confirm_runs` more to come after the search."""
+    def fits(self, point: Point, nodes: int, reserve: Reserve) -> bool:
+        """Whether one more run fits and leaves room for what is reserved."""
         if self.budget.wall_s is None and self.budget.node_hours is None:
             return True
         expected = self.expected_s(point)
@@ -61,10 +76,11 @@ class Ledger:
             return not self.history.open_runs and self._left_s() > 0 and self._left_node_hours() > 0
         flying_runs = self.history.open_runs.values()
         flying = [max(self._flying_s(run.trial) - (self.clock() - run.planned_s), 0.0) for run in flying_runs]
-        reserve_s = confirm_runs * (self._typical_s or expected)
-        wall_ok = expected + max(flying, default=0.0) + self._capped(reserve_s, self.budget.wall_s) <= self._left_s()
+        typical_s = self._typical_s or expected
+        reserve_s = reserve.of(self.budget.wall_s, typical_s)
+        wall_ok = expected + max(flying, default=0.0) + reserve_s <= self._left_s()
         open_hours = sum(self._flying_s(run.trial) * run.resources.nodes / 3600.0 for run in flying_runs)
-        reserve_hours = self._capped(reserve_s * self._nodes / 3600.0, self.budget.node_hours)
+        reserve_hours = reserve.of(self.budget.node_hours, typical_s * self._nodes / 3600.0)
         hours_ok = expected * nodes / 3600.0 + open_hours + reserve_hours <= self._left_node_hours()
         return wall_ok and hours_ok
 
@@ -74,10 +90,6 @@ class Ledger:
         if not seconds:
             return float("inf")
         return min(self._left_s() / seconds, self._left_node_hours() / (seconds * nodes / 3600.0))
-
-    @staticmethod
-    def _capped(reserve: float, budget: float | None) -> float:
-        return 0.0 if budget is None else min(reserve, RESERVED_SHARE * budget)
 
     def _flying_s(self, trial: int) -> float:
         return self.expected_s(self.history.trials[trial].point) or 0.0

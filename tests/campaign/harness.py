@@ -1,0 +1,89 @@
+"""Whole campaigns in memory: a study, a function that answers for the program, and a site that takes no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline import catalog
+from ridgeline.campaign.agenda import Agenda
+from ridgeline.campaign.engine import Campaign
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.records.expression import Expression
+from ridgeline.records.guard import parse_guard
+from ridgeline.records.outcome import Signature
+from ridgeline.records.run import Job
+from ridgeline.records.site import Site
+from ridgeline.records.space import Discrete, Rule, Settings, Space
+from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage, Study, WorkloadChoice
+from ridgeline.store.history import History
+from ridgeline.store.journal import Journal
+from ridgeline.testing import Answer, FunctionWorkload, MemoryExecutor, World
+
+
+def study(folder: Path, **changes: Any) -> Study:
+    """Two knobs; x from 0 to 9 and y from 0 to 2; more is better."""
+    space = Space(
+        knobs=(Discrete("x", range(10), ordered=True), Discrete("y", (0, 1, 2), ordered=True)),
+        derived={"sum": Expression.parse("x + y")},
+    )
+    plain = Study(
+        name="memory",
+        workload=WorkloadChoice("function", {}),
+        space=space,
+        goal=Goal("rate", "maximize"),
+        baseline={"x": 0, "y": 0},
+        folder=folder,
+        budget=Budget(trials=12),
+        search=SearchStage(sampler="random", seed=1, sentinel_every=5),
+        confirm=ConfirmStage(top=2, blocks=3),
+    )
+    return replace(plain, **changes)
+
+
+def guards(*sentences: str) -> tuple[Any, ...]:
+    return tuple(parse_guard(text) for text in sentences)
+
+
+def rule(refuse: str, because: str = "because") -> Rule:
+    return Rule(Expression.parse(refuse), because)
+
+
+def rate(settings: Settings) -> Answer:
+    return Answer({"rate": 100.0 + 10 * float(settings["sum"] or 0)})
+
+
+def campaign(
+    root: Path,
+    question: Study,
+    function: Callable[[Settings], Answer] = rate,
+    *,
+    act: Callable[[Job], Answer] | None = None,
+    executor: Any = None,
+    signatures: tuple[Signature, ...] = (),
+    refuse: Callable[[Settings], str | None] = lambda settings: None,
+    world: World | None = None,
+) -> Campaign:
+    root.mkdir(parents=True, exist_ok=True)
+    journal = Journal.open(root / "journal.jsonl")
+    history = History.replay(root, journal.read())
+    workload = FunctionWorkload(question, function, signatures=signatures, refuse=refuse)
+    if executor is None:
+        executor = MemoryExecutor(question.site, world, **({"act": act} if act else {}))
+
+    def refusal(point: Settings) -> str | None:
+        return question.space.refusal(point) or workload.refusal(question.space.settings(point))
+
+    sampler = catalog.part("samplers", question.search.sampler)(question.space, question.search.seed, {}, refusal)
+    ledger = Ledger(question.budget, history)
+    return Campaign(question, workload, executor, journal, history, Agenda(question, history, sampler, ledger), ledger)
+
+
+def slots(count: int, nodes: int = 1) -> Site:
+    return Site(name="memory", nodes=nodes, jobs_at_once=count)
+
+
+def headline(verdict: Mapping[str, Any]) -> str:
+    return str(verdict["headline"])

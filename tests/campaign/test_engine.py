@@ -1,0 +1,303 @@
+"""What a campaign promises, on a program that is a function."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from ridgeline.campaign.engine import Interrupted
+from ridgeline.errors import NothingFound, SiteError, StoreError
+from ridgeline.records.outcome import Kind, Signature
+from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.space import Settings
+from ridgeline.records.study import Budget, Goal, JobLimits
+from ridgeline.records.trial import Stage
+from ridgeline.testing import Answer, MemoryExecutor, World
+from tests.campaign.harness import campaign, guards, rate, rule, slots, study
+
+
+def test_finds_and_confirms_the_best(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=29)))
+    verdict = run.run()
+    assert verdict["kind"] == "confirmed"
+    assert verdict["winner"] == {"x": 9, "y": 2}
+    assert verdict["comparisons"][0]["estimate"] == pytest.approx(2.1)
+
+
+def test_minimising_finds_the_smallest(tmp_path: Path) -> None:
+    question = study(tmp_path, goal=Goal("rate", "minimize"), baseline={"x": 9, "y": 2}, budget=Budget(trials=29))
+    assert campaign(tmp_path, question).run()["winner"] == {"x": 0, "y": 0}
+
+
+def test_baseline_then_search_with_sentinels_then_confirm(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path))
+    run.run()
+    stages = [trial.stage for trial in run.history.trials.values()]
+    assert stages[:3] == [Stage.BASELINE] * 3
+    assert Counter(stages) == {Stage.BASELINE: 3, Stage.SEARCH: 12, Stage.SENTINEL: 2, Stage.CONFIRM: 18}
+    assert stages[8] is Stage.SENTINEL, "the baseline comes again after five search trials"
+
+
+def test_blocks_are_palindromes(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path))
+    run.run()
+    for block in range(3):
+        keys = [t.key for t in run.history.trials.values() if t.block == block]
+        assert keys == keys[::-1]
+        assert len(set(keys)) == 3
+
+
+def test_no_point_is_searched_twice_and_the_space_ends(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=500)))
+    run.run()
+    keys = [t.key for t in run.history.trials.values() if t.stage is Stage.SEARCH]
+    assert len(keys) == len(set(keys)) == 29, "30 points, the baseline among them"
+
+
+def test_presets_come_first(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, presets=({"x": 3, "y": 1}, {"x": 7, "y": 0})))
+    run.run()
+    searched = [t for t in run.history.trials.values() if t.stage is Stage.SEARCH]
+    assert [t.point for t in searched[:2]] == [{"x": 3, "y": 1}, {"x": 7, "y": 0}]
+    assert searched[0].proposer == "preset"
+
+
+def test_illegal_points_never_run(tmp_path: Path) -> None:
+    question = study(tmp_path, budget=Budget(trials=100))
+    question = replace(question, space=replace(question.space, rules=(rule("sum > 5"),)))
+    run = campaign(tmp_path, question, refuse=lambda s: "workload says no" if s["y"] == 1 else None)
+    run.run()
+    assert run.history.trials
+    assert all(t.settings["sum"] <= 5 and t.settings["y"] != 1 for t in run.history.trials.values())
+
+
+def test_a_wrong_result_cannot_win(tmp_path: Path) -> None:
+    def act(settings: Settings) -> Answer:
+        wrong = settings["x"] == 9
+        return Answer({"rate": 1000.0 if wrong else rate(settings).metrics["rate"], "energy": -76.0 + 1e-3 * wrong})
+
+    run = campaign(
+        tmp_path, study(tmp_path, guards=guards("energy within 1e-6 of baseline"), budget=Budget(trials=29)), act
+    )
+    verdict = run.run()
+    assert verdict["winner"]["x"] == 8
+    wrong = [r for r in run.history.runs.values() if r.outcome and r.outcome.kind is Kind.WRONG]
+    assert len(wrong) == 3
+    assert "energy" in wrong[0].outcome.reason  # type: ignore[union-attr]
+
+
+def test_when_nothing_passes_it_says_so(tmp_path: Path) -> None:
+    def act(settings: Settings) -> Answer:
+        return Answer({"rate": 1.0}) if settings["sum"] == 0 else Answer({"rate": 2.0}, exit_code=3, stderr="boom\n")
+
+    verdict = campaign(tmp_path, study(tmp_path), act).run()
+    assert verdict["kind"] == "nothing-passed"
+    assert verdict["headline"] == "no setting passed the guards (12 crash)"
+
+
+def test_identical_settings_show_no_difference(tmp_path: Path) -> None:
+    noise = count()
+    verdict = campaign(
+        tmp_path, study(tmp_path), act=lambda job: Answer({"rate": 100.0 + (next(noise) * 7919 % 13)})
+    ).run()
+    assert verdict["kind"] == "no-difference"
+    assert "no detectable difference" in verdict["headline"]
+
+
+def test_a_baseline_that_fails_ends_the_campaign(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path), lambda s: Answer(exit_code=1, stderr="cannot open input\n"))
+    with pytest.raises(NothingFound, match=r"baseline itself did not pass.*cannot open input"):
+        run.run()
+    assert len(run.history.runs) == 1
+
+
+def test_a_candidate_that_fails_in_the_confirmation_is_out(tmp_path: Path) -> None:
+    seen: Counter[str] = Counter()
+
+    def act(job: Job) -> Answer:
+        point = re.sub(r"^\d+-", "", job.name)
+        seen[point] += 1
+        if point == "x9-y2" and seen[point] > 1:
+            return Answer({}, exit_code=139, stderr="Segmentation fault\n")
+        x, y = map(int, re.findall(r"\d+", point))
+        return Answer({"rate": 100.0 + 10 * (x + y)})
+
+    verdict = campaign(tmp_path, study(tmp_path, budget=Budget(trials=29)), act=act).run()
+    assert verdict["winner"] in ({"x": 9, "y": 1}, {"x": 8, "y": 2})
+    assert "SIGSEGV" in next(iter(verdict["disqualified"].values()))
+
+
+class FaultyNode(MemoryExecutor):
+    """The first `faults` jobs of a point end with a node fault on n1; others run on n2."""
+
+    def __init__(self, faults: int, cause: Cause = Cause.NODE_FAILED) -> None:
+        super().__init__(world=World())
+        self.faults, self.cause = faults, cause
+        self.avoided: list[tuple[str, ...]] = []
+        self.left: Counter[str] = Counter()
+
+    def submit(self, job: Job) -> str:
+        self.avoided.append(job.avoid_nodes)
+        return super().submit(job)
+
+    def _finish(self, ticket: str) -> Ending:
+        ending = super()._finish(ticket)
+        point = re.sub(r"^\d+-", "", Path(ticket).name)
+        if point == "x0-y0" or self.left[point] >= self.faults:
+            return replace(ending, nodes=("n2",))
+        self.left[point] += 1
+        return replace(ending, cause=self.cause, exit_code=None, nodes=("n1",), reason="node died")
+
+
+def test_a_node_fault_is_retried_elsewhere_and_teaches_nothing(tmp_path: Path) -> None:
+    executor = FaultyNode(1)
+    run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=4)), executor=executor)
+    assert run.run()["kind"] == "confirmed"
+    retried = [r for r in run.history.runs.values() if r.attempt == 2]
+    assert len(retried) >= 4
+    assert all(r.outcome and r.outcome.kind is Kind.OK for r in retried)
+    assert ("n1",) in executor.avoided
+
+
+def test_after_two_retries_a_point_is_given_up_and_not_asked_again(tmp_path: Path) -> None:
+    executor = FaultyNode(99)
+    run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=2)), executor=executor)
+    verdict = run.run()
+    assert verdict["kind"] == "nothing-passed"
+    attempts = Counter(r.trial for r in run.history.runs.values() if run.history.trials[r.trial].stage is Stage.SEARCH)
+    assert set(attempts.values()) == {3}, "one try and two retries"
+
+
+def test_a_site_that_loses_everything_is_not_asked_for_ever(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path), executor=FaultyNode(99, Cause.LOST))
+    with pytest.raises(SiteError, match="in a row"):
+        run.run()
+    assert run.history.stopped is not None
+
+
+@pytest.mark.parametrize("slot_count", [1, 3])
+def test_node_hours_are_never_overrun_by_more_than_one_run(tmp_path: Path, slot_count: int) -> None:
+    budget = Budget(node_hours=20 / 60)
+    question = study(tmp_path, budget=budget, site=slots(slot_count))
+    run = campaign(tmp_path, question, lambda s: replace(rate(s), seconds=60.0))
+    verdict = run.run()
+    assert run.history.node_hours <= 20 / 60 + 1 / 60 + 1e-9
+    assert verdict["kind"] == "confirmed", "room was kept for the confirmation"
+
+
+def test_runs_of_unequal_length_keep_to_the_budget(tmp_path: Path) -> None:
+    question = study(tmp_path, budget=Budget(node_hours=0.5))
+    run = campaign(tmp_path, question, lambda s: replace(rate(s), seconds=20.0 + 10 * float(s["sum"] or 0)))
+    run.run()
+    longest = max(r.node_hours for r in run.history.runs.values())
+    assert run.history.node_hours <= 0.5 + longest
+
+
+def test_several_trials_fly_at_once_where_the_site_allows(tmp_path: Path) -> None:
+    world = World()
+    flying: list[int] = []
+    question = study(tmp_path, site=slots(4))
+
+    def act(job: Job) -> Answer:
+        flying.append(sum(world.now_s < start + a.seconds for _, start, a in world.jobs.values()) + 1)
+        x, y = map(int, re.findall(r"\d+", re.sub(r"^\d+-", "", job.name)))
+        return Answer({"rate": 100.0 + x + y}, seconds=5.0)
+
+    verdict = campaign(tmp_path, question, act=act, world=world).run()
+    assert max(flying) == 4
+    assert verdict["kind"] == "confirmed"
+
+
+def test_the_line_that_decided_is_kept(tmp_path: Path) -> None:
+    table = (
+        Signature(re.compile("CUDA out of memory"), Kind.OOM_RUN, "out of GPU memory"),
+        Signature(re.compile("error"), Kind.CRASH, "an error"),
+    )
+
+    def act(settings: Settings) -> Answer:
+        return (
+            rate(settings)
+            if settings["x"] != 9
+            else Answer(exit_code=1, stderr="error: x\nCUDA out of memory. 8 GiB\n")
+        )
+
+    run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=29)), act, signatures=table)
+    run.run()
+    failed = [r.outcome for r in run.history.runs.values() if r.outcome and r.outcome.kind is Kind.OOM_RUN]
+    assert len(failed) == 3
+    assert str(failed[0].evidence) == "stderr:2: CUDA out of memory. 8 GiB"
+
+
+def test_a_time_out_is_told_from_a_crash(tmp_path: Path) -> None:
+    def act(settings: Settings) -> Answer:
+        return replace(rate(settings), seconds=1.0 if settings["x"] != 9 else 500.0)
+
+    run = campaign(tmp_path, study(tmp_path, job=JobLimits(limit_s=100.0), budget=Budget(trials=29)), act)
+    run.run()
+    assert run.history.outcomes[Kind.TIMEOUT] == 3
+
+
+def test_stop_and_go_on_gives_the_same_answer(tmp_path: Path) -> None:
+    calm = campaign(tmp_path / "calm", study(tmp_path))
+    expected = calm.run()
+    world = World()
+    for stop_after in count(1):
+        run = campaign(tmp_path / "stopped", study(tmp_path), world=world)
+        looks = iter(range(stop_after))
+        run.stop_requested = lambda looks=looks: next(looks, None) is None
+        try:
+            verdict = run.run()
+        except Interrupted:
+            run.journal.close()
+            continue
+        break
+    assert verdict == expected
+    runs = [r for r in run.history.runs.values() if r.outcome and r.outcome.kind is not Kind.CANCELLED]
+    assert len(runs) == len(calm.history.runs)
+
+
+class FullDisk(MemoryExecutor):
+    def submit(self, job: Job) -> str:
+        if len(self.world.jobs) == 4:
+            raise StoreError("journal.jsonl: the disk is full")
+        return super().submit(job)
+
+
+def test_a_full_disk_ends_the_campaign_with_its_own_message(tmp_path: Path) -> None:
+    world = World()
+    run = campaign(tmp_path, study(tmp_path), executor=FullDisk(world=world))
+    with pytest.raises(StoreError, match="disk is full"):
+        run.run()
+    run.journal.close()
+    assert campaign(tmp_path, study(tmp_path), world=world).run()["kind"] == "confirmed"
+
+
+class Away(MemoryExecutor):
+    """Refuses twice before it takes a job, as a batch system does while it restarts."""
+
+    refusals = 2
+
+    def submit(self, job: Job) -> str:
+        if self.refusals:
+            self.refusals -= 1
+            raise SiteError("slurmctld is restarting", transient=True)
+        return super().submit(job)
+
+
+def test_a_transient_refusal_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ridgeline.campaign.engine.Campaign._pause", lambda self, seconds: None)
+    assert campaign(tmp_path, study(tmp_path), executor=Away()).run()["kind"] == "confirmed"
+
+
+def test_a_final_refusal_ends_the_campaign(tmp_path: Path) -> None:
+    class Closed(MemoryExecutor):
+        def submit(self, job: Job) -> str:
+            raise SiteError("account ab12 has no hours left")
+
+    with pytest.raises(SiteError, match="ab12"):
+        campaign(tmp_path, study(tmp_path), executor=Closed()).run()
