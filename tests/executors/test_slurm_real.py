@@ -250,6 +250,28 @@ def test_one_question_an_interval_for_all_jobs(slurm: SlurmCluster, tmp_path: Pa
     assert runner.questions <= (time.monotonic() - began) / 0.5 + 2
 
 
+def test_folders_and_names_with_blanks_and_quotes(slurm: SlurmCluster, tmp_path: Path) -> None:
+    odd = tmp_path / "my studies (2)"
+    odd.mkdir()
+    runner = executor()
+    asked = job(odd, "it's 1", "pwd")
+    assert until_ended(runner, runner.submit(asked))[0].exit_code == 0
+    assert (asked.folder / "stdout").read_text().strip() == str(asked.folder)
+
+
+def test_a_controller_inside_a_job_does_not_hand_its_own_limits_on(slurm: SlurmCluster, tmp_path: Path) -> None:
+    # sbatch would take these as options of the new job
+    os.environ |= {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_CPU": "999999999", "SLURM_NTASKS_PER_NODE": "64"}
+    try:
+        runner = executor()
+        ticket = runner.submit(job(tmp_path, "j", "echo ${SLURM_MEM_PER_CPU:-none}"))
+    finally:
+        for name in ("SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SLURM_NTASKS_PER_NODE"):
+            del os.environ[name]
+    assert until_ended(runner, ticket)[0].exit_code == 0
+    assert (tmp_path / "j/stdout").read_text() == "none\n"
+
+
 def test_sbatch_run_sh_by_hand_repeats_the_run(slurm: SlurmCluster, tmp_path: Path) -> None:
     runner = executor()
     asked = job(tmp_path, "j", "echo $((6 * 7)); exit 3")
@@ -264,8 +286,7 @@ def test_a_job_slurm_has_forgotten_is_found_in_the_completion_log(slurm: SlurmCl
     runner = executor(setup=("export SCRIPT=$$",))
     ticket = runner.submit(job(tmp_path, "j", "kill -9 $SCRIPT"))
     until_ended(runner, ticket)
-    found = runner._elsewhere({ticket: runner._watch(ticket)})
-    (seen,) = found.values()
+    (seen,) = (runner._elsewhere({ticket: runner._watch(ticket)}) or {}).values()
     assert seen.ending is not None
     assert (seen.ending.cause, seen.ending.signal) == (Cause.EXITED, 9)
 

@@ -9,18 +9,15 @@ What is in a run folder beside run.sh and the program's output:
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
-import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
+from ridgeline.executors.asking import ask, claim
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.executors.dialect import Answer, Blame, Dialect, Phase, Sighting
 from ridgeline.executors.endings import Folder, conclude
@@ -30,7 +27,7 @@ from ridgeline.records.site import Site
 SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE = "submission", "ticket", "refused"
 REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
 
-COMMAND_LIMIT_S = 120.0
+LOOKS_PER_QUESTION = 4  # into the run folders, which costs the file system a little and the batch system nothing
 LOST_AFTER_S = 120.0  # accounting may lag behind the queue by a minute
 OUTAGE_S = 900.0  # how long the batch system may be away before the campaign is stopped (jobs go on)
 STUCK_AFTER_S = 600.0  # how long a job may wait for nodes that are out of service
@@ -66,6 +63,7 @@ class BatchExecutor:
         self.questions = 0  # commands that asked the batch system about jobs
         self._watched: dict[str, _Watch] = {}
         self._asked_s = 0.0  # monotonic; the last question
+        self._looked_s = 0.0  # monotonic; the last look into all run folders
         self._away_since_s: float | None = None
         self._cancelled: set[str] = set()
 
@@ -90,7 +88,7 @@ class BatchExecutor:
         batch_script.stage_user_script(job, self.site)
         name = self.dialect.job_name(job.name, secrets.token_hex(4))
         files.write(SUBMISSION_FILE, name)
-        with _claim(files.path / SUBMISSION_FILE) as lock:
+        with claim(files.path / SUBMISSION_FILE) as lock:
             answer = self._ask(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
         job_id = self.dialect.job_id(answer) if answer.code == 0 else None
         if job_id is None:
@@ -118,7 +116,7 @@ class BatchExecutor:
         name = files.read(SUBMISSION_FILE)
         if name is None:
             return None
-        with _claim(files.path / SUBMISSION_FILE):
+        with claim(files.path / SUBMISSION_FILE):
             pass  # a submit command of a dead controller may still be talking; it holds the claim until it ends
         known = files.read(TICKET_FILE) or files.first_line(batch_script.STARTED_FILE)
         if known is not None:
@@ -151,10 +149,8 @@ class BatchExecutor:
 
     def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
         endings: dict[str, Ending] = {}
-        for ticket in tickets:
-            ending = self._by_folder_alone(self._watch(ticket), ticket)
-            if ending is not None:
-                endings[ticket] = ending
+        if time.monotonic() - self._looked_s >= self.site.poll_s / LOOKS_PER_QUESTION:
+            endings |= self._by_folders_alone(tickets)
         open_tickets = [ticket for ticket in tickets if ticket not in endings]
         if open_tickets and time.monotonic() - self._asked_s >= self.site.poll_s:
             endings |= self._by_question(open_tickets)
@@ -163,8 +159,13 @@ class BatchExecutor:
             self.waiting.pop(ticket, None)
         return endings
 
+    def _by_folders_alone(self, tickets: Collection[str]) -> dict[str, Ending]:
+        """What needs no question: requests that were refused, jobs that wrote down a normal end."""
+        endings = {ticket: self._by_folder_alone(self._watch(ticket), ticket) for ticket in tickets}
+        self._looked_s = time.monotonic()
+        return {ticket: ending for ticket, ending in endings.items() if ending is not None}
+
     def _by_folder_alone(self, watch: _Watch, ticket: str) -> Ending | None:
-        """What needs no question: a request that was refused, a job that wrote down a normal end."""
         if watch.job_id == REFUSED:
             return Ending(Cause.NEVER_STARTS, reason=watch.folder.read(REFUSED_FILE) or "refused by the batch system")
         record = script.exit_record(watch.folder.path)
@@ -186,7 +187,11 @@ class BatchExecutor:
             return {}
         self._away_since_s = None
         missing = {t: w for t, w in watches.items() if w.job_id not in sightings}
-        sightings = {**self._elsewhere(missing), **sightings}
+        elsewhere = self._elsewhere(missing)
+        if elsewhere is None:
+            # part of the history is away: of a job not seen elsewhere nothing can be said now
+            watches = {t: w for t, w in watches.items() if t not in missing}
+        sightings = {**(elsewhere or {}), **sightings}
         endings = {ticket: self._look(ticket, watch, sightings.get(watch.job_id)) for ticket, watch in watches.items()}
         return {ticket: ending for ticket, ending in endings.items() if ending is not None}
 
@@ -205,7 +210,8 @@ class BatchExecutor:
         self.waiting[ticket] = seen.reason
         if seen.phase is Phase.HOPELESS and watch.held("hopeless", now_s) > 0:
             # seen twice in a row: for a moment after a change of nodes the same reason may show on a healthy job
-            return self._give_up(ticket, Cause.NEVER_STARTS, f"{self.dialect.name} accepted it but says: {seen.reason}")
+            told = f"{self.dialect.name} took it but says: {seen.reason}; ask for less, or for another queue or account"
+            return self._give_up(ticket, Cause.NEVER_STARTS, told)
         if seen.phase is Phase.STUCK and watch.held("stuck", now_s) >= self._option("stuck_after_s", STUCK_AFTER_S):
             held = f"{self.dialect.name} says: {seen.reason}; the operator must bring these nodes back, or avoid them"
             return self._give_up(ticket, Cause.NODE_FAILED, held)
@@ -234,11 +240,15 @@ class BatchExecutor:
         self.cancel(ticket)
         return Ending(cause, reason=reason)
 
-    def _elsewhere(self, missing: Mapping[str, _Watch]) -> dict[str, Sighting]:
+    def _elsewhere(self, missing: Mapping[str, _Watch]) -> dict[str, Sighting] | None:
+        """Jobs that the queue has forgotten, from accounting and logs; None when one of these is away for a while."""
         found: dict[str, Sighting] = {}
         wanted = {watch.job_id: str(watch.folder.path) for watch in missing.values()}
         for command in self.dialect.history_commands(list(wanted)) if wanted else ():
-            for job_id, seen in self.dialect.read_history(self._ask(command)).items():
+            answer = self.dialect.read_history(self._ask(command))
+            if answer is None:
+                return None
+            for job_id, seen in answer.items():
                 # ids are given out again after a reinstallation of the cluster: the folder must be the same
                 if job_id in wanted and seen.folder in ("", wanted[job_id]):
                     found.setdefault(job_id, seen)
@@ -268,31 +278,4 @@ class BatchExecutor:
         return float(str(self.site.options.get(name, otherwise)))
 
     def _ask(self, command: list[str], keep_open: int | None = None) -> Answer:
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=COMMAND_LIMIT_S,
-                env={**os.environ, "LC_ALL": "C"},
-                pass_fds=() if keep_open is None else (keep_open,),
-                check=False,
-            )
-        except FileNotFoundError:
-            raise SiteError(
-                f"site {self.site.name}: {command[0]} is not on this machine's PATH; run ridgeline where jobs are "
-                f"submitted from (a login node), or load the module of {self.dialect.name}"
-            ) from None
-        except subprocess.TimeoutExpired:
-            return Answer(124, "", f"{command[0]} was ended after {COMMAND_LIMIT_S:.0f} s without an answer")
-        return Answer(done.returncode, done.stdout, done.stderr)
-
-
-@contextmanager
-def _claim(path: Path) -> Iterator[int]:
-    """Held by whoever submits for a run folder, and by the submit command itself as long as it lives."""
-    with path.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield file.fileno()
+        return ask(command, self.site, self.dialect, keep_open)

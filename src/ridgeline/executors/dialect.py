@@ -93,7 +93,9 @@ class Dialect(Protocol):
         """Where else to look for jobs that the poll does not know."""
         ...
 
-    def read_history(self, answer: Answer) -> Mapping[str, Sighting]: ...
+    def read_history(self, answer: Answer) -> Mapping[str, Sighting] | None:
+        """None when that place is away for a while; empty when there is no such place here."""
+        ...
 
     def find_commands(self, name: str) -> list[list[str]]:
         """Commands whose answers list jobs of this name."""

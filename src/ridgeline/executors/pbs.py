@@ -135,8 +135,8 @@ class Pbs:
         # servers before PBS 18 do not know -F json, and print nothing with it
         return [["qstat", "-x", "-f", *job_ids]]
 
-    def read_history(self, answer: Answer) -> Mapping[str, Sighting]:
-        return self.read_poll(answer) or {}
+    def read_history(self, answer: Answer) -> Mapping[str, Sighting] | None:
+        return self.read_poll(answer)
 
     def find_commands(self, name: str) -> list[list[str]]:
         return [["qselect", "-x", "-N", name]]

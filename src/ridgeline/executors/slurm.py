@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -87,6 +88,7 @@ _STUCK = re.compile(
     r"ReqNodeNotAvail|Nodes required for job are DOWN|launch failed requeued held|PartitionDown|PartitionInactive"
 )
 
+_AWAY = re.compile(r"onnection refused|persist_conn|Unable to contact|Problem talking to|timed out|was ended after")
 _REFUSALS = (
     Rule(
         r"Socket timed out|send/recv|Zero Bytes were transmitted|Message receive failure|was ended after \d+ s",
@@ -140,7 +142,7 @@ class Slurm:
         needs = job.resources
         options = [
             f"--job-name={self.job_name(job.name, '')}",
-            f"--chdir={job.folder.absolute()}",
+            f"--chdir={shlex.quote(str(job.folder.absolute()))}",
             "--output=batch.out",
             "--open-mode=truncate",
             # a job that Slurm starts again by itself would be measured as if it had run once
@@ -193,7 +195,9 @@ class Slurm:
     def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
         return [[*_SACCT, "-j", ",".join(job_ids)], ["sh", "-c", _JOBCOMP]]
 
-    def read_history(self, answer: Answer) -> Mapping[str, Sighting]:
+    def read_history(self, answer: Answer) -> Mapping[str, Sighting] | None:
+        if answer.code != 0 and _AWAY.search(answer.stderr):
+            return None
         found: dict[str, Sighting] = {}
         for line in answer.stdout.splitlines():
             seen = _seen_by_jobcomp(line) if line.startswith("JobId=") else _seen_by_sacct(line)
@@ -207,10 +211,10 @@ class Slurm:
     def read_found(self, answer: Answer, name: str) -> list[str] | None:
         text = answer.stdout
         if answer.code != 0:
-            # without accounting sacct always fails; that says nothing about the job
-            return [] if "accounting storage is disabled" in answer.stderr else None
+            # without accounting sacct always fails, or is not installed; that says nothing about the job
+            return [] if re.search(r"accounting storage is disabled|sacct.: No such file", answer.stderr) else None
         if "JobId=" in text or "|" in text:
-            return [seen.job_id for seen in self.read_history(answer).values() if seen.name == name]
+            return [seen.job_id for seen in (self.read_history(answer) or {}).values() if seen.name == name]
         return [seen.job_id for seen in (self.read_poll(answer) or {}).values() if seen.name == name]
 
     def cancel_command(self, job_id: str) -> list[str]:

@@ -1,0 +1,261 @@
+"""The PBS dialect on text captured from a real server, and what only PBS does."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from ridgeline.errors import SiteError
+from ridgeline.executors.batch import BatchExecutor
+from ridgeline.executors.dialect import Answer, Blame, Phase
+from ridgeline.executors.pbs import Pbs, pbs
+from ridgeline.records.run import Cause, Ending, Job, Resources
+from ridgeline.records.site import Site
+
+DIALECT = Pbs()
+CAPTURED = """{"timestamp":1,"pbs_version":"v","pbs_server":"vm","Jobs":{"0.vm":{"Job_Name":"okjob","Job_Owner":
+"root@vm","resources_used":{"cpupercent":0,"cput":"00:00:00","mem":"0kb","ncpus":1,"vmem":"0kb","walltime":"00:00:06"},
+"job_state":"F","queue":"workq","exec_host":"vm/0","exec_vnode":"(vm:ncpus=1:mem=102400kb)","Output_Path":"vm:/path",
+"Resource_List":{"select":"1:ncpus=1:mpiprocs=1:mem=100mb","walltime":"00:01:00"},"substate":92,
+"comment":"Job run at Sun Nov 15 and finished","Exit_status":0}}}"""
+
+
+def answer(**attributes: object) -> Answer:
+    return Answer(0, json.dumps({"Jobs": {"0.vm": {"Job_Name": "j", "exec_host": "vm1/0*8+vm2/0*8", **attributes}}}))
+
+
+def read(text: Answer):
+    return (DIALECT.read_poll(text) or {})["0.vm"]
+
+
+def test_the_captured_answer() -> None:
+    seen = read(Answer(0, CAPTURED))
+    assert seen.ending == Ending(
+        Cause.EXITED, 0, nodes=("vm",), usage={"cpu_s": 0.0, "wall_s": 6.0, "max_rss_bytes": 0.0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("substate", "status", "comment", "cause", "code", "number"),
+    [
+        (92, 0, "and finished", Cause.EXITED, 0, None),
+        (93, 7, "and failed", Cause.EXITED, 7, None),
+        (93, 265, "and failed", Cause.EXITED, 137, 9),
+        (93, -29, "and exceeded resource walltime", Cause.TIME_LIMIT, None, None),
+        (93, 271, "and exceeded resource mem", Cause.MEMORY_LIMIT, None, None),
+        (91, 0, "and terminated by root@vm", Cause.CANCELLED, None, None),
+        (91, 271, "and terminated by root@vm", Cause.CANCELLED, None, None),
+        (93, 265, "Job run at x and terminated by root@vm", Cause.CANCELLED, None, None),
+        (93, -3, "and failed", Cause.NODE_FAILED, None, None),
+    ],
+)
+def test_endings(substate: int, status: int, comment: str, cause: Cause, code: int | None, number: int | None) -> None:
+    ending = read(answer(job_state="F", substate=substate, Exit_status=status, comment=comment)).ending
+    assert (ending.cause, ending.exit_code, ending.signal) == (cause, code, number)
+    assert ending.nodes == ("vm1", "vm2")
+
+
+def test_a_finished_job_without_an_exit_status_is_not_completed() -> None:
+    assert read(answer(job_state="F", substate=92, comment="")).ending.cause is Cause.LOST
+
+
+@pytest.mark.parametrize(
+    ("state", "comment", "phase"),
+    [
+        ("Q", "Can Never Run: Insufficient amount of resource: ncpus", Phase.HOPELESS),
+        ("Q", "Not Running: Insufficient amount of resource: ncpus", Phase.WAITING),
+        ("Q", "", Phase.WAITING),
+        ("H", "job held, too many failed attempts to run", Phase.STUCK),
+        ("R", "Job run at Sun Nov 15", Phase.RUNNING),
+        ("E", "", Phase.RUNNING),
+    ],
+)
+def test_waiting_and_running(state: str, comment: str, phase: Phase) -> None:
+    assert read(answer(job_state=state, comment=comment)).phase is phase
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(153, "qstat: Unknown Job Id 999.vm"), (35, "qstat: 0.vm Job has finished")]
+)
+def test_unknown_ids_do_not_hide_the_others(code: int, said: str) -> None:
+    assert set(DIALECT.read_poll(Answer(code, CAPTURED, said)) or {}) == {"0.vm"}
+    assert DIALECT.read_poll(Answer(code, "", said)) == {}
+
+
+def test_a_server_that_is_away_is_no_news() -> None:
+    assert DIALECT.read_poll(Answer(255, "", "qstat: cannot connect to server vm (errno=15010)")) is None
+
+
+def test_quotes_that_a_server_does_not_escape_do_not_hide_a_job() -> None:
+    broken = CAPTURED.replace('"Output_Path":', '"Variable_List":{"PS1":"a "quoted" \t prompt"},"Output_Path":')
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(broken)
+    ending = read(Answer(0, broken)).ending
+    assert (ending.cause, ending.exit_code, ending.nodes) == (Cause.EXITED, 0, ("vm",))
+
+
+def test_the_format_of_servers_without_json() -> None:
+    text = (
+        "Job Id: 0.vm\n    Job_Name = okjob\n    resources_used.walltime = 00:00:06\n    job_state = F\n"
+        "    exec_host = vm/0\n    substate = 91\n    comment = Job run at Sun Nov 15 and termin\n\tated by root@vm\n"
+        "    Exit_status = 0\n\n"
+    )
+    ending = read(Answer(0, text)).ending
+    assert (ending.cause, ending.usage["wall_s"]) == (Cause.CANCELLED, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "blame"),
+    [
+        ("qsub: Unknown queue", Blame.SITE_FILE),
+        ("qsub: Error: You are not a member of project ab12", Blame.SITE_FILE),
+        ("qsub: cannot connect to server gadi-pbs (errno=111)", Blame.WEATHER),
+        ("qsub: would exceed queue generic's per-user limit", Blame.WEATHER),
+        ("qsub: Job exceeds queue and/or server resource limits", Blame.REQUEST),
+        ("qsub: Communication failure.", Blame.UNSURE),
+    ],
+)
+def test_a_refusal_says_whether_waiting_helps(said: str, blame: Blame) -> None:
+    assert DIALECT.refusal(Answer(1, "", said), Site()).blame is blame
+
+
+def test_requests_by_chunks_by_host_and_plain(tmp_path: Path) -> None:
+    job = Job("0023-tp8", tmp_path, "true", resources=Resources(nodes=2, ranks_per_node=2, cores=112, gpus=8))
+    site = Site(batch="pbs", queue="q", account="p1", memory_bytes_per_node=1880 * 2**30, cores_per_node=112)
+    lines = DIALECT.directives(job, site)
+    assert "#PBS -l select=2:ncpus=112:mpiprocs=2:ngpus=8:mem=1925120mb" in lines
+    assert "#PBS -P p1" in lines
+    assert "#PBS -l walltime=01:01:00" in lines
+    assert "#PBS -N r0023-tp8" in lines
+    pinned = Job("j", tmp_path, "true", resources=Resources(nodes=2, cores=4), on_nodes=("a", "b"))
+    assert "#PBS -l select=1:ncpus=4:mpiprocs=1:host=a+1:ncpus=4:mpiprocs=1:host=b" in DIALECT.directives(
+        pinned, Site()
+    )
+    avoiding = Job("j", tmp_path, "true", avoid_nodes=("a",))
+    listed = Site(options={"hosts": ["a", "b", "c"]})
+    assert "#PBS -l select=1:ncpus=1:mpiprocs=1:host=b" in DIALECT.directives(avoiding, listed)
+    plain = DIALECT.directives(job, Site(options={"request": "plain", "account_option": "-A"}, account="x"))
+    assert {"#PBS -l ncpus=224", "#PBS -l ngpus=16", "#PBS -A x"} <= set(plain)
+    assert not any("select" in line for line in plain)
+
+
+def test_job_names_fit_old_servers_and_keep_the_tag() -> None:
+    assert DIALECT.job_name("0023-a-very-long-label", "12345678") == "r0023--12345678"
+    assert len(DIALECT.job_name("0023-a-very-long-label", "")) <= 15
+
+
+# with qsub, qstat and qdel that follow those formats
+
+
+def executor(**options: object) -> BatchExecutor:
+    return pbs(Site(**{"name": "here", "batch": "pbs", "queue": "workq", "poll_s": 0.2, **options}))  # type: ignore[arg-type]
+
+
+def job(folder: Path, name: str, command: str, **options: object) -> Job:
+    (folder / name).mkdir()
+    return Job(name, folder / name, command, **{"limit_s": 60.0, **options})  # type: ignore[arg-type]
+
+
+def until_ended(runner: BatchExecutor, *tickets: str, limit_s: float = 20) -> list[Ending]:
+    endings: dict[str, Ending] = {}
+    give_up = time.monotonic() + limit_s
+    while len(endings) < len(tickets):
+        assert time.monotonic() < give_up
+        endings |= runner.poll([ticket for ticket in tickets if ticket not in endings])
+        runner.wait(1)
+    return [endings[ticket] for ticket in tickets]
+
+
+def test_a_job_is_not_finished_until_its_output_is_copied_back(
+    pbs_standin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PBS_STANDIN_COPY_S", "2")
+    footer = (Path(__file__).parent.parent / "samples/batch/gadi.txt").read_text()
+    monkeypatch.setenv("FOOTER", footer)
+    # the site prints its footer into the job's own output after everything else
+    runner = executor(setup=('trap \'printf "%s" "$FOOTER" > "/proc/$$/fd/9"\' EXIT',), options={"settle_s": 10})
+    asked = job(tmp_path, "j", "echo hello")
+    text = runner.script(asked).replace("exec > stdout", "exec 9>&1 > stdout")
+    runner.script = lambda _: text  # type: ignore[method-assign]
+    ticket = runner.submit(asked)
+    give_up = time.monotonic() + 10
+    while not (asked.folder / "exit").exists():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    time.sleep(0.5)
+    assert runner.poll([ticket]) == {}
+    (ending,) = until_ended(runner, ticket)
+    assert (asked.folder / "batch.out").exists()
+    assert ending.usage["service_units"] == 11.95
+    assert ending.exit_code == 0
+
+
+def test_the_servers_walltime_is_told_from_a_failure(
+    pbs_standin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PBS_STANDIN_WALLTIME_S", "1")
+    runner = executor()
+    (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "sleep 60")))
+    assert ending.cause is Cause.TIME_LIMIT
+    assert "walltime" in ending.reason
+
+
+def test_without_history_the_exit_file_decides_and_without_it_the_job_is_lost(
+    pbs_standin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PBS_STANDIN_HISTORY", "0")
+    runner = executor(options={"lost_after_s": 1.0}, setup=("export SCRIPT=$$",))
+    wrote = runner.submit(job(tmp_path, "wrote", "exit 5"))
+    killed = runner.submit(job(tmp_path, "killed", "kill -9 $SCRIPT"))
+    first, second = until_ended(runner, wrote, killed)
+    assert (first.cause, first.exit_code) == (Cause.EXITED, 5)
+    assert second.cause is Cause.LOST
+
+
+def test_a_hopeless_request_is_reported_and_removed(pbs_standin: Path, tmp_path: Path) -> None:
+    runner = executor()
+    ticket = runner.submit(job(tmp_path, "j", "true", resources=Resources(cores=99)))
+    (ending,) = until_ended(runner, ticket)
+    assert ending.cause is Cause.NEVER_STARTS
+    assert "Insufficient amount of resource: ncpus" in ending.reason
+    assert json.loads((pbs_standin / "0.vm.json").read_text())["job_state"] == "F"
+
+
+@pytest.mark.parametrize(
+    ("site", "remedy", "transient"),
+    [({"queue": "nosuch"}, "qstat -Q", False), ({"account": "nobody"}, "project", False)],
+)
+def test_refused(pbs_standin: Path, tmp_path: Path, site: dict[str, object], remedy: str, transient: bool) -> None:
+    with pytest.raises(SiteError, match=remedy) as refused:
+        executor(**site).submit(job(tmp_path, "j", "true"))
+    assert refused.value.transient is transient
+
+
+def test_a_server_that_is_away_for_a_while_costs_nothing(pbs_standin: Path, tmp_path: Path) -> None:
+    runner = executor()
+    asked = job(tmp_path, "j", "sleep 1")
+    ticket = runner.submit(asked)
+    (pbs_standin / "down").touch()
+    assert runner.poll([ticket]) == {}
+    with pytest.raises(SiteError) as refused:
+        runner.submit(job(tmp_path, "k", "true"))
+    assert refused.value.transient
+    (asked.folder / "ticket").unlink()
+    (asked.folder / "started").unlink(missing_ok=True)
+    with pytest.raises(SiteError, match="not known whether"):
+        runner.find(asked)
+    (pbs_standin / "down").unlink()
+    assert runner.find(asked) == ticket
+    assert until_ended(runner, ticket)[0].exit_code == 0
+
+
+def test_one_qstat_an_interval_for_all_jobs(pbs_standin: Path, tmp_path: Path) -> None:
+    runner = executor(poll_s=0.5)
+    tickets = [runner.submit(job(tmp_path, f"j{n}", "sleep 1")) for n in range(8)]
+    began = time.monotonic()
+    until_ended(runner, *tickets)
+    asked = (pbs_standin / "questions").read_text().count("qstat")
+    assert asked <= (time.monotonic() - began) / 0.5 + 2

@@ -1,0 +1,196 @@
+"""The Slurm dialect: what it says, and how it reads captured answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.executors import batch_script
+from ridgeline.executors.dialect import Answer, Blame, Phase
+from ridgeline.executors.nodelist import expand
+from ridgeline.executors.slurm import _COLUMNS, Slurm
+from ridgeline.records.run import Cause, Job, Resources
+from ridgeline.records.site import Site
+
+DIALECT = Slurm()
+
+
+def squeue(**cells: str) -> Answer:
+    given = {"JobID": "7", "exit_code": "0", "StartTime": "N/A", "EndTime": "N/A", "Name": "j", **cells}
+    return Answer(0, "".join(given.get(name, "").ljust(width) for name, width in _COLUMNS.items()) + "\n")
+
+
+def seen(**cells: str):
+    return (DIALECT.read_poll(squeue(**cells)) or {})["7"]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "status", "cause", "code", "number"),
+    [
+        ("COMPLETED", "None", "0", Cause.EXITED, 0, None),
+        ("FAILED", "NonZeroExitCode", "1792", Cause.EXITED, 7, None),
+        ("FAILED", "JobLaunchFailure", "9", Cause.EXITED, 137, 9),
+        ("FAILED", "BadConstraints", "1", Cause.NEVER_STARTS, None, None),
+        ("TIMEOUT", "TimeLimit", "15", Cause.TIME_LIMIT, None, None),
+        ("DEADLINE", "None", "0", Cause.TIME_LIMIT, None, None),
+        ("OUT_OF_MEMORY", "OutOfMemory", "125", Cause.MEMORY_LIMIT, None, None),
+        ("CANCELLED", "None", "0", Cause.CANCELLED, None, None),
+        ("NODE_FAIL", "NodeDown", "0", Cause.NODE_FAILED, None, None),
+        ("PREEMPTED", "None", "0", Cause.NODE_FAILED, None, None),
+        ("A_STATE_OF_TOMORROW", "None", "0", Cause.LOST, None, None),
+    ],
+)
+def test_states(state: str, reason: str, status: str, cause: Cause, code: int | None, number: int | None) -> None:
+    found = seen(
+        State=state, Reason=reason, exit_code=status, NodeList="n[1-2]", StartTime="1794715130", EndTime="1794715140"
+    )
+    assert found.phase is Phase.ENDED
+    assert (found.ending.cause, found.ending.exit_code, found.ending.signal) == (cause, code, number)
+    assert found.ending.nodes == ("n1", "n2")
+    assert found.ending.duration_s == 10
+    assert found.ending.reason or cause is Cause.EXITED
+
+
+@pytest.mark.parametrize(
+    ("reason", "phase"),
+    [
+        ("PartitionConfig", Phase.HOPELESS),
+        ("PartitionTimeLimit", Phase.HOPELESS),
+        ("PartitionNodeLimit", Phase.HOPELESS),
+        ("BadConstraints", Phase.HOPELESS),
+        ("AssocGrpCPUMinutesLimit", Phase.HOPELESS),
+        ("AssocGrpBillingMinutes", Phase.HOPELESS),
+        ("AssocMaxNodePerJobLimit", Phase.HOPELESS),
+        ("QOSMaxWallDurationPerJobLimit", Phase.HOPELESS),
+        ("QOSMaxCpuPerJobLimit", Phase.HOPELESS),
+        ("InvalidQOS", Phase.HOPELESS),
+        ("AccountNotAllowed", Phase.HOPELESS),
+        ("Job's account not known, so it can't use this partition (mem", Phase.HOPELESS),
+        ("ReqNodeNotAvail, UnavailableNodes:n4", Phase.STUCK),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", Phase.STUCK),
+        ("Resources", Phase.WAITING),
+        ("Priority", Phase.WAITING),
+        ("QOSGrpCpuLimit", Phase.WAITING),
+        ("AssocMaxJobsLimit", Phase.WAITING),
+        ("AssocGrpNodeLimit", Phase.WAITING),
+        ("None", Phase.WAITING),
+    ],
+)
+def test_a_waiting_job_is_given_up_only_when_it_can_never_start(reason: str, phase: Phase) -> None:
+    found = seen(State="PENDING", Reason=reason)
+    assert (found.phase, found.reason) == (phase, reason)
+
+
+def test_a_poll_without_an_answer_is_no_news_about_any_job() -> None:
+    away = Answer(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    assert DIALECT.read_poll(away) is None
+    assert DIALECT.read_poll(Answer(0, "", "")) == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "blame"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid partition name specified", Blame.SITE_FILE),
+        (
+            "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+            Blame.SITE_FILE,
+        ),
+        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", Blame.REQUEST),
+        ("sbatch: error: Memory specification can not be satisfied", Blame.REQUEST),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", Blame.UNSURE),
+        (
+            "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+            Blame.WEATHER,
+        ),
+        (
+            'sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file',
+            Blame.WEATHER,
+        ),
+        (
+            "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates "
+            "accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            Blame.WEATHER,
+        ),
+        ("sbatch: unrecognized option '--bogus'", Blame.SITE_FILE),
+    ],
+)
+def test_a_refusal_says_whether_waiting_helps(said: str, blame: Blame) -> None:
+    refusal = DIALECT.refusal(Answer(1, "", said), Site(queue="q1", account="a1"))
+    assert refusal.blame is blame
+    assert said.splitlines()[-1] in refusal.message
+
+
+@pytest.mark.parametrize(("text", "job_id"), [("12\n", "12"), ("12;ridge\n", "12"), ("Hello, user!\n345\n", "345")])
+def test_job_ids(text: str, job_id: str) -> None:
+    assert DIALECT.job_id(Answer(0, text)) == job_id
+
+
+def test_accounting_and_the_completion_log_are_read_alike() -> None:
+    sacct = Answer(
+        0, "41|CANCELLED by 1000|0:15|1794715130|1794715140|n[1-2]|a-1f|/work/a|b\n42|RUNNING|0:0|1|Unknown|n3|b|/w\n"
+    )
+    found = DIALECT.read_history(sacct)
+    assert found["41"].ending is not None
+    assert found["41"].ending.cause is Cause.CANCELLED
+    assert (found["41"].name, found["41"].folder) == ("a-1f", "/work/a|b")
+    assert found["42"].phase is Phase.RUNNING
+    jobcomp = (
+        "JobId=9 UserId=root(0) GroupId=root(0) Name=wrap JobState=FAILED Partition=debug TimeLimit=1 "
+        "StartTime=2026-11-15T03:58:50 EndTime=2026-11-15T03:58:50 NodeList=n2 NodeCnt=1 ProcCnt=1 WorkDir=/tmp "
+        "ReservationName= Tres=cpu=1,mem=4000M,node=1,billing=1 Account= QOS= WcKey= Cluster=unknown "
+        "SubmitTime=2026-11-15T03:58:48 EligibleTime=2026-11-15T03:58:48 DerivedExitCode=0:0 ExitCode=0:9 "
+    )
+    nine = DIALECT.read_history(Answer(0, jobcomp))["9"]
+    assert nine.ending is not None
+    assert (nine.ending.cause, nine.ending.signal, nine.name, nine.folder) == (Cause.EXITED, 9, "wrap", "/tmp")
+
+
+def test_no_accounting_is_no_answer_about_a_job_but_a_broken_one_is_a_reason_to_wait() -> None:
+    assert DIALECT.read_found(Answer(1, "", "Slurm accounting storage is disabled"), "j") == []
+    assert DIALECT.read_found(Answer(127, "", "env: 'sacct': No such file or directory"), "j") == []
+    broken = Answer(1, "", "sacct: error: slurm_persist_conn_open_without_init: failed to open: Connection refused")
+    assert DIALECT.read_found(broken, "j") is None
+    assert DIALECT.read_history(broken) is None
+
+
+def test_directives_say_all_that_was_asked(tmp_path: Path) -> None:
+    site = Site(batch="slurm", queue="gpu", account="p1", cores_per_node=48, memory_bytes_per_node=96 * 2**30)
+    job = Job(
+        "0001 a/b", tmp_path, "true", resources=Resources(nodes=2, ranks_per_node=4, gpus=2), limit_s=61.0,
+        on_nodes=("n1", "n2"), avoid_nodes=("n2", "n9"),
+    )  # fmt: skip
+    text = "\n".join(DIALECT.directives(job, site))
+    for wanted in (
+        "--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=12", "--gres=gpu:2", "--mem=98304M", "--partition=gpu",
+        "--account=p1", "--nodelist=n1,n2", "--exclude=n9", "--time=3", "--no-requeue", "--job-name=0001_a_b",
+    ):  # fmt: skip
+        assert f"#SBATCH {wanted}" in text.splitlines() or f"#SBATCH {wanted}\n" in text + "\n"
+
+
+@given(st.floats(0.1, 1e6))
+def test_slurms_limit_is_never_below_the_jobs_own(limit_s: float) -> None:
+    minutes = batch_script.walltime_minutes(Job("j", Path("x"), "true", limit_s=limit_s), Site())
+    assert limit_s + 60 <= minutes * 60 < limit_s + 121
+
+
+@given(st.lists(st.integers(0, 999), min_size=1, max_size=20, unique=True))
+def test_node_lists_expand_to_every_node(numbers: list[int]) -> None:
+    listed = "gpu[" + ",".join(f"{n:03d}" for n in numbers) + "]-ib,login1"
+    assert list(expand(listed)) == [*(f"gpu{n:03d}-ib" for n in numbers), "login1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[08-10,12],m2", ["n08", "n09", "n10", "n12", "m2"]),
+        ("r[1-2]c[1-2]", ["r1c1", "r1c2", "r2c1", "r2c2"]),
+        ("", []),
+    ],
+)
+def test_node_lists(text: str, names: list[str]) -> None:
+    assert list(expand(text)) == names
