@@ -145,7 +145,7 @@ def test_more_rules() -> None:
     assert any(p.rule == "experts" for p in layout_problems(LLAMA, Layout(tp=8, ep=8), h100))
     assert any(p.rule == "stages" for p in layout_problems(LLAMA, Layout(pp=40, nodes=5), h100))
     qwen = load_model("qwen2.5-7b")
-    assert any(p.rule == "heads" for p in layout_problems(qwen, Layout(tp=8), h100))
+    assert any(p.rule == "heads" and "use tp 4" in p.remedy for p in layout_problems(qwen, Layout(tp=8), h100))
 
 
 @pytest.mark.parametrize(("name", "nodes"), [("deepseek-r1", 2), ("llama-70b", 1), ("mixtral-8x7b", 1)])

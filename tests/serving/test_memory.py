@@ -56,6 +56,7 @@ def test_reproduces_the_pools_of_real_logs(model, gpu, layout, settings, tokens)
         ("deepseek-v2-lite", "h200", ONE, {"max_running_requests": 4096}, RUNTIME_OOM),
         ("deepseek-v2-lite", "h200", ONE, {"max_running_requests": 4096, "attention_backend": "triton"}, RUNTIME_OOM),
         ("deepseek-v2-lite", "h200", ONE, {}, RUNTIME_OOM),
+        ("deepseek-v2-lite", "h200", ONE, {"attention_backend": "fa3"}, FITS),
         ("deepseek-v2-lite", "h200", ONE, {"max_running_requests": 1024, "mem_fraction": 0.8}, FITS),
         (
             "deepseek-v2-lite",
@@ -103,17 +104,21 @@ def test_the_answer_names_what_would_fit() -> None:
     assert "1 node of H200 (tp 8)" in text
     risky = answer_memory("deepseek-v2-lite", "h200", ONE, EngineSettings(max_running_requests=4096))
     assert any("--attention-backend fa3" in n for n in risky.nearest)
-    assert any("--max-running-requests 2048" in n for n in risky.nearest)
+    assert any("--max-running-requests 512" in n for n in risky.nearest)
     lower = answer_memory("deepseek-r1", "h100", TP16, EngineSettings(mem_fraction=0.89, max_running_requests=1024))
     assert any(n.startswith("--mem-fraction 0.88") for n in lower.nearest)
 
 
-def test_what_the_answer_calls_nearest_does_fit() -> None:
-    for setting in (
-        EngineSettings(max_running_requests=2048),
-        EngineSettings(mem_fraction=0.75, max_running_requests=4096),
-    ):
-        assert plan_memory(load_model("deepseek-v2-lite"), load_gpu("h200"), ONE, setting).verdict == FITS
+@pytest.mark.parametrize("backend", [None, "triton"])
+def test_what_the_answer_calls_nearest_does_fit(backend) -> None:
+    asked = EngineSettings(max_running_requests=4096, attention_backend=backend)
+    answer = answer_memory("deepseek-v2-lite", "h200", ONE, asked)
+    names = {"--mem-fraction": float, "--max-running-requests": int, "--attention-backend": str}
+    assert len(answer.nearest) >= 2
+    for words in answer.nearest:
+        flag, value = words.split()[:2]
+        change = {flag[2:].replace("-", "_"): names[flag](value)}
+        assert plan_memory(answer.model, answer.cluster.gpu, ONE, replace(asked, **change)).verdict == FITS
 
 
 def test_an_impossible_layout_or_fraction_is_refused() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ridgeline.errors import InputError
 from ridgeline.serving.hardware import Gpu
 from ridgeline.serving.layout import Layout
-from ridgeline.serving.models import Model
+from ridgeline.serving.models import Attention, Model
 from ridgeline.serving.twin.engine import EngineSettings
 
 
@@ -128,12 +128,18 @@ def _whole_nodes(case: _Case) -> Iterator[Problem]:
 
 def _heads(case: _Case) -> Iterator[Problem]:
     a, width = case.model.attention, case.layout.attn_tp
-    if a.heads % width:
-        near = max(d for d in _divisors(a.heads) if d <= width)
-        yield Problem("heads", f"{width} ranks cannot share {a.heads} attention heads evenly", f"use tp {near}")
-    elif not a.mla and max(width, a.kv_heads) % min(width, a.kv_heads):
-        near = max(d for d in _divisors(a.kv_heads) if d <= width)
-        yield Problem("heads", f"{width} ranks cannot share {a.kv_heads} KV heads evenly", f"use tp {near}")
+    if _shares_heads(a, width):
+        return
+    near = max(d for d in range(1, width + 1) if _shares_heads(a, d)) * case.layout.attn_dp
+    kind = f"{a.heads} attention heads" if a.heads % width else f"{a.kv_heads} KV heads"
+    yield Problem("heads", f"{width} ranks cannot share {kind} evenly", f"use tp {near}")
+
+
+def _shares_heads(attention: Attention, ranks: int) -> bool:
+    """KV heads may be fewer than ranks and are then copied, but never cut."""
+    if attention.heads % ranks:
+        return False
+    return attention.mla or max(ranks, attention.kv_heads) % min(ranks, attention.kv_heads) == 0
 
 
 def _width(case: _Case) -> Iterator[Problem]:

@@ -207,15 +207,17 @@ def _judge_triton(
     Said only where it would start but could not run, and where the running limit lies so far beyond the captured
     batches that most steps would be eager: that is how a server starts well and dies under its first load.
     """
-    if batch <= 8 * applied.graph_max_bs:
+    # every report of a model over several GPUs used FA3 or FlashMLA: only a gross mismatch is held against those
+    far = 4 if layout.replica_gpus == 1 else 8
+    if batch < far * applied.graph_max_bs:
         return None
     per_request = triton_bytes_per_request(model, gpu, layout)
     captured = applied.graph_max_bs * per_request
-    eager = batch * per_request
+    eager = 2 * batch * per_request  # a step's buffer is allocated while the one before it is still held
     if captured >= reserve or captured + eager <= reserve:
         return None
     reason = (
-        f"with Triton attention a step of {batch:,} requests asks for {eager / GIB:.1f} GiB of buffers, "
+        f"with Triton attention a step of {batch:,} requests asks for {eager / 2 / GIB:.1f} GiB of buffers, twice, "
         f"the fraction leaves {reserve / GIB:.1f} for everything; another attention back end needs none of it"
     )
     return RUNTIME_OOM, reserve - captured - eager, reason
