@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +10,7 @@ from ridgeline.campaign.confirmation import baseline_score, ranking, runs_needed
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.student import t_quantile
+from ridgeline.stats.intervals import search_gain
 from ridgeline.stats.wording import percent, percent_range
 from ridgeline.store.history import History, OpenRun
 
@@ -26,11 +24,10 @@ class Gain:
     high: float | None
     level: float
 
+    words: str
+
     def __str__(self) -> str:
-        if self.low is None or self.high is None:
-            return f"{percent(self.ratio - 1)} over baseline"
-        interval = percent_range(self.low - 1, self.high - 1)
-        return f"{percent(self.ratio - 1)} over baseline ({self.level * 100:g}%: {interval})"
+        return self.words
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,32 +126,26 @@ def _best(study: Study, history: History) -> Best | None:
     winner: Point | None = verdict.get("winner")
     if winner is not None:
         row: Mapping[str, Any] = next(c for c in verdict["comparisons"] if c["candidate"] == point_key(winner))
-        gain = Gain(row["estimate"], row["low"], row["high"], row["level"]) if row["scale"] == "ratio" else None
+        gain = _confirmed_gain(row) if row["scale"] == "ratio" else None
         return Best(_trial_of(history, winner), _mean_value(study, history, winner), gain, True)
     ranked = ranking(study, history)
     if not ranked:
         return None
     point, score = ranked[0]
+    tried = [study.goal.score(value) for _, value in ranked]
     baseline = [r.metrics[study.goal.metric] for _, r in history.ok_runs(Stage.BASELINE, Stage.SENTINEL)]
-    gain = _search_gain(study.goal.score(score), baseline, study)
+    found = search_gain(tried, baseline, study.goal.direction, study.confirm.level)
+    gain = None
+    if found is not None:
+        low, high = (None if v is None else 1 + v for v in (found.low, found.high))
+        gain = Gain(1 + found.change, low, high, found.level, str(found))
     return Best(_trial_of(history, point), study.goal.score(score), gain, False)
 
 
-def _search_gain(value: float, baseline: list[float], study: Study) -> Gain | None:
-    """One run of the best against the repeats of the baseline, assuming both are equally noisy.
-
-    The best of many looks is also the luckiest: this is a picture of the search, the verdict comes from fresh runs.
-    """
-    if value <= 0 or not baseline or min(baseline) <= 0:
-        return None
-    sign = 1.0 if study.goal.direction == "maximize" else -1.0
-    logs = [math.log(v) for v in baseline]
-    effect = sign * (math.log(value) - statistics.fmean(logs))
-    if len(logs) < 2:
-        return Gain(math.exp(effect), None, None, study.confirm.level)
-    spread = statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
-    half = t_quantile(0.5 + study.confirm.level / 2, len(logs) - 1) * spread
-    return Gain(math.exp(effect), math.exp(effect - half), math.exp(effect + half), study.confirm.level)
+def _confirmed_gain(row: Mapping[str, Any]) -> Gain:
+    interval = percent_range(row["low"] - 1, row["high"] - 1)
+    words = f"{percent(row['estimate'] - 1)} over baseline ({row['level'] * 100:g}%: {interval})"
+    return Gain(row["estimate"], row["low"], row["high"], row["level"], words)
 
 
 def _trial_of(history: History, point: Point) -> Trial:
