@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ridgeline import __version__
 from ridgeline.campaign import confirmation
@@ -32,6 +32,8 @@ from ridgeline.store import events
 from ridgeline.store.history import History, OpenRun
 from ridgeline.store.journal import Journal
 from ridgeline.workloads.base import Workload
+
+T = TypeVar("T")
 
 LONGEST_WAIT_S = 0.5  # between two looks at Ctrl-C
 CANCEL_PATIENCE_S = 30.0
@@ -91,10 +93,15 @@ class Campaign:
             job = self._prepare(trial, planned.folder)
             if isinstance(job, Outcome):
                 self._close(planned, _not_run(job.reason), Reading(), job)
-            elif ticket := (planned.ticket if self.executor.detached else "") or self.executor.find(job):
+            elif ticket := self._ticket_of(planned, job):
                 self._fly(planned.number, ticket)
             else:
                 self._submit(planned.number, job)
+
+    def _ticket_of(self, planned: OpenRun, job: Job) -> str | None:
+        if planned.ticket and self.executor.detached:
+            return planned.ticket
+        return self._patiently(lambda: self.executor.find(job))
 
     # starting
 
@@ -131,19 +138,22 @@ class Campaign:
         return self.workload.prepare(trial, folder)
 
     def _submit(self, number: int, job: Job) -> None:
+        ticket = self._patiently(lambda: self.executor.submit(job))
+        self.record({"event": "submitted", "run": number, "ticket": ticket})
+        self._fly(number, ticket)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """What the site answers; a site that is away for a while is asked again, ever more rarely."""
         deadline = time.monotonic() + SUBMIT_PATIENCE_S
         pause_s = 1.0
         while True:
             try:
-                ticket = self.executor.submit(job)
-                break
+                return ask()
             except SiteError as error:
                 if not error.transient or time.monotonic() > deadline:
                     raise
-                self._pause(pause_s)
-                pause_s = min(2 * pause_s, 60.0)
-        self.record({"event": "submitted", "run": number, "ticket": ticket})
-        self._fly(number, ticket)
+            self._pause(pause_s)
+            pause_s = min(2 * pause_s, 60.0)
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds

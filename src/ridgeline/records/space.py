@@ -91,8 +91,12 @@ class Continuous:
 
     def at(self, share: float) -> Value:
         if self.log:
-            return min(max(float(self.low * (self.high / self.low) ** share), self.low), self.high)
-        return min(self.low + (self.high - self.low) * share, self.high)
+            return self.rounded(float(self.low * (self.high / self.low) ** share))
+        return self.rounded(self.low + (self.high - self.low) * share)
+
+    def rounded(self, value: float) -> float:
+        """Inside the knob, with six digits: what a person would paste, and no program cares beyond."""
+        return min(max(float(f"{value:.6g}"), self.low), self.high)
 
 
 Knob = Discrete | Continuous
