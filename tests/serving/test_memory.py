@@ -204,3 +204,12 @@ def test_quantising_weights_or_cache_makes_room() -> None:
         EngineSettings(mem_fraction=0.85),
     )
     assert half.kv_tokens_per_rank > 2 * full.kv_tokens_per_rank
+
+
+def test_a_draft_head_and_deepep_take_their_share() -> None:
+    plain = plan("deepseek-r1", "h200", Layout(tp=8), mem_fraction=0.9)
+    drafting = plan("deepseek-r1", "h200", Layout(tp=8), mem_fraction=0.9, accept_length=2, draft_tokens=4)
+    assert drafting.kv_tokens_per_rank < plain.kv_tokens_per_rank
+    gathered = plan("deepseek-r1", "h200", Layout(tp=8, attn_dp=8), mem_fraction=0.9)
+    deepep = plan("deepseek-r1", "h200", Layout(tp=8, attn_dp=8, ep=8), mem_fraction=0.9)
+    assert deepep.needs["communication"] > gathered.needs["communication"]

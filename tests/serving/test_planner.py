@@ -15,12 +15,14 @@ from ridgeline.serving.layout import Layout
 from ridgeline.serving.layout_rules import layout_problems
 from ridgeline.serving.lint import Point, lint_commands
 from ridgeline.serving.models import load_model
-from ridgeline.serving.options import Scheme, pareto
+from ridgeline.serving.options import pareto
 from ridgeline.serving.planner import answer_plan
 from ridgeline.serving.requests import Slo
+from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.traffic import Fixed, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.engine import EngineSettings
+from ridgeline.store.study_file import load_study
 
 LIMITS = ["ttft_p95_ms=2000", "itl_p95_ms=50"]
 
@@ -151,6 +153,13 @@ def test_study_text_is_yaml_with_the_plan_as_baseline(r1_plan) -> None:
         for knob, value in study["baseline"].items():
             assert value in study["space"][knob]
         assert study["workload"]["slos"] == LIMITS
+
+
+def test_study_files_are_read_without_a_problem(r1_plan, llama_plan, tmp_path) -> None:
+    for choice in (*r1_plan.choices, *llama_plan.choices):
+        path = tmp_path / "study.yaml"
+        path.write_text(choice.study)
+        assert load_study(path).name.startswith("verify-")
 
 
 def test_writes_a_folder_for_each_choice(llama_plan, tmp_path) -> None:

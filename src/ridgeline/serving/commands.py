@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.serving.candidates import Pair, Unit
-from ridgeline.serving.options import Scheme
+from ridgeline.serving.scheme import Scheme
 
 PORT = 30000
 BOOTSTRAP_PORT = 8998

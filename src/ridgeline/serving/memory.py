@@ -120,7 +120,7 @@ def _plan_at(
     role: str,
 ) -> MemoryPlan:
     free = free_bytes(gpu, layout)
-    weights, tokens, room = _pool(model, layout, free, fraction)
+    weights, tokens, room = _pool(model, layout, free, fraction, drafting=settings.draft_tokens > 1)
     limit = _running_limit(settings, model, layout, tokens)
     running = limit if settings.max_running_requests else min(limit, max(1, tokens // REQUEST_TOKENS))
     batch = -(-running // layout.pp)  # every pipeline stage works on a micro-batch of its own
@@ -163,10 +163,17 @@ def stage_weight_bytes(model: Model, layout: Layout, stage: int) -> float:
     return rank_weight_bytes(model, layout, stage) + absorbed / layout.attn_tp
 
 
-def _pool(model: Model, layout: Layout, free: float, fraction: float) -> tuple[float, int, float]:
+def _pool(
+    model: Model, layout: Layout, free: float, fraction: float, *, drafting: bool = False
+) -> tuple[float, int, float]:
     """Weights of the fullest stage, KV tokens of the tightest one (all stages keep as many), bytes left there."""
     weights = [stage_weight_bytes(model, layout, s) for s in range(layout.pp)]
     per_token = [rank_kv_bytes_per_token(model, layout, s) for s in range(layout.pp)]
+    if drafting:
+        # the draft head is one more layer, with weights and a KV cache of its own
+        layers = [len(s) for s in layout.stage_layers(model.layers)]
+        weights = [w * (1 + 1 / n) for w, n in zip(weights, layers, strict=True)]
+        per_token = [k * (1 + 1 / n) for k, n in zip(per_token, layers, strict=True)]
     room = [free * fraction - w for w in weights]
     tokens = min(int(r // k) for r, k in zip(room, per_token, strict=True))
     return max(weights), max(0, tokens), min(room)

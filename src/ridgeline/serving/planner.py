@@ -17,8 +17,9 @@ from ridgeline.serving.layout import Layout
 from ridgeline.serving.lint import LintReport, Point, lint_commands
 from ridgeline.serving.memory import plan_memory
 from ridgeline.serving.models import Model, load_model
-from ridgeline.serving.options import Option, Scheme, pareto, tried, with_knee
+from ridgeline.serving.options import Option, pareto, tried, with_knee
 from ridgeline.serving.requests import Slo
+from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.traffic import AllAtOnce, AsRecorded, OpenLoop, Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.serving.twin.engine import EngineSettings, parse_engine

@@ -88,6 +88,9 @@ def reserve_needs(
     if layout.replica_gpus > 1:
         # NCCL's channel buffers appear with the first collective of each kind; rings over the network take most
         needs["communication"] = (2.0 if layout.tp_nodes > 1 else 0.5) * GIB
+        if layout.ep > 1 and layout.attn_dp == layout.tp:
+            # DeepEP's send and receive buffers, registered once
+            needs["communication"] += 1.0 * GIB
     # compiled kernels, cuBLAS workspaces and what the allocator cannot use for being in pieces
     needs["libraries and fragments"] = 1.0 * GIB + 0.02 * gpu.memory_bytes
     return needs

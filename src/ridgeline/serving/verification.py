@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ridgeline.serving.candidates import Pair
+from ridgeline.serving.layout import Layout, group_layout
 from ridgeline.serving.options import Option
 from ridgeline.serving.traffic import Fixed, LogNormal, OpenLoop, Traffic
 
@@ -58,14 +60,21 @@ def _fixed(option: Option) -> dict[str, object]:
         layout = option.layout
         assert layout.prefill is not None
         assert layout.decode is not None
-        groups = {
-            name: f"{side.dp}x{side.replica_nodes}"
-            for name, side in (("prefill_groups", layout.prefill), ("decode_groups", layout.decode))
-        }
-        return {"nodes": layout.nodes, **groups, "chunked_prefill_size": chunk}
+        sides = {**_side("prefill", layout.prefill, option), **_side("decode", layout.decode, option)}
+        return {"nodes": layout.nodes, **sides, "chunked_prefill_size": chunk}
     layout = option.layout
     words = {k: getattr(layout, k) for k in ("nodes", "tp", "pp", "dp", "ep", "attn_dp")}
     return {**words, "chunked_prefill_size": chunk, "cuda_graph_max_bs": first.times.applied.graph_max_bs}
+
+
+def _side(role: str, side: Layout, option: Option) -> dict[str, object]:
+    """Groups in nodes where they have the usual shape; otherwise their number and the shape of one."""
+    q = option.scheme.question
+    groups = f"{side.dp}x{side.replica_nodes}"
+    if replace(side, nodes=side.dp * side.replica_nodes) == group_layout(q.model, groups, side.gpus_per_node):
+        return {f"{role}_groups": groups}
+    shape = {f"{role}_{name}": getattr(side, name) for name in ("tp", "attn_dp", "ep") if getattr(side, name) > 1}
+    return {f"{role}_groups": side.dp, f"{role}_tp": side.tp, **shape}
 
 
 def _baseline(option: Option, cap: int, fraction: float) -> str:

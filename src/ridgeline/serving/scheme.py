@@ -1,0 +1,83 @@
+"""A number of equal engines, or of prefill and decode groups, and the slice of them that is simulated.
+
+Copies of an engine behind a router do not talk to each other, so a slice stands for all: one engine, or the smallest
+whole number of prefill and decode groups, with its share of the traffic.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ridgeline.serving.candidates import Pair, Question, Unit
+from ridgeline.serving.layout import Layout
+from ridgeline.serving.traffic import Traffic
+from ridgeline.serving.twin.deployment import Deployment
+from ridgeline.serving.twin.engine import EngineSettings
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """An engine or a pair of groups, `copies` times."""
+
+    question: Question
+    shape: Unit | Pair
+    copies: int
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        return (self.shape.prefill, self.shape.decode) if isinstance(self.shape, Pair) else (self.shape,)
+
+    @property
+    def main(self) -> Unit:
+        """The unit that holds running requests."""
+        return self.units[-1]
+
+    @cached_property
+    def parts(self) -> tuple[int, int]:
+        """Prefill and decode groups of one slice; (1, 0) where one engine does both."""
+        if not isinstance(self.shape, Pair):
+            return 1, 0
+        common = math.gcd(self.shape.prefill_groups, self.shape.decode_groups)
+        return self.shape.prefill_groups // common, self.shape.decode_groups // common
+
+    @property
+    def slices(self) -> int:
+        if isinstance(self.shape, Pair):
+            return self.copies * self.shape.prefill_groups // self.parts[0]
+        return self.copies
+
+    @property
+    def gpus(self) -> int:
+        return self.copies * self.shape.gpus
+
+    @property
+    def layout(self) -> Layout:
+        if isinstance(self.shape, Pair):
+            p, d = self.shape.prefill_groups, self.shape.decode_groups
+            return self.shape.layout(self.copies * p, self.copies * d)
+        size = self.shape.layout.gpus_per_node
+        return replace(self.shape.layout, dp=self.copies, nodes=max(1, -(-self.gpus // size)))
+
+    @property
+    def settings(self) -> EngineSettings:
+        """As the twin takes them: a role of its own counts running requests per attention group."""
+        unit = self.main
+        if not isinstance(self.shape, Pair):
+            return unit.settings
+        each = max(1, unit.cap // unit.layout.attn_dp)
+        return replace(unit.settings, max_running_requests=each, mem_fraction=None, chunked_prefill_size=None)
+
+    def deployment(self) -> Deployment:
+        """One slice."""
+        layout = self.shape.layout(*self.parts) if isinstance(self.shape, Pair) else self.shape.layout
+        return Deployment(self.question.model, self.question.cluster, layout, self.settings)
+
+    def run(self, traffic: Traffic) -> SimulationResult:
+        """One slice under its own traffic."""
+        return simulate(self.deployment(), traffic, self.question.calibration, self.question.slos)
+
+    def with_copies(self, copies: int) -> Scheme:
+        return replace(self, copies=copies)
