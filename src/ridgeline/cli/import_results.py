@@ -1,0 +1,24 @@
+"""ridgeline import: results of other load generators as our records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def import_results(
+    paths: Annotated[list[Path], typer.Argument(help="Result files or folders of other load generators.")],
+    out: Annotated[Path | None, typer.Option(help="File for their requests as our records, one line each.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Read results of genai-bench, evalscope, guidellm, aiperf, vllm bench and SGLang's benches.
+
+    Figures that were not measured, or that contradict each other, are marked with the reason.
+    """
+    from ridgeline.serving.load import imported
+
+    found = imported.import_results(paths, out)
+    print(json.dumps({"runs": [one.as_json() for one in found]}) if as_json else imported.text_of(found))

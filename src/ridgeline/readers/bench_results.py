@@ -1,0 +1,79 @@
+"""Result files of other load generators: says which tool wrote a file and reads its runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import InputError
+from ridgeline.readers.bench_aiperf import aiperf_run, is_aiperf
+from ridgeline.readers.bench_evalscope import evalscope_run, is_evalscope, with_percentiles
+from ridgeline.readers.bench_genai import genai_run, is_genai
+from ridgeline.readers.bench_guidellm import guidellm_runs, is_guidellm
+from ridgeline.readers.bench_run import BenchRun
+from ridgeline.readers.bench_sglang import is_one_batch, is_serving, one_batch_run, serving_run
+
+TOOLS = "genai-bench, evalscope, guidellm, aiperf, vllm bench, sglang bench_serving and bench_one_batch_server"
+
+
+def read_bench_results(path: Path) -> list[BenchRun]:
+    """Every run in a result file, or in all result files of a folder; raises InputError naming what is not one."""
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.suffix in (".json", ".jsonl") and p.is_file())
+        runs = [run for file in files for run in _runs(file)]
+    else:
+        runs = list(_runs(path))
+    if not runs:
+        raise InputError(f"{path}: no result that we know; `ridgeline import` reads files of {TOOLS}")
+    return runs
+
+
+def _runs(path: Path) -> Iterator[BenchRun]:
+    for document in _documents(path):
+        yield from _known(document, path)
+
+
+def _documents(path: Path) -> Iterator[Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as bad:
+        raise InputError(f"{path}: {bad.strerror}; name a result file or its folder") from None
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{path}: not a text file; `ridgeline import` reads JSON and JSONL results of {TOOLS}"
+        ) from None
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        whole = None
+    if whole is not None:
+        yield whole
+        return
+    for line in text.splitlines():
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError):
+                continue  # a torn last line, or a log line between results
+
+
+def _known(document: Any, path: Path) -> Iterator[BenchRun]:
+    if not isinstance(document, dict):
+        return
+    readers: tuple[tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any], str], BenchRun]], ...] = (
+        (is_serving, serving_run),
+        (is_one_batch, one_batch_run),
+        (is_aiperf, aiperf_run),
+        (is_genai, genai_run),
+        (is_evalscope, evalscope_run),
+    )
+    if is_guidellm(document):
+        yield from guidellm_runs(document, str(path))
+        return
+    for is_it, read in readers:
+        if is_it(document):
+            run = read(document, str(path))
+            yield with_percentiles(run, path) if read is evalscope_run else run
+            return
