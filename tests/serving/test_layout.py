@@ -14,7 +14,7 @@ from ridgeline.serving.layout import (
     rank_kv_bytes_per_token,
     rank_weight_bytes,
 )
-from ridgeline.serving.layout_rules import layout_problems, legal_layouts, require_legal
+from ridgeline.serving.layout_rules import disaggregated_layouts, layout_problems, legal_layouts, require_legal
 from ridgeline.serving.models import BYTES_PER_WEIGHT, load_model
 from ridgeline.serving.twin.engine import EngineSettings
 
@@ -163,6 +163,22 @@ def test_the_layouts_of_the_reports_are_legal() -> None:
     assert Layout(tp=16, nodes=2) in layouts
     assert Layout(tp=8, pp=2, attn_dp=2, nodes=2) in layouts
     assert Layout(tp=4, pp=2, attn_dp=4) in legal_layouts(R1, load_gpu("h200"), 1, 8)
+
+
+def test_attention_dp_said_twice_makes_no_copies() -> None:
+    assert Layout(tp=8, pp=2, dp=2, attn_dp=2, nodes=2) == Layout(tp=8, pp=2, attn_dp=2, nodes=2)
+    assert Layout(tp=4, pp=2, dp=4, attn_dp=4) == Layout(tp=4, pp=2, attn_dp=4)
+    # where there is room for copies they are meant
+    assert Layout(tp=8, dp=2, attn_dp=2, nodes=2).dp == 2
+
+
+def test_splits_of_nodes_into_prefill_and_decode() -> None:
+    names = {str(layout) for layout in disaggregated_layouts(R1, load_gpu("h800"), 13, 8)}
+    assert {"P4D9", "P3x3D4", "P4x1D9", "P12D1"} <= names
+    assert all(layout.gpus == 104 for layout in disaggregated_layouts(R1, load_gpu("h800"), 13, 8))
+    assert disaggregated_layouts(R1, load_gpu("h800"), 1, 8) == []
+    old = {str(x) for x in disaggregated_layouts(R1, load_gpu("h800"), 7, 8, EngineSettings(version=(0, 4, 8)))}
+    assert "P3D4" not in old
 
 
 def test_sizes_below_one_are_refused() -> None:

@@ -6,9 +6,15 @@ import math
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
-from ridgeline.serving.hardware import GIB, Cluster, gpu_names, load_gpu, make_cluster
+from ridgeline.serving.hardware import GIB, Cluster, Gpu, gpu_names, load_gpu, make_cluster
 from ridgeline.serving.layout import Layout
-from ridgeline.serving.layout_rules import Problem, layout_problems, require_legal, sort_layouts
+from ridgeline.serving.layout_rules import (
+    Problem,
+    disaggregated_layouts,
+    layout_problems,
+    require_legal,
+    sort_layouts,
+)
 from ridgeline.serving.memory import FITS, REQUEST_TOKENS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.serving.models import Model, load_model
 from ridgeline.serving.twin.engine import EngineSettings, parse_engine
@@ -181,7 +187,7 @@ class Listing:
                     "gpus": layout.gpus,
                     "verdict": plan.verdict,
                     "margin_gib": round(plan.margin_bytes / GIB, 2),
-                    "kv_tokens": plan.kv_tokens * layout.dp,
+                    "kv_tokens": _kv_tokens(layout, plan),
                 }
                 for layout, plan in self.rows
             ],
@@ -193,12 +199,27 @@ class Listing:
         lines = [f"{self.model.name} on {self.cluster}: {len(self.rows)} legal layouts, {fitting} fit", ""]
         lines += [
             f"  {layout!s:<34} {plan.verdict:<17} margin {plan.margin_bytes / GIB:7.1f} GiB   "
-            f"KV {plan.kv_tokens * layout.dp:>12,} tokens"
+            f"KV {_kv_tokens(layout, plan):>12,} tokens"
             for layout, plan in self.rows
         ]
         reasons = dict.fromkeys(str(p) for _, p in self.refused)
         lines += ["", *(f"  refused: {r}" for r in reasons)] if reasons else []
         return "\n".join(lines)
+
+
+def tightest(model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings) -> MemoryPlan:
+    """Memory of one engine; of the role that has least to spare where prefill and decode are apart."""
+    if layout.prefill is None or layout.decode is None:
+        return plan_memory(model, gpu, layout, settings)
+    prefill = plan_memory(model, gpu, layout.prefill, replace(settings, cuda_graph_max_bs=0), "prefill")
+    decode = plan_memory(model, gpu, layout.decode, settings, "decode")
+    severity = (STARTUP_OOM, RUNTIME_OOM, FITS)
+    return min(prefill, decode, key=lambda p: (severity.index(p.verdict), p.margin_bytes))
+
+
+def _kv_tokens(layout: Layout, plan: MemoryPlan) -> int:
+    """Of all copies, or of all decode groups."""
+    return plan.kv_tokens * (layout.decode or layout).dp
 
 
 def list_layouts(
@@ -216,6 +237,7 @@ def list_layouts(
     cluster = make_cluster(gpu_name, gpus // size, size)
     settings = parse_engine(engine, EngineSettings())
     legal, refused = sort_layouts(model, cluster.gpu, cluster.nodes, size, settings)
-    rows = [(layout, plan_memory(model, cluster.gpu, layout, settings)) for layout in legal]
-    rows.sort(key=lambda row: (not row[1].fits, -row[1].kv_tokens * row[0].dp))
+    legal += disaggregated_layouts(model, cluster.gpu, cluster.nodes, size, settings)
+    rows = [(layout, tightest(model, cluster.gpu, layout, settings)) for layout in legal]
+    rows.sort(key=lambda row: (not row[1].fits, row[0].disaggregated, -_kv_tokens(*row)))
     return Listing(model, cluster, tuple(rows), tuple(refused))

@@ -33,6 +33,11 @@ class Layout:
         for name in ("tp", "pp", "dp", "ep", "attn_dp", "nodes", "gpus_per_node"):
             if getattr(self, name) < 1:
                 raise InputError(f"layout: {name} is {getattr(self, name)}; it must be at least 1")
+        one = self.tp * self.pp
+        have = self.nodes * self.gpus_per_node
+        if self.dp == self.attn_dp > 1 and one <= have < one * self.dp:
+            # SGLang long spelled attention DP `--dp-size N --enable-dp-attention`: the same N said twice, no copies
+            object.__setattr__(self, "dp", 1)
         if (self.prefill is None) != (self.decode is None):
             raise InputError("layout: prefill and decode groups come together; give both or neither")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 from ridgeline.serving.hardware import Gpu
-from ridgeline.serving.layout import Layout
+from ridgeline.serving.layout import Layout, disaggregated, group_layout
 from ridgeline.serving.models import Attention, Model
 from ridgeline.serving.twin.engine import EngineSettings
 
@@ -85,6 +85,22 @@ def sort_layouts(
                 else:
                     legal.append(layout)
     return legal, refused
+
+
+def disaggregated_layouts(
+    model: Model, gpu: Gpu, nodes: int, gpus_per_node: int, settings: EngineSettings | None = None
+) -> list[Layout]:
+    """Every split of whole nodes into equal prefill groups and equal decode groups that an engine accepts."""
+    found = []
+    for prefill_nodes in range(1, nodes):
+        for p in _divisors(prefill_nodes):
+            for d in _divisors(nodes - prefill_nodes):
+                prefill = group_layout(model, f"{p}x{prefill_nodes // p}", gpus_per_node)
+                decode = group_layout(model, f"{d}x{(nodes - prefill_nodes) // d}", gpus_per_node)
+                layout = disaggregated(prefill, decode)
+                if not layout_problems(model, layout, gpu, settings):
+                    found.append(layout)
+    return found
 
 
 def _divisors(n: int) -> list[int]:

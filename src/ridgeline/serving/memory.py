@@ -127,7 +127,7 @@ def _plan_at(
     needs = reserve_needs(model, gpu, layout, applied, limit, batch, role)
     reserve = (1.0 - fraction) * free
     verdict, margin, reason = _judge(gpu, weights, free, room, reserve, sum(needs.values()))
-    if verdict == FITS and settings.attention_backend is None:
+    if verdict == FITS and settings.attention_backend is None and role != "prefill" and applied.graph_max_bs:
         verdict, margin, reason = _judge_triton(model, gpu, layout, applied, batch, reserve) or (
             verdict,
             margin,
