@@ -1,9 +1,10 @@
-"""200 one-second jobs on a real one-machine Slurm: through our executor, and by plain sbatch. Times both in one run.
+"""200 one-second jobs on a real one-machine Slurm: by plain sbatch, through our executor, and as a whole campaign.
 
     python benchmarks/slurm_200_jobs.py [--jobs 200] [--rounds 1] [--json]
 
-Both ways submit everything, then wait until all jobs have ended; the plain one asks squeue every half second, as often
-as our executor does. Target: ours within 1.5 times of plain sbatch, no job lost, one question to Slurm an interval.
+All are timed in one run, from the first submission until all jobs have ended; the plain way asks squeue every half
+second, as often as ours does. The campaign is `ridgeline tune` with journal, sampler, reading and report.
+Target: within 1.5 times of plain sbatch, no job lost, one question to Slurm an interval.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -27,6 +29,21 @@ from tests.slurm_cluster import missing, slurm_cluster
 
 POLL_S = 0.5
 COMMAND = "sleep 1"
+STUDY = r"""
+version: 1
+name: many
+workload: {kind: command, run: "sleep 1; echo rate {n}", metrics: {rate: {regex: 'rate ([0-9]+)'}}}
+site: {batch: slurm, queue: debug, poll_s: %s, jobs_at_once: %d}
+space: {n: {from: 1, to: %d}}
+goal: {maximize: rate}
+baseline: {n: 1}
+budget: {trials: %d}
+job: {limit: 60s}
+stages:
+  baseline: {repeats: 1}
+  search: {sampler: grid, sentinel_every: 0}
+  confirm: {top: 0}
+"""
 
 
 def plain(jobs: int, folder: Path) -> float:
@@ -65,6 +82,31 @@ def ours(jobs: int, folder: Path) -> dict[str, object]:
     }
 
 
+def campaign(jobs: int, folder: Path) -> dict[str, object]:
+    (folder / "study.yaml").write_text(STUDY % (POLL_S, jobs, jobs, jobs - 1))
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "ridgeline", "tune", "study.yaml"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    total_s = time.monotonic() - began
+    journal = [json.loads(line) for line in (folder / "studies/many/journal.jsonl").read_text().splitlines()]
+    ended = [event for event in journal if event["event"] == "ended"]
+    outcomes = dict(Counter(event["outcome"]["kind"] for event in ended))
+    return {"total_s": total_s, "outcomes": outcomes, "exit_code": done.returncode}
+
+
+def show(row: dict[str, Any]) -> None:
+    seen, whole = row["ours"], row["campaign"]
+    print(f"plain sbatch {row['plain']:6.1f} s")
+    print(f"executor     {seen['total_s']:6.1f} s   {row['ours_ratio']:.2f}x   {seen['endings']}, ", end="")
+    print(f"{seen['questions']} questions in {seen['intervals']:.0f} intervals")
+    print(f"campaign     {whole['total_s']:6.1f} s   {row['campaign_ratio']:.2f}x   {whole['outcomes']}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=200)
@@ -80,16 +122,13 @@ def main() -> None:
             folder = Path(temporary) / str(number)
             folder.mkdir()
             # which goes first changes: the controller grows slower with the jobs it remembers
-            order = [plain, ours] if number % 2 == 0 else [ours, plain]
-            row = {way.__name__: way(chosen.jobs, folder) for way in order}
-            row["ratio"] = row["ours"]["total_s"] / row["plain"]
+            order = [plain, ours, campaign] if number % 2 == 0 else [campaign, ours, plain]
+            row: dict[str, Any] = {way.__name__: way(chosen.jobs, folder) for way in order}
+            for way in ("ours", "campaign"):
+                row[f"{way}_ratio"] = row[way]["total_s"] / row["plain"]
             rows.append(row)
             if not chosen.json:
-                seen = row["ours"]
-                print(f"plain sbatch {row['plain']:6.1f} s   ridgeline {seen['total_s']:6.1f} s   {row['ratio']:.2f}x")
-                print(
-                    f"  endings {seen['endings']}; {seen['questions']} questions in {seen['intervals']:.0f} intervals"
-                )
+                show(row)
     if chosen.json:
         print(json.dumps({"jobs": chosen.jobs, "rounds": rows}, indent=1))
 
