@@ -6,9 +6,10 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ridgeline.campaign.engine import Campaign, Interrupted
@@ -43,6 +44,7 @@ def drive(folder: StudyFolder, overrides: Overrides | None, as_json: bool) -> No
         face = _Face(quiet=as_json)
         with open_campaign(folder, overrides, face.update, lambda: stopping[0]) as campaign:
             face.title(campaign)
+            face.note_deleted(folder.missing(run.folder for run in campaign.history.runs.values()))
             try:
                 with face:
                     campaign.run()
@@ -108,6 +110,10 @@ class _Face:
         if not self._quiet:
             resumed = f"   {done} runs kept" if done else ""
             print(f"{study.name}   {study.workload.kind} on {study.site.name}   {study.search.sampler}{resumed}\n")
+
+    def note_deleted(self, folders: Sequence[Path]) -> None:
+        if folders and not self._quiet:
+            print(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
 
     def __enter__(self) -> _Face:
         if not self._quiet and sys.stdout.isatty():
