@@ -22,7 +22,7 @@ def is_one_batch(document: Mapping[str, Any]) -> bool:
 
 def serving_run(document: Mapping[str, Any], source: str) -> BenchRun:
     rows = _rows(document)
-    asked = count(document.get("num_prompts")) or len(rows) or count(document.get("completed"))
+    asked = count(document.get("num_prompts")) or max(len(rows), count(document.get("completed")))
     return BenchRun(
         tool="vllm bench serve" if "model_id" in document or "tokenizer_id" in document else "sglang bench_serving",
         source=source,

@@ -106,7 +106,7 @@ def _doubts(run: BenchRun, latencies: Mapping[str, Mapping[str, float]]) -> dict
     doubts |= _broken_balance(run, latencies.get("e2e", {}))
     itl = latencies.get("itl", {})
     if {"p50", "mean"} <= set(itl) and itl["p50"] < _LUMPS * itl["mean"]:
-        doubts["itl_ms"] = "most gaps are next to nothing: tokens were read in lumps, by the server's or the client's doing"
+        doubts["itl_ms"] = "most gaps are next to nothing: tokens came in lumps, by the server's or the client's doing"
     for figure, reason in _broken_sum(run, latencies).items():
         doubts.setdefault(figure, reason)
     return doubts
