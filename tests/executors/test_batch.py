@@ -1,0 +1,178 @@
+"""The batch runner's promises that do not depend on which batch system it runs, on the PBS stand-in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ridgeline.errors import SiteError
+from ridgeline.executors import batch_script
+from ridgeline.executors.batch import BatchExecutor
+from ridgeline.executors.pbs import Pbs, pbs
+from ridgeline.executors.slurm import Slurm, slurm
+from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.site import Site
+
+
+def executor(**options: object) -> BatchExecutor:
+    return pbs(Site(**{"name": "here", "batch": "pbs", "queue": "workq", "poll_s": 0.2, **options}))  # type: ignore[arg-type]
+
+
+def job(folder: Path, name: str = "j", command: str = "true") -> Job:
+    (folder / name).mkdir(exist_ok=True)
+    return Job(name, folder / name, command, limit_s=60.0)
+
+
+def until_ended(runner: BatchExecutor, ticket: str, limit_s: float = 20) -> Ending:
+    give_up = time.monotonic() + limit_s
+    while time.monotonic() < give_up:
+        if found := runner.poll([ticket]):
+            return found[ticket]
+        runner.wait(1)
+    raise AssertionError(f"{ticket} did not end")
+
+
+def wrap_qsub(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Puts a qsub of our own before the stand-in's, which it reaches as $QSUB."""
+    original = Path(__file__).parent.parent / "pbs_standin" / "qsub"
+    wrapper = folder / "bin" / "qsub"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f"#!/bin/sh\nQSUB={original}\n{text}\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+def jobs(state: Path) -> int:
+    return len(list(state.glob("*.vm.json")))
+
+
+def test_an_answer_that_got_lost_does_not_submit_twice(
+    pbs_standin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrap_qsub(tmp_path, monkeypatch, '"$QSUB" "$@" > /dev/null; echo "qsub: Communication failure." >&2; exit 1')
+    runner, asked = executor(), job(tmp_path)
+    with pytest.raises(SiteError) as lost:
+        runner.submit(asked)
+    assert lost.value.transient
+    ticket = runner.submit(asked)
+    assert jobs(pbs_standin) == 1
+    assert until_ended(runner, ticket).exit_code == 0
+
+
+CONTROLLER = """
+import sys
+from pathlib import Path
+from ridgeline.executors.pbs import pbs
+from ridgeline.records.run import Job
+from ridgeline.records.site import Site
+folder = Path(sys.argv[1])
+pbs(Site(batch="pbs", queue="workq")).submit(Job(folder.name, folder, "true", limit_s=60.0))
+"""
+
+
+def test_a_submission_that_outlives_its_controller_is_waited_for(
+    pbs_standin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrap_qsub(tmp_path, monkeypatch, f'touch {tmp_path}/asking; sleep 1.5; exec "$QSUB" "$@"')
+    asked = job(tmp_path)
+    controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(asked.folder)], env=dict(os.environ))
+    while not (tmp_path / "asking").exists():
+        time.sleep(0.02)
+    controller.send_signal(signal.SIGKILL)
+    controller.wait()
+    runner = executor()
+    ticket = runner.find(asked)
+    assert ticket is not None
+    assert runner.submit(job(tmp_path, "other")) != ticket
+    assert jobs(pbs_standin) == 2
+    assert until_ended(runner, ticket).exit_code == 0
+
+
+def test_a_request_the_site_cannot_take_ends_that_run_only_and_survives_a_restart(
+    pbs_standin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrap_qsub(tmp_path, monkeypatch, 'echo "qsub: Job exceeds queue and/or server resource limits" >&2; exit 188')
+    asked = job(tmp_path)
+    ticket = executor().submit(asked)
+    runner = executor()
+    assert runner.find(asked) == ticket
+    ending = until_ended(runner, ticket)
+    assert ending.cause is Cause.NEVER_STARTS
+    assert "exceeds queue" in ending.reason
+
+
+def test_a_folder_is_used_once(pbs_standin: Path, tmp_path: Path) -> None:
+    runner, asked = executor(), job(tmp_path)
+    until_ended(runner, runner.submit(asked))
+    with pytest.raises(SiteError, match="folder of its own"):
+        runner.submit(asked)
+
+
+def test_a_full_disk_is_told_before_anything_is_handed_over(pbs_standin: Path, tmp_path: Path) -> None:
+    asked = job(tmp_path)
+    asked.folder.rmdir()
+    with pytest.raises(SiteError):
+        executor().submit(asked)
+    assert jobs(pbs_standin) == 0
+
+
+def test_a_folder_the_nodes_do_not_see_is_named_as_the_cause(
+    pbs_standin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, asked = executor(options={"settle_s": 0.5}), job(tmp_path)
+    # the job itself works somewhere else, as on a node with another /tmp
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    text = runner.script(asked).replace(f"cd {asked.folder}", f"cd {elsewhere}")
+    monkeypatch.setattr(runner, "script", lambda _: text)
+    ending = until_ended(runner, runner.submit(asked))
+    assert ending.cause is Cause.LOST
+    assert "shared disk" in ending.reason
+
+
+def test_without_the_batch_systems_programs_the_message_says_where_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SiteError, match="login node") as missing:
+        slurm(Site(batch="slurm")).submit(job(tmp_path))
+    assert not missing.value.transient
+
+
+def test_the_users_directives_win_and_the_books_stay_ours() -> None:
+    ours = ["#SBATCH --job-name=a", "#SBATCH --chdir=/f", "#SBATCH --output=batch.out", "#SBATCH --time=5"]
+    theirs = "#!/bin/bash\n#SBATCH -t 1:00:00\n#SBATCH -o elsewhere\n#SBATCH --qos=high\necho\n"
+    merged = batch_script._with_users(ours, theirs, "#SBATCH")
+    assert merged == [
+        "#SBATCH -t 1:00:00",
+        "#SBATCH --qos=high",
+        "#SBATCH --job-name=a",
+        "#SBATCH --chdir=/f",
+        "#SBATCH --output=batch.out",
+    ]
+    pbs_lines = ["#PBS -o /f/batch.out", "#PBS -l walltime=01:00:00", "#PBS -l select=1:ncpus=1"]
+    merged = batch_script._with_users(pbs_lines, "#PBS -l walltime=02:00:00\n#PBS -o x\n", "#PBS")
+    assert merged == ["#PBS -l walltime=02:00:00", "#PBS -o /f/batch.out", "#PBS -l select=1:ncpus=1"]
+
+
+@pytest.mark.parametrize("dialect", [Slurm(), Pbs()], ids=lambda dialect: dialect.name)
+def test_the_script_is_plain_sh_and_holds_all_the_site_says(dialect: Slurm | Pbs, tmp_path: Path) -> None:
+    site = Site(
+        modules=("gcc/12",), setup=("ulimit -s unlimited",), env={"A": "it's"}, scratch="/scratch/$USER",
+        directives=("#SBATCH --exclusive",), queue="q",
+    )  # fmt: skip
+    text = batch_script.render(job(tmp_path, command="echo 'quoted'"), site, dialect)
+    for wanted in ("module load gcc/12", "ulimit -s unlimited", "export A=", "/scratch/$USER", "#SBATCH --exclusive"):
+        assert wanted in text
+    assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+def test_a_script_that_is_not_there_names_the_site_file(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match=r"options\.script"):
+        executor(options={"script": str(tmp_path / "none.sh")}).script(job(tmp_path))
