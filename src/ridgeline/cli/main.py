@@ -31,6 +31,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "simulate": ("ridgeline.cli.simulate:simulate", "Predict throughput and latency of a layout under some traffic."),
     "explain": ("ridgeline.cli.explain:explain", "Show where an iteration's time goes and what bounds it."),
     "calibrate": ("ridgeline.cli.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
+    "make-model": ("ridgeline.cli.make_model:make_model", "Write a model folder of a given shape, with no download."),
     "bench": ("ridgeline.cli.bench:bench", "Load a server: latency, throughput, goodput, and whether to trust them."),
     "import": ("ridgeline.cli.import_results:import_results", "Read result files of other load generators."),
 }

@@ -22,7 +22,7 @@ _LIST = (
     "foot form four free from full fund game girl give goal good grow hair half hand hang hard have head hear heat "
     "help here high hold home hope hour huge idea into item join jump just keep kind know land last late lead left"
 )
-_WORDS = _LIST.split()
+WORDS = tuple(_LIST.split())
 _STEP = 5  # bytes of a space and a word
 _POOL_WORDS = 1 << 13
 # Enough words at the front to tell every request of a long run apart, so that no prompt finds itself in a cache.
@@ -54,8 +54,8 @@ class Prompts:
         # the salt turns the digits, so request 7 of one run does not open like request 7 of the next
         digits, words = number + self._salt * 7919, []
         for _ in range(_NAME_WORDS):
-            digits, digit = divmod(digits, len(_WORDS))
-            words.append(_WORDS[digit])
+            digits, digit = divmod(digits, len(WORDS))
+            words.append(WORDS[digit])
         return (" " + " ".join(words)).encode()
 
     def _filler(self, number: int, length: int) -> bytes:
@@ -72,7 +72,7 @@ class Prompts:
 
 
 def _words(rng: random.Random, count: int) -> bytes:
-    return "".join(f" {word}" for word in rng.choices(_WORDS, k=count)).encode()
+    return "".join(f" {word}" for word in rng.choices(WORDS, k=count)).encode()
 
 
 class Bodies:
