@@ -16,11 +16,14 @@ from ridgeline.errors import InputError
 TABLE: dict[str, dict[str, str]] = {
     "workloads": {
         "command": "ridgeline.workloads.command:CommandWorkload",
+        "twin": "ridgeline.workloads.twin:TwinWorkload",
+        "nwchem": "ridgeline.workloads.nwchem:NwchemWorkload",
     },
     "executors": {
         "local": "ridgeline.executors.local:LocalExecutor",
         "slurm": "ridgeline.executors.slurm:slurm",
         "pbs": "ridgeline.executors.pbs:pbs",
+        "simulated": "ridgeline.executors.simulated:SimulatedExecutor",
     },
     "samplers": {
         "grid": "ridgeline.samplers.grid:GridSampler",
