@@ -51,6 +51,8 @@ class Peer:
     name: str
     packages: tuple[tuple[str, ...], ...]
     command: Callable[[Path, Load], list[str]]
+    # aiperf takes "offline" to mean that a local tokenizer folder is not to be opened either
+    offline: bool = True
 
 
 def guidellm(venv: Path, load: Load) -> list[str]:
@@ -107,7 +109,7 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer("guidellm", (("guidellm",),), guidellm),
-        Peer("aiperf", (("aiperf",),), aiperf),
+        Peer("aiperf", (("aiperf",),), aiperf, offline=False),
         Peer("genai-bench", (("genai-bench",),), genai_bench),
         Peer("evalscope", (("evalscope[perf]",),), evalscope),
         # the last version whose client runs without torch and a GPU stack
@@ -201,9 +203,9 @@ class Server:
             return json.load(answer)
 
 
-def measured(command: list[str], limit_s: float, out: Path) -> tuple[int, str, float, float]:
+def measured(command: list[str], limit_s: float, out: Path, offline: bool) -> tuple[int, str, float, float]:
     """Exit code, what it said, CPU seconds of the process and all it waited for, and its peak memory in MB."""
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+    environment = os.environ | ({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if offline else {})
     said = out.with_suffix(".said")
     with said.open("w") as log, (out.with_suffix(".stdout")).open("w") as stdout:
         process = subprocess.Popen(command, stdout=stdout, stderr=log, cwd=out, env=environment, start_new_session=True)
@@ -222,7 +224,7 @@ def ours(load: Load, server: Server) -> Row:
         *RIDGELINE, "bench", load.url, "--concurrency", str(load.concurrency), "--requests", str(load.requests),
         "--max-tokens", str(load.tokens), "--input-tokens", str(load.prompt_tokens), "--json",
     ]  # fmt: skip
-    code, said, cpu_s, memory_mb = measured(command, 600, load.out)
+    code, said, cpu_s, memory_mb = measured(command, 600, load.out, offline=True)
     if code:
         return Row("ridgeline", note=f"failed: {said.strip()[-200:]}")
     answer = json.loads(said)
@@ -239,7 +241,7 @@ def theirs(name: str, load: Load, server: Server, cache: Path, options: argparse
     if problem or not (venv / "bin/python").exists():
         return Row(name, note=problem or "not installed (--install)")
     server.ask("/reset")
-    code, said, cpu_s, memory_mb = measured(peer.command(venv, load), options.timeout, load.out)
+    code, said, cpu_s, memory_mb = measured(peer.command(venv, load), options.timeout, load.out, peer.offline)
     try:
         runs = read_bench_results(load.out)
     except RidgelineError:

@@ -113,7 +113,16 @@ def test_genai_bench_in_seconds_and_in_milliseconds(tmp_path: Path):
     assert in_ms.latencies_ms["ttft"]["p50"] == pytest.approx(0.025) and in_ms.rows[0].ttft_s == pytest.approx(3e-5)
 
 
-def test_aiperf(tmp_path: Path):
+def test_aiperf_with_its_requests():
+    run = one(SAMPLES / "aiperf-0.13.0")
+    assert (run.tool, run.concurrency, run.model, run.requests) == ("aiperf", 16, "fake", 100)
+    assert run.latencies_ms["itl"]["p50"] == pytest.approx(3.19, abs=0.01)  # between chunks, not one mean per request
+    assert run.output_tok_s == pytest.approx(2000 / 1.264138752)  # the server's count, not the tool's tokenizer
+    assert len(run.rows) == 3 and run.rows[0].output_tokens == 20 and len(run.rows[0].gaps_s) == 19
+    assert min(r.sent_s or 0.0 for r in run.rows) == 0.0
+
+
+def test_aiperf_of_an_older_shape(tmp_path: Path):
     document = {
         "request_throughput": {"unit": "requests/sec", "avg": 187.0},
         "request_latency": {"unit": "ms", "avg": 300.0, "p50": 290.0, "p99": 500.0},

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.readers.bench_aiperf import aiperf_run, is_aiperf
+from ridgeline.readers.bench_aiperf import aiperf_run, is_aiperf, with_requests
 from ridgeline.readers.bench_evalscope import evalscope_run, is_evalscope, with_percentiles
 from ridgeline.readers.bench_genai import genai_run, is_genai
 from ridgeline.readers.bench_guidellm import guidellm_runs, is_guidellm
@@ -16,6 +16,19 @@ from ridgeline.readers.bench_run import BenchRun
 from ridgeline.readers.bench_sglang import is_one_batch, is_serving, one_batch_run, serving_run
 
 TOOLS = "genai-bench, evalscope, guidellm, aiperf, vllm bench, sglang bench_serving and bench_one_batch_server"
+
+Document = Mapping[str, Any]
+# (whether it is this tool's, how to read it, what to add from the second file in which some tools keep half of a run)
+_READERS: tuple[
+    tuple[Callable[[Document], bool], Callable[[Document, str], BenchRun], Callable[[BenchRun, Path], BenchRun] | None],
+    ...,
+] = (
+    (is_serving, serving_run, None),
+    (is_one_batch, one_batch_run, None),
+    (is_aiperf, aiperf_run, with_requests),
+    (is_genai, genai_run, None),
+    (is_evalscope, evalscope_run, with_percentiles),
+)
 
 
 def read_bench_results(path: Path) -> list[BenchRun]:
@@ -62,18 +75,11 @@ def _documents(path: Path) -> Iterator[Any]:
 def _known(document: Any, path: Path) -> Iterator[BenchRun]:
     if not isinstance(document, dict):
         return
-    readers: tuple[tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any], str], BenchRun]], ...] = (
-        (is_serving, serving_run),
-        (is_one_batch, one_batch_run),
-        (is_aiperf, aiperf_run),
-        (is_genai, genai_run),
-        (is_evalscope, evalscope_run),
-    )
     if is_guidellm(document):
         yield from guidellm_runs(document, str(path))
         return
-    for is_it, read in readers:
+    for is_it, read, add_beside in _READERS:
         if is_it(document):
             run = read(document, str(path))
-            yield with_percentiles(run, path) if read is evalscope_run else run
+            yield run if add_beside is None else add_beside(run, path)
             return

@@ -13,7 +13,7 @@ from typing import Any
 from ridgeline.readers.lines import gib, number, plain, whole
 from ridgeline.readers.python_repr import read_arguments, read_call, read_pairs
 
-_VERSION = re.compile(r"(?:API server version|LLM engine \(v)\s?v?([\w.+]{1,40})", re.ASCII)
+_VERSION = re.compile(r"(?:API server version|LLM engine \(v|█  version)\s?v?(\d[\w.+]{1,40})", re.ASCII)
 _KV_TOKENS = re.compile(r"\b(GPU|CPU|XPU|TPU|HPU) KV cache size: ([\d,]{1,20}) tokens", re.ASCII)
 _KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]{1,20}) GiB", re.ASCII)
 _CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]{1,20}) tokens per request: ([\d.]{1,20})x", re.ASCII)
@@ -113,6 +113,8 @@ def read_vllm_log(lines: Iterable[str]) -> VllmLog:
             tokens = whole(found.group(2).replace(",", ""))
             if tokens is not None:
                 caches.append(KvCache(found.group(1), tokens, line_number))
+            # 0.32 says both in one line
+            _single(line, line_number, single)
         elif _PREEMPTED.search(line):
             count = _CUMULATIVE.search(line)
             preempted = max(preempted + 1, int(count.group(1)) if count else 0)
