@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Signature
@@ -45,6 +45,15 @@ class Workload(Protocol):
 
     def paste(self, settings: Settings) -> str:
         """The setting as a person would type it: flags, environment, input lines."""
+        ...
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """What a workload with a model of memory may add: the search for an edge then begins beside the foreseen one."""
+
+    def foreseen_failure(self, settings: Settings) -> str | None:
+        """Why this setting will probably fail. Unlike a refusal, a doubt does not keep it from being run."""
         ...
 
 

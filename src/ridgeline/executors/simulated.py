@@ -1,0 +1,203 @@
+"""A cluster that is not there: jobs run on this machine in an instant, where and how long is pretended.
+
+Nodes have names and speeds, one may be slow, runs scatter, and now and then a node dies or a job hangs: all drawn from
+the site's seed and the run folder's name, so that a campaign on such a site can be repeated to the digit. A job learns
+its speed from its environment and leaves the seconds it would have taken in a file (`records.simulation`); its ending
+carries pretended times, so node-hours, limits and budgets are those of the cluster. Everything needed to go on after a
+crash is in the run folders.
+
+    batch: simulated
+    nodes: 6
+    options: {prefix: dgx, seed: 1, spread: 0.01, slow: {dgx002: 0.91}, noise: 0.015, faults: 0.01, hangs: 0.005}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import SiteError
+from ridgeline.executors.local import LocalExecutor
+from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
+from ridgeline.records.site import Site
+
+PLACEMENT_FILE = "placement.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where and when a run is pretended to be, and what befalls it. `stops_at` is a share of its time."""
+
+    nodes: tuple[str, ...]
+    speed: float
+    befalls: str  # nothing, fault or hang
+    stops_at: float
+    started_s: float
+    limit_s: float
+    silence_limit_s: float | None
+
+
+class SimulatedExecutor:
+    """One job at a time: jobs take no time, so more at once would only make the order of results a matter of luck."""
+
+    detached = False
+    slots = 1
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._cluster = _Cluster(site)
+        # modules, containers and cores of the pretended nodes mean nothing on this machine
+        self._here = LocalExecutor(Site(name=site.name, env=site.env))
+        self._now_s: dict[Path, float] = {}  # the pretended clock of each folder of runs
+
+    def script(self, job: Job) -> str:
+        return self._here.script(self._told(job, self._cluster.place(job)))
+
+    def submit(self, job: Job) -> str:
+        drawn = self._cluster.place(job)
+        if self._here.find(job) is None:
+            start_s = max(self._clock(job.folder.parent), time.time())
+            _write_placement(job.folder, replace(drawn, started_s=round(start_s, 3)))
+        return self._here.submit(self._told(job, drawn))
+
+    def find(self, job: Job) -> str | None:
+        return self._here.find(job)
+
+    def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
+        endings = {t: _pretended(Path(t), ending) for t, ending in self._here.poll(tickets).items()}
+        for ticket, ending in endings.items():
+            runs = Path(ticket).parent
+            self._now_s[runs] = max(self._clock(runs), ending.ended_s)
+        return endings
+
+    def cancel(self, ticket: str) -> None:
+        self._here.cancel(ticket)
+
+    def wait(self, timeout_s: float) -> None:
+        self._here.wait(timeout_s)
+
+    def _told(self, job: Job, placed: Placement) -> Job:
+        told = {NODES_ENV: " ".join(placed.nodes), SPEED_ENV: f"{placed.speed:.6f}"}
+        if placed.befalls != "nothing":
+            told[STOPS_AT_ENV] = f"{placed.stops_at:.4f}"
+        # real limits stay as they are: they end a program that does not pretend
+        return replace(job, env={**told, **job.env})
+
+    def _clock(self, runs: Path) -> float:
+        """When the last run in this folder ended; read once, for a controller that came back."""
+        if runs not in self._now_s:
+            ends = [_end_s(placed, folder) for folder in runs.iterdir() if (placed := _read_placement(folder))]
+            self._now_s[runs] = max(ends, default=0.0)
+        return self._now_s[runs]
+
+
+class _Cluster:
+    """Names, speeds and mishaps of the nodes, all from one seed."""
+
+    def __init__(self, site: Site) -> None:
+        options: Mapping[str, Any] = site.options
+        self._seed = options.get("seed", 0)
+        self._noise = float(options.get("noise", 0.0))
+        self._faults, self._hangs = float(options.get("faults", 0.0)), float(options.get("hangs", 0.0))
+        prefix, spread = str(options.get("prefix", "node")), float(options.get("spread", 0.0))
+        names = [f"{prefix}{number:03d}" for number in range(1, site.nodes + 1)]
+        slow: Mapping[str, float] = options.get("slow", {})
+        if unknown := sorted(set(slow) - set(names)):
+            raise SiteError(
+                f"site {site.name}: options.slow names {unknown[0]}; the nodes are {names[0]} to {names[-1]}"
+            )
+        self.speeds = {name: float(slow.get(name, math.exp(self._dice(name).gauss(0, spread)))) for name in names}
+
+    def place(self, job: Job) -> Placement:
+        """The same job in a folder of the same name always meets the same fate."""
+        dice = self._dice(job.folder.name)
+        nodes = self._nodes(job, dice)
+        # a job over several nodes is as fast as they are on average
+        logs = [math.log(self.speeds.get(node, 1.0)) for node in nodes]
+        speed = math.exp(math.fsum(logs) / len(logs) + dice.gauss(0, self._noise))
+        chance, stops_at = dice.random(), dice.uniform(0.1, 0.95)
+        befalls = "fault" if chance < self._faults else "hang" if chance < self._faults + self._hangs else "nothing"
+        return Placement(nodes, speed, befalls, stops_at, 0.0, job.limit_s, job.silence_limit_s)
+
+    def _nodes(self, job: Job, dice: random.Random) -> tuple[str, ...]:
+        wanted = job.resources.nodes
+        free = [name for name in self.speeds if name not in job.avoid_nodes]
+        if len(free) < wanted:
+            free = list(self.speeds)  # every other node was at fault once; better an old suspect than no run
+        if len(free) < wanted:
+            raise SiteError(
+                f"{job.name} wants {wanted} nodes, the site has {len(free)}; lower job.nodes or add nodes to the site"
+            )
+        drawn = tuple(sorted(dice.sample(free, wanted)))
+        return job.on_nodes or drawn
+
+    def _dice(self, name: str) -> random.Random:
+        return random.Random(f"{self._seed}/{name}")
+
+
+def _pretended(folder: Path, ending: Ending) -> Ending:
+    """The ending as the pretended site tells it; what really was ended from outside keeps its cause."""
+    placed = _read_placement(folder)
+    if placed is None:
+        return ending
+    start_s = placed.started_s
+    ending = replace(ending, nodes=placed.nodes, started_s=start_s, ended_s=start_s + ending.duration_s)
+    took_s = _took_s(folder)
+    if ending.cause is not Cause.EXITED or (took_s is None and placed.befalls == "nothing"):
+        return ending
+    end_s = _end_s(placed, folder, ending.duration_s)
+    ending = replace(ending, ended_s=end_s)
+    if placed.befalls == "fault":
+        dead = placed.nodes[0]
+        return replace(ending, cause=Cause.NODE_FAILED, exit_code=None, signal=None, reason=f"node {dead} went down")
+    if placed.befalls == "hang" and placed.silence_limit_s is not None:
+        reason = f"wrote nothing for {placed.silence_limit_s:g} s"
+        return replace(ending, cause=Cause.SILENCE, exit_code=None, signal=15, reason=reason)
+    if placed.befalls == "hang" or (took_s or 0.0) > placed.limit_s:
+        reason = f"ran longer than its limit of {placed.limit_s:g} s"
+        return replace(ending, cause=Cause.TIME_LIMIT, exit_code=None, signal=15, reason=reason)
+    return ending
+
+
+def _end_s(placed: Placement, folder: Path, real_s: float = 0.0) -> float:
+    took_s = _took_s(folder)
+    took_s = real_s if took_s is None else took_s
+    if placed.befalls == "fault":
+        took_s *= placed.stops_at
+    elif placed.befalls == "hang":
+        silence_s = math.inf if placed.silence_limit_s is None else placed.silence_limit_s
+        took_s = placed.stops_at * took_s + silence_s
+    return round(placed.started_s + min(took_s, placed.limit_s), 3)
+
+
+def _took_s(folder: Path) -> float | None:
+    try:
+        seconds = float((folder / TOOK_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return seconds if seconds >= 0 and math.isfinite(seconds) else None
+
+
+def _write_placement(folder: Path, placed: Placement) -> None:
+    path = folder / PLACEMENT_FILE
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        partial.write_text(json.dumps(asdict(placed), indent=1) + "\n")
+        partial.rename(path)
+    except OSError as error:
+        raise SiteError(f"{path}: cannot be written ({error.strerror}); make room and resume") from error
+
+
+def _read_placement(folder: Path) -> Placement | None:
+    try:
+        fields = json.loads((folder / PLACEMENT_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return Placement(**{**fields, "nodes": tuple(fields["nodes"])})
