@@ -101,13 +101,19 @@ class Agenda:
                 f"{self.study.job.retries} retries; have the site looked at, then resume"
             )
         if self._again:
-            number = self._again.pop(0)
-            trial = self.history.trials[number]
-            bad = tuple(n for r in self.history.runs_of.get(number, []) for n in _faulty_nodes(r))
-            return Next(trial, again=True, avoid_nodes=bad, on_nodes=self._pinned(trial))
+            return self.again(self.history.trials[self._again.pop(0)])
+        return self.fresh()
+
+    def fresh(self) -> Next | None:
+        """A trial that was not started before, by stages; other kinds of campaign have other stages."""
         if self.history.candidates is not None:
             return self._confirm()
         return self._baseline() or self._search()
+
+    def again(self, trial: Trial) -> Next:
+        """A trial that is already in the journal, with where it must and must not run."""
+        bad = tuple(n for r in self.history.runs_of.get(trial.number, []) for n in _faulty_nodes(r))
+        return Next(trial, again=True, avoid_nodes=bad, on_nodes=self._pinned(trial))
 
     def _baseline(self) -> Next | None:
         stage = self.history.count(Stage.BASELINE)

@@ -96,7 +96,8 @@ class Campaign:
             elif ticket := self._ticket_of(planned, job):
                 self._fly(planned.number, ticket)
             else:
-                self._submit(planned.number, job)
+                step = self.agenda.again(trial)
+                self._submit(planned.number, replace(job, on_nodes=step.on_nodes, avoid_nodes=step.avoid_nodes))
 
     def _ticket_of(self, planned: OpenRun, job: Job) -> str | None:
         if planned.ticket and self.executor.detached:

@@ -98,10 +98,12 @@ def _site(given: Mapping[str, Any], folder: Path, report: Report) -> Site:
 
 
 _PATIENCE = ("walltime_slack_s", "lost_after_s", "outage_s", "stuck_after_s", "settle_s")
+_SHARES = ("spread", "noise", "faults", "hangs")
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "local": ("mpirun",),
     "slurm": ("mpirun", "script", *_PATIENCE),
     "pbs": ("mpirun", "script", *_PATIENCE, "account_option", "request", "hosts"),
+    "simulated": ("gpu", "fabric", "prefix", "seed", *_SHARES, "slow"),
 }
 
 
@@ -115,6 +117,10 @@ def _check_options(options: dict[str, Any], batch: str, folder: Path, report: Re
             report(where, f"no such option of {batch}; {suggestion(key, _OPTIONS[batch])}")
         elif key in _PATIENCE and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
             report(where, f"{value!r} is not a number of seconds; write e.g. 60")
+        elif key in _SHARES and not (_is_number(value) and 0 <= value < 1):
+            report(where, f"{value!r} is not a share; write e.g. 0.01 for 1%")
+        elif key == "slow" and not (isinstance(value, dict) and all(_is_number(v) and v > 0 for v in value.values())):
+            report(where, "this must map nodes to their speed, such as {dgx002: 0.91}")
         elif key == "request" and value not in ("plain", "select"):
             report(where, f"{value!r} is not a way to ask; write plain or select")
         elif key == "hosts" and not (isinstance(value, list) and all(isinstance(host, str) for host in value)):
@@ -123,6 +129,10 @@ def _check_options(options: dict[str, Any], batch: str, folder: Path, report: Re
             options[key] = str((folder / str(value)).absolute())
             if not Path(options[key]).is_file():
                 report(where, f"{options[key]}: no such file; it is looked for beside the site file")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _text(value: object) -> str:

@@ -83,6 +83,12 @@ class TwinWorkload:
         case = self._case(settings)
         return case if isinstance(case, str) else None
 
+    def foreseen_failure(self, settings: Settings) -> str | None:
+        case = self._case(settings)
+        if isinstance(case, str) or case.plan.fits:
+            return None
+        return case.plan.reason
+
     def prepare(self, trial: Trial, folder: Path) -> Job:
         settings = trial.settings
         case = self._case(settings)
