@@ -14,7 +14,7 @@ SAMPLES = Path(__file__).parent.parent / "samples"
 
 
 def test_vllm_v1() -> None:
-    log = read_vllm_log(TextFile(SAMPLES / "vllm" / "gpu-0.11-preempting.log"))
+    log = read_vllm_log(TextFile(SAMPLES / "vllm" / "gpu-0.11-full-cache.log"))
     assert log.version == "0.11.0"
     assert log.args["max_num_seqs"] == 512 and log.args["gpu_memory_utilization"] == 0.35
     assert log.args["api_key"] == "(hidden)"
@@ -24,7 +24,25 @@ def test_vllm_v1() -> None:
     assert (log.weights_s, log.graphs_s, log.compile_s, log.init_s) == (1.217335, 6.0, 9.62, 19.71)
     assert [t.running for t in log.throughput] == [381, 342, 120]
     assert log.throughput[1].kv_share == pytest.approx(0.996)
-    assert (log.preemptions, log.preemption_line) == (41, 16)
+    assert log.preemptions == 0, "it may have preempted, but this log does not say"
+
+
+def test_vllm_cpu_0_32_is_real() -> None:
+    log = read_vllm_log(TextFile(SAMPLES / "vllm" / "cpu-0.32-full-cache.log"))
+    assert log.version == "0.32.0" and log.args["num_gpu_blocks_override"] == 40
+    assert (log.kv_caches[0].device, log.kv_caches[0].tokens, log.max_concurrency) == ("CPU", 5120, 5.0)
+    assert [t.waiting for t in log.throughput] == [34, 27, 18, 16, 6, 0, 0]
+    assert log.engine_config["dtype"] == "torch.float32" and not log.failures
+    refused = read_vllm_log(TextFile(SAMPLES / "vllm" / "cpu-0.32-rejected.log"))
+    assert [f.kind for f in refused.failures] == ["rejected"]
+
+
+def test_preemptions_are_counted_from_metrics_and_from_logs_that_tell() -> None:
+    line = "Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation throughput: 1.0 tokens/s, Running: 9 reqs, "
+    told = line + "Waiting: 3 reqs, Preemptions: 4, GPU KV cache usage: 99.0%"
+    assert read_vllm_log([told, told]).preemptions == 8
+    metrics = ['vllm:num_preemptions_total{engine="0"} 41.0', 'vllm:num_preemptions_total{engine="1"} 2.0']
+    assert read_vllm_log(metrics).preemptions == 43
 
 
 def test_vllm_v0() -> None:

@@ -42,7 +42,8 @@ def _pool(log: VllmLog) -> list[Claim]:
         Claim(
             f"the KV cache was full in {len(full)} of {len(log.throughput)} throughput lines while requests waited",
             (*size, Quote(full[0].line, "KV cache usage")),
-            "The cache limits the batch: give it more memory, or spread the model over more GPUs.",
+            "The cache limits the batch: give it more memory, or spread the model over more GPUs. Requests may "
+            "also have been preempted, which 0.32 does not log: see vllm:num_preemptions_total of /metrics.",
         )
     ]
 
@@ -83,7 +84,8 @@ ANALYZER = Analyzer(
     "vllm-log",
     "log of a vLLM server or engine",
     re.compile(
-        r"vLLM API server version|\b[GCXT]PU KV cache size: |Avg prompt throughput: |LLM engine \(v|EngineCore_"
+        r"vLLM API server version|\b[GCXT]PU KV cache size: |Avg prompt throughput: |LLM engine \(v"
+        r"|^\((?:APIServer|EngineCore\w*) pid=\d|^vllm:num_"
     ),
     analyze,
 )

@@ -1,5 +1,7 @@
 """vLLM's log, versions 0.6 to 0.32, GPU and CPU builds: applied arguments, KV cache, throughput lines, preemptions.
 
+The text of /metrics may be part of the file; recent versions count preemptions only there.
+
 Text that is torn or foreign gives fewer facts, never an error.
 """
 
@@ -23,8 +25,10 @@ _WEIGHTS = re.compile(
 _GRAPHS = re.compile(r"Graph capturing finished in ([\d.]{1,20}) secs?, took (-?[\d.]{1,20}) GiB", re.ASCII)
 _COMPILE = re.compile(r"torch\.compile (?:takes|took) ([\d.]{1,20}) s", re.ASCII)
 _INIT = re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]{1,20}) s", re.ASCII)
-_PREEMPTED = re.compile(r"preempted by .{1,60} mode because|total_num_cumulative_preemption=(\d{1,9})", re.ASCII)
+_PREEMPTED = re.compile(r"preempted by .{1,60} mode because|total_num_cumulative_preemption=", re.ASCII)
 _CUMULATIVE = re.compile(r"total_num_cumulative_preemption=(\d{1,9})", re.ASCII)
+# of /metrics: 0.32 resets the log's own counter before it prints it, so its log keeps silent
+_METRIC = re.compile(r"^vllm:num_preemptions(?:_total)?(?:\{[^}]{0,300}\})? ([\d.eE+]{1,20})\s*$", re.ASCII)
 _SECRETS = ("api_key", "hf_token", "ssl_keyfile_password")
 
 _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -115,6 +119,8 @@ def read_vllm_log(lines: Iterable[str]) -> VllmLog:
                 caches.append(KvCache(found.group(1), tokens, line_number))
             # 0.32 says both in one line
             _single(line, line_number, single)
+        elif (found := _METRIC.match(line)) and (counted := number(found.group(1))):
+            preempted, preempted_line = preempted + round(counted), line_number
         elif _PREEMPTED.search(line):
             count = _CUMULATIVE.search(line)
             preempted = max(preempted + 1, int(count.group(1)) if count else 0)
