@@ -74,7 +74,6 @@ class DecodeEngine(Engine):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.bootstrapping: deque[tuple[Request, float, PrefillEngine]] = deque()
         self.expected = 0
-        self.expected_tokens = 0.0
 
     @property
     def load(self) -> int:
@@ -87,11 +86,11 @@ class DecodeEngine(Engine):
         held = len(self.running) + self.expected
         request = self.bootstrapping[0][0]
         tokens = request.arrival.input_tokens
-        wanted = self.used_tokens + self.expected_tokens + tokens + RESERVED_TOKENS * (held + 1)
-        if held >= self.applied.running_limit or (wanted > self.pool_tokens and held > 0):
+        wanted = tokens + RESERVED_TOKENS * (held + 1)
+        if held >= self.applied.running_limit or (wanted > self._free_tokens and held > 0):
             return None
         self.expected += 1
-        self.expected_tokens += tokens
+        self.promised_tokens += tokens
         return self.bootstrapping.popleft()
 
     def receive(self, request: Request, at_s: float) -> list[Request]:
@@ -100,7 +99,7 @@ class DecodeEngine(Engine):
             self.clock = max(self.clock, at_s)
         tokens = request.arrival.input_tokens
         self.expected -= 1
-        self.expected_tokens -= tokens
+        self.promised_tokens -= tokens
         self.used_tokens += tokens
         request.held = tokens
         request.first_s = max(self.clock, at_s)

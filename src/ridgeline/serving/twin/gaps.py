@@ -67,7 +67,7 @@ class RequestGaps(Sequence[tuple[float, int]]):
 
     def _spelled(self) -> list[tuple[float, int]]:
         if self._made is None:
-            self._made = list(self._cut(self._steps()))
+            self._made = self._cut(self._steps())
         return self._made
 
     def _steps(self) -> Iterator[tuple[float, int]]:
@@ -85,15 +85,25 @@ class RequestGaps(Sequence[tuple[float, int]]):
                     yield runs.steps_s[n], runs.counts[n] - 1
                 last = runs.first_ends[n] + runs.steps_s[n] * (runs.counts[n] - 1)
 
-    def _cut(self, steps: Iterator[tuple[float, int]]) -> Iterator[tuple[float, int]]:
+    def _cut(self, steps: Iterator[tuple[float, int]]) -> list[tuple[float, int]]:
         """Exactly one gap between each two tokens, with several tokens a step under speculative decoding."""
         left = self._tokens - 1
         per = self._runs.tokens_per_step if self._runs is not None else 1.0
-        owed = 0.0
+        made: list[tuple[float, int]] = []
+        waited_s, owed = 0.0, 0.0
         for gap, count in steps:
+            if per == 1.0:
+                made.append((gap, count))
+                continue
+            waited_s += gap * count
             owed += count * per
-            tokens = min(left, round(owed))
-            owed -= tokens
+            tokens = min(left, int(owed))
             if tokens > 0:
-                yield gap / per, tokens
-                left -= tokens
+                made.append((waited_s / tokens, tokens))
+                left, owed, waited_s = left - tokens, owed - tokens, 0.0
+        if per > 1.0 and left > 0:
+            made.append((waited_s / left, left))
+        elif waited_s > 0:
+            gap, count = made[-1]
+            made[-1] = (gap + waited_s / count, count)
+        return made

@@ -73,6 +73,7 @@ class Engine:
         self.chunked: list[Request] = []  # prompts longer than a chunk, one for each rank at most
         self.running: list[tuple[int, int, Request]] = []  # heap by the step in which they end
         self.used_tokens = 0.0
+        self.promised_tokens = 0.0  # set aside for KV that another engine will send
         self.finish_sum = 0
         self.fresh: list[Request] = []
         self.blocked_by_kv = False
@@ -91,6 +92,10 @@ class Engine:
     @property
     def load(self) -> int:
         return len(self.waiting) + len(self.running) + len(self.chunked)
+
+    @property
+    def _free_tokens(self) -> float:
+        return self.pool_tokens - self.used_tokens - self.promised_tokens
 
     def submit(self, request: Request, at_s: float) -> None:
         if self.idle:
@@ -124,7 +129,7 @@ class Engine:
         budget = self.applied.chunk_tokens
         inputs = self.applied.max_prefill_tokens
         slots = self.applied.running_limit - len(self.running)
-        room = self.pool_tokens - self.used_tokens - self._reserved()
+        room = self._free_tokens - self._reserved()
         batch: list[tuple[Request, int]] = []
         longer: list[Request] = []
         for request in self.chunked:
@@ -182,12 +187,15 @@ class Engine:
         if request.first_s is None:
             request.first_s = self.clock
         if self.cache is not None and request.arrival.prefix_hashes:
-            self.cache.insert(request.arrival, self.pool_tokens - self.used_tokens)
+            self.cache.insert(request.arrival, self._free_tokens)
         request.generated += 1
-        if request.remaining == 0:
-            self._end(request, ended)
-        else:
+        request.joined_step = self.step_number
+        if request.remaining > 0:
             self.join(request)
+            return
+        if request.stays:  # sent back earlier and now complete: its last token came after one long gap
+            request.stays.append((self.clock, len(self.runs), len(self.runs)))
+        self._end(request, ended)
 
     def join(self, request: Request) -> None:
         """Puts a request whose prompt is in the KV cache into the running batch."""
@@ -202,12 +210,12 @@ class Engine:
     # -- decode -----------------------------------------------------------------------------------------------------
 
     def _decode(self, limit_s: float) -> list[Request]:
-        if self.pool_tokens - self.used_tokens < len(self.running) * self.applied.accept_length:
+        if self._free_tokens < len(self.running) * self.applied.accept_length:
             self._retract()
         batch = len(self.running)
         growth = batch * self.applied.accept_length
         steps = self.running[0][0] - self.step_number
-        steps = min(steps, max(1, int((self.pool_tokens - self.used_tokens) / growth)))
+        steps = min(steps, max(1, int(self._free_tokens / growth)))
         if self.waiting and batch < self.applied.running_limit:
             steps = min(steps, RETRY_STEPS)
         # SGLang writes a token's KV in the step after it was drawn: the context read is what is held, plus that one
@@ -255,13 +263,14 @@ class Engine:
         if request.stays:
             self.used_tokens -= (self.step_number - request.joined_step) * self.applied.accept_length
         request.held = 0
+        self.blocked_by_kv = False
 
     def _retract(self) -> None:
         """Sends back those with the shortest answers so far until the rest can go on for a while."""
         order = sorted(self.running, key=lambda e: (e[2].joined_step, -e[2].arrival.input_tokens))
         while len(order) > 1:
             wanted = len(order) * RETRACT_STEPS * self.applied.accept_length
-            if self.pool_tokens - self.used_tokens >= wanted:
+            if self._free_tokens >= wanted:
                 break
             finish, _, request = order.pop()
             self._give_up(request, finish)

@@ -1,0 +1,157 @@
+"""Calibration finds what is there, leaves alone what nobody measured, and predicts other settings of its machine."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as example_settings
+from hypothesis import strategies as st
+
+from ridgeline.errors import InputError
+from ridgeline.serving.traffic import parse_traffic
+from ridgeline.serving.twin.calibrate import calibrate
+from ridgeline.serving.twin.calibration import Calibration, read_calibration, write_calibration
+from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.fit import Observation, fit
+from ridgeline.serving.twin.simulate import simulate
+from tests.serving.twin import deployments as make
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "sglang"
+LLAMA_LOG = SAMPLES / "offline-llama8b-h200-default.log"
+
+
+def observed(name: str, true: Factors, shares: dict[str, float]) -> Observation:
+    """A step whose time is a sum of parts, each governed by one factor."""
+
+    def seconds(f: Factors) -> float:
+        return sum(s * (getattr(f, n) if "host" in n else 1 / getattr(f, n)) for n, s in shares.items())
+
+    return Observation(name, seconds(true), seconds)
+
+
+@example_settings(deadline=None, max_examples=25)
+@given(st.floats(0.6, 1.6), st.floats(0.5, 2.0))
+def test_factors_are_found_again(compute: float, host: float):
+    true = Factors(compute=compute, host=host)
+    points = [observed(f"c{n}", true, {"compute": 0.1, "memory": 0.001}) for n in range(8)]
+    points += [observed(f"h{n}", true, {"host": 0.05}) for n in range(8)]
+    found = fit(points, ["made"]).calibration
+    assert found.factors.compute == pytest.approx(compute, rel=0.03)
+    assert found.factors.host == pytest.approx(host, rel=0.03)
+    assert found.factors.network == pytest.approx(1.0, abs=1e-6)
+
+
+def test_two_contradicting_points_do_not_explode():
+    slow, fast = Factors(memory=0.2), Factors(memory=5.0)
+    points = [observed("slow", slow, {"memory": 1.0}), observed("fast", fast, {"memory": 1.0})]
+    found = fit(points, ["made"]).calibration
+    assert all(0.3 < value < 3 for value in found.factors.as_json().values())
+    assert found.spread > 0.4  # it knows that it does not know
+
+
+def test_agreeing_points_narrow_the_interval():
+    true = Factors(memory=1.1)
+    few, many = (fit([observed(str(n), true, {"memory": 1.0}) for n in range(k)], ["m"]).calibration for k in (1, 20))
+    assert many.spread < few.spread < Calibration().spread
+
+
+# total tokens per second measured on the machine of the log, whose own run is the first
+MEASURED = [
+    ("its own run", {}, 1000, 21605.42),
+    ("fewer prompts, first run on a cold machine", {}, 200, 12423.67),
+]
+
+
+@pytest.fixture(scope="module")
+def site() -> Calibration:
+    return calibrate([LLAMA_LOG]).calibration
+
+
+@pytest.mark.parametrize(("name", "settings", "requests", "tok_s"), MEASURED)
+def test_one_log_predicts_other_settings_of_its_machine(site, name, settings, requests, tok_s):
+    sent = parse_traffic("sharegpt:281.324:196.445", requests=requests)
+    result = simulate(make.llama(attention_backend="triton", **settings), sent, site)
+    assert result.summary.total_tok_s == pytest.approx(tok_s, rel=0.10)
+    low, high = result.interval["total_tok_s"]
+    assert low < tok_s < high
+
+
+def test_the_log_of_one_model_predicts_another_on_the_same_machine(site):
+    from ridgeline.serving.hardware import make_cluster
+    from ridgeline.serving.layout import Layout
+    from ridgeline.serving.models import load_model
+    from ridgeline.serving.twin.deployment import Deployment
+    from ridgeline.serving.twin.engine import EngineSettings
+
+    chosen = EngineSettings(
+        attention_backend="triton", max_running_requests=1024, cuda_graph_max_bs=512, mem_fraction=0.8
+    )
+    one_gpu = Layout(gpus_per_node=1)
+    deployment = Deployment(load_model("deepseek-v2-lite"), make_cluster("h200", 1, 1), one_gpu, chosen)
+    result = simulate(deployment, parse_traffic("sharegpt:281.324:196.445", requests=1000), site)
+    assert result.summary.total_tok_s == pytest.approx(14547.5, rel=0.10)
+
+
+def test_leave_one_out_error_of_a_log_is_small(site):
+    assert site.points > 40
+    assert site.leave_one_out is not None
+    assert site.leave_one_out < 0.08
+
+
+def test_rows_of_a_csv_calibrate_too(tmp_path: Path):
+    true = Calibration(factors=Factors(host=1.5, memory=0.9))
+    sent = parse_traffic("sharegpt", requests=300, seed=2025)
+    tok_s = simulate(make.r1("h100"), sent, true).summary.total_tok_s
+    rows = tmp_path / "rows.csv"
+    rows.write_text(f"nodes,gpus,tp,prompts,total_tok_s,result\n2,16,16,300,{tok_s},ok\n2,16,16,300,,oom\n")
+    found = calibrate([rows], model="deepseek-r1", gpu="h100")
+    again = simulate(make.r1("h100"), sent, found.calibration).summary.total_tok_s
+    assert again == pytest.approx(tok_s, rel=0.03)
+    assert found.calibration.points == 1
+
+
+def test_the_file_keeps_everything(tmp_path: Path):
+    kept = Calibration(Factors(host=1.25, network=0.8), 0.11, 7, ("a.log",), 0.04)
+    write_calibration(kept, tmp_path / "sites" / "here.json")
+    assert read_calibration(tmp_path / "sites" / "here.json") == kept
+    low, high = kept.ratio_interval()
+    assert math.log(high) == pytest.approx(-math.log(low))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("empty.log", "nothing here\n", "no 'Prefill batch' or 'Decode batch' line"),
+        ("rows.csv", "tp,total_tok_s\n", "holds no rows"),
+        ("rows.csv", "tp,total_tok_s\n8,fast\n", "rows.csv:2: total_tok_s is 'fast'"),
+        ("rows.csv", "tp,total_tok_s,result\n8,100,oom\n", "no row with result ok"),
+        ("rows.csv", "tp,total_tok_s\neight,100\n", "tp is 'eight'"),
+    ],
+)
+def test_files_without_speeds_are_refused(tmp_path: Path, name: str, text: str, says: str):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=says):
+        calibrate([tmp_path / name], model="llama-8b", gpu="h200")
+
+
+def test_a_row_without_a_model_asks_for_it(tmp_path: Path):
+    (tmp_path / "rows.csv").write_text("tp,total_tok_s\n8,100\n")
+    with pytest.raises(InputError, match="no model; add a column named model or give --model"):
+        calibrate([tmp_path / "rows.csv"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[1, 2]", "holds no factors"),
+        ('{"factors": {"speed": 2}}', "speed is not a factor"),
+        ('{"factors": {"host": 0}}', "above zero"),
+        ('{"factors": {}, "spread": -1}', "spread"),
+        ("{", "not YAML"),
+    ],
+)
+def test_a_damaged_calibration_is_refused(tmp_path: Path, text: str, says: str):
+    (tmp_path / "site.json").write_text(text)
+    with pytest.raises(InputError, match=says):
+        read_calibration(tmp_path / "site.json")

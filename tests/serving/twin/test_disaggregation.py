@@ -1,0 +1,49 @@
+"""Waves of admission, bootstrapping that times out, and KV that leaves no faster than it is made."""
+
+from dataclasses import replace
+
+import pytest
+
+from ridgeline.serving.traffic import parse_traffic
+from ridgeline.serving.twin.simulate import simulate
+from tests.serving.twin import deployments as make
+
+
+def colocated():
+    base = make.r1("h800", tp=16, attn_dp=16, ep=16)
+    chosen = replace(base.settings, max_running_requests=128, cuda_graph_max_bs=0, mem_fraction=0.81, radix_cache=False)
+    return replace(base, settings=chosen)
+
+
+def test_ttft_takes_off_where_a_burst_exceeds_the_running_limit():
+    last = {n: simulate(colocated(), parse_traffic("fixed:128:128", requests=n)).last_ttft_s for n in (64, 128, 256)}
+    whole = simulate(colocated(), parse_traffic("fixed:128:128", requests=128)).summary.duration_s
+    assert last[128] < 3 * last[64]
+    assert last[256] == pytest.approx(whole + last[128], rel=0.1)  # the second wave waits for the whole first
+
+
+def test_eight_waves_take_eight_times_as_long():
+    one, eight = (simulate(colocated(), parse_traffic("fixed:128:64", requests=n)).summary for n in (128, 1024))
+    assert eight.duration_s == pytest.approx(8 * one.duration_s, rel=0.05)
+
+
+def test_a_request_without_a_decode_slot_fails_in_bootstrapping():
+    sent = parse_traffic("fixed:1024:400", requests=400)
+    result = simulate(make.split("P2D2", max_running_requests=1), sent)
+    assert result.summary.errors.get("kv-transfer", 0) > 0
+    failed = next(r for r in result.records if not r.ok)
+    assert "Bootstrapping" in failed.error
+    assert failed.end_s == pytest.approx(120)
+    assert result.summary.ok + result.summary.errors["kv-transfer"] == 400
+
+
+def test_ports_carry_what_prefill_makes_and_no_more():
+    result = simulate(make.split("P4D6"), parse_traffic("fixed:1024:32", requests=1024))
+    assert result.kv_transfer_bytes_s is not None
+    assert result.kv_transfer_bytes_s < 356e6  # what the published study saw at most, on ports of 50 GB/s
+
+
+def test_two_prefill_groups_are_faster_than_one():
+    sent = parse_traffic("fixed:2000:8", requests=512)
+    one, two = (simulate(make.split(words), sent).last_ttft_s for words in ("P2D4", "P2x2D4"))
+    assert one > 1.6 * two

@@ -1,0 +1,111 @@
+"""Step times: physics that must hold for every model and layout, and the logs they were derived from."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.serving.layout import Layout
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.deployment import Deployment
+from ridgeline.serving.twin.explain import explain
+from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.simulate import step_time
+from ridgeline.serving.twin.steptime import StepTime
+from tests.serving.twin import deployments as make
+
+layouts = st.sampled_from(
+    [
+        make.llama(),
+        make.llama(cuda_graph_max_bs=0),
+        make.r1(tp=16),
+        make.r1(tp=8, pp=2),
+        make.r1(tp=8, pp=2, attn_dp=2),
+        make.r1(tp=16, attn_dp=16, ep=16),
+    ]
+)
+
+
+def times_of(deployment: Deployment, **factors: float) -> StepTime:
+    return step_time(deployment, deployment.layout, "both", Calibration(factors=Factors(**factors)))[0]
+
+
+@given(layouts, st.integers(1, 3000), st.integers(1, 2_000_000))
+def test_terms_add_up_to_the_step(deployment: Deployment, batch: int, context: int):
+    times = times_of(deployment)
+    terms = times.explain_decode(batch, context)
+    assert all(t.seconds >= 0 for t in terms)
+    assert sum(t.seconds for t in terms) == pytest.approx(times.decode_s(batch, context))
+
+
+@given(layouts, st.integers(1, 20_000), st.integers(1, 64))
+def test_terms_add_up_to_the_round(deployment: Deployment, tokens: int, sequences: int):
+    times = times_of(deployment)
+    each = max(1, tokens // sequences)
+    pairs = tokens * each / 2
+    terms = times.explain_prefill(tokens, pairs, sequences, each)
+    assert sum(t.seconds for t in terms) == pytest.approx(times.prefill_s(tokens, pairs, sequences, each))
+
+
+@given(layouts, st.integers(1, 2000), st.integers(1, 1_000_000), st.integers(0, 100_000))
+def test_more_context_is_never_faster(deployment: Deployment, batch: int, context: int, more: int):
+    times = times_of(deployment)
+    assert times.decode_s(batch, context + more) >= times.decode_s(batch, context)
+
+
+@given(
+    layouts,
+    st.integers(1, 1500),
+    st.integers(1, 500_000),
+    st.sampled_from(["compute", "memory", "attention", "network"]),
+    st.floats(1, 10),
+)
+def test_a_better_machine_is_never_slower(deployment: Deployment, batch: int, context: int, name: str, by: float):
+    before, after = times_of(deployment), times_of(deployment, **{name: by})
+    assert after.decode_s(batch, context) <= before.decode_s(batch, context) * (1 + 1e-12)
+    pairs = batch * 50.0
+    assert after.prefill_s(batch, pairs, 1, batch) <= before.prefill_s(batch, pairs, 1, batch) * (1 + 1e-12)
+
+
+@given(layouts, st.integers(1, 1500), st.integers(1, 500_000), st.floats(1, 10))
+def test_more_bandwidth_is_never_slower(deployment: Deployment, batch: int, context: int, by: float):
+    gpu = deployment.cluster.gpu
+    faster = replace(gpu, bandwidth_bytes_s=gpu.bandwidth_bytes_s * by)
+    cluster = replace(deployment.cluster, node=replace(deployment.cluster.node, gpu=faster))
+    after = times_of(replace(deployment, cluster=cluster))
+    assert after.decode_s(batch, context) <= times_of(deployment).decode_s(batch, context) * (1 + 1e-12)
+
+
+# (batch, cached tokens, milliseconds) read in a log of Llama-8B on one H200 with Triton attention and graphs
+LOGGED = [(24, 28_420, 6.31), (50, 42_663, 7.03), (99, 67_643, 8.37), (147, 92_062, 9.84), (208, 114_863, 11.92)]
+
+
+@pytest.mark.parametrize(("batch", "context", "ms"), LOGGED)
+def test_priors_are_near_the_logged_steps(batch: int, context: int, ms: float):
+    times = times_of(make.llama(attention_backend="triton"))
+    assert times.decode_s(batch, context) * 1000 == pytest.approx(ms, rel=0.1)
+
+
+def test_past_the_largest_graph_the_host_is_the_limit():
+    times = times_of(make.llama(attention_backend="triton", cuda_graph_max_bs=256))
+    assert times.decode_s(257, 120_000) > 1.5 * times.decode_s(256, 120_000)
+    assert max(times.explain_decode(257, 120_000), key=lambda t: t.seconds).bound == "host"
+
+
+def test_crossing_nodes_makes_the_network_the_largest_part_of_prefill():
+    (prefill, _) = explain(make.r1(tp=16), batch=128, context_tokens=500, prompt_tokens=300)
+    assert prefill.bound == "network"
+    assert prefill.seconds == pytest.approx(sum(prefill.by_bound.values()))
+
+
+def test_attention_dp_reads_each_token_of_context_once():
+    whole, split = times_of(make.r1(tp=16)), times_of(make.r1(tp=16, attn_dp=16))
+    grown = [t.decode_s(64, 400_000) - t.decode_s(64, 100_000) for t in (whole, split)]
+    assert grown[0] > 3 * grown[1]
+
+
+def test_an_engine_of_one_gpu_talks_to_nobody():
+    names = [t.name for t in times_of(make.llama()).explain_decode(8, 1000)]
+    assert not any("all-reduce" in n or "all-gather" in n for n in names)
+    assert Layout().tp == 1
