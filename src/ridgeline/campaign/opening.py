@@ -12,6 +12,7 @@ from ridgeline import catalog
 from ridgeline.campaign.agenda import Agenda
 from ridgeline.campaign.builds import Builder, Recipe
 from ridgeline.campaign.check import CheckedStudy, check_file, check_study
+from ridgeline.campaign.edge_hunt import edge_hunt
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.standing import Standing, standing
@@ -25,7 +26,8 @@ from ridgeline.store.journal import Journal, read_events
 from ridgeline.store.lock import StudyLock
 from ridgeline.store.study_file import StudyFile
 
-Overrides = Mapping[str, Any]  # trials, seed, baseline, candidate: what the command line changed in the study
+# trials, seed, baseline, candidate, edge: what the command line changed in the study
+Overrides = Mapping[str, Any]
 
 
 def apply_overrides(study: Study, overrides: Overrides) -> Study:
@@ -43,6 +45,14 @@ def apply_overrides(study: Study, overrides: Overrides) -> Study:
             baseline_stage=replace(study.baseline_stage, repeats=1),
             search=replace(study.search, sentinel_every=0),
             confirm=replace(study.confirm, top=1, blocks=overrides.get("blocks", study.confirm.blocks)),
+        )
+    if "edge" in overrides:
+        study = replace(
+            study,
+            baseline=overrides["baseline"],
+            presets=(),
+            budget=replace(study.budget, trials=None),
+            confirm=replace(study.confirm, top=0, blocks=0),
         )
     return study
 
@@ -83,10 +93,12 @@ def _assemble(
     study = found.study
     executor, sampler = parts(found)
     ledger = Ledger(study.budget, history)
-    agenda = Agenda(study, history, sampler, ledger)
-    campaign = Campaign(
-        study, found.workload, executor, journal, history, agenda, ledger, None, on_change, stop_requested
-    )
+    if "edge" in history.overrides:
+        campaign: Campaign = edge_hunt(found, executor, sampler, journal, history, ledger)
+    else:
+        agenda = Agenda(study, history, sampler, ledger)
+        campaign = Campaign(study, found.workload, executor, journal, history, agenda, ledger)
+    campaign.on_change, campaign.stop_requested = on_change, stop_requested
     if study.builds is not None:
         local: Executor = catalog.part("executors", "local")(LOCAL)
         recipe = Recipe(study.builds, study.folder)

@@ -123,6 +123,10 @@ def stage_of(history: History) -> str:
 
 def _best(study: Study, history: History) -> Best | None:
     verdict = history.verdict or {}
+    if verdict.get("kind") == "edge":
+        trial = next(t for t in history.trials.values() if t.key == point_key(verdict["point"]))
+        value = next(run.metrics[study.goal.metric] for run in history.runs_of[trial.number] if run.metrics)
+        return Best(trial, value, None, True)
     winner: Point | None = verdict.get("winner")
     if winner is not None:
         row: Mapping[str, Any] = next(c for c in verdict["comparisons"] if c["candidate"] == point_key(winner))

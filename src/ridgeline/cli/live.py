@@ -71,7 +71,7 @@ def _print_answer(now: Standing, paste: str, report: str) -> None:
     confirmed = "Confirmed: " if now.verdict_kind == "confirmed" else ""
     print(f"\n{confirmed}{now.headline}\n")
     if now.best is not None:
-        if now.verdict_kind != "confirmed":
+        if not now.best.confirmed:
             print("  the best of the search, not shown to be better than the baseline:")
         for line in paste.splitlines():
             print(f"  {line}")

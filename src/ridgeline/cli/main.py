@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "status": ("ridgeline.cli.status:status", "Say how far a campaign is."),
     "best": ("ridgeline.cli.best:best", "Print the setting to paste, with its interval."),
     "compare": ("ridgeline.cli.compare:compare", "Compare two settings of a study in interleaved runs."),
+    "edge": ("ridgeline.cli.edge:edge", "Find the largest safe value of a knob, and the one for production."),
     "report": ("ridgeline.cli.report:report", "Write the one-page HTML report of a study folder."),
     "export": ("ridgeline.cli.export:export", "Write all runs of a study folder as CSV or JSON."),
     "diagnose": ("ridgeline.cli.diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),

@@ -1,0 +1,333 @@
+"""The hunt for the largest safe value of a knob."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.edge import Ladder, Question, Seen, bracket, ladder_values, next_index, wants_more
+from ridgeline.campaign.edge_hunt import EdgeHunt, edge_hunt, ladder_of
+from ridgeline.campaign.edge_opening import edge_folder
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.opening import apply_overrides, open_campaign
+from ridgeline.errors import InputError, StoreError
+from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
+from ridgeline.records.space import Continuous, Discrete, Settings, Space
+from ridgeline.records.study import Budget, Goal, Study, WorkloadChoice
+from ridgeline.store.history import History
+from ridgeline.store.journal import Journal
+from ridgeline.store.study_file import StudyFile
+from ridgeline.store.yaml_tree import parse_yaml
+from ridgeline.testing import Answer, FunctionWorkload, MemoryExecutor, World
+
+SIGNATURES = (
+    Signature(re.compile("pool is empty"), Kind.OOM_START, "the pool came out empty: raise --mem"),
+    Signature(re.compile("out of memory"), Kind.OOM_RUN, "out of memory: lower --mem"),
+)
+TOO_MUCH = Answer({}, exit_code=1, stderr="out of memory\n")
+TOO_LITTLE = Answer({}, exit_code=1, stderr="pool is empty\n")
+
+
+def study(folder: Path, values: Any = range(100), start: int = 40, **changes: Any) -> Study:
+    return Study(
+        name="edge",
+        workload=WorkloadChoice("function", {}),
+        space=Space((Discrete("mem", values, ordered=True), Discrete("other", ("a", "b"), ordered=False)), {}),
+        goal=Goal("rate", "maximize"),
+        baseline={"mem": start, "other": "a"},
+        folder=folder,
+        **changes,
+    )
+
+
+class WithModel(FunctionWorkload):
+    """A workload that foresees a cliff, rightly or not."""
+
+    cliff = 0
+
+    def foreseen_failure(self, settings: Settings) -> str | None:
+        return "will not fit" if number(settings) > self.cliff else None
+
+
+def number(settings: Settings) -> float:
+    value = settings["mem"]
+    assert isinstance(value, int | float)
+    return value
+
+
+def cliff_at(last_safe: float, first_safe: float = -math.inf) -> Callable[[Settings], Answer]:
+    def answer(settings: Settings) -> Answer:
+        value = number(settings)
+        return TOO_MUCH if value > last_safe else TOO_LITTLE if value < first_safe else Answer({"rate": 10 + value})
+
+    return answer
+
+
+def _file(question: Study) -> StudyFile:
+    return StudyFile(question, Path("study.yaml"), parse_yaml("name: edge\n", "study.yaml"))
+
+
+def hunt(
+    root: Path,
+    question: Study,
+    function: Callable[[Settings], Answer],
+    *,
+    foreseen: float | None = None,
+    refuse: Callable[[Settings], str | None] = lambda settings: None,
+    act: Any = None,
+    world: World | None = None,
+    **asked: Any,
+) -> EdgeHunt:
+    root.mkdir(parents=True, exist_ok=True)
+    journal = Journal.open(root / "journal.jsonl")
+    history = History.replay(root, journal.read())
+    history.overrides = {"baseline": dict(question.baseline), "edge": {"knob": "mem", **asked}}
+    kind = FunctionWorkload if foreseen is None else WithModel
+    workload = kind(question, function, signatures=SIGNATURES, refuse=refuse)
+    if foreseen is not None:
+        workload.cliff = foreseen  # type: ignore[attr-defined]
+    changed = apply_overrides(question, history.overrides)
+    found = CheckedStudy(_file(changed), workload)
+    executor = MemoryExecutor(question.site, world, **({"act": act} if act else {}))
+    return edge_hunt(found, executor, _NoSampler(), journal, history, Ledger(changed.budget, history))
+
+
+class _NoSampler:
+    def ask(self, pending: Any = ()) -> None:
+        raise AssertionError("an edge is not sampled")
+
+    def tell(self, lesson: Any) -> None:
+        pass
+
+
+def test_the_edge_and_a_production_value_below_it(tmp_path: Path) -> None:
+    verdict = hunt(tmp_path, study(tmp_path), cliff_at(72)).run()
+    assert verdict["kind"] == "edge"
+    assert (verdict["edge"], verdict["first_failing"]) == (72, 73)
+    assert verdict["edge_runs"] == 3
+    assert verdict["production"] <= 72 * 0.97 < verdict["production"] + 1
+    assert verdict["price"] > 0
+    assert verdict["monotone"]
+    assert "out of memory: lower --mem" in verdict["headline"]
+    assert any(row["value"] == verdict["production"] and row["passed"] for row in verdict["tried"]), "it was run too"
+
+
+@settings(max_examples=60, deadline=None)
+@given(start=st.integers(0, 99), cliff=st.integers(0, 99), floor=st.integers(0, 99))
+def test_every_cliff_is_found_from_every_start(
+    tmp_path_factory: pytest.TempPathFactory, start: int, cliff: int, floor: int
+) -> None:
+    floor = min(floor, cliff)
+    root = tmp_path_factory.mktemp("edge")
+    campaign = hunt(root, study(root, start=start), cliff_at(cliff, floor), repeats=2)
+    verdict = campaign.run()
+    if verdict["kind"] == "nothing-passed":
+        assert cliff - floor < 40, "only a narrow safe range may be missed, and it is said"
+        return
+    assert verdict["edge"] == cliff
+    assert floor <= verdict["production"] <= cliff
+    # thirds of 100 values: never more than log(100) to the base 1.5, however unlucky
+    assert verdict["failed_runs"] <= 12
+
+
+def test_fewer_crashes_than_halving(tmp_path: Path) -> None:
+    crashes = {}
+    for cliff in range(40, 100, 3):
+        root = tmp_path / str(cliff)
+        crashes[cliff] = hunt(root, study(root), cliff_at(cliff)).run()["failed_runs"]
+    assert sum(crashes.values()) / len(crashes) < math.log2(60) / 2
+
+
+def test_a_memory_model_saves_crashes(tmp_path: Path) -> None:
+    right = hunt(tmp_path / "right", study(tmp_path), cliff_at(72), foreseen=72)
+    assert right.run()["edge"] == 72
+    assert right.history.verdict is not None
+    assert right.history.verdict["failed_runs"] == 1
+    assert len(right.history.runs) == 6, "start, foreseen edge, one above it, two repeats, production"
+    wrong = hunt(tmp_path / "wrong", study(tmp_path), cliff_at(72), foreseen=95)
+    assert wrong.run()["edge"] == 72, "a wrong model costs runs, not the answer"
+
+
+def test_refused_values_are_not_run_and_say_why(tmp_path: Path) -> None:
+    def refuse(settings: Settings) -> str | None:
+        return "weights need all of it" if number(settings) > 60 else None
+
+    campaign = hunt(tmp_path, study(tmp_path), cliff_at(99), refuse=refuse)
+    verdict = campaign.run()
+    assert verdict["edge"] == 60
+    assert verdict["failed_runs"] == 0
+    assert "weights need all of it" in verdict["headline"]
+    assert all(number(trial.point) <= 60 for trial in campaign.history.trials.values())
+
+
+def test_a_pool_too_small_moves_the_other_way(tmp_path: Path) -> None:
+    campaign = hunt(tmp_path, study(tmp_path, start=10), cliff_at(72, first_safe=30))
+    assert campaign.run()["edge"] == 72
+    values = [number(trial.point) for trial in campaign.history.trials.values()]
+    assert all(value > 10 for value in values[1:])
+
+
+def test_an_edge_that_holds_only_sometimes_is_not_safe(tmp_path: Path) -> None:
+    runs: Counter[float] = Counter()
+
+    def act(job: Any) -> Answer:
+        value = json.loads((job.folder / "answer.json").read_text())["metrics"]["rate"]
+        runs[value] += 1
+        if value > 72 or (value == 72 and runs[value] > 1):
+            return TOO_MUCH
+        return Answer({"rate": value})
+
+    verdict = hunt(tmp_path, study(tmp_path), lambda s: Answer({"rate": number(s)}), act=act).run()
+    assert verdict["edge"] == 71
+    assert not verdict["monotone"]
+    assert "72 passed 1 of 2 runs: not safe" in verdict["notes"]
+
+
+def test_a_pass_above_a_fail_is_reported(tmp_path: Path) -> None:
+    def holed(settings: Settings) -> Answer:
+        value = number(settings)
+        return TOO_MUCH if value > 75 or 70 <= value <= 72 else Answer({"rate": value})
+
+    verdict = hunt(tmp_path, study(tmp_path), holed).run()
+    assert verdict["edge"] == 69, "the recommendation lies below every failure seen"
+    assert any("is not the only thing that decides" in note for note in verdict["notes"])
+    assert not verdict["monotone"]
+
+
+def test_nothing_passes(tmp_path: Path) -> None:
+    verdict = hunt(tmp_path, study(tmp_path), lambda s: TOO_MUCH).run()
+    assert verdict["kind"] == "nothing-passed"
+    assert verdict["failed_runs"] <= 12
+
+
+def test_the_top_of_the_space_may_be_safe(tmp_path: Path) -> None:
+    verdict = hunt(tmp_path, study(tmp_path), cliff_at(1000)).run()
+    assert (verdict["edge"], verdict["first_failing"]) == (99, None)
+    assert "the study allows no larger one" in verdict["headline"]
+
+
+def test_a_budget_ends_the_hunt_with_what_is_known(tmp_path: Path) -> None:
+    budget = Budget(node_hours=2.5 / 3600)
+    verdict = hunt(tmp_path, replace(study(tmp_path), budget=budget), cliff_at(72)).run()
+    assert verdict["kind"] == "unfinished"
+    assert "budget is spent" in verdict["headline"]
+
+
+def test_a_killed_hunt_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    whole = hunt(tmp_path / "whole", study(tmp_path), cliff_at(72))
+    expected = whole.run()
+    lines = (tmp_path / "whole" / "journal.jsonl").read_text().splitlines(keepends=True)
+    for kept in range(2, len(lines) - 1, 5):
+        root = tmp_path / f"killed-{kept}"
+        root.mkdir()
+        (root / "journal.jsonl").write_text("".join(lines[:kept]))
+        resumed = hunt(root, study(tmp_path), cliff_at(72)).run()
+        assert resumed["headline"] == expected["headline"], kept
+        assert resumed["tried"] == expected["tried"], kept
+
+
+def test_advice_is_read_for_the_knob_it_names() -> None:
+    line = Evidence("log", 1, "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.")
+    assert wants_more(Outcome(Kind.OOM_START, "", line), "mem_fraction_static")
+    assert not wants_more(Outcome(Kind.OOM_START, "", line), "max_running_requests")
+    both = Outcome(Kind.OOM_RUN, "a GPU had no memory left: lower --mem-fraction-static or --max-running-requests")
+    assert not wants_more(both, "mem_fraction_static")
+    assert not wants_more(both, "max_running_requests")
+
+
+def test_repeats_may_run_side_by_side_the_climb_may_not() -> None:
+    ladder, question = Ladder(tuple(range(10))), Question("mem", repeats=3)
+    failed = [Outcome(Kind.OOM_RUN, "x")]
+    closed = {4: Seen(passes=1, flying=1), 5: Seen(failures=failed)}
+    assert next_index(ladder, closed, question) == (4, "the edge, run 3 of 3")
+    assert next_index(ladder, {4: Seen(passes=1, flying=2), 5: Seen(failures=failed)}, question) is None
+    assert next_index(ladder, {4: Seen(passes=1), 7: Seen(flying=1)}, question) is None
+
+
+def test_ladders() -> None:
+    fractions = ladder_values(Continuous("mem", 0.5, 0.95), 0.8123)
+    assert fractions[0] == 0.5
+    assert fractions[-1] == 0.95
+    assert 0.8123 in fractions
+    assert list(fractions) == sorted(fractions)
+    long = ladder_values(Discrete("n", range(1, 100_001), ordered=True), 77)
+    assert len(long) <= 514
+    assert {1, 77, 100_000} <= set(long)
+    with pytest.raises(InputError, match="not a knob of ordered numbers"):
+        ladder_values(Discrete("backend", ("fa3", "triton"), ordered=False), 0)
+
+
+def test_too_small_above_a_value_that_works_is_not_believed() -> None:
+    small = Outcome(Kind.OOM_START, "raise --mem")
+    now = bracket(Ladder(tuple(range(10))), {3: Seen(passes=1), 6: Seen(failures=[small])}, "mem")
+    assert (now.floor, now.low, now.high) == (-1, 3, 6)
+
+
+GRAB = """\
+import sys
+block = bytearray(int(sys.argv[1]) << 20)
+print("rate", sys.argv[1])
+"""
+STUDY = """\
+version: 1
+name: grab
+workload:
+  kind: command
+  run: ulimit -v 300000; exec python3 -S grab.py {mib}
+  files: [grab.py]
+  metrics: {rate: {regex: 'rate ([0-9.]+)'}}
+space:
+  mib: {from: 16, to: 512, step: 16}
+  word: [a, b]
+goal: {maximize: rate}
+baseline: {mib: 64, word: a}
+job: {limit: 60}
+"""
+
+
+def test_a_real_memory_limit(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "grab.py").write_text(GRAB)
+    question = Question("mib", repeats=2, margin=0.05)
+    folder, overrides = edge_folder(tmp_path / "study.yaml", question, "baseline", tmp_path / "out")
+    with open_campaign(folder, overrides) as campaign:
+        verdict = campaign.run()
+    assert verdict["kind"] == "edge"
+    assert 200 <= verdict["edge"] <= 288, "300,000 KiB less what Python itself takes"
+    assert verdict["first_failing"] == verdict["edge"] + 16
+    assert {run.outcome.kind for run in campaign.history.runs.values() if run.outcome} == {Kind.OK, Kind.OOM_RUN}
+    again, none = edge_folder(tmp_path / "study.yaml", question, "baseline", tmp_path / "out")
+    assert none is None, "the same question goes on in the same folder"
+    with open_campaign(again, none) as finished:
+        assert finished.run() == verdict
+    with pytest.raises(StoreError, match="another campaign"):
+        edge_folder(tmp_path / "study.yaml", replace(question, margin=0.1), "baseline", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("knob", "at", "message"),
+    [("mb", "baseline", "did you mean mib"), ("word", "baseline", "no number"), ("mib", "mib=3", "outside")],
+)
+def test_questions_that_make_no_sense(tmp_path: Path, knob: str, at: str, message: str) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "grab.py").write_text(GRAB)
+    with pytest.raises(InputError, match=message):
+        edge_folder(tmp_path / "study.yaml", Question(knob), at, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_ladder_of_needs_the_knob_to_exist(tmp_path: Path) -> None:
+    question = study(tmp_path)
+    found = CheckedStudy(_file(question), FunctionWorkload(question, cliff_at(3)))
+    assert len(ladder_of(found, "mem", question.baseline).values) == 100
