@@ -17,6 +17,7 @@ import pytest
 from ridgeline.executors.base import Executor
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.executors.pbs import pbs
+from ridgeline.executors.simulated import SimulatedExecutor
 from ridgeline.executors.slurm import slurm
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
@@ -47,6 +48,11 @@ def pbs_bench(request: pytest.FixtureRequest) -> Bench:
     return Bench(lambda: pbs(site), patience_s=30)
 
 
+def simulated_bench(request: pytest.FixtureRequest) -> Bench:
+    site = Site(name="simulated", batch="simulated", nodes=4)
+    return Bench(lambda: SimulatedExecutor(site))
+
+
 _IMPATIENT = {"lost_after_s": 1.0, "settle_s": 3.0}
 
 # A bench that needs a cluster asks for it by request.getfixturevalue
@@ -54,6 +60,7 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
     "local": local_bench,
     "slurm": slurm_bench,
     "pbs": pbs_bench,
+    "simulated": simulated_bench,
 }
 _MARKS = {"slurm": [pytest.mark.slurm]}
 

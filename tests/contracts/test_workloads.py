@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from ridgeline.records.expression import Value
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Goal, Study, WorkloadChoice
@@ -16,15 +17,18 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.testing import Answer, FunctionWorkload
 from ridgeline.workloads.base import Workload
 from ridgeline.workloads.command import CommandWorkload
+from ridgeline.workloads.twin import TwinWorkload
 
 
 @dataclass
 class Bench:
-    """`make` builds the workload from a study; `write_run` leaves in a folder what a good run would."""
+    """`make` builds the workload from a study; `write_run` leaves in a folder what a good run would, in file `log`."""
 
     make: Callable[[Study], Workload]
     study: Study
     write_run: Callable[[Path], None]
+    log: str = "stdout"
+    pasted: Mapping[str, Value] = field(default_factory=lambda: {"size": 4, "mode": "b c"})
 
 
 def command_bench(folder: Path) -> Bench:
@@ -49,7 +53,36 @@ def function_bench(folder: Path) -> Bench:
     return Bench(make, study(folder, "function", {}), lambda run: _write(run / "stdout", '{"rate": 4.5}\n'))
 
 
-BENCHES: dict[str, Callable[[Path], Bench]] = {"command": command_bench, "function": function_bench}
+def twin_bench(folder: Path) -> Bench:
+    knobs = (Discrete("tp", [1, 2], ordered=True), Discrete("max_running_requests", [8, 64], ordered=True))
+    options = {"model": "llama-8b", "gpu": "h100", "traffic": {"dataset": "fixed:64:8", "requests": 20}}
+    twin = replace(
+        study(folder, "twin", options),
+        space=Space(knobs, {}),
+        goal=Goal("total_tok_s", "maximize"),
+        baseline={"tp": 1, "max_running_requests": 8},
+    )
+
+    def write_run(run: Path) -> None:
+        rows = {
+            "Successful requests": 20,
+            "Benchmark duration (s)": 320,
+            "Total input tokens": 1280,
+            "Total generated tokens": 160,
+            "Total token throughput (tok/s)": 4.5,
+        }
+        block = "".join(f"{name}: {value}\n" for name, value in rows.items())
+        _write(run / "sglang.log", f"=== Offline Throughput Benchmark Result ===\n{block}{'=' * 50}\n")
+        _write(run / "bench.json", "{}")
+
+    return Bench(TwinWorkload, twin, write_run, "sglang.log", {"tp": 2, "attention_backend": "fa3"})
+
+
+BENCHES: dict[str, Callable[[Path], Bench]] = {
+    "command": command_bench,
+    "function": function_bench,
+    "twin": twin_bench,
+}
 
 
 def study(folder: Path, kind: str, options: dict[str, object]) -> Study:
@@ -144,7 +177,7 @@ def test_bad_output_is_a_problem_in_words_never_an_exception(
     workload, folder = bench.make(bench.study), tmp_path / "run"
     workload.prepare(trial(bench), folder)
     if output is not None:
-        (folder / "stdout").write_bytes(output)
+        (folder / bench.log).write_bytes(output)
     reading = workload.read(run(folder))
     assert reading.problem
     assert bench.study.goal.metric not in reading.metrics
@@ -155,6 +188,6 @@ def test_a_deleted_folder_is_a_problem_in_words(bench: Bench, tmp_path: Path) ->
 
 
 def test_paste_names_the_values(bench: Bench) -> None:
-    text = bench.make(bench.study).paste({"size": 4, "mode": "b c"})
-    assert "4" in text
-    assert "b c" in text
+    text = bench.make(bench.study).paste(bench.pasted)
+    for value in bench.pasted.values():
+        assert str(value) in text
