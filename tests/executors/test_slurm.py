@@ -130,13 +130,20 @@ def test_job_ids(text: str, job_id: str) -> None:
 
 def test_accounting_and_the_completion_log_are_read_alike() -> None:
     sacct = Answer(
-        0, "41|CANCELLED by 1000|0:15|1794715130|1794715140|n[1-2]|a-1f|/work/a|b\n42|RUNNING|0:0|1|Unknown|n3|b|/w\n"
+        0,
+        "3|FAILED|7:0|1794717822|1794717822|n1|seven-80537baa|/tmp/s/seven\n"
+        "4|FAILED|0:9|1794717822|1794717822|n2|killed-d4aa1fb3|/tmp/s/killed\n"
+        "41|CANCELLED by 1000|0:0|1794715130|1794715140|n[1-2]|a-1f|/work/a|b\n"
+        "42|RUNNING|0:0|1794715130|Unknown|n3|b|/w\n",
     )
     found = DIALECT.read_history(sacct)
     assert found["41"].ending is not None
     assert found["41"].ending.cause is Cause.CANCELLED
     assert (found["41"].name, found["41"].folder) == ("a-1f", "/work/a|b")
+    assert found["41"].ending.reason == "Slurm says CANCELLED by 1000"
     assert found["42"].phase is Phase.RUNNING
+    assert [found[n].ending.exit_code for n in "34"] == [7, 137]
+    assert [found[n].ending.signal for n in "34"] == [None, 9]
     jobcomp = (
         "JobId=9 UserId=root(0) GroupId=root(0) Name=wrap JobState=FAILED Partition=debug TimeLimit=1 "
         "StartTime=2026-11-15T03:58:50 EndTime=2026-11-15T03:58:50 NodeList=n2 NodeCnt=1 ProcCnt=1 WorkDir=/tmp "

@@ -108,7 +108,7 @@ class BatchExecutor:
         if refusal.blame is not Blame.UNSURE:
             files.clear(SUBMISSION_FILE)
         transient = refusal.blame in (Blame.WEATHER, Blame.UNSURE)
-        what = "did not answer" if transient else "refused the job"
+        what = "could not take the job now" if transient else "refused the job"
         raise SiteError(f"site {self.site.name}: {self.dialect.name} {what}: {refusal.message}", transient=transient)
 
     def find(self, job: Job) -> str | None:

@@ -284,13 +284,15 @@ def _ending(state: str, reason: str, code: int, number: int, nodes: str, start: 
     cause = _CAUSES.get(state, Cause.LOST)
     if state == "FAILED" and reason == "BadConstraints":
         cause = Cause.NEVER_STARTS
-    told = f"Slurm says {state}" + (f" ({reason})" if reason not in ("", "None", state) else "")
+    # sacct says "CANCELLED by 1000" where squeue says the state and, apart, a reason
+    words = reason if reason.startswith(state) else f"{state} ({reason})" if reason not in ("", "None") else state
+    told = f"Slurm says {words}"
     exited = cause is Cause.EXITED
     return Ending(
         cause=cause,
         exit_code=128 + number if exited and number else code if exited else None,
         signal=number if exited and number in set(signal.Signals) else None,
-        reason="" if state == "COMPLETED" or (exited and reason == "NonZeroExitCode") else told,
+        reason="" if exited and reason in ("NonZeroExitCode", "None", state, "") else told,
         nodes=tuple(expand(nodes)) if nodes not in ("(null)", "None assigned") else (),
         started_s=_epoch(start),
         ended_s=_epoch(end),
