@@ -15,6 +15,7 @@ from ridgeline.campaign.check import CheckedStudy, check_file, check_study
 from ridgeline.campaign.edge_hunt import edge_hunt
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.scaling import as_scaling, scaling_campaign
 from ridgeline.campaign.standing import Standing, standing
 from ridgeline.executors.base import Executor
 from ridgeline.records.site import LOCAL
@@ -26,7 +27,7 @@ from ridgeline.store.journal import Journal, read_events
 from ridgeline.store.lock import StudyLock
 from ridgeline.store.study_file import StudyFile
 
-# trials, seed, baseline, candidate, edge: what the command line changed in the study
+# trials, seed, baseline, candidate, edge, scale: what the command line changed in the study
 Overrides = Mapping[str, Any]
 
 
@@ -46,6 +47,8 @@ def apply_overrides(study: Study, overrides: Overrides) -> Study:
             search=replace(study.search, sentinel_every=0),
             confirm=replace(study.confirm, top=1, blocks=overrides.get("blocks", study.confirm.blocks)),
         )
+    if "scale" in overrides:
+        study = as_scaling(study, overrides["scale"])
     if "edge" in overrides:
         study = replace(
             study,
@@ -95,6 +98,8 @@ def _assemble(
     ledger = Ledger(study.budget, history)
     if "edge" in history.overrides:
         campaign: Campaign = edge_hunt(found, executor, sampler, journal, history, ledger)
+    elif "scale" in history.overrides:
+        campaign = scaling_campaign(found, executor, sampler, journal, history, ledger)
     else:
         agenda = Agenda(study, history, sampler, ledger)
         campaign = Campaign(study, found.workload, executor, journal, history, agenda, ledger)

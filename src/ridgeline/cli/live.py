@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.opening import Overrides, open_campaign
 from ridgeline.campaign.standing import Standing, standing
+from ridgeline.cli.scaling_words import scaling_lines
 from ridgeline.cli.wording import (
     KIND_WORDS,
     best_words,
@@ -68,6 +69,9 @@ def drive(folder: StudyFolder, overrides: Overrides | None, as_json: bool) -> No
 
 
 def _print_answer(now: Standing, paste: str, report: str) -> None:
+    if now.history.verdict is not None and now.verdict_kind == "scaling":
+        print("", *scaling_lines(now.history.verdict), "", f"  report  {report}", sep="\n")
+        return
     confirmed = "Confirmed: " if now.verdict_kind == "confirmed" else ""
     print(f"\n{confirmed}{now.headline}\n")
     if now.best is not None:

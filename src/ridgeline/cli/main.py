@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "best": ("ridgeline.cli.best:best", "Print the setting to paste, with its interval."),
     "compare": ("ridgeline.cli.compare:compare", "Compare two settings of a study in interleaved runs."),
     "edge": ("ridgeline.cli.edge:edge", "Find the largest safe value of a knob, and the one for production."),
+    "scale": ("ridgeline.cli.scale:scale", "Run one setting over 1..n ranks or nodes; say where it stops paying."),
     "report": ("ridgeline.cli.report:report", "Write the one-page HTML report of a study folder."),
     "export": ("ridgeline.cli.export:export", "Write all runs of a study folder as CSV or JSON."),
     "diagnose": ("ridgeline.cli.diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
