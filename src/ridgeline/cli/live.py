@@ -57,18 +57,21 @@ def drive(folder: StudyFolder, overrides: Overrides | None, as_json: bool) -> No
                 sys.exit(130)
             now = standing(campaign.study, campaign.history)
             paste = campaign.workload.paste(now.best.trial.settings) if now.best else ""
+    from ridgeline.report.insights import insights
     from ridgeline.report.page import write_report
 
     report = write_report(folder.path, folder.report_path)
+    seen = insights(now.study, now.history)
     if as_json:
-        print(json.dumps(now.as_json() | {"paste": paste, "folder": str(folder.path), "report": str(report)}, indent=1))
+        more = {"paste": paste, "insights": seen, "folder": str(folder.path), "report": str(report)}
+        print(json.dumps(now.as_json() | more, indent=1))
     else:
-        _print_answer(now, paste, str(report))
+        _print_answer(now, paste, seen, str(report))
     if now.verdict_kind == "nothing-passed":
         raise NothingFound(now.headline)
 
 
-def _print_answer(now: Standing, paste: str, report: str) -> None:
+def _print_answer(now: Standing, paste: str, insights: Sequence[str], report: str) -> None:
     if now.history.verdict is not None and now.verdict_kind == "scaling":
         print("", *scaling_lines(now.history.verdict), "", f"  report  {report}", sep="\n")
         return
@@ -80,6 +83,8 @@ def _print_answer(now: Standing, paste: str, report: str) -> None:
         for line in paste.splitlines():
             print(f"  {line}")
         print()
+    for line in insights:
+        print(f"  {line}")
     print(f"  report  {report}")
 
 
@@ -157,14 +162,16 @@ def run_line(campaign: Campaign, run: Run) -> str:
     trial = campaign.history.trials[run.trial]
     assert run.outcome is not None
     metric = campaign.study.goal.metric
+    story = ""
     if run.outcome.kind == "ok":
         result = f"{metric} {metric_words(run.metrics[metric])}"
     else:
-        words = KIND_WORDS.get(run.outcome.kind.value, run.outcome.kind.value)
+        result = KIND_WORDS.get(run.outcome.kind.value, run.outcome.kind.value)
         evidence = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
-        result = f"{words}: {run.outcome.reason}{evidence}"
-    told = f"#{run.trial:<4} {trial.stage.value:<8} {setting_words(trial.point)}"
-    return f"  {told}   {time_words(run.ending.duration_s)}   {result}"
+        story = f"   {run.outcome.reason}{evidence}"
+    told = f"#{run.trial:<4} {trial.stage.value:<8} {time_words(run.ending.duration_s):>5}   {result}"
+    # settings can be long and a narrow terminal cuts the end of a line: the result stands before them
+    return f"  {told}   {setting_words(trial.point)}{story}"
 
 
 def _picture(now: Standing) -> Text:

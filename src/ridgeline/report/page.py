@@ -12,6 +12,7 @@ from typing import Any
 from ridgeline.records.study import Study
 from ridgeline.report import figures
 from ridgeline.report.drawing import confirmation_figure, progress_figure
+from ridgeline.report.insights import insights
 from ridgeline.report.table import Row, columns, rows
 from ridgeline.store.folder import StudyFolder, write_text
 from ridgeline.store.history import History
@@ -42,6 +43,7 @@ def page(study: Study, history: History) -> str:
         [
             f"<h1>{_e(study.name)}</h1><p class=question>{_e(study.question)}</p>",
             *_headline(study, history),
+            *(f"<p>{_e(line)}</p>" for line in insights(study, history)),
             "<h2>Progress</h2>",
             _plot("progress", progress_figure(study.goal, figures.progress(study, history))),
             *_confirmation(history),
