@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script
 from ridgeline.executors.batch import BatchExecutor
+from ridgeline.executors.dialect import Answer, Phase, Sighting
 from ridgeline.executors.pbs import Pbs, pbs
 from ridgeline.executors.slurm import Slurm, slurm
 from ridgeline.records.run import Cause, Ending, Job
@@ -134,6 +136,45 @@ def test_a_folder_the_nodes_do_not_see_is_named_as_the_cause(
     ending = until_ended(runner, runner.submit(asked))
     assert ending.cause is Cause.LOST
     assert "shared disk" in ending.reason
+
+
+class Scripted(Pbs):
+    """A batch system that says, poll by poll, what it was told to say."""
+
+    def __init__(self, *phases: Phase) -> None:
+        self.phases = list(phases)
+
+    def poll_command(self, job_ids: Collection[str]) -> list[str]:
+        return ["true"]
+
+    def cancel_command(self, job_id: str) -> list[str]:
+        return ["true"]
+
+    def read_poll(self, answer: Answer) -> dict[str, Sighting]:
+        return {"1.vm": Sighting("1.vm", self.phases.pop(0), reason="so it says")}
+
+
+def test_hopeless_is_believed_only_when_it_is_said_twice_in_a_row(tmp_path: Path) -> None:
+    said = [Phase.HOPELESS, Phase.WAITING, Phase.HOPELESS, Phase.RUNNING, Phase.HOPELESS, Phase.HOPELESS]
+    runner = BatchExecutor(Site(poll_s=0.001), Scripted(*said))
+    ticket = f"1.vm {tmp_path}"
+    found = []
+    for _ in said:
+        time.sleep(0.002)
+        found.append(runner.poll([ticket]))
+    assert found[:-1] == [{}] * 5
+    assert found[-1][ticket].cause is Cause.NEVER_STARTS
+    assert "so it says" in found[-1][ticket].reason
+
+
+def test_why_a_job_waits_can_be_asked(tmp_path: Path) -> None:
+    runner = BatchExecutor(Site(poll_s=0.001), Scripted(Phase.WAITING, Phase.RUNNING))
+    ticket = f"1.vm {tmp_path}"
+    runner.poll([ticket])
+    assert runner.waiting == {ticket: "so it says"}
+    time.sleep(0.002)
+    runner.poll([ticket])
+    assert runner.waiting == {}
 
 
 def test_without_the_batch_systems_programs_the_message_says_where_to_run(

@@ -94,6 +94,20 @@ def test_cancel_ends_the_job_and_is_reported(slurm: SlurmCluster, tmp_path: Path
     ).stdout.strip()
 
 
+def test_a_cancel_that_slurm_does_not_hear_is_an_error_and_can_be_repeated(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    ticket = runner.submit(job(tmp_path, "j", "sleep 300"))
+    slurm.stop_munge()
+    try:
+        with pytest.raises(SiteError, match="not cancelled") as unheard:
+            runner.cancel(ticket)
+        assert unheard.value.transient
+    finally:
+        slurm.start_munge()
+    runner.cancel(ticket)
+    assert until_ended(runner, ticket)[0].cause is Cause.CANCELLED
+
+
 def test_a_job_cancelled_by_somebody_else_is_not_a_failure_of_the_setting(slurm: SlurmCluster, tmp_path: Path) -> None:
     runner = executor()
     ticket = runner.submit(job(tmp_path, "j", "sleep 300"))

@@ -92,15 +92,14 @@ class BatchExecutor:
             answer = self._ask(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
         job_id = self.dialect.job_id(answer) if answer.code == 0 else None
         if job_id is None:
-            return self._refused(job, answer, name)
+            return self._refused(files, answer)
         return self._accepted(files, job_id)
 
     def _accepted(self, files: Folder, job_id: str) -> str:
         files.write(TICKET_FILE, job_id)
         return f"{job_id} {files.path}"
 
-    def _refused(self, job: Job, answer: Answer, name: str) -> str:
-        files = Folder(job.folder)
+    def _refused(self, files: Folder, answer: Answer) -> str:
         refusal = self.dialect.refusal(answer, self.site)
         if refusal.blame is Blame.REQUEST:
             files.write(REFUSED_FILE, refusal.message)
@@ -134,12 +133,19 @@ class BatchExecutor:
         return None
 
     def cancel(self, ticket: str) -> None:
-        watch = self._watch(ticket)
         self._cancelled.add(ticket)
-        if watch.job_id != REFUSED:
-            # a job that has ended meanwhile cannot be cancelled: that is no error, the next poll says how it ended
-            self._ask(self.dialect.cancel_command(watch.job_id))
+        if (away := self._try_cancel(ticket)) is not None:
+            raise SiteError(f"site {self.site.name}: {ticket} was not cancelled: {away}", transient=True)
+
+    def _try_cancel(self, ticket: str) -> str | None:
+        """Why the batch system could not be told. A job that has ended meanwhile is no error: the next poll says how."""
+        watch = self._watch(ticket)
+        if watch.job_id == REFUSED:
+            return None
+        answer = self._ask(self.dialect.cancel_command(watch.job_id))
         self._asked_s = 0.0
+        refusal = self.dialect.refusal(answer, self.site) if answer.code != 0 else None
+        return refusal.message if refusal and refusal.blame in (Blame.WEATHER, Blame.UNSURE) else None
 
     # watching
 
@@ -149,10 +155,12 @@ class BatchExecutor:
 
     def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
         endings: dict[str, Ending] = {}
-        if time.monotonic() - self._looked_s >= self.site.poll_s / LOOKS_PER_QUESTION:
+        now_s = time.monotonic()
+        question_due = now_s - self._asked_s >= self.site.poll_s
+        if question_due or now_s - self._looked_s >= self.site.poll_s / LOOKS_PER_QUESTION:
             endings |= self._by_folders_alone(tickets)
         open_tickets = [ticket for ticket in tickets if ticket not in endings]
-        if open_tickets and time.monotonic() - self._asked_s >= self.site.poll_s:
+        if question_due and open_tickets:
             endings |= self._by_question(open_tickets)
         for ticket in endings:
             self._watched.pop(ticket, None)
@@ -189,8 +197,9 @@ class BatchExecutor:
         missing = {t: w for t, w in watches.items() if w.job_id not in sightings}
         elsewhere = self._elsewhere(missing)
         if elsewhere is None:
-            # part of the history is away: of a job not seen elsewhere nothing can be said now
-            watches = {t: w for t, w in watches.items() if t not in missing}
+            # part of the history is away: the time in which a job is nowhere to be seen does not count now
+            for watch in missing.values():
+                watch.passed("missing")
         sightings = {**(elsewhere or {}), **sightings}
         endings = {ticket: self._look(ticket, watch, sightings.get(watch.job_id)) for ticket, watch in watches.items()}
         return {ticket: ending for ticket, ending in endings.items() if ending is not None}
@@ -199,20 +208,17 @@ class BatchExecutor:
         now_s = time.monotonic()
         if seen is None:
             return self._missing(watch, now_s)
-        watch.passed("missing")
+        watch.passed("missing", *(phase for phase in (Phase.STUCK, Phase.HOPELESS) if phase is not seen.phase))
         self.waiting.pop(ticket, None)
-        match seen.phase:
-            case Phase.ENDED:
-                return self._ended(watch, seen, now_s)
-            case Phase.RUNNING:
-                watch.passed("stuck", "hopeless")
-                return None
-        self.waiting[ticket] = seen.reason
-        if seen.phase is Phase.HOPELESS and watch.held("hopeless", now_s) > 0:
+        if seen.phase is Phase.ENDED:
+            return self._ended(watch, seen, now_s)
+        if seen.phase is not Phase.RUNNING:
+            self.waiting[ticket] = seen.reason
+        if seen.phase is Phase.HOPELESS and watch.held(Phase.HOPELESS, now_s) > 0:
             # seen twice in a row: for a moment after a change of nodes the same reason may show on a healthy job
             told = f"{self.dialect.name} took it but says: {seen.reason}; ask for less, or for another queue or account"
             return self._give_up(ticket, Cause.NEVER_STARTS, told)
-        if seen.phase is Phase.STUCK and watch.held("stuck", now_s) >= self._option("stuck_after_s", STUCK_AFTER_S):
+        if seen.phase is Phase.STUCK and watch.held(Phase.STUCK, now_s) >= self._option("stuck_after_s", STUCK_AFTER_S):
             held = f"{self.dialect.name} says: {seen.reason}; the operator must bring these nodes back, or avoid them"
             return self._give_up(ticket, Cause.NODE_FAILED, held)
         return None
@@ -236,9 +242,9 @@ class BatchExecutor:
             f"history, and {watch.folder.path / EXIT_FILE} was not written",
         )
 
-    def _give_up(self, ticket: str, cause: Cause, reason: str) -> Ending:
-        self.cancel(ticket)
-        return Ending(cause, reason=reason)
+    def _give_up(self, ticket: str, cause: Cause, reason: str) -> Ending | None:
+        """None while the batch system cannot be told to drop the job: it would stay in the queue behind our back."""
+        return Ending(cause, reason=reason) if self._try_cancel(ticket) is None else None
 
     def _elsewhere(self, missing: Mapping[str, _Watch]) -> dict[str, Sighting] | None:
         """Jobs that the queue has forgotten, from accounting and logs; None when one of these is away for a while."""
