@@ -138,7 +138,7 @@ class BatchExecutor:
             raise SiteError(f"site {self.site.name}: {ticket} was not cancelled: {away}", transient=True)
 
     def _try_cancel(self, ticket: str) -> str | None:
-        """Why the batch system could not be told. A job that has ended meanwhile is no error: the next poll says how."""
+        """Why the batch system could not be told. A job that ended meanwhile is no error: the next poll says how."""
         watch = self._watch(ticket)
         if watch.job_id == REFUSED:
             return None
