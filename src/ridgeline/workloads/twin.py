@@ -117,7 +117,7 @@ class TwinWorkload:
         )
 
     def read(self, run: Run) -> Reading:
-        found: dict[str, float | None] = {"wall_s": run.ending.duration_s}
+        found: dict[str, float | None] = {"wall_s": round(run.ending.duration_s, 3)}
         try:
             with (run.folder / LOG).open(errors="replace") as lines:
                 log = read_sglang_log(lines)
