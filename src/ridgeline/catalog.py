@@ -16,6 +16,10 @@ from ridgeline.errors import InputError
 TABLE: dict[str, dict[str, str]] = {
     "workloads": {
         "command": "ridgeline.workloads.command:CommandWorkload",
+        "sglang-offline": "ridgeline.workloads.sglang:offline",
+        "sglang-serve": "ridgeline.workloads.sglang:serve",
+        "vllm-offline": "ridgeline.workloads.vllm:offline",
+        "vllm-serve": "ridgeline.workloads.vllm:serve",
         "twin": "ridgeline.workloads.twin:TwinWorkload",
         "nwchem": "ridgeline.workloads.nwchem:NwchemWorkload",
     },

@@ -1,0 +1,163 @@
+"""The engine as a process of its own, and what must be back when it has gone: memory of the GPUs, the port."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
+SLACK_BYTES = 2**30
+
+
+class EngineProcess:
+    """Started in a session of its own, so that everything it leaves behind can be found and ended."""
+
+    def __init__(self, command: str, folder: Path, log: Path, env: Mapping[str, str]) -> None:
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S602  the command is shell text of our own making
+                command,
+                shell=True,
+                cwd=folder,
+                env={**os.environ, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for death by a signal, as a shell's 128 + n also says it."""
+        code = self._process.poll()
+        return 128 - code if code is not None and 128 < code <= 192 else code
+
+    def wait(self, timeout_s: float) -> int | None:
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        return self.exit_code
+
+    def stop(self, grace_s: float = GRACE_S) -> list[int]:
+        """Ask it to end, then end it with all it started. Returns processes that could not be ended."""
+        _tell(self.pid, signal.SIGTERM)
+        self.wait(grace_s)
+        until = time.monotonic() + 10.0
+        while left := members(self.pid):
+            if time.monotonic() > until:
+                return left
+            _tell(self.pid, signal.SIGKILL)
+            self._process.poll()
+            time.sleep(0.1)
+        return []
+
+
+def _tell(session: int, number: signal.Signals) -> None:
+    for pid in members(session):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def members(session: int) -> list[int]:
+    """Living processes of a session: a leader's children may outlive it and have groups of their own."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # gone while we looked
+        if len(fields) > 3 and int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def healthy(port: int, path: str = "/health", limit_s: float = 5.0) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=limit_s)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) != 0
+
+
+def gpu_memory_bytes() -> list[tuple[int, int]] | None:
+    """(used, all) of each GPU that this job may use; None on a machine without NVIDIA's tools."""
+    columns = "--query-gpu=memory.used,memory.total"
+    command = ["nvidia-smi", columns, "--format=csv,noheader,nounits"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        command += ["-i", visible]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    rows = [line.split(",") for line in done.stdout.splitlines() if line.count(",") == 1]
+    try:
+        return [(int(used) << 20, int(total) << 20) for used, total in rows] or None
+    except ValueError:
+        return None
+
+
+def gpu_name() -> str:
+    try:
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout.strip() else ""
+
+
+def await_return(port: int | None, before: list[tuple[int, int]] | None, limit_s: float = BACK_S) -> tuple[float, str]:
+    """Seconds until memory and port were back, and what is still missing after the limit."""
+    started = time.monotonic()
+    while True:
+        missing = _missing(port, before)
+        elapsed = time.monotonic() - started
+        if not missing or elapsed > limit_s:
+            return elapsed, missing
+        time.sleep(ASK_S)
+
+
+def _missing(port: int | None, before: list[tuple[int, int]] | None) -> str:
+    if port is not None and not port_is_free(port):
+        return f"port {port} still answers"
+    now = gpu_memory_bytes() if before else None
+    if before and now:
+        for number, ((used, _), (was, _)) in enumerate(zip(now, before, strict=False)):
+            if used > was + SLACK_BYTES:
+                return f"GPU {number} still holds {(used - was) / 2**30:.1f} GiB"
+    return ""
+
+
+def host_oom_kills() -> int:
+    """How often the kernel ended a process of our control group for its memory."""
+    try:
+        group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
+        text = (Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.events").read_text()
+        return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+    except (OSError, ValueError, IndexError):
+        return 0

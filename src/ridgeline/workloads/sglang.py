@@ -1,0 +1,15 @@
+"""SGLang as a workload: its offline benchmark, or a server under load."""
+
+from __future__ import annotations
+
+from ridgeline.records.study import Study
+from ridgeline.workloads.engine import EngineWorkload
+from ridgeline.workloads.sglang_dialect import SGLANG
+
+
+def offline(study: Study) -> EngineWorkload:
+    return EngineWorkload(study, SGLANG, serves=False)
+
+
+def serve(study: Study) -> EngineWorkload:
+    return EngineWorkload(study, SGLANG, serves=True)

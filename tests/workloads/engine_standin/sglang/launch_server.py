@@ -1,0 +1,3 @@
+from sglang.standin import serve
+
+serve()

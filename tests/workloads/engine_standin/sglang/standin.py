@@ -1,0 +1,186 @@
+"""A stand-in for SGLang: takes its flags, prints its log lines, serves its interface. Nothing is computed.
+
+How it behaves follows from its settings: memory fractions below 0.3 leave no room for the pool, those above 0.95 run
+out of memory under load; 64 running requests are fastest; `--attention-backend` names other ways to fail.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+REQUESTS_SEEN = set()
+
+
+def parser():
+    flags = argparse.ArgumentParser()
+    flags.add_argument("--model-path", required=True)
+    flags.add_argument("--host", default="127.0.0.1")
+    flags.add_argument("--port", type=int, default=30000)
+    flags.add_argument("--tp-size", type=int, default=1)
+    flags.add_argument("--mem-fraction-static", type=float, default=0.9)
+    flags.add_argument("--max-running-requests", type=int)
+    flags.add_argument("--cuda-graph-max-bs-decode", type=int)
+    flags.add_argument("--chunked-prefill-size", type=int, default=8192)
+    flags.add_argument("--attention-backend", default="fa3", choices=BACKENDS)
+    flags.add_argument("--load-format", default="auto")
+    flags.add_argument("--context-length", type=int)
+    return flags
+
+
+BACKENDS = ("fa3", "triton", "sigill", "assertion", "never-ready", "other", "child", "slow-to-stop", "warm-cache")
+
+
+def log(text):
+    print(time.strftime("[%Y-%m-%d %H:%M:%S] ") + text, flush=True)
+
+
+def start(args):
+    applied = dict(vars(args))
+    if args.attention_backend == "other":
+        applied["attention_backend"] = "triton"  # an engine that silently takes another one
+    echo = ", ".join(f"{name}={value!r}" for name, value in applied.items())
+    log(f"server_args=ServerArgs({echo}, disable_radix_cache=False)")
+    if args.attention_backend == "assertion":
+        raise AssertionError("this back end does not take that page size")
+    log("Load weight begin. avail mem=139.13 GB")
+    log("Load weight end. elapsed=0.15 s, type=LlamaForCausalLM, avail mem=124.00 GB, mem usage=15.13 GB.")
+    if args.mem_fraction_static < 0.3:
+        raise RuntimeError("Not enough memory. Please try to increase --mem-fraction-static.")
+    if args.attention_backend == "sigill":
+        os.kill(os.getpid(), signal.SIGILL)
+    if args.attention_backend == "child":
+        log("Received sigquit from a child process. It usually means the child failed.")
+        os.kill(os.getpid(), signal.SIGKILL)
+    tokens = int(1_000_000 * args.mem_fraction_static)
+    log(f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {tokens}, K size: 50.00 GB, V size: 50.00 GB")
+    biggest = args.cuda_graph_max_bs_decode or 256
+    log(f"Capture target decode CUDA graph begin. backend=full, bs=[1, 2, {biggest}], avail mem=27.50 GB")
+    log("Capture target decode CUDA graph end. elapsed=0.10 s, mem usage=1.00 GB, avail mem=26.50 GB.")
+    running = min(args.max_running_requests or 4096, 4096)
+    log(
+        f"max_total_num_tokens={tokens}, chunked_prefill_size={args.chunked_prefill_size}, max_prefill_tokens=16384, "
+        f"max_running_requests={running}, context_len=16384, available_gpu_mem=26.50 GB"
+    )
+
+
+def out_of_memory():
+    log("Scheduler hit an exception: Traceback (most recent call last):")
+    print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.81 GiB. GPU 0 has a total", flush=True)
+    log("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def prefill(new, cached=0):
+    log(
+        f"Prefill batch, #new-seq: 1, #new-token: {new}, #cached-token: {cached}, token usage: 0.01, "
+        "#running-req: 1, #queue-req: 0, #pending-token: 0, cuda graph: False, input throughput (token/s): 1000.00"
+    )
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    args = None
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        if self.path == "/v1/models":
+            self._whole({"data": [{"id": "standin"}]})
+        else:
+            self._whole({})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.args.mem_fraction_static > 0.95 and len(REQUESTS_SEEN) > 4:
+            out_of_memory()
+        words = body["prompt"].split()
+        opening = " ".join(words[:8])
+        cached = len(words) if opening in REQUESTS_SEEN or self.args.attention_backend == "warm-cache" else 0
+        REQUESTS_SEEN.add(opening)
+        prefill(len(words) - cached + 1, cached)
+        count = body["max_tokens"]
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for number in range(count):
+            self._event({"choices": [{"text": f" w{number}", "finish_reason": None}]})
+            time.sleep(0.001)
+        usage = {"prompt_tokens": len(words), "completion_tokens": count, "total_tokens": len(words) + count}
+        self._event({"choices": [{"text": "", "finish_reason": "length"}]})
+        self._event({"choices": [], "usage": usage})
+        self._chunk(b"data: [DONE]\n\n")
+        self._chunk(b"")
+
+    def _whole(self, value):
+        text = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def _event(self, value):
+        self._chunk(b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n")
+
+    def _chunk(self, data):
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.wfile.flush()
+
+
+def serve():
+    args = parser().parse_args()
+    start(args)
+    Handler.args = args
+    server = ThreadingHTTPServer((args.host, args.port), Handler)
+    server.daemon_threads = True
+    if args.attention_backend == "slow-to-stop":
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    if args.attention_backend == "never-ready":
+        time.sleep(600)
+    log("The server is fired up and ready to roll!")
+    server.serve_forever()
+
+
+def offline():
+    flags = parser()
+    for name in ("--dataset-name", "--dataset-path", "--result-filename"):
+        flags.add_argument(name)
+    flags.add_argument("--num-prompts", type=int)
+    flags.add_argument("--seed", type=int)
+    flags.add_argument("--skip-warmup", action="store_true")
+    args = flags.parse_args()
+    rows = json.load(open(args.dataset_path))[: args.num_prompts]
+    start(args)
+    inputs = sum(len(row["conversations"][0]["value"].split()) for row in rows)
+    outputs = sum(len(row["conversations"][1]["value"].split()) for row in rows)
+    print("\nWarmup...", flush=True)
+    prefill(256)
+    print("\nBenchmark...", flush=True)
+    if args.mem_fraction_static > 0.95:
+        out_of_memory()
+    for row in rows:
+        words = len(row["conversations"][0]["value"].split())
+        cached = words if args.attention_backend == "warm-cache" else 0
+        prefill(words - cached, cached)
+    seconds = 1.0 + abs((args.max_running_requests or 4096) - 64) / 100
+    result = {
+        "backend": "engine",
+        "successful_requests": len(rows),
+        "total_latency": seconds,
+        "total_input_tokens": inputs,
+        "total_output_tokens": outputs,
+        "request_throughput": len(rows) / seconds,
+        "input_throughput": inputs / seconds,
+        "output_throughput": outputs / seconds,
+        "total_throughput": (inputs + outputs) / seconds,
+        "last_gen_throughput": 1.0,
+    }
+    if args.result_filename:
+        with open(args.result_filename, "a") as stream:
+            stream.write(json.dumps(result) + "\n")
+    sys.exit(0)
