@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import slurm_cluster
+
+# no test asserts how fast it is: on a loaded machine an example may take any time
+settings.register_profile("ridgeline", deadline=None)
+settings.load_profile("ridgeline")
 
 
 @pytest.fixture(scope="session")
