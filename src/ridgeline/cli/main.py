@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "export": ("ridgeline.cli.export:export", "Write all runs of a study folder as CSV or JSON."),
     "diagnose": ("ridgeline.cli.diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
     "site": ("ridgeline.cli.site:site", "Try a site with small real jobs, or list the shipped ones."),
+    "preflight": ("ridgeline.cli.preflight:preflight", "Look at a node before GPU hours are spent; name the slow one."),
     "schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study files."),
     "memory": ("ridgeline.cli.memory:memory", "Say whether a model fits a layout of GPUs, with KV pool and margin."),
     "layouts": ("ridgeline.cli.layouts:layouts", "List the legal layouts of a model on GPUs."),
