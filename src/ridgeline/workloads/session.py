@@ -214,7 +214,8 @@ class Session:
         """Files that take space and can be made again; clusters count them."""
         if self.spec["make_model"]:
             shutil.rmtree(self.folder / "model", ignore_errors=True)
-        (self.folder / DATASET).unlink(missing_ok=True)
+        for name in (DATASET, "session.env"):
+            (self.folder / name).unlink(missing_ok=True)
 
     def _prepare(self, step: Mapping[str, str]) -> None:
         """Run a one-time step unless it was done for this model, layout, engine and GPU."""
@@ -229,23 +230,27 @@ class Session:
             command = f". ./session.env && {command}"
         process = node.EngineProcess(command, self.folder, log, {})
         try:
-            code = self._rehearse(process, log) if not step["command"] else process.wait(4 * 3600.0)
+            code = process.wait(4 * 3600.0) if step["command"] else self._rehearse(process)
         finally:
             process.stop()
+        if code != 0 and not step["command"]:
+            return  # a rehearsal's failure is found again, and judged, in the run that counts
         if code != 0:
             raise Failed(Cause("died", 0, f"preparation {step['step']} ended with {code}; see prepare.log"), 1)
         cache.mkdir(parents=True, exist_ok=True)
         done.write_text(f"{time.monotonic() - started:.0f} s\n")
         (self.folder / "offline.jsonl").unlink(missing_ok=True)
 
-    def _rehearse(self, process: node.EngineProcess, log: Path) -> int | None:
-        """The trial's own engine once, for its caches only. Its failures are found again in the run that counts."""
+    def _rehearse(self, process: node.EngineProcess) -> int | None:
+        """The trial's own engine once, for its caches only."""
         if not self.spec["serves"]:
-            process.wait(4 * 3600.0)
-            return 0
-        while process.exit_code is None and not node.healthy(self.port):
+            return process.wait(4 * 3600.0)
+        until = time.monotonic() + float(self.spec["ready_limit_s"])
+        while process.exit_code is None and time.monotonic() < until:
+            if node.healthy(self.port):
+                return 0
             time.sleep(LOOK_S)
-        return 0
+        return process.exit_code
 
     def _write(self) -> None:
         partial = self.folder / f".{MEASURED}.partial"

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 REQUESTS_SEEN = set()
 
@@ -154,7 +155,7 @@ def offline():
     flags.add_argument("--seed", type=int)
     flags.add_argument("--skip-warmup", action="store_true")
     args = flags.parse_args()
-    rows = json.load(open(args.dataset_path))[: args.num_prompts]
+    rows = json.loads(Path(args.dataset_path).read_text())[: args.num_prompts]
     start(args)
     inputs = sum(len(row["conversations"][0]["value"].split()) for row in rows)
     outputs = sum(len(row["conversations"][1]["value"].split()) for row in rows)
@@ -181,6 +182,6 @@ def offline():
         "last_gen_throughput": 1.0,
     }
     if args.result_filename:
-        with open(args.result_filename, "a") as stream:
+        with Path(args.result_filename).open("a") as stream:
             stream.write(json.dumps(result) + "\n")
     sys.exit(0)
