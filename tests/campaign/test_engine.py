@@ -15,7 +15,7 @@ from ridgeline.errors import NothingFound, SiteError, StoreError
 from ridgeline.records.outcome import Kind, Signature
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.space import Settings
-from ridgeline.records.study import Budget, Goal, JobLimits
+from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.testing import Answer, MemoryExecutor, World
 from tests.campaign.harness import campaign, guards, rate, rule, slots, study
@@ -107,6 +107,13 @@ def test_identical_settings_show_no_difference(tmp_path: Path) -> None:
     ).run()
     assert verdict["kind"] == "no-difference"
     assert "no detectable difference" in verdict["headline"]
+
+
+def test_a_study_may_ask_for_no_confirmation(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, confirm=ConfirmStage(top=0)))
+    verdict = run.run()
+    assert verdict["kind"] == "unconfirmed"
+    assert run.history.count(Stage.CONFIRM) == 0
 
 
 def test_a_baseline_that_fails_ends_the_campaign(tmp_path: Path) -> None:

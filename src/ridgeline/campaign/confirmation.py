@@ -29,11 +29,13 @@ class Plan:
 
 def runs_needed(candidates: int, blocks: int) -> int:
     """Every block runs the baseline and each candidate twice, in palindromic order."""
-    return 2 * (candidates + 1) * blocks
+    return 2 * (candidates + 1) * blocks if candidates else 0
 
 
 def reserve(study: Study) -> Reserve:
     stage = study.confirm
+    if stage.top == 0:
+        return Reserve()
     return Reserve(runs_needed(stage.top, stage.blocks), runs_needed(1, min(stage.blocks, FEWEST_BLOCKS)))
 
 
@@ -44,6 +46,8 @@ def choose(study: Study, history: History, affordable_runs: float) -> Plan:
     measured all the same, since one noisy look decides nothing.
     """
     ranked = ranking(study, history)
+    if study.confirm.top == 0 or not ranked:
+        return Plan((), 0)
     base = baseline_score(study, history)
     better = [point for point, score in ranked if base is None or score > base]
     points = tuple(better[: study.confirm.top] or [point for point, _ in ranked[:1]])
@@ -138,7 +142,12 @@ def verdict(study: Study, history: History) -> dict[str, Any]:
     if not ranking(study, history):
         return {"kind": "nothing-passed", "headline": _nothing_passed(history)}
     if not history.candidates:
-        return {"kind": "unconfirmed", "headline": "not confirmed: the budget left no room for interleaved runs"}
+        why = (
+            "the budget left no room for interleaved runs"
+            if study.confirm.top
+            else "the study asks for no confirmation"
+        )
+        return {"kind": "unconfirmed", "headline": f"not confirmed: {why}"}
     stage: ConfirmStage = study.confirm
     result = confirm(blocks_so_far(study, history), stage.level, study.goal.direction)
     failed = disqualified(history)
