@@ -68,7 +68,7 @@ def test_the_demo_beats_the_baseline_by_far_and_names_its_report(tmp_path: Path)
 
     status = json.loads(finish("status", tmp_path / "demo", "--json"))
     outcomes = status["outcomes"]
-    assert outcomes["ok"] > 80
+    assert outcomes["ok"] > 70
     assert {"oom-start", "oom-run", "node-fault"} <= outcomes.keys(), "a campaign without mishaps rehearses nothing"
     assert 5 < status["node_hours"] <= 24
 

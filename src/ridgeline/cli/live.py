@@ -29,7 +29,8 @@ from ridgeline.cli.wording import (
 from ridgeline.errors import NothingFound
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
-from ridgeline.records.trial import Stage
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.folder import StudyFolder
 
 if TYPE_CHECKING:
@@ -171,7 +172,15 @@ def run_line(campaign: Campaign, run: Run) -> str:
         story = f"   {run.outcome.reason}{evidence}"
     told = f"#{run.trial:<4} {trial.stage.value:<8} {time_words(run.ending.duration_s):>5}   {result}"
     # settings can be long and a narrow terminal cuts the end of a line: the result stands before them
-    return f"  {told}   {setting_words(trial.point)}{story}"
+    return f"  {told}   {_told_settings(campaign.study, trial)}{story}"
+
+
+def _told_settings(study: Study, trial: Trial) -> str:
+    """All of the baseline once, then what differs from it."""
+    if trial.number == 1:
+        return setting_words(trial.point)
+    changed = {name: value for name, value in trial.point.items() if study.baseline.get(name) != value}
+    return setting_words(changed) or "the baseline again"
 
 
 def _picture(now: Standing) -> Text:

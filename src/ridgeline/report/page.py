@@ -13,7 +13,7 @@ from ridgeline.records.study import Study
 from ridgeline.report import figures
 from ridgeline.report.drawing import confirmation_figure, progress_figure
 from ridgeline.report.insights import insights
-from ridgeline.report.table import Row, columns, rows
+from ridgeline.report.table import Row, columns, origins, rows
 from ridgeline.store.folder import StudyFolder, write_text
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events
@@ -74,6 +74,7 @@ def _headline(study: Study, history: History) -> Iterable[str]:
         "runs": len(history.runs),
         "node-hours": f"{history.node_hours:.3g}",
         "site": study.site.name,
+        "numbers": origins(history.runs.values()) or "none yet",
     }
     yield "<p class='sub facts'>" + "".join(f"<span>{_e(k)}: <b>{_e(v)}</b></span>" for k, v in facts.items()) + "</p>"
     winner: Mapping[str, Any] | None = (verdict or {}).get("winner")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -44,9 +44,15 @@ def row(trial: Trial, run: Run, root: Path) -> Row:
         "duration_s": round(run.ending.duration_s, 3),
         "node_hours": run.node_hours,
         "folder": run.folder.relative_to(root).as_posix(),
+        "origin": origins([run]),
         **{f"set.{name}": value for name, value in trial.settings.items()},
         **{f"got.{m.metric}": m.value for m in run.measurements},
     }
+
+
+def origins(runs: Iterable[Run]) -> str:
+    """How the numbers of these runs came about: measured, modelled, or both; empty where there are none."""
+    return " and ".join(sorted({m.origin for run in runs for m in run.measurements}))
 
 
 def columns(table: Sequence[Row]) -> list[str]:

@@ -106,11 +106,12 @@ class TwinWorkload:
             ) from error
         # -I -S: the play needs nothing but the standard library, and starts in a tenth of the time without the rest
         player = f"{shlex.quote(sys.executable)} -IS {shlex.quote(twin_play.__file__)}"
+        played = f'{player} {PLAY} "${{{SPEED_ENV}:-1}}" "${{{STOPS_AT_ENV}:-1}}" {TOOK_FILE}'
         limits = self._study.job
         return Job(
             name=folder.name,
             folder=folder,
-            command=f'{player} {PLAY} "${{{SPEED_ENV}:-1}}" "${{{STOPS_AT_ENV}:-1}}" {TOOK_FILE}',
+            command=f"# stands for SGLang with {self.paste(settings)}\n{played}",
             resources=limits.resources(settings),
             limit_s=limits.limit_s,
             silence_limit_s=limits.silence_limit_s,

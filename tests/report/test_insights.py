@@ -1,0 +1,70 @@
+"""What a campaign shows besides its answer, and when it keeps silent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ridgeline.records.measurement import Measurement
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.run import Cause, Ending, Resources, Run
+from ridgeline.records.space import Discrete, Point, Space
+from ridgeline.records.study import Goal, Study, WorkloadChoice
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.report.insights import insights
+from ridgeline.report.table import origins
+from ridgeline.store.history import History
+
+SPEEDS = {"n1": 1.0, "n2": 0.9, "n3": 1.0, "n4": 1.0}
+SCATTER = (1.004, 0.997, 1.001, 0.998, 1.003)
+
+
+def study(folder: Path) -> Study:
+    space = Space((Discrete("x", range(6), ordered=True), Discrete("y", (0, 1), ordered=True)), {})
+    return Study(
+        "s", WorkloadChoice("f", {}), space, Goal("rate", "maximize"), baseline={"x": 0, "y": 0}, folder=folder
+    )
+
+
+def history(root: Path, speeds: dict[str, float] = SPEEDS, winner: Point | None = None) -> History:
+    """The baseline four times on each node, then every x with both y: x brings 20% a step, y nothing."""
+    past = History(root)
+    nodes = list(speeds)
+    plan: list[tuple[Stage, Point]] = [(Stage.BASELINE, {"x": 0, "y": 0})] * (4 * len(nodes))
+    plan += [(Stage.SEARCH, {"x": x, "y": y}) for x in range(6) for y in (0, 1)]
+    for number, (stage, point) in enumerate(plan, 1):
+        node = nodes[number % len(nodes)]
+        rate = 100 * 1.2 ** int(point["x"] or 0) * speeds[node] * SCATTER[number % 5]
+        past.trials[number] = Trial(number, point, point, stage, "test")
+        past.runs[number] = Run(
+            number, number, 1, root, Resources(), Ending(Cause.EXITED, 0, nodes=(node,)), Outcome(Kind.OK),
+            (Measurement("rate", rate),),
+        )  # fmt: skip
+    past.verdict = None if winner is None else {"winner": winner}
+    return past
+
+
+def test_a_slow_node_is_named_with_its_interval(tmp_path: Path) -> None:
+    (line,) = insights(study(tmp_path), history(tmp_path))
+    assert line.startswith("node n2 is 10% slower than its peers (95%: ")
+
+
+def test_equal_nodes_and_no_verdict_give_nothing_to_say(tmp_path: Path) -> None:
+    assert insights(study(tmp_path), history(tmp_path, dict.fromkeys(SPEEDS, 1.0))) == []
+    assert insights(study(tmp_path), History(tmp_path)) == []
+
+
+def test_what_brought_it_names_the_knob_that_did(tmp_path: Path) -> None:
+    past = history(tmp_path, dict.fromkeys(SPEEDS, 1.0), winner={"x": 5, "y": 1})
+    (line,) = insights(study(tmp_path), past)
+    assert "what brought it" in line
+    assert "x +" in line
+    assert line.endswith("no detectable difference: y")
+
+
+def test_origins_are_told_apart(tmp_path: Path) -> None:
+    run = next(iter(history(tmp_path).runs.values()))
+    modelled = replace(run, measurements=(Measurement("rate", 1.0, origin="modelled"),))
+    assert origins([run]) == "measured"
+    assert origins([run, modelled]) == "measured and modelled"
+    assert origins([]) == ""
