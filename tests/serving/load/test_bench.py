@@ -25,7 +25,7 @@ from ridgeline.serving.load.prompts import Bodies, Prompts
 from ridgeline.serving.load.pulse import Pulse, quantile_s
 from ridgeline.serving.load.route import parse_route
 from ridgeline.serving.load.share import Asking, Share, Yield, deal
-from ridgeline.serving.requests import RequestRecord, summarise
+from ridgeline.serving.requests import RequestRecord, Spread, _plain_spread, summarise
 from ridgeline.serving.traffic import Arrival, parse_traffic
 from tests.serving.load.scripted import Line, Request, Scripted, delta, event, tokens
 
@@ -319,3 +319,16 @@ def test_the_shortest_traffic_words_reach_the_server():
     traffic = plan_of(Wish(url="http://h", traffic="sharegpt", requests=50, concurrency=4, max_tokens=64)).traffic
     assert max(a.output_tokens for a in traffic.arrivals()) <= 64
     assert parse_traffic("sharegpt", requests=50, concurrency=4).requests == traffic.requests
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e3), st.integers(1, 9)), min_size=1, max_size=200))
+def test_spreads_are_the_same_with_and_without_numpy(pairs: list[tuple[float, int]]):
+    import numpy  # noqa: F401  its presence is what sends Spread.of down the other road
+
+    values, counts = [v for v, _ in pairs], [n for _, n in pairs]
+    for weights in (None, counts):
+        ours, theirs = _plain_spread(values, weights), Spread.of(values, weights)
+        assert theirs is not None
+        assert [ours.mean, ours.p50, ours.p90, ours.p99] == pytest.approx(
+            [theirs.mean, theirs.p50, theirs.p90, theirs.p99], rel=1e-9, abs=1e-9
+        )

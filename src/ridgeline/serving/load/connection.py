@@ -19,6 +19,7 @@ from collections.abc import Callable
 import httptools
 
 from ridgeline.serving.load.exchange import Exchange
+from ridgeline.serving.load.poller import Poller
 from ridgeline.serving.load.pulse import Pulse
 
 _SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None
@@ -56,11 +57,13 @@ class Connection:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        poller: Poller,
         address: tuple[int, tuple[str, int]],
         pulse: Pulse,
         on_end: Callable[[Connection, Exchange], None],
     ) -> None:
         self._loop = loop
+        self._poller = poller
         self._family, self._address = address
         self._pulse = pulse
         self._ages = pulse.ages
@@ -111,7 +114,7 @@ class Connection:
 
     def close(self) -> None:
         if self._sock is not None:
-            self._loop.remove_reader(self._sock)
+            self._poller.remove(self._sock)
             self._loop.remove_writer(self._sock)
             self._sock.close()
         self._sock = self._parser = self._unsent = None
@@ -148,7 +151,7 @@ class Connection:
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._recvmsg = self._sock.recvmsg
-        self._loop.add_reader(self._sock, self._readable)
+        self._poller.add(self._sock, self._readable)
         if self.exchange is not None:
             self._send()
 

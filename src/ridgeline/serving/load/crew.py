@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ridgeline.errors import RidgelineError, SiteError
-from ridgeline.serving.load.driver import drive
+from ridgeline.serving.load.process import drive
 from ridgeline.serving.load.pulse import Pulse
 from ridgeline.serving.load.share import Share, Yield, deal
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from ridgeline.errors import SiteError
 from ridgeline.serving.load.connection import Connection
-from ridgeline.serving.load.driver import new_loop
 from ridgeline.serving.load.exchange import Exchange
+from ridgeline.serving.load.poller import Poller
+from ridgeline.serving.load.process import new_loop
 from ridgeline.serving.load.pulse import Pulse
 from ridgeline.serving.load.reply import Reply
 from ridgeline.serving.load.route import Route
@@ -73,15 +74,16 @@ def _ask(route: Route, address: Address, timeout_s: float) -> Exchange:
         def ended(_connection: Connection, _exchange: Exchange) -> None:
             loop.stop()
 
-        pulse = Pulse()
+        pulse, poller = Pulse(), Poller(loop)
         if context is not None:
-            connection: Connection = TlsConnection(loop, address, pulse, ended, context, route.host)
+            connection: Connection = TlsConnection(loop, poller, address, pulse, ended, context, route.host)
         else:
-            connection = Connection(loop, address, pulse, ended)
+            connection = Connection(loop, poller, address, pulse, ended)
         connection.start(exchange)
         loop.call_later(timeout_s, lambda: connection.fail("timeout", f"nothing came for {timeout_s:g} s"))
         loop.run_forever()
         connection.close()
+        poller.close()
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()

@@ -7,10 +7,6 @@ between an answer's last byte and the next request is some tens of microseconds,
 from __future__ import annotations
 
 import asyncio
-import gc
-import resource
-import signal
-import threading
 import time
 from collections import deque
 from dataclasses import replace
@@ -19,6 +15,7 @@ from ridgeline.serving.load.alarm import Alarm
 from ridgeline.serving.load.connection import Connection
 from ridgeline.serving.load.exchange import Exchange
 from ridgeline.serving.load.keep import Keeper
+from ridgeline.serving.load.poller import Poller
 from ridgeline.serving.load.prompts import Bodies, Prompts
 from ridgeline.serving.load.pulse import Pulse
 from ridgeline.serving.load.reply import Reply
@@ -31,6 +28,11 @@ _SWEEP_TICKS = 5
 _OPENING_S = 5.0
 # A place that was told to come back later waits, but not so long that a wrong header stops the run.
 _LONGEST_PAUSE_S = 5.0
+# see Poller: how long a batch of arrivals may gather, as a share of a request and of the time between its tokens
+_CROWD = 32
+_LONGEST_NAP_S = 0.0005
+_NAP_SHARE = 0.002
+_NAP_GAP_SHARE = 0.08
 
 
 class Driver:
@@ -38,6 +40,7 @@ class Driver:
         self._share = share
         self._loop = loop
         self._keeper = keeper
+        self._poller = Poller(loop)
         self._pulse = Pulse()
         asking = share.asking
         self._bodies = Bodies(
@@ -85,6 +88,7 @@ class Driver:
         self._alarm.close()
         for connection in (*self._idle, *self._active):
             connection.close()
+        self._poller.close()
         if self._fault is not None:
             raise self._fault
         return self._out
@@ -110,8 +114,10 @@ class Driver:
     def _connection(self) -> Connection:
         share = self._share
         if self._context is not None:
-            return TlsConnection(self._loop, share.address, self._pulse, self._ended, self._context, share.route.host)
-        return Connection(self._loop, share.address, self._pulse, self._ended)
+            return TlsConnection(
+                self._loop, self._poller, share.address, self._pulse, self._ended, self._context, share.route.host
+            )
+        return Connection(self._loop, self._poller, share.address, self._pulse, self._ended)
 
     def _open_ahead(self, count: int) -> None:
         """Connects before the clock starts, so that the first requests do not pay for it."""
@@ -238,6 +244,7 @@ class Driver:
 
     def _sweep(self, now_s: float) -> None:
         """Time limits, stages and the end of the run."""
+        self._set_nap()
         limit_s = self._share.timeout_s
         for connection in list(self._active):
             exchange = connection.exchange
@@ -253,52 +260,17 @@ class Driver:
         if self._keeper is not None:
             self._keeper.flush()
 
+    def _set_nap(self) -> None:
+        """Batches gather for next to nothing of a request's time and of a gap between tokens, and only in a crowd."""
+        if self._context is not None or len(self._active) < _CROWD:
+            self._poller.nap_s = 0.0
+            return
+        recent = [r for r in self._out.records[-_CROWD:] if r.ok and r.e2e_s is not None]
+        gaps = [r.tpot_s for r in recent if r.tpot_s is not None]
+        request_s = min((r.e2e_s or 0.0 for r in recent), default=0.0)
+        self._poller.nap_s = min(_LONGEST_NAP_S, _NAP_SHARE * request_s, _NAP_GAP_SHARE * min(gaps, default=0.0))
+
     def _stop_when_done(self) -> None:
         if not self._active and not self._waiting and not self._pausing and not self._more():
             self._stopped = True
             self._loop.stop()
-
-
-def drive(share: Share) -> Yield:
-    """Sends the share and returns what came of it. Ctrl-C ends it early with the results so far."""
-    loop = new_loop()
-    keeper = Keeper(share.keep_path) if share.keep_path is not None else None
-    driver = Driver(share, loop, keeper)
-    _allow_files(max([n for _, n in share.places], default=share.most_at_once or 4096) + 64)
-    in_main = threading.current_thread() is threading.main_thread()
-    gc.freeze()
-    kept = gc.get_threshold()
-    gc.set_threshold(200_000, 50, 50)
-    try:
-        if in_main:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, driver.interrupt)
-        out = driver.run()
-    finally:
-        gc.set_threshold(*kept)
-        gc.unfreeze()
-        if in_main:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-        loop.close()
-        if keeper is not None:
-            keeper.close()
-    if keeper is not None:
-        out.keep_problem = keeper.problem
-    return out
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
-def _allow_files(wanted: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -12,6 +12,7 @@ import httptools
 
 from ridgeline.serving.load.connection import Connection, kind_of
 from ridgeline.serving.load.exchange import Exchange
+from ridgeline.serving.load.poller import Poller
 from ridgeline.serving.load.pulse import Pulse
 
 _HANDSHAKE_S = 30.0
@@ -21,13 +22,14 @@ class TlsConnection(Connection):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        poller: Poller,
         address: tuple[int, tuple[str, int]],
         pulse: Pulse,
         on_end: Callable[[Connection, Exchange], None],
         context: ssl.SSLContext,
         server_name: str,
     ) -> None:
-        super().__init__(loop, address, pulse, on_end)
+        super().__init__(loop, poller, address, pulse, on_end)
         self._context = context
         self._server_name = server_name
         self._transport: asyncio.Transport | None = None
