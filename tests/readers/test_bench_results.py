@@ -78,6 +78,24 @@ def test_one_batch_server_says_how_its_throughput_was_made(tmp_path: Path):
     assert "latency - TTFT" in runs[0].derived["output_tok_s"] and runs[0].latencies_ms["e2e"]["mean"] == 1200.0
 
 
+def test_evalscope():
+    run = one(SAMPLES / "evalscope-1.14.1")
+    assert (run.tool, run.concurrency, run.requests, run.failed) == ("evalscope perf", 16, 100, 0)
+    assert run.latencies_ms["ttft"]["mean"] == 30.74 and run.latencies_ms["ttft"]["p50"] == pytest.approx(
+        30.86, abs=0.01
+    )
+    assert run.latencies_ms["e2e"]["p99"] == pytest.approx(134.0, abs=0.1)
+
+
+def test_genai_bench():
+    run = one(SAMPLES / "genai-bench-0.0.5.json")
+    assert (run.tool, run.concurrency, run.requests, run.failed) == ("genai-bench", 16, 146, 0)
+    assert run.latencies_ms["ttft"]["p50"] == pytest.approx(221.22, abs=0.01) and "tpot_ms" in run.derived
+    assert (
+        len(run.rows) == 3 and run.rows[0].output_tokens == 20 and run.rows[0].ttft_s == pytest.approx(0.096, abs=0.001)
+    )
+
+
 def test_evalscope_of_both_generations(tmp_path: Path):
     new = {
         "Test Duration (s)": 10.0, "Concurrency": 8, "Request Rate (req/s)": -1, "Total Requests": 100,
