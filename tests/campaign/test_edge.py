@@ -244,6 +244,10 @@ def test_advice_is_read_for_the_knob_it_names() -> None:
     both = Outcome(Kind.OOM_RUN, "a GPU had no memory left: lower --mem-fraction-static or --max-running-requests")
     assert not wants_more(both, "mem_fraction_static")
     assert not wants_more(both, "max_running_requests")
+    vllm = "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+    either = Outcome(Kind.OOM_START, "no room for the KV pool", Evidence("log", 1, vllm))
+    assert wants_more(either, "gpu_memory_utilization")
+    assert not wants_more(either, "max_model_len")
 
 
 def test_repeats_may_run_side_by_side_the_climb_may_not() -> None:

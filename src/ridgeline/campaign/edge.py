@@ -97,11 +97,14 @@ def bracket(ladder: Ladder, seen: Mapping[int, Seen], knob: str) -> Bracket:
 
 def wants_more(failure: Outcome, knob: str) -> bool:
     """Whether the program or its workload says that this knob should be raised, as for a pool that is too small."""
-    text = f"{failure.reason} {failure.evidence.text if failure.evidence else ''}"
-    name = re.escape(knob).replace("_", "[-_ ]")
-    advice = re.compile(rf"\b(rais|increas|lower|decreas|reduc)\w*\b[^.;:]*?{name}\b", re.IGNORECASE)
-    found = advice.search(text)
-    return found is not None and found.group(1).lower() in ("rais", "increas")
+    text = f"{failure.reason}; {failure.evidence.text if failure.evidence else ''}".lower()
+    name = re.escape(knob.lower()).replace("_", "[-_ ]")
+    for place in re.finditer(rf"{name}\b", text):
+        # "try increasing A or decreasing B": the verb that counts is the last one before the name
+        sentence = re.split(r"[.;:]\s", text[: place.start()])[-1]
+        if verbs := re.findall(r"\b(rais|increas|lower|decreas|reduc)", sentence):
+            return verbs[-1] in ("rais", "increas")
+    return False
 
 
 def next_index(ladder: Ladder, seen: Mapping[int, Seen], question: Question) -> tuple[int, str] | None:

@@ -124,9 +124,10 @@ def stage_of(history: History) -> str:
 def _best(study: Study, history: History) -> Best | None:
     verdict = history.verdict or {}
     if verdict.get("kind") == "edge":
-        trial = next(t for t in history.trials.values() if t.key == point_key(verdict["point"]))
-        value = next(run.metrics[study.goal.metric] for run in history.runs_of[trial.number] if run.metrics)
-        return Best(trial, value, None, True)
+        key = point_key(verdict["point"])
+        passed = [(t, r) for t, r in history.ok_runs(Stage.BASELINE, Stage.SEARCH) if t.key == key]
+        value = sum(run.metrics[study.goal.metric] for _, run in passed) / len(passed)
+        return Best(passed[0][0], value, None, True)
     winner: Point | None = verdict.get("winner")
     if winner is not None:
         row: Mapping[str, Any] = next(c for c in verdict["comparisons"] if c["candidate"] == point_key(winner))
