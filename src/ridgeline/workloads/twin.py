@@ -30,7 +30,7 @@ from ridgeline.serving.twin.deployment import Deployment
 from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.workloads import twin_play
 from ridgeline.workloads.base import Problem
-from ridgeline.workloads.sglang_failures import SGLANG_FAILURES
+from ridgeline.workloads.engine_failures import SIGNATURES
 from ridgeline.workloads.twin_log import compose
 from ridgeline.workloads.twin_options import near, read_options
 from ridgeline.workloads.twin_settings import KNOBS, engine_of, flags, layout_of, wrong_value
@@ -73,7 +73,7 @@ class TwinWorkload:
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._longest: int | None = None
-        self.signatures = SGLANG_FAILURES
+        self.signatures = SIGNATURES
         self.logs = (LOG, "stderr")
 
     def problems(self) -> list[Problem]:
