@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +81,30 @@ def test_a_load_generator_that_gives_out_is_not_blamed_on_the_server():
 def test_an_slo_that_never_holds_is_an_answer():
     with pytest.raises(NothingFound, match="ttft p95 is 520"):
         find_goodput(plan(), Pretend(0))
+
+
+def test_ctrl_c_keeps_what_the_search_knows():
+    server = Pretend(12)
+
+    def stopped(p: Plan) -> Result:
+        result = server(p)
+        return replace(result, interrupted=len(server.loads) > 4)
+
+    edge = find_goodput(plan(), stopped)
+    assert edge.interrupted and edge.holds == 8 and len(edge.probes) == 4
+    with pytest.raises(KeyboardInterrupt):
+        find_goodput(plan(), lambda p: replace(Pretend(12)(p), interrupted=True))
+
+
+def test_each_probe_keeps_its_own_requests(tmp_path: Path):
+    paths = []
+
+    def run(p: Plan) -> Result:
+        paths.append(p.keep_path)
+        return Pretend(3)(p)
+
+    find_goodput(plan(out=tmp_path / "r.jsonl"), run)
+    assert len(set(paths)) == len(paths) and all(path is not None for path in paths)
 
 
 def test_goodput_needs_a_limit_and_a_load_to_walk():

@@ -61,6 +61,7 @@ class Edge:
     knee: float | None
     probes: tuple[Probe, ...]
     limited_by_client: float | None = None
+    interrupted: bool = False
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -74,6 +75,7 @@ class Edge:
             "goodput_range_s": [self.goodput_s[0], self.goodput_s[2]],
             "knee": self.knee,
             "limited_by_client": self.limited_by_client,
+            "interrupted": self.interrupted,
             "probes": [p.as_json() for p in self.probes],
         }
 
@@ -91,23 +93,39 @@ def find_goodput(
     if not isinstance(plan.traffic.pace, ClosedLoop | OpenLoop):
         raise InputError("--find-goodput walks a --rate or a --concurrency; this traffic has its own times")
     search = _Search(plan, run, note)
-    low, high = search.bracket()
-    while high is not None and not search.settled(low, high):
-        middle = search.between(low, high)
-        low, high = (middle, high) if search.holds(middle) else (low, middle)
-    low, high, held = search.confirm(low, high, repeats)
-    at_edge = sorted(p.result.summary.goodput_s or 0.0 for p in search.probes if p.load == low)
+    try:
+        low, high = search.bracket()
+        while high is not None and not search.settled(low, high):
+            middle = search.between(low, high)
+            low, high = (middle, high) if search.holds(middle) else (low, middle)
+        low, high, _ = search.confirm(low, high, repeats)
+    except _StoppedError:
+        held = [p.load for p in search.probes if p.holds]
+        if not held:
+            raise KeyboardInterrupt from None
+        low, high = max(held), min((p.load for p in search.probes if not p.holds), default=None)
+    return _edge(search, low, high)
+
+
+def _edge(search: _Search, low: float, high: float | None) -> Edge:
+    there = [p for p in search.probes if p.load == low]
+    rates = sorted(p.result.summary.goodput_s or 0.0 for p in there)
     return Edge(
         axis=search.axis,
         holds=low,
         fails=high,
-        repeats=repeats,
-        held=held,
-        goodput_s=(at_edge[0], at_edge[len(at_edge) // 2], at_edge[-1]),
+        repeats=len(there),
+        held=sum(p.holds for p in there),
+        goodput_s=(rates[0], rates[len(rates) // 2], rates[-1]),
         knee=take_off([(p.load, _ttft(p.result)) for p in search.probes if not p.result.void]),
         probes=tuple(search.probes),
         limited_by_client=search.client_limit,
+        interrupted=search.stopped,
     )
+
+
+class _StoppedError(Exception):
+    """Ctrl-C during a probe: the search ends with what it knows."""
 
 
 class _Search:
@@ -121,6 +139,7 @@ class _Search:
         self._start = float(pace.concurrency) if isinstance(pace, ClosedLoop) else _rate(pace)
         self.probes: list[Probe] = []
         self.client_limit: float | None = None
+        self.stopped = False
 
     def bracket(self) -> tuple[float, float | None]:
         load = self._start
@@ -156,9 +175,10 @@ class _Search:
         return f"{missed.latency} {missed.quantile} is {spread.quantile(missed.quantile):.4g} ms; relax the limit"
 
     def holds(self, load: float) -> bool:
-        result = self._run(_at(self._plan, load))
+        result = self._run(_at(self._plan, load, len(self.probes)))
         if result.interrupted:
-            raise KeyboardInterrupt
+            self.stopped = True
+            raise _StoppedError
         held = result.holds and not result.void and _second_half_holds(result)
         if result.void and result.summary.ok and self.client_limit is None:
             self.client_limit = load
@@ -189,8 +209,10 @@ class _Search:
             low, high = max(lower), low
 
 
-def _at(plan: Plan, load: float) -> Plan:
-    traffic, pace = plan.traffic, plan.traffic.pace
+def _at(plan: Plan, load: float, number: int) -> Plan:
+    traffic, pace, path = plan.traffic, plan.traffic.pace, plan.keep_path
+    if path is not None:
+        plan = replace(plan, keep_path=path.with_name(f"{path.stem}-{number:02}-at-{load:g}{path.suffix}"))
     if isinstance(pace, OpenLoop):
         enough = math.ceil(load * _SECONDS_AT_RATE)
         return replace(

@@ -44,7 +44,7 @@ def _single(plan: Plan) -> Answer:
 def _goodput(plan: Plan, say: Callable[[str], None]) -> Answer:
     axis = "concurrency" if plan.traffic.concurrency is not None else "rate"
     edge = find_goodput_edge(plan, bench, note=lambda probe: say(words.probe_text(probe, axis)))
-    return Answer({"url": plan.route.url, **edge.as_json()}, words.edge_text(edge))
+    return Answer({"url": plan.route.url, **edge.as_json()}, words.edge_text(edge), STOPPED if edge.interrupted else 0)
 
 
 def _sweep(plan: Plan, grid: str, say: Callable[[str], None]) -> Answer:
