@@ -14,12 +14,15 @@ from ridgeline.serving.hardware import Cluster
 # 450 on H100; over two nodes 171 of 200 on H800.
 BUS_SHARE_INSIDE = 0.95
 BUS_SHARE_BETWEEN = 0.85
-# A one-shot all-reduce kernel inside a node, and NCCL's launch and protocol cost between nodes: about 40 us for a few
-# kilobytes on 16 GPUs, 100 us more once the message leaves the low-latency protocols.
+# A one-shot all-reduce kernel inside a node, and NCCL's launch and protocol cost between nodes: about 65 us for a few
+# kilobytes on 16 GPUs in a busy engine, 90 us more once the message leaves the low-latency protocols.
 DELAY_INSIDE_S = 8e-6
-DELAY_BETWEEN_S = 35e-6
-PROTOCOL_CHANGE_S = 60e-6
+DELAY_BETWEEN_S = 55e-6
+PROTOCOL_CHANGE_S = 90e-6
 PROTOCOL_CHANGE_BYTES = 4e6
+# SGLang hands a micro-batch over with pickled metadata through a CPU channel before the tensors follow.
+HAND_OVER_INSIDE_S = 0.5e-3
+HAND_OVER_BETWEEN_S = 3.0e-3
 # DeepEP: share of the port's rate, and the fixed part of one low-latency dispatch or combine.
 ALL_TO_ALL_SHARE = 0.9
 ALL_TO_ALL_DELAY_S = 60e-6
@@ -89,4 +92,5 @@ class Network:
     def send_s(self, nbytes: float, *, between_nodes: bool) -> float:
         """Activations handed to the next pipeline stage."""
         link = self.cluster.fabric.port if between_nodes else self.cluster.gpu.link
-        return (10e-6 + link.latency_s) / self.factor + nbytes / (link.bytes_s * self.factor)
+        metadata_s = HAND_OVER_BETWEEN_S if between_nodes else HAND_OVER_INSIDE_S
+        return (metadata_s + link.latency_s) / self.factor + nbytes / (link.bytes_s * self.factor)

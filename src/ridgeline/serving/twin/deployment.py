@@ -10,10 +10,7 @@ from ridgeline.serving.layout import Layout, disaggregated, group_layout
 from ridgeline.serving.layout_rules import require_legal
 from ridgeline.serving.models import Model, load_model
 from ridgeline.serving.twin.engine import DEFAULTS, EngineSettings
-
-# Tokens a rank computes in one prefill round where prefill has its own GPUs and DeepEP: the published recipes set the
-# chunk so, because SGLang's default divided by 32 attention ranks would leave every round to the host.
-PREFILL_RANK_TOKENS = 4096
+from ridgeline.serving.twin.engine import PREFILL_RANK_TOKENS as PREFILL_RANK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +34,7 @@ class Deployment:
             return self.settings
         running = self.settings.max_running_requests
         each = replace(self.settings, max_running_requests=None if running is None else running * lay.attn_dp)
-        if role == "decode":
-            return each
-        chunk = self.settings.chunked_prefill_size
-        if chunk is None and lay.ep > 1:
-            chunk = PREFILL_RANK_TOKENS * lay.attn_dp
-        return replace(each, prefill_graph=False, chunked_prefill_size=chunk)
+        return each if role == "decode" else replace(each, prefill_graph=False)
 
     def __str__(self) -> str:
         return f"{self.model.name} on {self.cluster}, {self.layout}"

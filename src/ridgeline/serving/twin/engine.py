@@ -12,6 +12,9 @@ from ridgeline.serving.models import Model
 
 BACKENDS = ("fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "triton")
 CURRENT_VERSION = (0, 5)
+# Tokens a rank computes in one prefill round under DeepEP where nobody sets the chunk. Published recipes set it about
+# so: SGLang's own default, divided among 16 or 32 attention ranks, would leave every round to the host.
+PREFILL_RANK_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class Applied:
 
 def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> Applied:
     """What SGLang would apply for one engine of this layout. `pool_tokens` is one attention-DP rank's KV pool."""
-    chunk = settings.chunked_prefill_size or _default_chunk(gpu)
+    chunk = settings.chunked_prefill_size or _default_chunk(gpu, layout)
     running = settings.max_running_requests
     if running is None:
         # model_runner: tokens / context * 512, held between 2048 and 4096, whole engine
@@ -101,7 +104,9 @@ def default_backend(model: Model, gpu: Gpu) -> str:
     return "fa3" if gpu.generation == "hopper" else "flashinfer"
 
 
-def _default_chunk(gpu: Gpu) -> int:
+def _default_chunk(gpu: Gpu, layout: Layout) -> int:
+    if layout.ep > 1 and layout.attn_dp == layout.tp:
+        return PREFILL_RANK_TOKENS * layout.attn_dp
     gib = gpu.memory_bytes / GIB
     return 2048 if gib < 35 else 4096 if gib < 60 else 8192 if gib < 160 else 16384
 

@@ -51,7 +51,7 @@ PREFILL_COMPUTE = {
 LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS = 11, 8, 12, 6
 # A kernel's ramp and tail that no roofline shows, inside a captured graph. Small block-scaled FP8 products are further
 # from their roofline: DeepSeek-R1 on eight H200 takes about 20 ms for a batch of one, of which weights are 1.2.
-OP_GAP_S, SCALED_OP_GAP_S = 2.8e-6, 5.5e-6
+OP_GAP_S, SCALED_OP_GAP_S = 2.8e-6, 4.2e-6
 # Python, dispatch and launch of one such operation without a graph: 80 to 100 us in our H200
 # logs and half of that on faster hosts.
 HOST_OP_S = 65e-6
