@@ -228,7 +228,7 @@ def test_paste_is_what_a_person_types(twin: TwinWorkload) -> None:
 
 
 def test_an_older_engine_has_other_flags(tmp_path: Path) -> None:
-    text = EXAMPLE.read_text().replace("  model:", "  engine: sglang:0.4.10\n  model:")
+    text = EXAMPLE.read_text().replace("  model:", "  version: 0.4.10\n  model:")
     file = _written(tmp_path, text)
     old = check_study(file).workload
     assert "--enable-dp-attention --dp-size 8" in old.paste(settings(attn_dp=8))
@@ -250,12 +250,12 @@ def _written(folder: Path, text: str) -> Path:
         ("[fa3, flashinfer, triton]", "[fa3, flashinfr]", "'flashinfr' is not possible"),
         ("tp: [2, 4, 8, 16]", "tp: [2.5, 16]", "tp takes a whole number"),
         ("model: deepseek-r1", "model: deepsek-r1", "deepseek-r1"),
-        ("requests: 2000,", "requests: none,", "traffic.requests is 'none'"),
-        ("dataset: sharegpt", "datset: sharegpt", "traffic is missing"),
+        ("requests: 2000,", "requests: none,", "requests is 'none'; it must be a whole number"),
+        ("dataset: sharegpt", "datset: sharegpt", "did you mean dataset?"),
         ("dataset: sharegpt", "dataset: sharegp", "neither a file nor one of"),
         ("maximize: total_tok_s", "maximize: total_toks", "did you mean total_tok_s?"),
         ("cached_token_share <", "cached_share <", "cached_share is no metric"),
-        ("  model: deepseek-r1", "  model: deepseek-r1\n  gpus: h100", "did you mean gpu?"),
+        ("  model: deepseek-r1", "  model: deepseek-r1\n  calibraton: x", "did you mean calibration?"),
         ("tp: 16, pp: 1, dp: 1, attn_dp: 1", "tp: 8, pp: 1, dp: 2, attn_dp: 1", "weights need"),
     ],
 )
@@ -291,3 +291,23 @@ def test_a_calibration_beside_the_study_is_used(tmp_path: Path) -> None:
     quick, _ = performed(fast, tmp_path / "a")
     usual, _ = performed(plain, tmp_path / "b")
     assert quick.metrics["total_tok_s"] > 1.2 * usual.metrics["total_tok_s"]
+
+
+def test_flags_of_every_trial_and_the_pace_of_requests_are_heeded(tmp_path: Path) -> None:
+    extra = "  flags: {chunked_prefill_size: 2048, context_length: 16384}\n  concurrency: 32\n  load_format: dummy\n"
+    file = _written(tmp_path, EXAMPLE.read_text().replace("  model:", f"{extra}  model:"))
+    paced = check_study(file).workload
+    assert isinstance(paced, TwinWorkload)
+    assert "--chunked-prefill-size 2048" in paced.paste(settings())
+    slow, outcome = performed(paced, tmp_path)
+    assert outcome.kind is Kind.OK
+    assert slow.metrics["ttft_p95_ms"] < 5000, "32 at a time do not wait long"
+    assert slow.metrics["total_tok_s"] < 4000
+
+
+def test_the_study_of_the_example_is_one_for_the_real_engine_too(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text().replace("kind: twin ", "kind: sglang-offline ")
+    real = "site: {batch: slurm, launcher: srun, nodes: 6, gpus_per_node: 8}"
+    checked = check_study(_written(tmp_path, text.replace("site: sites/two-dgx-h100.yaml", real)))
+    assert checked.study.workload.kind == "sglang-offline"
+    assert "--tp-size 16" in checked.workload.paste(settings())

@@ -30,9 +30,10 @@ from ridgeline.serving.twin.deployment import Deployment
 from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.workloads import twin_play
 from ridgeline.workloads.base import Problem
+from ridgeline.workloads.command_options import near
 from ridgeline.workloads.engine_failures import SIGNATURES
 from ridgeline.workloads.twin_log import compose
-from ridgeline.workloads.twin_options import near, read_options
+from ridgeline.workloads.twin_options import read_options
 from ridgeline.workloads.twin_settings import KNOBS, engine_of, flags, layout_of, wrong_value
 
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.json"
@@ -94,7 +95,8 @@ class TwinWorkload:
         case = self._case(settings)
         if isinstance(case, str):
             raise InputError(f"trial {trial.number} cannot run: {case}")
-        echo = {KNOBS[name].echo: value for name, value in settings.items() if name in KNOBS and value is not None}
+        given = self._whole(settings).items()
+        echo = {KNOBS[name].echo: value for name, value in given if name in KNOBS and value is not None}
         model = {"model_path": self._study.workload.options["model"]}
         play = compose(case.deployment, case.plan, self._result(settings, case), model | echo)
         try:
@@ -145,7 +147,11 @@ class TwinWorkload:
         return Reading(_modelled(found))
 
     def paste(self, settings: Settings) -> str:
-        return flags(settings, self._options.version.version)
+        return flags(self._whole(settings), self._options.version.version)
+
+    def _whole(self, settings: Settings) -> Settings:
+        """With what the study fixes for every trial."""
+        return {**self._options.fixed, **settings}
 
     def _case(self, settings: Settings) -> _Case | str:
         """What would run, or why it cannot."""
@@ -165,8 +171,9 @@ class TwinWorkload:
             if wrong := wrong_value(name, settings.get(name)):
                 return wrong
         asked = self._study.job.resources(settings)
-        layout = layout_of(settings, asked.nodes, asked.gpus or cluster.node.gpus)
-        engine = engine_of(settings, self._options.version)
+        whole = self._whole(settings)
+        layout = layout_of(whole, asked.nodes, asked.gpus or cluster.node.gpus)
+        engine = engine_of(whole, self._options.version)
         if illegal := layout_problems(model, layout, cluster.gpu, engine):
             return str(illegal[0])
         plan = plan_memory(model, cluster.gpu, layout, engine)

@@ -3,34 +3,41 @@
 workload:
   kind: twin
   model: deepseek-r1                             # a preset, or a config.json beside the study
-  traffic: {dataset: sharegpt, requests: 2000, seed: 2025}   # also rate or concurrency, burstiness
+  traffic: {dataset: sharegpt, requests: 2000, seed: 2025}   # or {input_tokens: 1024, output_tokens: 128}
+  concurrency: 64                                # closed loop; or rate: 8 (open loop); all at once unless said
   gpu: h100                                      # unless the site's options say it
-  engine: sglang:0.5.6                           # whose defaults and flags; the newest unless said
+  version: 0.5.6                                 # whose defaults and flags; the newest unless said
+  flags: {chunked_prefill_size: 8192}            # the same in every trial
   calibration: site.yaml                         # what `ridgeline calibrate` wrote, beside the study
+
+Keys that only a real engine needs (where it is installed, how it is warmed up) are left alone, so that a study can be
+rehearsed as it stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
 from ridgeline.errors import InputError
+from ridgeline.records.expression import Value
 from ridgeline.records.study import Study
 from ridgeline.serving.hardware import Cluster, make_cluster
 from ridgeline.serving.models import Model, load_model
 from ridgeline.serving.traffic import Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.serving.twin.engine import DEFAULTS, EngineSettings, parse_engine
+from ridgeline.workloads import engine_options
 from ridgeline.workloads.base import Problem
+from ridgeline.workloads.command_options import Where, near
+from ridgeline.workloads.twin_settings import KNOBS, wrong_value
 
-OPTIONS = ("model", "traffic", "gpu", "engine", "calibration")
-TRAFFIC_KEYS = ("dataset", "requests", "seed", "rate", "concurrency", "burstiness")
+OPTIONS = (*engine_options.OPTIONS, "calibration")
+TRAFFIC_KEYS = engine_options.TRAFFIC_KEYS
 GPUS_PER_NODE = 8  # where the site does not say
 
-Where = tuple[str | int, ...]
 T = TypeVar("T")
 
 
@@ -42,13 +49,9 @@ class Options:
     traffic: Traffic | None = None
     cluster: Cluster | None = None
     version: EngineSettings = DEFAULTS
+    fixed: dict[str, Value] = field(default_factory=dict)  # settings that no knob changes
     calibration: Calibration = field(default_factory=Calibration)
     problems: list[Problem] = field(default_factory=list)
-
-
-def near(name: str, known: tuple[str, ...] | list[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 
 
 def read_options(study: Study) -> Options:
@@ -69,9 +72,10 @@ class _Reader:
         options.model = self._try(("model",), lambda: load_model(self._beside(self._text("model"))))
         options.cluster = self._try(("gpu",), self._cluster)
         options.traffic = self._try(("traffic",), self._traffic)
-        if "engine" in given:
-            version = self._try(("engine",), lambda: parse_engine(self._text("engine"), DEFAULTS))
+        if "version" in given:
+            version = self._try(("version",), lambda: parse_engine(f"sglang:{given['version']}", DEFAULTS))
             options.version = version or DEFAULTS
+        self._fixed()
         if "calibration" in given:
             path = Path(self._beside(str(given["calibration"])))
             options.calibration = self._try(("calibration",), lambda: read_calibration(path)) or Calibration()
@@ -108,32 +112,46 @@ class _Reader:
         fabric = site.options.get("fabric")
         return make_cluster(gpu, site.nodes, site.gpus_per_node or GPUS_PER_NODE, str(fabric) if fabric else None)
 
+    def _fixed(self) -> None:
+        """Flags under a knob's name; others do not change what the twin computes."""
+        flags = self._given.get("flags")
+        for name, value in flags.items() if isinstance(flags, Mapping) else ():
+            if name in KNOBS and (wrong := wrong_value(name, value)):
+                self._report(("flags", name), wrong)
+            elif name in KNOBS:
+                self._options.fixed[name] = value
+
     def _traffic(self) -> Traffic:
-        given = self._given.get("traffic")
-        if isinstance(given, str):
-            given = {"dataset": given}
-        if not isinstance(given, Mapping) or not isinstance(given.get("dataset"), str):
-            raise InputError("traffic is missing; write for example traffic: {dataset: sharegpt, requests: 2000}")
+        given = self._given.get("traffic", {"dataset": "sharegpt"})
+        if not isinstance(given, Mapping):
+            raise InputError("traffic must be a mapping; write for example {dataset: sharegpt, requests: 2000}")
         for key in given:
             if key not in TRAFFIC_KEYS:
                 self._report(("traffic", key), f"no such key of traffic; {near(str(key), TRAFFIC_KEYS)}")
-        whole = {key: self._number(given, key, whole=True) for key in ("requests", "seed", "concurrency")}
+        dataset = str(given.get("dataset", "sharegpt"))
+        if "input_tokens" in given or "output_tokens" in given:
+            lengths = [self._whole(given, key) for key in ("input_tokens", "output_tokens")]
+            dataset = "fixed:" + ":".join(str(length or 0) for length in lengths)
         return parse_traffic(
-            self._beside(given["dataset"]),
-            requests=None if whole["requests"] is None else int(whole["requests"]),
-            rate_s=self._number(given, "rate"),
-            concurrency=None if whole["concurrency"] is None else int(whole["concurrency"]),
-            burstiness=1.0 if "burstiness" not in given else self._number(given, "burstiness") or 0.0,
-            seed=int(whole["seed"] or 0),
+            self._beside(dataset),
+            requests=self._whole(given, "requests"),
+            rate_s=self._number(self._given, "rate"),
+            concurrency=self._whole(self._given, "concurrency"),
+            burstiness=1.0 if "burstiness" not in self._given else self._number(self._given, "burstiness") or 0.0,
+            seed=self._whole(given, "seed") or 0,
         )
 
-    def _number(self, given: Mapping[str, object], key: str, whole: bool = False) -> float | None:
+    def _whole(self, given: Mapping[str, object], key: str) -> int | None:
         value = given.get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-            raise InputError(f"traffic.{key} is {value!r}; it must be a {'whole ' if whole else ''}number")
-        return value
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value
+        raise InputError(f"{key} is {value!r}; it must be a whole number")
+
+    def _number(self, given: Mapping[str, object], key: str) -> float | None:
+        value = given.get(key)
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value
+        raise InputError(f"{key} is {value!r}; it must be a number")
 
 
-_EXAMPLES = {"model": "deepseek-r1", "engine": "sglang:0.5.6"}
+_EXAMPLES = {"model": "deepseek-r1"}
