@@ -113,10 +113,10 @@ class NwchemWorkload:
         if node_bytes is None and self._study.site.batch == "local":
             node_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         asked = rank_mb * _MB * resources.ranks_per_node
-        if node_bytes is not None and asked > node_bytes:
+        if node_bytes is not None and asked > node_bytes and not self._options.overcommit_memory:
             return (
                 f"{resources.ranks_per_node} ranks x {rank_mb} MB of stack, heap, global need {asked / 2**30:.1f} GiB; "
-                f"a node has {node_bytes / 2**30:.1f}"
+                f"a node has {node_bytes / 2**30:.1f} (`overcommit_memory: true` lets limits exceed it)"
             )
         local_mb = sum(size for size in sizes[:2] if isinstance(size, int))
         kept_mb = settings.get("memsize_mb")
@@ -133,7 +133,7 @@ class NwchemWorkload:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / INPUT).write_text(render_input(self._options, trial.settings))
             (folder / RANK_SCRIPT).write_text(rank_script(start))
-            (folder / ASKED).write_text(json.dumps(dict(trial.settings), indent=1) + "\n")
+            (folder / ASKED).write_text(json.dumps({"settings": dict(trial.settings), "build": build}, indent=1) + "\n")
         except OSError as error:
             raise StoreError(
                 f"{error.filename or folder}: cannot fill the run folder ({error.strerror}); make room and resume"
@@ -155,10 +155,10 @@ class NwchemWorkload:
         found = [Measurement(name, of_run[name], unit, "run") for name, unit in OF_THE_RUN.items() if name in of_run]
         found += measurements(output, options.theory)
         trouble = problem(output.facts, options.theory, options.reference_energy)
-        settings = _asked(run.folder)
-        if trouble or settings is None:
+        asked = _asked(run.folder)
+        if trouble or asked is None:
             return Reading(tuple(found), problem=trouble or f"{ASKED} is gone, so what was asked is not known")
-        start = self._start(settings, ".")
+        settings, start = asked[0], self._start(*asked)
         mpi = str(settings.get("mpi") or options.mpi) if not options.program else None
         doubt = differences(output, start, settings, self._compute_ranks(settings, run.resources), mpi)
         return Reading(tuple(found), unverified=doubt)
@@ -216,9 +216,10 @@ def _count(settings: Settings, name: str) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _asked(folder: Path) -> Settings | None:
+def _asked(folder: Path) -> tuple[Settings, str] | None:
+    """The settings of a run and where its build lies, as `prepare` wrote them."""
     try:
         asked = json.loads((folder / ASKED).read_text())
-    except (OSError, ValueError):
+        return dict(asked["settings"]), str(asked["build"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return asked if isinstance(asked, dict) else None

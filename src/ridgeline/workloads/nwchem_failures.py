@@ -35,8 +35,8 @@ NWCHEM_FAILURES: tuple[Signature, ...] = (
         "no MPI launcher on the node: its operator installs Open MPI or MPICH, or the site file loads its module",
     ),
     _signature(
-        rf"No space left on device|Disk quota exceeded|{NO_SCRATCH}|eaf.*(write|space)|"
-        r"(int2e|grid)_?file_?write|File too large",
+        # on a full disk NWChem computes on without its files, and leaves with 0
+        rf"No space left on device|Disk quota exceeded|{NO_SCRATCH}|eaf_write: rc ne bytes|File too large",
         Kind.SITE_FAULT,
         "the scratch disk is full: free it, give the site another `scratch`, or write less (filesize_mb 0)",
     ),
@@ -59,6 +59,11 @@ NWCHEM_FAILURES: tuple[Signature, ...] = (
         r"ptsalloc: increase memory|insufficient memory|MA_push_get|ma_alloc_get|could not allocate .* on the stack",
         Kind.OOM_RUN,
         "stack and heap are too small for this calculation",
+    ),
+    _signature(
+        r"sym_movecs_adapt: negative proj",
+        Kind.WRONG,
+        "the orbitals are broken (MPICH builds from two ranks on: set ARMCI_USE_WIN_ALLOCATE=0)",
     ),
     _signature(r"failed to converge|did not converge", Kind.WRONG, "the calculation did not converge"),
     _signature(

@@ -13,6 +13,7 @@ workload:
   mpi: openmpi                    # where it is no knob
   armci_network: MPI-PR           # what the program was built with, where it is no knob
   blas_paths: {mkl: /opt/mkl/lib} # folders for LD_LIBRARY_PATH by value of the knob `blas`
+  overcommit_memory: true         # stack + heap + global x ranks may exceed the node: they are limits, taken as needed
   env: {UCX_TLS: "{transports}"}
 """
 
@@ -39,6 +40,7 @@ OPTIONS = (
     "mpi",
     "armci_network",
     "blas_paths",
+    "overcommit_memory",
     "env",
 )
 # Debian keeps every BLAS in a folder of its own and lets update-alternatives choose a default; a run names its folder
@@ -52,7 +54,7 @@ _ATOM = re.compile(r"^\s*([A-Za-z]{1,3})\d*((?:\s+[-+]?\d*\.?\d+(?:[eEdD][-+]?\d
 
 @dataclass
 class Options:
-    """The options as far as they could be read. `basis_lines` is the text of the basis block."""
+    """The options as far as they could be read. `basis_text` is the text of a basis block."""
 
     atoms: tuple[str, ...] = ()
     basis: str = ""
@@ -65,6 +67,7 @@ class Options:
     program: str = ""
     mpi: str = "openmpi"
     armci_network: str = ""
+    overcommit_memory: bool = False
     blas_paths: dict[str, str] = field(default_factory=lambda: dict(DEBIAN_BLAS))
     env: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -106,6 +109,9 @@ class _Reader:
                 options.reference_energy = float(energy)
             else:
                 self._report(("reference_energy",), f"{energy!r} is not an energy in Hartree")
+        options.overcommit_memory = given.get("overcommit_memory", False) is True
+        if not isinstance(given.get("overcommit_memory", False), bool):
+            self._report(("overcommit_memory",), "must be true or false")
         options.blas_paths |= self._texts(given, "blas_paths")
         options.env = self._texts(given, "env")
         for name in options.env:

@@ -45,7 +45,7 @@ rank=${{OMPI_COMM_WORLD_RANK:-${{PMI_RANK:-${{PMIX_RANK:-${{SLURM_PROCID:-0}}}}}
   echo "{NO_PROGRAM}: "{_quoted(start.program)}" is not on the PATH of $(uname -n)" >&2
   exit 127
 }}
-mkdir -p {SCRATCH}/ 2>/dev/null || {{ echo "{NO_SCRATCH}: {SCRATCH} on $(uname -n)" >&2; exit 74; }}
+mkdir -p "$(readlink {SCRATCH} || echo {SCRATCH})" || {{ echo "{NO_SCRATCH}: {SCRATCH} on $(uname -n)" >&2; exit 74; }}
 if [ "$rank" = 0 ]; then
   LD_TRACE_LOADED_OBJECTS=1 "$program" > {LIBRARIES} 2>&1
   env > {ARRIVED}
