@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import math
+import os
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -156,6 +161,61 @@ def test_nvidia_smi_lines() -> None:
     sample = smi_sample("97, 71234, 1980, 2619, 412.55, 61")
     assert sample == GpuSample(0.97, 71234 * 2**20, 1980.0, 2619.0, 412.55, None, 61.0)
     assert smi_sample("[N/A], 10, [Not Supported], 1, [N/A], 40").power_w is None
+
+
+# the calls of NVIDIA's library that we use, with its own types: two GPUs, the second without an energy counter
+LIBRARY = r"""
+#include <stdio.h>
+typedef struct { long index; } device;
+static device devices[2] = {{0}, {1}};
+typedef struct { unsigned gpu, memory; } use_t;
+typedef struct { unsigned long long total, free, used; } memory_t;
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, device **d) { *d = &devices[i]; return 0; }
+int nvmlDeviceGetUUID(device *d, char *text, unsigned n) { snprintf(text, n, "GPU-%ld", d->index); return 0; }
+int nvmlDeviceGetUtilizationRates(device *d, use_t *u) { u->gpu = 50 + 10 * d->index; u->memory = 1; return 0; }
+int nvmlDeviceGetMemoryInfo(device *d, memory_t *m) {
+  m->total = 150ull << 30; m->used = (70ull + d->index) << 30; m->free = m->total - m->used; return 0; }
+int nvmlDeviceGetTotalEnergyConsumption(device *d, unsigned long long *j) {
+  *j = 5000000000123ull; return d->index * 3; }
+int nvmlDeviceGetPowerUsage(device *d, unsigned *w) { *w = 412550; return 0; }
+int nvmlDeviceGetClockInfo(device *d, int kind, unsigned *mhz) {
+  *mhz = kind == 1 ? 1980 : kind == 2 ? 2619 : 0; return 0; }
+int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *c) { *c = 61; return sensor; }
+"""
+ASK = """
+import json
+from dataclasses import asdict
+from ridgeline.serving.nvml import Nvml
+driver = Nvml()
+print(json.dumps([asdict(sample) for sample in driver.read()]))
+driver.close()
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_the_driver_library_is_called_by_its_own_types(tmp_path: Path) -> None:
+    (tmp_path / "nvml.c").write_text(LIBRARY)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "nvml.c"], cwd=tmp_path, check=True, capture_output=True
+    )
+    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    env.pop("CUDA_VISIBLE_DEVICES", None)
+
+    def read(**more: str) -> list[dict[str, float | None]]:
+        done = subprocess.run([sys.executable, "-c", ASK], env={**env, **more}, capture_output=True, check=True)
+        found: list[dict[str, float | None]] = json.loads(done.stdout)
+        return found
+
+    first, second = read()
+    assert first == {
+        "util": 0.5, "memory_bytes": 70 * 2**30, "sm_mhz": 1980.0, "memory_mhz": 2619.0, "power_w": 412.55,
+        "energy_j": 5000000000.123, "temperature_c": 61.0,
+    }  # fmt: skip
+    assert second["energy_j"] is None, "what a GPU does not support is left open"
+    assert read(CUDA_VISIBLE_DEVICES="1") == [second]
 
 
 def test_here_there_is_a_driver_or_a_reason() -> None:
