@@ -77,6 +77,7 @@ class Connection:
         self._uses = 0
         self._complete = False
         self._keep = False
+        self._late_s = 0.0
         self.exchange: Exchange | None = None
         self.at_s = 0.0  # when something last happened here
 
@@ -159,6 +160,7 @@ class Connection:
         exchange, sock = self.exchange, self._sock
         assert exchange is not None and sock is not None
         self._complete = False
+        self._late_s = 0.0
         self._uses += 1
         self._times_s, self._bodies = exchange.reply.times_s, exchange.reply.bodies
         exchange.sent_s = self.at_s = _clock()
@@ -202,7 +204,10 @@ class Connection:
             stamp_s = (seconds * 1_000_000_000 + nanoseconds - self._pulse.offset_ns) * 1e-9
             # The stamp is on the wall clock: one that lies before the last event or ahead of now met a clock step.
             if self.at_s <= stamp_s <= at_s:
-                self._ages[int((at_s - stamp_s) * 122070.3125).bit_length()] += 1
+                late_s = at_s - stamp_s
+                self._ages[int(late_s * 122070.3125).bit_length()] += 1
+                if late_s > self._late_s:
+                    self._late_s = late_s
                 at_s = stamp_s
             else:
                 self._pulse.unstamped += 1
@@ -224,6 +229,7 @@ class Connection:
     def _finish(self, keep: bool) -> None:
         exchange = self.exchange
         assert exchange is not None
+        exchange.late_s = self._late_s
         exchange.end(self.at_s)
         if not keep:
             self.close()

@@ -57,6 +57,7 @@ def merge(parts: list[Yield]) -> Yield:
         out.unfinished += part.unfinished
         out.lag_s += part.lag_s
         out.paused += part.paused
+        out.merged_firsts += part.merged_firsts
         out.keep_problem = out.keep_problem or part.keep_problem
     out.records.sort(key=lambda r: r.number)
     return out

@@ -217,6 +217,7 @@ class Driver:
         record = exchange.record(self._out.start_s, self._name)
         self._out.records.append(record)
         self._out.lag_s.append(exchange.taken_s - exchange.scheduled_s)
+        self._out.merged_firsts += exchange.first_token_merged
         if self._keeper is not None:
             self._keeper.write(record)
 

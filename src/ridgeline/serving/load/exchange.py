@@ -14,6 +14,7 @@ from ridgeline.serving.requests import RequestRecord
 from ridgeline.serving.traffic import Arrival
 
 _ERROR_BYTES = 16_384
+_LATE_SHARE = 0.02
 
 
 class Gaps(Sequence[tuple[float, int]]):
@@ -48,7 +49,7 @@ class Exchange:
     """A request being sent and answered. Filled in by its connection; `record` once it has ended."""
 
     __slots__ = (
-        "_chunked", "_length", "arrival", "end_s", "error", "first_byte_s", "http_status", "reply",
+        "_chunked", "_length", "arrival", "end_s", "error", "first_byte_s", "http_status", "late_s", "reply",
         "resent", "retry_after_s", "scheduled_s", "sent_s", "status", "taken_s", "wire",
     )  # fmt: skip
 
@@ -66,6 +67,7 @@ class Exchange:
         self.status = ""
         self.error = ""
         self.resent = False
+        self.late_s = 0.0  # the latest that a read took up bytes after they had arrived
         self._chunked = False
         self._length: int | None = None
 
@@ -113,6 +115,14 @@ class Exchange:
     def _ended_well(self) -> bool:
         reply = self.reply
         return reply.done or reply.finished or len(reply.token_times_s) >= self.arrival.output_tokens
+
+    @property
+    def first_token_merged(self) -> bool:
+        """Whether the first token was read late and together with the next, so that it bears the next one's stamp."""
+        times = self.reply.token_times_s
+        if len(times) < 2 or times[0] != times[1] or self.sent_s is None:
+            return False
+        return self.late_s > _LATE_SHARE * (times[0] - self.sent_s)
 
     def record(self, start_s: float, worker: str) -> RequestRecord:
         """Times are counted from `start_s`, the start of the run."""

@@ -20,17 +20,17 @@ def drive(share: Share) -> Yield:
     driver = Driver(share, loop, keeper)
     _allow_files(max([n for _, n in share.places], default=share.most_at_once or 4096) + 64)
     in_main = threading.current_thread() is threading.main_thread()
-    gc.freeze()
-    kept = gc.get_threshold()
-    gc.set_threshold(200_000, 50, 50)
+    # a collection would stop every stream for some milliseconds; nothing here makes cycles per request
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         if in_main:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, driver.interrupt)
         out = driver.run()
     finally:
-        gc.set_threshold(*kept)
-        gc.unfreeze()
+        if collecting:
+            gc.enable()
         if in_main:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)

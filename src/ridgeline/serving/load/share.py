@@ -63,6 +63,7 @@ class Yield:
     # how long after its time each request was taken up, in the order in which they ended
     lag_s: array[float] = field(default_factory=lambda: array("d"))
     paused: int = 0
+    merged_firsts: int = 0
     lost_workers: int = 0
     keep_problem: str = ""
 
