@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
 
@@ -234,12 +234,6 @@ def parse_traffic(
     elif isinstance(lengths, Replay) and lengths.timed:
         pace = AsRecorded()
     return Traffic(lengths, 1000 if count is None else count, pace, seed)
-
-
-def with_rate(traffic: Traffic, rate_s: float) -> Traffic:
-    """The same requests as an open loop at another rate, for walking along a load curve."""
-    burstiness = traffic.pace.burstiness if isinstance(traffic.pace, OpenLoop) else 1.0
-    return replace(traffic, pace=OpenLoop(rate_s, burstiness))
 
 
 def _parse_lengths(text: str) -> Lengths:

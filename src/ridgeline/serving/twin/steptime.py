@@ -2,7 +2,7 @@
 
 Each operator is a roofline: the slower of its FLOPs over the tensor cores' rate and its bytes over the memory's. Added
 to them come collectives, a small gap per kernel, and the host, which runs beside the GPU and counts when it is slower.
-docs/twin.md derives every formula; the constants below are priors that calibration corrects through `Factors`.
+docs/twin.md gives every formula; the constants are priors (`priors.py`) that calibration corrects through `Factors`.
 """
 
 from __future__ import annotations
@@ -16,56 +16,31 @@ from ridgeline.serving.models import BYTES_PER_WEIGHT, Model
 from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.engine import Applied
 from ridgeline.serving.twin.factors import Factors
-
-# Share of the peak that kernels reach at full size.
-DENSE_COMPUTE = {"bf16": 0.64, "fp16": 0.64, "fp32": 0.8, "fp8": 0.50, "int8": 0.5, "int4": 0.5, "fp4": 0.45}
-# Grouped products over experts. In 16 bits Triton with default tiles is what most models get; FP8 has tuned kernels.
-EXPERT_COMPUTE = {"bf16": 0.16, "fp16": 0.16, "fp32": 0.4, "fp8": 0.30, "int8": 0.25, "int4": 0.25, "fp4": 0.25}
-# Rows of one tile of such a product: each expert that is asked at all computes whole tiles. Kernels switch to the
-# larger one when there are more tokens than experts.
-EXPERT_TILE, SMALL_EXPERT_TILE = 64, 16
-DENSE_MEMORY = 0.85
-EXPERT_MEMORY = 0.80
-ELEMENTWISE_MEMORY = 0.75
-# Decode attention: share of memory bandwidth while reading KV, by back end, for (GQA, MLA); and of bf16 FLOP/s.
-DECODE_MEMORY = {
-    "fa3": (0.75, 0.60),
-    "flashinfer": (0.70, 0.50),
-    "flashmla": (0.60, 0.75),
-    "cutlass_mla": (0.60, 0.65),
-    "trtllm_mla": (0.75, 0.75),
-    "triton": (0.50, 0.11),
-}
-DECODE_COMPUTE = 0.40
-# Prefill attention: share of bf16 FLOP/s by back end.
-PREFILL_COMPUTE = {
-    "fa3": 0.55,
-    "flashinfer": 0.45,
-    "flashmla": 0.45,
-    "cutlass_mla": 0.45,
-    "trtllm_mla": 0.55,
-    "triton": 0.25,
-}
-# Kernels of one layer: projections, norms, rope, attention and FFN; MLA and a mixture of experts add to them.
-# Block-quantised weights want their activations quantised before every product.
-LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS = 11, 8, 12, 6
-# A kernel's ramp and tail that no roofline shows, inside a captured graph. Small block-scaled FP8 products are further
-# from their roofline: DeepSeek-R1 on eight H200 takes about 20 ms for a batch of one, of which weights are 1.2.
-OP_GAP_S, SCALED_OP_GAP_S = 2.8e-6, 4.2e-6
-# Python, dispatch and launch of one such operation without a graph: 80 to 100 us in our H200
-# logs and half of that on faster hosts.
-HOST_OP_S = 65e-6
-# Scheduling, sampling and detokenising of one iteration, and of each request in it; overlapped with the GPU.
-HOST_STEP_S = 2.0e-3
-HOST_REQUEST_S = 6e-6
-# Passes over the logits by softmax, top-p and sampling, in float32.
-SAMPLING_PASSES = 6
-# Reads and writes of hidden-wide vectors per layer: norms, rope, residuals, quantisation, gate activation.
-ELEMENTWISE_PASSES = 16
-# Expert ranks never get equal work: the fullest of them makes the others wait.
-EXPERT_IMBALANCE = 1.15
-# Stages of a pipeline wait when neighbours differ; SGLang runs PP without overlapped scheduling.
-PIPELINE_BUBBLE = 1.05
+from ridgeline.serving.twin.priors import (
+    DECODE_COMPUTE,
+    DECODE_MEMORY,
+    DENSE_COMPUTE,
+    DENSE_MEMORY,
+    ELEMENTWISE_MEMORY,
+    ELEMENTWISE_PASSES,
+    EXPERT_COMPUTE,
+    EXPERT_IMBALANCE,
+    EXPERT_MEMORY,
+    EXPERT_TILE,
+    HOST_OP_S,
+    HOST_REQUEST_S,
+    HOST_STEP_S,
+    LAYER_OPS,
+    MLA_OPS,
+    MOE_OPS,
+    OP_GAP_S,
+    PIPELINE_BUBBLE,
+    PREFILL_COMPUTE,
+    QUANTISE_OPS,
+    SAMPLING_PASSES,
+    SCALED_OP_GAP_S,
+    SMALL_EXPERT_TILE,
+)
 
 
 @dataclass(frozen=True, slots=True)
