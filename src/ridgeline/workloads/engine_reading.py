@@ -29,8 +29,9 @@ METRICS = (
     "total_tok_s", "output_tok_s", "input_tok_s", "requests_s", "duration_s", "successful_requests", "failed_requests",
     "input_tokens", "output_tokens", "cached_token_share", "kv_tokens", "kv_bytes", "weights_bytes",
     "memory_after_load_bytes", "memory_to_spare_bytes", "running_limit", "graph_max_bs", "graph_capture_s",
-    "retractions", "peak_running", "eager_decode_share", "ready_s", "wall_s", "gpu_use_share", "gpu_power_w",
-    "gpu_memory_bytes", "gpu_clock_mhz", "energy_j", "joules_per_token", "host_cpu_share", "host_memory_bytes",
+    "retractions", "peak_running", "eager_decode_share", "ready_s", "wall_s", "joules_per_token", "energy_j",
+    "power_mean_w", "power_peak_w", "gpu_util_mean", "gpu_memory_peak_bytes", "gpu_sm_mean_mhz", "gpu_sm_lowest_mhz",
+    "gpu_temperature_peak_c", "host_cpu_share", "host_memory_peak_bytes", "monitored_s",
 )  # fmt: skip
 LATENCIES, QUANTILES = ("ttft", "itl", "tpot", "e2e"), ("mean", "p50", "p90", "p95", "p99")
 SERVE_METRICS = (*(f"{latency}_{q}_ms" for latency in LATENCIES for q in QUANTILES), "goodput")

@@ -31,8 +31,13 @@ from ridgeline.workloads.engine_options import Load
 from ridgeline.workloads.engine_reading import MEASURED, REQUESTS
 
 LOOK_S = 0.5
+DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
+STOPPED = 128 + signal.SIGTERM
+# a log that comes in blocks would show a mark long after the fact
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # more than this of a GPU in use before we start is somebody else's run
 BUSY_SHARE = 0.1
+DECOYS = 30  # for each measured prompt
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
 
 
@@ -78,7 +83,7 @@ class Session:
             self._write()
 
     def _once(self) -> None:
-        engine = node.EngineProcess(str(self.spec["start"]), self.folder, self.log, {})
+        engine = node.EngineProcess(str(self.spec["start"]), self.folder, self.log, UNBUFFERED)
         try:
             if self.spec["serves"]:
                 self._serve(engine)
@@ -110,6 +115,9 @@ class Session:
         watcher = _watcher(self.folder)
         result = bench(plan)
         self._stop_watching(watcher)
+        _heed(result)
+        if result.summary.ok < result.summary.requests and not node.healthy(self.port):
+            engine.wait(DYING_S)
         if engine.exit_code is not None:
             raise Failed(self._cause(engine.exit_code), engine.exit_code)
         if not result.summary.ok:
@@ -130,7 +138,7 @@ class Session:
             traffic: Traffic = replace(
                 plan.traffic, requests=count, pace=ClosedLoop(at_once), seed=plan.traffic.seed + 7919
             )
-            bench(replace(plan, traffic=traffic, salt=plan.salt + 7919, keep_path=None, workers=1, slos=()))
+            _heed(bench(replace(plan, traffic=traffic, salt=plan.salt + 7919, keep_path=None, workers=1, slos=())))
 
     def _await_ready(self, engine: node.EngineProcess) -> None:
         started = time.monotonic()
@@ -196,7 +204,8 @@ class Session:
             make_model(model, self.folder / "model")
             model = str(self.folder / "model")
         if not self.spec["serves"]:
-            write_dataset(self.load, self.folder / DATASET)
+            decoys = DECOYS * self.load.requests if self.dialect.name == "sglang" else 0
+            write_dataset(self.load, self.folder / DATASET, decoys)
             (self.folder / "offline.jsonl").unlink(missing_ok=True)
         values = {
             PORT: str(self.port),
@@ -228,7 +237,7 @@ class Session:
         command = step["command"] or str(self.spec["start"])
         if step["command"]:
             command = f". ./session.env && {command}"
-        process = node.EngineProcess(command, self.folder, log, {})
+        process = node.EngineProcess(command, self.folder, log, UNBUFFERED)
         try:
             code = process.wait(4 * 3600.0) if step["command"] else self._rehearse(process)
         finally:
@@ -258,6 +267,12 @@ class Session:
         partial.rename(self.folder / MEASURED)
 
 
+def _heed(result: Any) -> None:
+    """The load generator takes a signal as the end of its run; for us it is the end of everything."""
+    if result.interrupted:
+        sys.exit(STOPPED)
+
+
 class _Tail:
     """Looks for words in what a log gained since the last look."""
 
@@ -272,10 +287,12 @@ class _Tail:
         return any(word in text for word in words)
 
 
-def write_dataset(load: Load, path: Path) -> None:
+def write_dataset(load: Load, path: Path, decoys: int = 0) -> None:
     """The traffic in ShareGPT's form, which every engine's offline benchmark reads. A ShareGPT file is taken as it is.
 
-    A text of n words is n tokens; engines skip conversations of fewer than four.
+    A text of n words is n tokens; engines skip conversations of fewer than four. `decoys` are conversations without an
+    answer: SGLang draws its warm-up prompts from all of the file and measures only those with an answer, so with many
+    of them the warm-up sees next to nothing of what is measured.
     """
     source = Path(load.traffic)
     if source.is_absolute() and source.read_text(errors="replace").lstrip()[:1] == "[":
@@ -284,9 +301,13 @@ def write_dataset(load: Load, path: Path) -> None:
     from dataclasses import replace
 
     from ridgeline.serving.load.prompts import Prompts
+    from ridgeline.serving.traffic import Arrival
 
-    prompts, answers = Prompts(load.seed), Prompts(load.seed + 1)
+    prompts, answers, others = (Prompts(load.seed + n) for n in range(3))
     rows = []
+    for number in range(decoys):
+        text = others.text(Arrival(number, 0.0, 8, 1)).decode()
+        rows.append({"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": ""}]})
     for arrival in load.recipe(paced=False).arrivals():
         asked = replace(arrival, input_tokens=max(4, arrival.input_tokens))
         answer = replace(arrival, input_tokens=max(4, arrival.output_tokens), prefix_hashes=())
@@ -334,7 +355,7 @@ def say(line: str) -> None:
 def main(arguments: list[str]) -> int:
     path = Path(arguments[0]).resolve()
     # a job that is told to stop must still stop its engine
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     try:
         spec = json.loads(path.read_text())
         Session(path.parent, spec).run()

@@ -111,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for number in range(count):
             self._event({"choices": [{"text": f" w{number}", "finish_reason": None}]})
-            time.sleep(0.001)
+            time.sleep(0.005)
         usage = {"prompt_tokens": len(words), "completion_tokens": count, "total_tokens": len(words) + count}
         self._event({"choices": [{"text": "", "finish_reason": "length"}]})
         self._event({"choices": [], "usage": usage})
@@ -155,7 +155,8 @@ def offline():
     flags.add_argument("--seed", type=int)
     flags.add_argument("--skip-warmup", action="store_true")
     args = flags.parse_args()
-    rows = json.loads(Path(args.dataset_path).read_text())[: args.num_prompts]
+    rows = json.loads(Path(args.dataset_path).read_text())
+    rows = [row for row in rows if len(row["conversations"][1]["value"].split()) > 1][: args.num_prompts]
     start(args)
     inputs = sum(len(row["conversations"][0]["value"].split()) for row in rows)
     outputs = sum(len(row["conversations"][1]["value"].split()) for row in rows)

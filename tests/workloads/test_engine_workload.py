@@ -1,0 +1,248 @@
+"""What the engine workloads promise before and after a run: problems, refusals, files, readings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ridgeline.campaign.check import check_study
+from ridgeline.records.expression import Expression
+from ridgeline.records.guard import parse_guard
+from ridgeline.records.run import Cause, Ending, Resources, Run
+from ridgeline.records.site import Site
+from ridgeline.records.study import Goal, JobLimits
+from ridgeline.workloads import sglang, vllm
+from ridgeline.workloads.engine_options import Load
+from ridgeline.workloads.session import write_dataset
+from tests.workloads.engine_studies import SAMPLES, study, trial
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "05-sglang-h200"
+
+
+def finished(folder: Path) -> Run:
+    return Run(1, 1, 1, folder, Resources(), Ending(Cause.EXITED, 0, started_s=10.0, ended_s=12.0))
+
+
+def messages(workload) -> list[str]:
+    return [f"{'.'.join(map(str, p.where))}: {p.message}" for p in workload.problems()]
+
+
+def job(**sizes: str) -> JobLimits:
+    return JobLimits(**{name: Expression.parse(text) for name, text in sizes.items()})
+
+
+def test_a_wrong_knob_is_named_with_the_right_one(tmp_path: Path) -> None:
+    found = messages(sglang.offline(study(tmp_path, knobs={"mem_fraction": [0.8], "tp": [1]})))
+    assert found == ["space.mem_fraction: no such knob for sglang-offline; did you mean mem_fraction_static?"]
+
+
+def test_environment_engine_and_knobs_that_something_else_reads_are_accepted(tmp_path: Path) -> None:
+    knobs = {"NCCL_ALGO": ["Tree"], "engine": ["/opt/a"], "width": [8], "boxes": [2]}
+    asked = study(tmp_path, knobs=knobs, env={"WIDTH": "{width}"})
+    assert messages(sglang.offline(replace(asked, job=job(nodes="boxes")))) == []
+
+
+def test_a_flag_of_another_release_is_a_problem_that_says_when_it_came_or_went(tmp_path: Path) -> None:
+    old = sglang.offline(study(tmp_path, knobs={"moe_runner_backend": ["triton"]}, version="0.4.8"))
+    assert "came with 0.5.2" in messages(old)[0]
+    new = sglang.offline(study(tmp_path, knobs={"enable_ep_moe": [True]}, version="0.5.23"))
+    assert "went with 0.5.4" in messages(new)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"modle": "x"}, "workload.modle"),
+        ({"traffic": {"dataset": "nowhere.json"}}, "workload.traffic"),
+        ({"traffic": {"request": 5}}, "workload.traffic.request"),
+        ({"traffic": {"requests": -5}}, "workload.traffic.requests"),
+        ({"concurrency": 8}, "workload.concurrency"),
+        ({"gpu": "h2000"}, "workload.gpu"),
+        ({"prepare": ["coffee"]}, "workload.prepare.0"),
+        ({"ready_limit": "soon"}, "workload.ready_limit"),
+        ({"flags": {"tp": [1, 2]}}, "workload.flags.tp"),
+        ({"flags": {"tepee": 2}}, "workload.flags.tepee"),
+        ({"env": {"A": "{nothing}"}}, "workload.env.A"),
+        ({"engines": {"a": 3}}, "workload.engines.a"),
+    ],
+)
+def test_mistakes_are_problems_with_their_place(tmp_path: Path, options: dict, where: str) -> None:
+    assert [m.partition(":")[0] for m in messages(sglang.offline(study(tmp_path, **options)))] == [where]
+
+
+def test_a_served_study_must_say_how_hard_to_load_and_by_which_limits(tmp_path: Path) -> None:
+    asked = study(tmp_path, "sglang-serve", goal="goodput", concurrency=None)
+    found = messages(sglang.serve(asked))
+    assert any("concurrency" in m for m in found)
+    assert any("slo" in m for m in found)
+    assert messages(sglang.serve(study(tmp_path, "sglang-serve", slo=["ttft_p95=3"])))
+
+
+def test_goals_and_guards_name_metrics_that_exist(tmp_path: Path) -> None:
+    asked = replace(study(tmp_path), goal=Goal("total_toks", "maximize"), guards=(parse_guard("kv_token > 1"),))
+    found = messages(sglang.offline(asked))
+    assert "did you mean total_tok_s?" in found[0]
+    assert "did you mean kv_tokens?" in found[1]
+    assert messages(sglang.offline(study(tmp_path, goal="ttft_p95_ms")))
+    assert not messages(sglang.serve(study(tmp_path, "sglang-serve", goal="ttft_p95_ms")))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "reason"),
+    [
+        ({"mem_fraction_static": [0.1]}, "no room for a single token"),
+        ({"tp": [3]}, "3 GPUs"),
+        ({"tp": [2]}, "2 GPUs"),
+        ({"page_size": [64], "chunked_prefill_size": [100]}, "multiple of page_size"),
+        ({"disaggregation_mode": ["prefill"], "deepep_mode": ["low_latency"]}, "prefill engine"),
+        ({"attention_backend": ["trtllm_mla"]}, "Blackwell"),
+        ({"ep": [2]}, "no experts"),
+    ],
+)
+def test_what_certainly_cannot_start_is_refused_with_its_reason(tmp_path: Path, knobs: dict, reason: str) -> None:
+    asked = replace(study(tmp_path, knobs=knobs, gpu="h200"), job=job(gpus="1"))
+    assert reason in (sglang.offline(asked).refusal(asked.baseline) or "")
+
+
+def test_a_risk_is_not_refused_and_an_unknown_model_is_left_to_the_engine(tmp_path: Path) -> None:
+    knobs = {"mem_fraction_static": [0.97], "max_running_requests": [4096], "attention_backend": ["triton"]}
+    risky = replace(study(tmp_path, knobs=knobs, model="deepseek-v2-lite", gpu="h200"), job=job(gpus="1"))
+    assert sglang.offline(risky).refusal(risky.baseline) is None
+    unknown = study(tmp_path, knobs={"tp": [3]}, model="somebody/some-model")
+    assert sglang.offline(unknown).refusal(unknown.baseline) is None
+    shaped = study(tmp_path, knobs={"tp": [3]}, model="somebody/some-model", shape="llama-8b")
+    assert sglang.offline(shaped).refusal(shaped.baseline)
+
+
+def test_several_nodes_need_a_launcher_and_get_ranks_and_an_address(tmp_path: Path) -> None:
+    asked = replace(study(tmp_path, knobs={"tp": [16]}, model="deepseek-r1"), job=job(nodes="2", gpus="8"))
+    assert "launcher" in (sglang.offline(asked).refusal(asked.baseline) or "")
+    for launcher, text in (
+        ("srun", "srun --nodes=2 --ntasks=2"),
+        ("openmpi", "--map-by ppr:1:node"),
+        ("mpich", "-ppn 1"),
+    ):
+        there = replace(asked, site=Site(launcher=launcher, gpus_per_node=8))
+        workload = sglang.offline(there)
+        assert workload.refusal(there.baseline) is None
+        workload.prepare(trial(there), tmp_path / launcher)
+        assert text in json.loads((tmp_path / launcher / "session.json").read_text())["start"]
+        script = (tmp_path / launcher / "engine.sh").read_text()
+        assert '--nnodes 2 --node-rank "$rank" --dist-init-addr "$RIDGELINE_HEAD:$RIDGELINE_RENDEZVOUS"' in script
+
+
+def test_prepare_twice_and_elsewhere_writes_the_same(tmp_path: Path) -> None:
+    asked = study(tmp_path)
+    first = sglang.offline(asked).prepare(trial(asked), tmp_path / "a")
+    files = {p.name: p.read_text() for p in (tmp_path / "a").iterdir()}
+    assert sglang.offline(asked).prepare(trial(asked), tmp_path / "a") == first
+    other = sglang.offline(asked).prepare(trial(asked), tmp_path / "b")
+    assert files == {p.name: p.read_text() for p in (tmp_path / "a").iterdir()}
+    assert files == {p.name: p.read_text() for p in (tmp_path / "b").iterdir()}
+    assert replace(other, name=first.name, folder=first.folder) == first
+
+
+def test_the_engine_is_an_axis(tmp_path: Path) -> None:
+    engines = {"old": {"venv": "/opt/old", "version": "0.5.12"}, "new": {"container": "new.sif", "version": "0.5.23"}}
+    asked = study(tmp_path, knobs={"engine": ["old", "new"], "cuda_graph_max_bs": [8]}, engines=engines)
+    workload = sglang.serve(replace(asked, workload=replace(asked.workload, kind="sglang-serve")))
+    workload.prepare(trial(asked), tmp_path / "old")
+    workload.prepare(trial(asked, engine="new"), tmp_path / "new")
+    old, new = ((tmp_path / name / "engine.sh").read_text() for name in ("old", "new"))
+    assert "/opt/old/bin/python -m sglang.launch_server" in old
+    assert "--cuda-graph-max-bs 8" in old
+    assert "exec new.sif python3 -m sglang.launch_server" in new
+    assert "--cuda-graph-max-bs-decode 8" in new
+
+
+def test_knobs_go_before_the_studys_constants_and_nccl_settings_bring_their_proof(tmp_path: Path) -> None:
+    asked = study(tmp_path, knobs={"tp": [1], "NCCL_ALGO": ["Tree"]}, flags={"tp_size": 4, "page_size": 1})
+    job_asked = sglang.offline(asked).prepare(trial(asked), tmp_path / "run")
+    script = (tmp_path / "run" / "engine.sh").read_text()
+    assert "--tp-size 1" in script
+    assert "--tp-size 4" not in script
+    assert job_asked.env["NCCL_DEBUG"] == "INFO"
+
+
+def test_paste_is_the_command_a_person_would_type(tmp_path: Path) -> None:
+    asked = study(tmp_path, knobs={"max_running_requests": [512], "NCCL_ALGO": ["Tree"]}, engine="python3")
+    text = sglang.offline(asked).paste(asked.baseline)
+    assert text.startswith("NCCL_ALGO=Tree ")
+    assert "python3 -m sglang.launch_server --model-path llama-8b" in text
+    assert "--max-running-requests 512" in text
+    assert "RIDGELINE" not in text
+
+
+def test_the_examples_are_sound() -> None:
+    for path in EXAMPLES.glob("study-*.yaml"):
+        checked = check_study(path)
+        assert checked.refusal(checked.study.baseline) is None
+
+
+def sample_run(tmp_path: Path, sample: str, knobs: dict) -> Run:
+    asked = study(tmp_path, knobs=knobs, traffic={"dataset": "sharegpt", "requests": 1000})
+    sglang.offline(asked).prepare(trial(asked), tmp_path / "run")
+    shutil.copy(SAMPLES / sample, tmp_path / "run" / "engine.log")
+    return finished(tmp_path / "run")
+
+
+def test_a_captured_run_gives_its_figures_and_proof(tmp_path: Path) -> None:
+    knobs = {"max_running_requests": [1024], "cuda_graph_max_bs": [512], "mem_fraction_static": [0.8]}
+    run = sample_run(tmp_path, "offline-dsv2lite-h200-mrr1024.log", knobs)
+    reading = sglang.offline(study(tmp_path, knobs=knobs)).read(run)
+    assert (reading.problem, reading.unverified, reading.contaminated) == ("", "", "")
+    found = reading.metrics
+    assert found["total_tok_s"] == 14547.50
+    assert (found["kv_tokens"], found["graph_max_bs"], found["running_limit"]) == (2844459, 512, 1024)
+    assert found["cached_token_share"] == pytest.approx(0.0033, abs=1e-4)
+    assert found["retractions"] == 0
+    assert 0 < found["eager_decode_share"] < 0.5
+    assert sglang.offline(study(tmp_path, knobs=knobs)).read(run) == reading
+
+
+def test_a_setting_that_was_not_applied_makes_the_run_unverified(tmp_path: Path) -> None:
+    knobs = {"max_running_requests": [2048], "mem_fraction_static": [0.85]}
+    run = sample_run(tmp_path, "offline-dsv2lite-h200-mrr1024.log", knobs)
+    said = sglang.offline(study(tmp_path, knobs=knobs)).read(run).unverified
+    assert "asked for mem_fraction_static 0.85, the engine applied 0.8" in said
+    assert "max_running_requests 2048" in said
+
+
+def test_too_few_answers_are_a_problem(tmp_path: Path) -> None:
+    knobs = {"max_running_requests": [1024]}
+    run = sample_run(tmp_path, "offline-dsv2lite-h200-mrr1024.log", knobs)
+    path = run.folder / "session.json"
+    path.write_text(path.read_text().replace('"requests": 1000', '"requests": 1001'))
+    assert "1000 of 1001" in sglang.offline(study(tmp_path, knobs=knobs)).read(run).problem
+
+
+@pytest.mark.parametrize("file", ["engine.log", "session.json", "measured.json", "offline.jsonl"])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"\xff\xfe\x00", b"{" * 5000, b"[1]", b'{"summary": 3, "asked": 4, "load": []}']
+)
+def test_bad_output_is_a_problem_in_words_never_an_exception(tmp_path: Path, file: str, content: bytes | None) -> None:
+    for kind, make in (("sglang-offline", sglang.offline), ("vllm-serve", vllm.serve)):
+        asked = study(tmp_path, kind, knobs={"tp": [1]})
+        folder = tmp_path / kind
+        make(asked).prepare(trial(asked), folder)
+        (folder / file).unlink(missing_ok=True)
+        if content is not None:
+            (folder / file).write_bytes(content)
+        assert make(asked).read(finished(folder)).problem
+        assert make(asked).read(finished(tmp_path / "gone")).problem
+
+
+def test_the_data_set_holds_the_traffic_word_by_word_and_decoys_without_an_answer(tmp_path: Path) -> None:
+    load = Load("fixed:20:6", requests=5, seed=1)
+    write_dataset(load, tmp_path / "d.json", decoys=7)
+    turns = [
+        [t["value"].split() for t in row["conversations"]] for row in json.loads((tmp_path / "d.json").read_text())
+    ]
+    measured = [row for row in turns if row[1]]
+    assert [(len(q), len(a)) for q, a in measured] == [(20, 6)] * 5
+    assert len(turns) == 12
+    assert len({tuple(q[:4]) for q, _ in turns}) == 12
