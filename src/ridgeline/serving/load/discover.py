@@ -87,6 +87,7 @@ def _ask(route: Route, address: Address, timeout_s: float) -> Exchange:
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
+    exchange.settle()
     return exchange
 
 

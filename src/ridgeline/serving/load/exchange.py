@@ -88,8 +88,18 @@ class Exchange:
         return self.http_status >= 200 and not self._chunked and self._length is None
 
     def end(self, at_s: float) -> None:
-        """The answer has arrived in full; says what it amounts to."""
+        """The answer has arrived in full. Reading it is left to `settle`, so that the next request can go out first."""
         self.end_s = at_s
+
+    def settle(self) -> None:
+        """Reads the answer and says what it amounts to. Call once, after `end` or `fail`."""
+        if self.status:
+            if 200 <= self.http_status < 300:
+                self.reply.close()
+        elif self.end_s is not None:
+            self._judge(self.end_s)
+
+    def _judge(self, at_s: float) -> None:
         if not 200 <= self.http_status < 300:
             self.status, self.error = _refusal(self.http_status, self.reply)
             return
@@ -109,8 +119,6 @@ class Exchange:
 
     def fail(self, kind: str, words: str, at_s: float) -> None:
         self.status, self.error, self.end_s = kind, words, at_s
-        if 200 <= self.http_status < 300:
-            self.reply.close()
 
     def _ended_well(self) -> bool:
         reply = self.reply

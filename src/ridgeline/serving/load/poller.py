@@ -21,6 +21,7 @@ class Poller:
         self._calls: dict[int, Callable[[], None]] = {}
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
         self.nap_s = 0.0
+        self.hurry = False  # no naps while other work waits for its turn
         if self._epoll is not None:
             loop.add_reader(self._epoll.fileno(), self._take_up)
 
@@ -45,7 +46,7 @@ class Poller:
 
     def _take_up(self) -> None:
         assert self._epoll is not None
-        if self.nap_s:
+        if self.nap_s and not self.hurry:
             time.sleep(self.nap_s)
         calls = self._calls
         for fd, _ in self._epoll.poll(0):
