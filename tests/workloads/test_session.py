@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
+from ridgeline.records.site import Site
+from ridgeline.records.study import JobLimits
 from ridgeline.workloads import sglang
-from ridgeline.workloads.session_engine import EngineProcess, free_port, members, port_is_free
-from tests.workloads.engine_studies import run_for_real, study, trial, with_standin
+from ridgeline.workloads.engine_install import installed_flags
+from ridgeline.workloads.session_engine import (
+    EngineProcess,
+    await_return,
+    free_port,
+    gpu_memory_bytes,
+    members,
+    port_is_free,
+)
+from tests.workloads.engine_studies import STANDIN, run_for_real, study, trial, with_standin
 
 LOAD = {"input_tokens": 12, "output_tokens": 20, "requests": 12}
 KNOBS = {
@@ -145,3 +158,67 @@ def test_death_by_signal_is_seen_through_a_shell(tmp_path: Path) -> None:
     engine = EngineProcess("sh -c 'kill -4 $$'", tmp_path, tmp_path / "log", {})
     assert engine.wait(20) == -4
     assert port_is_free(free_port())
+
+
+def write_tool(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}")
+    (folder / name).chmod(0o755)
+
+
+def test_a_gpu_that_somebody_else_uses_is_a_fault_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tool(tmp_path / "bin", "nvidia-smi", "echo '120000, 143771'\n")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    asked, workload = offline(tmp_path)
+    monkeypatch.setattr("ridgeline.workloads.session.FREE_S", 0.0)
+    workload.prepare(trial(asked), tmp_path / "run")
+    from ridgeline.workloads.session import Failed, Session
+
+    with pytest.raises(Failed, match=r"holds 117\.2 GiB"):
+        Session(tmp_path / "run", json.loads((tmp_path / "run" / "session.json").read_text())).run()
+
+
+def test_memory_that_does_not_come_back_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = (
+        f"if [ -e {tmp_path}/after ]; then echo '60000, 143771'; else echo '500, 143771'; fi\ntouch {tmp_path}/after\n"
+    )
+    write_tool(tmp_path / "bin", "nvidia-smi", tool)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    before = gpu_memory_bytes()
+    seconds, missing = await_return(None, before, limit_s=0.0)
+    assert "GPU 0 still holds 58.1 GiB" in missing
+    assert seconds < 30
+
+
+def test_an_engine_over_several_nodes_gets_its_rank_and_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # srun --nodes=2 --ntasks=2 --cpu-bind=none sh engine.sh, as a site with two nodes would run it
+    starts = 'while case "$1" in --*) true;; *) false;; esac; do shift; done\nSLURM_PROCID=1 sh -c "$*" &\n'
+    write_tool(tmp_path / "bin", "srun", f'{starts}SLURM_PROCID=0 sh -c "$*"\n')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    one = with_standin(study(tmp_path, "sglang-serve", {"tp": [2]}, goal="output_tok_s", traffic=LOAD))
+    limits = JobLimits(nodes=Expression.parse("2"), gpus=Expression.parse("1"))
+    asked = replace(one, job=limits, site=Site(launcher="srun", gpus_per_node=1))
+    outcome, reading = run_for_real(sglang.serve(asked), asked, tmp_path / "run")
+    assert reading.metrics["successful_requests"] == 12, outcome
+    nodes, address = (tmp_path / "run" / "rank1").read_text().split()
+    assert nodes == "2"
+    assert re.fullmatch(r"\S+:\d+", address)
+
+
+def test_an_installed_engine_is_asked_for_flags_the_table_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(STANDIN))
+    installed_flags.cache_clear()
+    asked = study(tmp_path, knobs={"flag_of_tomorrow": [3], "switch_of_tomorrow": [True]})
+    workload = sglang.offline(asked)
+    assert workload.problems() == []
+    workload.prepare(trial(asked), tmp_path / "run")
+    script = (tmp_path / "run" / "engine.sh").read_text()
+    assert "--flag-of-tomorrow 3" in script
+    assert script.rstrip().endswith("--switch-of-tomorrow")
+    wrong = sglang.offline(study(tmp_path, knobs={"flag_of_yesterday": [3]}))
+    assert "no such knob" in wrong.problems()[0].message
+    installed_flags.cache_clear()

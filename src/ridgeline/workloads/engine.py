@@ -232,7 +232,14 @@ class EngineWorkload:
             "load": asdict(self._options.load),
             "ready_limit_s": self._options.ready_limit_s,
             "prepare": [
-                preparation(step, self._dialect.name, install, self._options.model, values)
+                preparation(
+                    step,
+                    self._dialect.name,
+                    install,
+                    self._options.model,
+                    values,
+                    self._dialect.words(values, version),
+                )
                 for step in self._options.prepare
                 if step in STEPS
             ],

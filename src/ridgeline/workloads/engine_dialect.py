@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Measurement
-from ridgeline.workloads.engine_flags import OWN_CHOICE, FlagTable, Version
+from ridgeline.workloads.engine_flags import OWN_CHOICE, Flag, FlagTable, Version
 from ridgeline.workloads.engine_options import Load
 
 ENGINE_LOG = "engine.log"
@@ -77,13 +77,15 @@ class Dialect(Protocol):
 
 
 def plain_words(table: FlagTable, values: Mapping[str, Value], version: Version) -> list[str]:
-    """Each setting under the name this release has for it. A setting no release knows is passed on as it stands."""
-    from ridgeline.workloads.engine_flags import Flag
+    """Each setting under the name this release has for it.
 
+    A flag the table does not know, because the installed engine is newer, is a switch where its value is true or false.
+    """
     words: list[str] = []
     for name, value in values.items():
         called = table.called(name, version)
-        words += table.flags.get(called, Flag(called, "value")).words(value)
+        unknown = Flag(called, "switch" if isinstance(value, bool) else "value")
+        words += table.flags.get(called, unknown).words(value)
     return words
 
 

@@ -77,11 +77,6 @@ class FlagTable:
                 return new if version >= since else old
         return name
 
-    def with_names(self, kinds: Mapping[str, str]) -> FlagTable:
-        """The same table knowing further flags, as an installed engine listed them."""
-        found = {name: Flag(name, kind) for name, kind in kinds.items()}
-        return FlagTable({**self.flags, **found}, self.aliases, self.moved)
-
 
 @lru_cache(maxsize=4)
 def read_table(name: str) -> Mapping[str, Flag]:

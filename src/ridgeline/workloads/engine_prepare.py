@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ridgeline.records.expression import Value
 from ridgeline.workloads.engine_dialect import MODEL, joined
@@ -20,7 +20,9 @@ STEPS = ("deepgemm", "rehearse")
 _LAYOUT = ("tp", "tp_size", "pp", "pp_size", "dp", "dp_size", "ep", "ep_size", "attn_dp", "attn_dp_size")
 
 
-def preparation(step: str, engine: str, install: Install, model: str, values: Mapping[str, Value]) -> dict[str, str]:
+def preparation(
+    step: str, engine: str, install: Install, model: str, values: Mapping[str, Value], words: Sequence[str]
+) -> dict[str, str]:
     """The step's command ("" for a rehearsal, which runs the trial's own) and the key under which it counts as done.
 
     The GPU's name is added to the key on the node.
@@ -30,6 +32,5 @@ def preparation(step: str, engine: str, install: Install, model: str, values: Ma
     text = json.dumps([*deciding, {name: values[name] for name in names}])
     command = ""
     if step == "deepgemm":
-        layout = [w for n in ("tp", "tp_size") if n in values for w in ("--tp", str(values[n]))]
-        command = joined([install.python, "-m", "sglang.compile_deep_gemm", "--model-path", f"${MODEL}", *layout])
+        command = joined([install.python, "-m", "sglang.compile_deep_gemm", "--model-path", f"${MODEL}", *words])
     return {"step": step, "key": hashlib.sha256(text.encode()).hexdigest()[:16], "command": command}

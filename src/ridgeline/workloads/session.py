@@ -36,7 +36,7 @@ STOPPED = 128 + signal.SIGTERM
 # a log that comes in blocks would show a mark long after the fact
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # more than this of a GPU in use before we start is somebody else's run
-BUSY_SHARE = 0.1
+BUSY_SHARE, FREE_S = 0.1, 30.0
 DECOYS = 30  # for each measured prompt
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
 
@@ -188,12 +188,20 @@ class Session:
         return Cause("died", number, f"exit code {code}; its last line: {text}")
 
     def _require_free_gpus(self) -> list[tuple[int, int]] | None:
-        _, busy = node.await_return(None, None)
-        memory = node.gpu_memory_bytes()
-        for number, (used, total) in enumerate(memory or ()):
-            if used > BUSY_SHARE * total:
-                raise Failed(Cause("gpu-in-use", 0, f"GPU {number} holds {used / 2**30:.1f} GiB before we start{busy}"))
-        return memory
+        """Memory in use before we start; a run that has just ended may still be giving back its own."""
+        until = time.monotonic() + FREE_S
+        while True:
+            memory = node.gpu_memory_bytes()
+            busy = [
+                f"GPU {n} holds {used / 2**30:.1f} GiB"
+                for n, (used, total) in enumerate(memory or ())
+                if used > BUSY_SHARE * total
+            ]
+            if not busy:
+                return memory
+            if time.monotonic() > until:
+                raise Failed(Cause("gpu-in-use", 0, f"{'; '.join(busy)} before we start"))
+            time.sleep(LOOK_S)
 
     def _lay_out(self) -> None:
         """The model, the data and the environment, all of which can be made again from session.json."""

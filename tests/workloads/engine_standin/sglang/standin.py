@@ -29,6 +29,9 @@ def parser():
     flags.add_argument("--attention-backend", default="fa3", choices=BACKENDS)
     flags.add_argument("--load-format", default="auto")
     flags.add_argument("--context-length", type=int)
+    flags.add_argument("--nnodes", type=int, default=1)
+    flags.add_argument("--node-rank", type=int, default=0)
+    flags.add_argument("--dist-init-addr")
     return flags
 
 
@@ -135,6 +138,9 @@ class Handler(BaseHTTPRequestHandler):
 
 def serve():
     args = parser().parse_args()
+    if args.node_rank:
+        Path(f"rank{args.node_rank}").write_text(f"{args.nnodes} {args.dist_init_addr}")
+        time.sleep(600)
     start(args)
     Handler.args = args
     server = ThreadingHTTPServer((args.host, args.port), Handler)
