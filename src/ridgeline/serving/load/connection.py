@@ -26,6 +26,7 @@ _SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None
 _STAMP = struct.Struct("@qq").unpack
 _READ_BYTES = 8192
 _NOTE_BYTES = 32
+_LATE_S = 0.001
 _clock = time.monotonic
 
 _KINDS = {
@@ -77,7 +78,6 @@ class Connection:
         self._uses = 0
         self._complete = False
         self._keep = False
-        self._late_s = 0.0
         self.exchange: Exchange | None = None
         self.at_s = 0.0  # when something last happened here
 
@@ -160,7 +160,6 @@ class Connection:
         exchange, sock = self.exchange, self._sock
         assert exchange is not None and sock is not None
         self._complete = False
-        self._late_s = 0.0
         self._uses += 1
         self._times_s, self._bodies = exchange.reply.times_s, exchange.reply.bodies
         exchange.sent_s = self.at_s = _clock()
@@ -206,9 +205,9 @@ class Connection:
             if self.at_s <= stamp_s <= at_s:
                 late_s = at_s - stamp_s
                 self._ages[int(late_s * 122070.3125).bit_length()] += 1
-                if late_s > self._late_s:
-                    self._late_s = late_s
                 at_s = stamp_s
+                if late_s > _LATE_S and self.exchange is not None:
+                    self.exchange.late_s[at_s] = late_s
             else:
                 self._pulse.unstamped += 1
         if not received or self.exchange is None:
@@ -229,7 +228,6 @@ class Connection:
     def _finish(self, keep: bool) -> None:
         exchange = self.exchange
         assert exchange is not None
-        exchange.late_s = self._late_s
         exchange.end(self.at_s)
         if not keep:
             self.close()

@@ -67,7 +67,7 @@ class Exchange:
         self.status = ""
         self.error = ""
         self.resent = False
-        self.late_s = 0.0  # the latest that a read took up bytes after they had arrived
+        self.late_s: dict[float, float] = {}  # arrivals that were read with a delay worth noting, and that delay
         self._chunked = False
         self._length: int | None = None
 
@@ -130,7 +130,7 @@ class Exchange:
         times = self.reply.token_times_s
         if len(times) < 2 or times[0] != times[1] or self.sent_s is None:
             return False
-        return self.late_s > _LATE_SHARE * (times[0] - self.sent_s)
+        return self.late_s.get(times[0], 0.0) > _LATE_SHARE * (times[0] - self.sent_s)
 
     def record(self, start_s: float, worker: str) -> RequestRecord:
         """Times are counted from `start_s`, the start of the run."""
