@@ -17,7 +17,7 @@ from ridgeline.records.site import Site
 from ridgeline.records.study import Goal, JobLimits
 from ridgeline.workloads import sglang, vllm
 from ridgeline.workloads.engine_options import Load
-from ridgeline.workloads.session import write_dataset
+from ridgeline.workloads.session_files import write_dataset
 from tests.workloads.engine_studies import SAMPLES, study, trial
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "05-sglang-h200"

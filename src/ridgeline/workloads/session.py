@@ -10,10 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import shlex
-import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -24,11 +21,12 @@ from ridgeline.errors import ReadError, RidgelineError
 from ridgeline.readers.lines import TextFile
 from ridgeline.serving.traffic import Traffic
 from ridgeline.workloads import session_engine as node
-from ridgeline.workloads.engine_dialect import DATASET, ENGINE_LOG, HEAD, MODEL, PORT, RENDEZVOUS, Dialect
+from ridgeline.workloads.engine_dialect import ENGINE_LOG, OFFLINE_RESULT, Dialect
 from ridgeline.workloads.engine_failures import Cause, cause_of
 from ridgeline.workloads.engine_install import installed_version
 from ridgeline.workloads.engine_options import Load
 from ridgeline.workloads.engine_reading import MEASURED, REQUESTS
+from ridgeline.workloads.session_files import ENVIRONMENT, make_files, remove_files
 
 LOOK_S = 0.5
 DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
@@ -37,8 +35,7 @@ STOPPED = 128 + signal.SIGTERM
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # more than this of a GPU in use before we start is somebody else's run
 BUSY_SHARE, FREE_S = 0.1, 30.0
-DECOYS = 30  # for each measured prompt
-FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
+PREPARE_LIMIT_S = 4 * 3600.0
 
 
 class Failed(Exception):  # noqa: N818  the engine's failure, not ours
@@ -68,13 +65,22 @@ class Session:
         """Everything, from an empty node to an empty node. Failed says why there is no measurement."""
         self.log.write_bytes(b"")
         before = self._require_free_gpus()
-        self._lay_out()
+        python = str(self.spec.get("python") or "")
+        self.measured["engine_version"] = installed_version(python, self.dialect.package) if python else ""
         try:
+            make_files(
+                self.folder,
+                self.load,
+                (self.port, node.free_port()),
+                model=str(self.spec["model"]),
+                make_model=bool(self.spec["make_model"]),
+                data_for="" if self.spec["serves"] else self.dialect.name,
+            )
             for step in self.spec.get("prepare", ()):
                 self._prepare(step)
             self._once()
         finally:
-            self._clean()
+            remove_files(self.folder)
             seconds, missing = node.await_return(self.port, before)
             self.measured["back_s"] = round(seconds, 3)
             if missing:
@@ -203,37 +209,6 @@ class Session:
                 raise Failed(Cause("gpu-in-use", 0, f"{'; '.join(busy)} before we start"))
             time.sleep(LOOK_S)
 
-    def _lay_out(self) -> None:
-        """The model, the data and the environment, all of which can be made again from session.json."""
-        model = str(self.spec["model"])
-        if self.spec["make_model"]:
-            from ridgeline.serving.model_folder import make_model
-
-            make_model(model, self.folder / "model")
-            model = str(self.folder / "model")
-        if not self.spec["serves"]:
-            decoys = DECOYS * self.load.requests if self.dialect.name == "sglang" else 0
-            write_dataset(self.load, self.folder / DATASET, decoys)
-            (self.folder / "offline.jsonl").unlink(missing_ok=True)
-        values = {
-            PORT: str(self.port),
-            MODEL: model,
-            HEAD: socket.gethostname(),
-            RENDEZVOUS: str(node.free_port()),
-            **{name: os.environ[name] for name in FORWARDED if name in os.environ},
-        }
-        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
-        (self.folder / "session.env").write_text(exports)
-        python = str(self.spec.get("python") or "")
-        self.measured["engine_version"] = installed_version(python, self.dialect.package) if python else ""
-
-    def _clean(self) -> None:
-        """Files that take space and can be made again; clusters count them."""
-        if self.spec["make_model"]:
-            shutil.rmtree(self.folder / "model", ignore_errors=True)
-        for name in (DATASET, "session.env"):
-            (self.folder / name).unlink(missing_ok=True)
-
     def _prepare(self, step: Mapping[str, str]) -> None:
         """Run a one-time step unless it was done for this model, layout, engine and GPU."""
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline" / "prepared"
@@ -244,10 +219,10 @@ class Session:
         log, started = self.folder / "prepare.log", time.monotonic()
         command = step["command"] or str(self.spec["start"])
         if step["command"]:
-            command = f". ./session.env && {command}"
+            command = f". ./{ENVIRONMENT} && {command}"
         process = node.EngineProcess(command, self.folder, log, UNBUFFERED)
         try:
-            code = process.wait(4 * 3600.0) if step["command"] else self._rehearse(process)
+            code = process.wait(PREPARE_LIMIT_S) if step["command"] else self._rehearse(process)
         finally:
             process.stop()
         if code != 0 and not step["command"]:
@@ -256,12 +231,12 @@ class Session:
             raise Failed(Cause("died", 0, f"preparation {step['step']} ended with {code}; see prepare.log"), 1)
         cache.mkdir(parents=True, exist_ok=True)
         done.write_text(f"{time.monotonic() - started:.0f} s\n")
-        (self.folder / "offline.jsonl").unlink(missing_ok=True)
+        (self.folder / OFFLINE_RESULT).unlink(missing_ok=True)
 
     def _rehearse(self, process: node.EngineProcess) -> int | None:
         """The trial's own engine once, for its caches only."""
         if not self.spec["serves"]:
-            return process.wait(4 * 3600.0)
+            return process.wait(PREPARE_LIMIT_S)
         until = time.monotonic() + float(self.spec["ready_limit_s"])
         while process.exit_code is None and time.monotonic() < until:
             if node.healthy(self.port):
@@ -293,35 +268,6 @@ class _Tail:
             text = stream.read().decode("utf-8", "replace")
             self._seen = stream.tell()
         return any(word in text for word in words)
-
-
-def write_dataset(load: Load, path: Path, decoys: int = 0) -> None:
-    """The traffic in ShareGPT's form, which every engine's offline benchmark reads. A ShareGPT file is taken as it is.
-
-    A text of n words is n tokens; engines skip conversations of fewer than four. `decoys` are conversations without an
-    answer: SGLang draws its warm-up prompts from all of the file and measures only those with an answer, so with many
-    of them the warm-up sees next to nothing of what is measured.
-    """
-    source = Path(load.traffic)
-    if source.is_absolute() and source.read_text(errors="replace").lstrip()[:1] == "[":
-        shutil.copyfile(source, path)
-        return
-    from dataclasses import replace
-
-    from ridgeline.serving.load.prompts import Prompts
-    from ridgeline.serving.traffic import Arrival
-
-    prompts, answers, others = (Prompts(load.seed + n) for n in range(3))
-    rows = []
-    for number in range(decoys):
-        text = others.text(Arrival(number, 0.0, 8, 1)).decode()
-        rows.append({"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": ""}]})
-    for arrival in load.recipe(paced=False).arrivals():
-        asked = replace(arrival, input_tokens=max(4, arrival.input_tokens))
-        answer = replace(arrival, input_tokens=max(4, arrival.output_tokens), prefix_hashes=())
-        turns = (("human", prompts.text(asked)), ("gpt", answers.text(answer)))
-        rows.append({"conversations": [{"from": who, "value": text.decode()} for who, text in turns]})
-    path.write_text(json.dumps(rows))
 
 
 def dialect_named(name: str) -> Dialect:
