@@ -7,6 +7,7 @@ the run `engine.log`, `measured.json` and, of a served run, `requests.jsonl`. Th
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -66,8 +67,7 @@ class EngineWorkload:
     def refusal(self, settings: Settings) -> str | None:
         try:
             asked = self._study.job.resources(settings)
-            for text in self._options.env.values():
-                render(text, settings)
+            self._env(settings)
         except (ExpressionError, ValueError) as error:
             return str(error)
         if asked.nodes > 1 and self._launcher == "none":
@@ -78,7 +78,8 @@ class EngineWorkload:
     def prepare(self, trial: Trial, folder: Path) -> Job:
         limits = self._study.job
         resources = limits.resources(trial.settings)
-        env = self._env(trial.settings)
+        build = os.path.relpath(trial.build.resolve(), folder.resolve()) if trial.build else "."
+        env = self._env(trial.settings, build)
         files = {
             SESSION: json.dumps(self._session(trial.settings, resources, env), indent=1) + "\n",
             ENGINE_SCRIPT: self._script(trial.settings, resources),
@@ -185,8 +186,9 @@ class EngineWorkload:
 
     def _unknown_fields(self) -> Iterator[Problem]:
         for name, text in self._options.env.items():
-            for unknown in sorted(field_names(text) - set(self._study.space.names)):
-                known = near(unknown, self._study.space.names)
+            names = [*self._study.space.names, *(["build"] if self._study.builds else [])]
+            for unknown in sorted(field_names(text) - set(names)):
+                known = near(unknown, names)
                 yield Problem(("workload", "env", name), f"{{{unknown}}} is not a knob or a derived value; {known}")
 
     def _metric_problems(self) -> Iterator[Problem]:
@@ -203,8 +205,10 @@ class EngineWorkload:
     def _needed(self) -> set[str]:
         return {self._study.goal.metric, *(name for guard in self._study.guards for name in guard.names)}
 
-    def _env(self, settings: Settings) -> dict[str, str]:
-        env = {name: render(text, settings) for name, text in self._options.env.items()}
+    def _env(self, settings: Settings, build: str = ".") -> dict[str, str]:
+        """The trial's environment. `{build}` is the folder that the study's `builds` made, seen from the run folder."""
+        fields = {"build": build, **settings}
+        env = {name: render(text, fields) for name, text in self._options.env.items()}
         env |= {n: _env_text(v) for n, v in settings.items() if _ENV_NAME.fullmatch(n) and v not in (None, OWN_CHOICE)}
         if any(name.startswith("NCCL_") for name in env):
             # NCCL ignores what it does not understand without a word; its own echo is the proof

@@ -42,17 +42,27 @@ FAILURES: tuple[EngineFailure, ...] = (
     EngineFailure("port-taken", Kind.SITE_FAULT, "the port is in use"),
     EngineFailure("rejected", Kind.REJECTED, "the engine refused its arguments"),
     EngineFailure(
-        "pool-too-small", Kind.OOM_START, "no room for the KV pool after the weights were loaded", (("memory", +1),)
+        "pool-too-small",
+        Kind.OOM_START,
+        "no room for the KV pool after the weights were loaded: raise the memory fraction",
+        (("memory", +1),),
     ),
-    EngineFailure("oom-run", Kind.OOM_RUN, "out of GPU memory while running (not at start)", _DOWN),
+    EngineFailure(
+        "oom-run",
+        Kind.OOM_RUN,
+        "out of GPU memory while running, not at start: lower the memory fraction or the requests at once",
+        _DOWN,
+    ),
     EngineFailure(
         "graph-capture",
         Kind.OOM_START,
-        "CUDA graphs could not be captured",
+        "CUDA graphs could not be captured: lower the memory fraction or the largest graph",
         (("memory", -1), ("cuda_graph_max_bs", -1)),
     ),
-    EngineFailure("oom-start", Kind.OOM_START, "out of GPU memory while starting", (("memory", -1),)),
-    EngineFailure("weights", Kind.OOM_START, "the weights do not fit the GPU", (("tp", +1),)),
+    EngineFailure(
+        "oom-start", Kind.OOM_START, "out of GPU memory while starting: lower the memory fraction", (("memory", -1),)
+    ),
+    EngineFailure("weights", Kind.OOM_START, "the weights do not fit the GPU: spread them over more", (("tp", +1),)),
     EngineFailure("host-oom", Kind.CRASH, "the host ran out of memory and ended a process"),
     EngineFailure("kv-transfer", Kind.CRASH, "the transfer of KV between prefill and decode failed or timed out"),
     EngineFailure("watchdog", Kind.HANG, "a rank stopped answering until the watchdog ended it"),
