@@ -1,0 +1,59 @@
+"""NWChem behind batch systems: example 03 on a real Slurm; the twelve-water study as PBS would be given it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.journeys.test_nwchem import EXAMPLES, SHORT, copied, ended, measured, needs_nwchem, ridgeline
+from tests.slurm_cluster import SlurmCluster
+
+
+@pytest.mark.slurm
+@pytest.mark.nwchem
+@pytest.mark.timeout(900)
+@needs_nwchem[-1]
+def test_example_03_on_slurm(slurm: SlurmCluster, tmp_path: Path) -> None:
+    quick = (
+        "{blas: openblas-serial, armci_use_win_allocate: 0, integrals: semidirect, memsize_mb: 100, filesize_mb: 0, "
+    )
+    quick += "nodes: 1, ranks_per_node: 1, memory_stack_mb: 100, memory_global_mb: 100, grid: medium}"
+    across = quick.replace("nodes: 1", "nodes: 2")
+    study = copied(
+        "03-nwchem-slurm",
+        tmp_path / "study",
+        *SHORT,
+        (r"trials: 3", "trials: 2"),
+        (r"ranks_per_node: 2\n", "ranks_per_node: 1\n"),
+        (r"goal:", f"presets: [{quick}, {across}]\nstages: {{baseline: {{repeats: 1}}}}\ngoal:"),
+    )
+    done = ridgeline("tune", study, "--out", "out", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verdict"]["kind"] in ("confirmed", "no-difference")
+    for point, event in ended(tmp_path / "out"):
+        assert event["outcome"]["kind"] == "ok", event["outcome"]
+        assert len(event["ending"]["nodes"]) == point["nodes"]
+        assert measured(event)["nproc"] == point["nodes"] * point["ranks_per_node"]
+
+
+def test_the_twelve_water_study_is_shown_not_run(tmp_path: Path) -> None:
+    study = EXAMPLES / "07-nwchem-12-water-pbs" / "study.yaml"
+    done = ridgeline("tune", study, "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second, third = re.split(r"^# trial \d \(\w+\): ", done.stdout, flags=re.MULTILINE)[1:]
+    assert "# build: export ARMCI_NETWORK=MPI-TS BLASOPT=-lopenblas" in first
+    assert "# build: export ARMCI_NETWORK=MPI-PR BLASOPT=-lopenblas" in second
+    assert "OMPI_CC=icx OMPI_FC=ifx" in third
+    assert "memory_stack_mb 9000  memory_heap_mb 400  memory_global_mb 18500" in third
+    for script in (first, second, third):
+        assert "#PBS -l select=4:ncpus=40:mpiprocs=40" in script
+        assert "-np 160 --map-by" in script
+        assert "--bind-to core --report-bindings sh rank.sh" in script
+        assert re.search(r"NWCHEM_BASIS_LIBRARY=../../builds/\w{16}/src/basis/libraries/", script)
+    assert "at most 20.0 node-hours" in third
+    assert not list(tmp_path.iterdir()), "a dry run leaves nothing behind"
+    assert shutil.which("qsub") is None or "qsub" not in done.stderr
