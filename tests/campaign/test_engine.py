@@ -52,6 +52,14 @@ def test_blocks_are_palindromes(tmp_path: Path) -> None:
         assert len(set(keys)) == 3
 
 
+def test_frugal_blocks_turn_their_order_around(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, confirm=ConfirmStage(top=1, blocks=4, repeats=1)))
+    assert run.run()["kind"] == "confirmed"
+    orders = [[t.key for t in run.history.trials.values() if t.block == block] for block in range(4)]
+    assert orders[0] == orders[2] == orders[1][::-1] == orders[3][::-1]
+    assert all(len(set(order)) == len(order) == 2 for order in orders)
+
+
 def test_no_point_is_searched_twice_and_the_space_ends(tmp_path: Path) -> None:
     run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=500)))
     run.run()

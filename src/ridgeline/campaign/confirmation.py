@@ -22,21 +22,18 @@ class Plan:
     candidates: tuple[Point, ...]
     blocks: int
 
-    @property
-    def runs(self) -> int:
-        return runs_needed(len(self.candidates), self.blocks)
 
-
-def runs_needed(candidates: int, blocks: int) -> int:
-    """Every block runs the baseline and each candidate twice, in palindromic order."""
-    return 2 * (candidates + 1) * blocks if candidates else 0
+def runs_needed(stage: ConfirmStage, candidates: int, blocks: int) -> int:
+    """Every block runs the baseline and each candidate `repeats` times."""
+    return stage.repeats * (candidates + 1) * blocks if candidates else 0
 
 
 def reserve(study: Study) -> Reserve:
     stage = study.confirm
     if stage.top == 0:
         return Reserve()
-    return Reserve(runs_needed(stage.top, stage.blocks), runs_needed(1, min(stage.blocks, FEWEST_BLOCKS)))
+    least = runs_needed(stage, 1, min(stage.blocks, FEWEST_BLOCKS))
+    return Reserve(runs_needed(stage, stage.top, stage.blocks), least)
 
 
 def choose(study: Study, history: History, affordable_runs: float) -> Plan:
@@ -51,12 +48,12 @@ def choose(study: Study, history: History, affordable_runs: float) -> Plan:
     base = baseline_score(study, history)
     better = [point for point, score in ranked if base is None or score > base]
     points = tuple(better[: study.confirm.top] or [point for point, _ in ranked[:1]])
-    blocks = study.confirm.blocks
-    while len(points) > 1 and runs_needed(len(points), blocks) > affordable_runs:
+    stage, blocks = study.confirm, study.confirm.blocks
+    while len(points) > 1 and runs_needed(stage, len(points), blocks) > affordable_runs:
         points = points[:-1]
-    while blocks > FEWEST_BLOCKS and runs_needed(len(points), blocks) > affordable_runs:
+    while blocks > FEWEST_BLOCKS and runs_needed(stage, len(points), blocks) > affordable_runs:
         blocks -= 1
-    if runs_needed(len(points), blocks) > affordable_runs:
+    if runs_needed(stage, len(points), blocks) > affordable_runs:
         return Plan((), 0)
     return Plan(points, blocks)
 
@@ -81,8 +78,11 @@ def baseline_score(study: Study, history: History) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def block_order(study: Study, candidates: Sequence[Point]) -> list[Point]:
+def block_order(study: Study, candidates: Sequence[Point], block: int) -> list[Point]:
+    """A B B A; or, with one run of each in a block, A B and in the next block B A."""
     forward = [study.baseline, *candidates]
+    if study.confirm.repeats == 1:
+        return forward if block % 2 == 0 else forward[::-1]
     return [*forward, *reversed(forward)]
 
 
@@ -91,7 +91,7 @@ def next_in_block(study: Study, history: History, block: int) -> Point | None:
     assert history.candidates is not None
     started = Counter(t.key for t in history.trials.values() if t.stage is Stage.CONFIRM and t.block == block)
     failed = disqualified(history)
-    for point in block_order(study, history.candidates):
+    for point in block_order(study, history.candidates, block):
         key = point_key(point)
         if key in failed:
             continue

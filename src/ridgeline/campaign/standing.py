@@ -66,8 +66,8 @@ class Standing:
     def confirm_runs(self) -> int:
         """Runs of the confirmation, planned or, before it is planned, foreseen."""
         if self.history.candidates is not None:
-            return runs_needed(len(self.history.candidates), self.history.blocks)
-        return runs_needed(self.study.confirm.top, self.study.confirm.blocks)
+            return runs_needed(self.study.confirm, len(self.history.candidates), self.history.blocks)
+        return runs_needed(self.study.confirm, self.study.confirm.top, self.study.confirm.blocks)
 
     @property
     def runs_left(self) -> int | None:

@@ -48,10 +48,14 @@ class SearchStage:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmStage:
-    """`top` settings against the baseline in `blocks` interleaved blocks; `level` is the confidence of the interval."""
+    """`top` settings against the baseline in `blocks` interleaved blocks; `level` is the confidence of the interval.
+
+    With two `repeats` a block is ABBA; with one it is AB, and every other block BA, for runs that cost hours.
+    """
 
     top: int = 3
     blocks: int = 5
+    repeats: int = 2
     level: float = 0.95
 
 

@@ -208,6 +208,9 @@ class ConfirmForm(Form):
     blocks: int = Field(
         default=5, ge=1, description="Blocks of interleaved runs; each runs every setting and the baseline."
     )
+    repeats: int = Field(
+        default=2, ge=1, le=2, description="Runs of a setting in a block: 2 for ABBA, 1 for AB and BA in turn."
+    )
     level: float = Field(default=0.95, gt=0, lt=1, description="Confidence of the interval.")
 
 
