@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 from ridgeline.readers.sglang_facts import OfflineResult, SglangLog, Stamp
@@ -24,7 +25,7 @@ from ridgeline.workloads.engine_dialect import (
     plain_echo,
     plain_words,
 )
-from ridgeline.workloads.engine_flags import OWN_CHOICE, FlagTable, Version, read_table
+from ridgeline.workloads.engine_flags import OWN_CHOICE, Flag, FlagTable, Version, read_table
 from ridgeline.workloads.engine_options import Load
 
 ALIASES = {
@@ -68,11 +69,10 @@ class SglangDialect:
     package = "sglang"
     ready_line = "The server is fired up and ready to roll"
 
-    @property
+    @cached_property
     def table(self) -> FlagTable:
-        flags = {**read_table("sglang")}
         # a study may always say attn_dp: releases before 0.5.22 are told so in two other flags
-        flags["attn_dp_size"] = type(flags["tp_size"])("attn_dp_size", "value")
+        flags = {**read_table("sglang"), "attn_dp_size": Flag("attn_dp_size", "value")}
         return FlagTable(flags, ALIASES, MOVED)
 
     def words(self, values: Mapping[str, Value], version: Version) -> list[str]:

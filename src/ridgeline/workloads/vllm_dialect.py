@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from ridgeline.readers.vllm_log import VllmLog, read_vllm_log
 from ridgeline.records.expression import Value
@@ -67,7 +68,7 @@ class VllmDialect:
     package = "vllm"
     ready_line = ""  # /health answers only when the engine does
 
-    @property
+    @cached_property
     def table(self) -> FlagTable:
         return FlagTable(read_table("vllm"), ALIASES)
 
