@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeline.campaign.check import check_file
+from ridgeline import catalog
 from ridgeline.campaign.opening import with_overrides
 from ridgeline.campaign.standing import Best, standing
 from ridgeline.errors import NothingFound
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events
+from ridgeline.workloads.base import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,10 @@ def read_answer(path: Path) -> Answer:
     """NothingFound when no setting has passed so far."""
     folder = StudyFolder.open(path)
     history = History.replay(folder.path.resolve(), read_events(folder.journal_path))
-    found = check_file(with_overrides(folder.load(), history.overrides))
-    now = standing(found.study, history)
+    study = with_overrides(folder.load(), history.overrides).study
+    # not checked again: the folder may be open on a smaller machine than the one that ran it
+    workload: Workload = catalog.part("workloads", study.workload.kind)(study)
+    now = standing(study, history)
     if now.best is None:
         raise NothingFound(f"{path}: {now.headline}; no setting has passed the guards so far")
-    return Answer(
-        now.headline, now.verdict_kind, now.best, found.workload.paste(now.best.trial.settings), now.as_json()
-    )
+    return Answer(now.headline, now.verdict_kind, now.best, workload.paste(now.best.trial.settings), now.as_json())

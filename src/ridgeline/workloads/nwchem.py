@@ -97,7 +97,7 @@ class NwchemWorkload:
         except (ExpressionError, ValueError) as error:
             return str(error)
         site = self._study.site
-        cores = site.cores_per_node or (os.cpu_count() if site.batch == "local" else None)
+        cores = site.cores_per_node or (len(os.sched_getaffinity(0)) if site.batch == "local" else None)
         threads = _count(settings, "threads")
         if cores and resources.ranks_per_node * threads > cores:
             asked = f"{resources.ranks_per_node} ranks" + (f" of {threads} threads" if threads > 1 else "")

@@ -63,7 +63,7 @@ def command(site: Site, start: Start) -> str:
 def rank_line(site: Site, start: Start, program: str) -> str:
     """The command that starts `program` on every rank."""
     ranks = start.resources.nodes * start.resources.ranks_per_node
-    if start.launcher == "openmpi" and site.batch == "local" and ranks > (os.cpu_count() or 1):
+    if start.launcher == "openmpi" and site.batch == "local" and ranks > len(os.sched_getaffinity(0)):
         site = replace(site, launcher_options=f"--oversubscribe {site.launcher_options}".strip())
     return launch(site, start.resources, program, start.binding, launcher=start.launcher)
 

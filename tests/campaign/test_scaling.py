@@ -1,0 +1,132 @@
+"""One setting over the values of a knob: the order of runs, what is left out and why, and going on after a stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.opening import open_campaign, read_standing
+from ridgeline.campaign.scaling_opening import scaling_folder
+from ridgeline.cli.scaling_words import scaling_lines
+from ridgeline.errors import InputError, NothingFound
+from ridgeline.store.folder import StudyFolder
+
+STUDY = """\
+version: 1
+name: scaled
+workload:
+  kind: command
+  run: TEST
+  metrics: {seconds: {regex: 'took (\\S+)'}}
+space:
+  ranks: [1, 2, 4, 8]
+  mode: [plain, other]
+rules:
+  - {refuse: ranks > 4, because: a node has 4 cores}
+goal: {minimize: seconds}
+baseline: {ranks: 2, mode: plain}
+budget: {trials: 1}
+job: {limit: 20}
+"""
+AMDAHL = "echo took $(( 1000 / {ranks} + 1000 ))"  # half of it does not get faster
+
+
+def write(folder: Path, run: str = AMDAHL, **changes: str) -> Path:
+    text = STUDY.replace("TEST", run)
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    (folder / "study.yaml").write_text(text)
+    return folder / "study.yaml"
+
+
+def scale(
+    study: Path, over: str | None = None, at: str = "baseline", repeats: int = 2
+) -> tuple[dict[str, Any], Campaign]:
+    folder, overrides = scaling_folder(study, over, at, repeats, study.parent / "out")
+    with open_campaign(folder, overrides) as campaign:
+        return dict(campaign.run()), campaign
+
+
+def sizes(campaign: Campaign) -> list[object]:
+    return [campaign.history.trials[run.trial].point["ranks"] for run in campaign.history.runs.values()]
+
+
+def test_every_size_is_run_up_and_down_and_judged(tmp_path: Path) -> None:
+    verdict, campaign = scale(write(tmp_path), repeats=3)
+    assert sizes(campaign) == [1, 2, 4, 4, 2, 1, 1, 2, 4]
+    assert verdict["kind"] == "scaling"
+    assert verdict["over"] == "ranks"
+    assert verdict["setting"] == {"mode": "plain"}
+    assert [step["speedup"] for step in verdict["steps"]] == pytest.approx([1, 2000 / 1500, 2000 / 1250])
+    assert [step["efficiency"] for step in verdict["steps"]] == pytest.approx([1, 2 / 3, 0.4])
+    assert verdict["pays_to"] == 1
+    assert verdict["law"]["serial"] == pytest.approx(0.5, abs=0.01)
+    assert verdict["failed"] == {"8": "a node has 4 cores"}
+    text = "\n".join(scaling_lines(verdict))
+    assert "8: a node has 4 cores" in text
+    assert "stops paying after 1 rank" in text
+
+
+def test_another_setting_and_another_knob(tmp_path: Path) -> None:
+    run = "test {mode} = other && echo took $(( 1000 / {ranks} ))"
+    verdict, _ = scale(write(tmp_path, run), over="ranks", at="mode=other")
+    assert verdict["setting"] == {"mode": "other"}
+    assert verdict["pays_to"] is None
+    assert "still pays at 4 ranks" in verdict["headline"]
+
+
+def test_a_size_that_fails_is_run_once_and_named(tmp_path: Path) -> None:
+    verdict, campaign = scale(write(tmp_path, f"test {{ranks}} -lt 4 || exit 3; {AMDAHL}"))
+    assert sizes(campaign).count(4) == 1
+    assert [step["size"] for step in verdict["steps"]] == [1, 2]
+    assert "exit code 3" in verdict["failed"]["4"]
+
+
+def test_nothing_is_claimed_when_the_smallest_size_fails(tmp_path: Path) -> None:
+    with pytest.raises(NothingFound, match="the baseline itself did not pass"):
+        scale(write(tmp_path, "exit 3"))
+
+
+def test_one_size_is_no_scaling(tmp_path: Path) -> None:
+    verdict, _ = scale(write(tmp_path, f"test {{ranks}} = 1 || exit 3; {AMDAHL}"))
+    assert verdict["kind"] == "nothing-passed"
+    assert "1 passed" in verdict["headline"]
+
+
+def test_a_stopped_one_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder, overrides = scaling_folder(write(tmp_path), None, "baseline", 2, tmp_path / "out")
+    seen: list[Campaign] = []
+
+    def enough() -> bool:
+        return bool(seen) and len(seen[-1].history.runs) >= 2
+
+    with open_campaign(folder, overrides, seen.append, enough) as first, pytest.raises(Interrupted):
+        first.run()
+    with open_campaign(StudyFolder.open(tmp_path / "out")) as second:
+        verdict = second.run()
+    assert sizes(second) == [1, 2, 4, 4, 2, 1]
+    assert verdict["kind"] == "scaling"
+    assert read_standing(tmp_path / "out").headline == verdict["headline"]
+
+
+@pytest.mark.parametrize(
+    ("over", "changes", "says"),
+    [
+        ("rank", {}, "not a knob of the study"),
+        ("mode", {}, "has 0 legal whole numbers"),
+        (None, {"ranks": "count"}, "name the one to scale with --over"),
+        ("ranks", {"ranks > 4": "ranks > 1 and ranks != 2"}, ""),
+        ("ranks", {"[1, 2, 4, 8]": "[2, 8]"}, "8: a node has 4 cores"),
+    ],
+)
+def test_what_cannot_be_scaled_is_refused(tmp_path: Path, over: str | None, changes: dict[str, str], says: str) -> None:
+    study = write(tmp_path, **changes)
+    if not says:
+        scaling_folder(study, over, "baseline", 1, tmp_path / "out")
+        return
+    with pytest.raises(InputError, match=says):
+        scaling_folder(study, over, "baseline", 1, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
