@@ -212,6 +212,21 @@ def test_a_setting_that_was_not_applied_makes_the_run_unverified(tmp_path: Path)
     assert "max_running_requests 2048" in said
 
 
+def test_the_twin_says_beforehand_what_it_expects_and_that_it_is_modelled(tmp_path: Path) -> None:
+    knobs = {"max_running_requests": [1024], "cuda_graph_max_bs": [512], "mem_fraction_static": [0.8]}
+    options = {"model": "deepseek-v2-lite", "gpu": "h200", "flags": {"attention_backend": "triton"}}
+    asked = replace(study(tmp_path, knobs=knobs, traffic={"dataset": "sharegpt:281:196"}, **options), job=job(gpus="1"))
+    sglang.offline(asked).prepare(trial(asked), tmp_path / "run")
+    shutil.copy(SAMPLES / "offline-dsv2lite-h200-mrr1024.log", tmp_path / "run" / "engine.log")
+    reading = sglang.offline(asked).read(finished(tmp_path / "run"))
+    expected = next(m for m in reading.measurements if m.metric == "predicted_tok_s")
+    assert expected.origin == "modelled"
+    assert expected.value == pytest.approx(reading.metrics["total_tok_s"], rel=0.5)
+    unknown = study(tmp_path, knobs=knobs)
+    sglang.offline(unknown).prepare(trial(unknown), tmp_path / "other")
+    assert "predicted_tok_s" not in sglang.offline(unknown).read(finished(tmp_path / "other")).metrics
+
+
 def test_too_few_answers_are_a_problem(tmp_path: Path) -> None:
     knobs = {"max_running_requests": [1024]}
     run = sample_run(tmp_path, "offline-dsv2lite-h200-mrr1024.log", knobs)

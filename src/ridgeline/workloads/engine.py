@@ -36,7 +36,7 @@ from ridgeline.workloads.engine_install import installed_flags, installed_versio
 from ridgeline.workloads.engine_options import Install, read_options
 from ridgeline.workloads.engine_prepare import STEPS, preparation
 from ridgeline.workloads.engine_reading import METRICS, SERVE_METRICS, Asked, read_run
-from ridgeline.workloads.engine_rules import refusal
+from ridgeline.workloads.engine_rules import predicted_tok_s, refusal
 
 SESSION, ENGINE_SCRIPT = "session.json", "engine.sh"
 ENGINE_KNOB = "engine"
@@ -226,6 +226,10 @@ class EngineWorkload:
             attention_groups=_whole(values.get("attn_dp", values.get("attn_dp_size"))),
         )
         made = self._options.model in preset_names()
+        predicted = None
+        if self._dialect.name == "sglang":
+            site = self._study.site
+            predicted = predicted_tok_s(self._options, values, version, resources, site, paced=self._serves)
         return {
             "engine": self._dialect.name,
             "python": "" if install.container else install.python,
@@ -248,6 +252,7 @@ class EngineWorkload:
                 if step in STEPS
             ],
             "asked": asdict(asked),
+            "predicted_tok_s": predicted,
         }
 
     def _start(self, resources: Resources) -> str:

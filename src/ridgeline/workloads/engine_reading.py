@@ -31,7 +31,7 @@ METRICS = (
     "memory_after_load_bytes", "memory_to_spare_bytes", "running_limit", "graph_max_bs", "graph_capture_s",
     "retractions", "peak_running", "eager_decode_share", "ready_s", "wall_s", "joules_per_token", "energy_j",
     "power_mean_w", "power_peak_w", "gpu_util_mean", "gpu_memory_peak_bytes", "gpu_sm_mean_mhz", "gpu_sm_lowest_mhz",
-    "gpu_temperature_peak_c", "host_cpu_share", "host_memory_peak_bytes", "monitored_s",
+    "gpu_temperature_peak_c", "host_cpu_share", "host_memory_peak_bytes", "monitored_s", "predicted_tok_s",
 )  # fmt: skip
 LATENCIES, QUANTILES = ("ttft", "itl", "tpot", "e2e"), ("mean", "p50", "p90", "p95", "p99")
 SERVE_METRICS = (*(f"{latency}_{q}_ms" for latency in LATENCIES for q in QUANTILES), "goodput")
@@ -62,6 +62,10 @@ def read_run(dialect: Dialect, run: Run, needed: set[str]) -> Reading:
         found["cached_token_share"] = Measurement("cached_token_share", log.cached_share, "", ENGINE_LOG)
     found.setdefault("wall_s", Measurement("wall_s", run.ending.duration_s, "s", "run"))
     found |= _per_token(found)
+    expected = session.get("predicted_tok_s")
+    if isinstance(expected, int | float) and math.isfinite(expected):
+        # said before the run, by the twin: beside what was measured, it shows how far the twin can be trusted
+        found["predicted_tok_s"] = Measurement("predicted_tok_s", float(expected), "tok/s", "session.json", "modelled")
     asked = _asked(session)
     version = str(measured.get("engine_version") or log.version or "")
     return Reading(

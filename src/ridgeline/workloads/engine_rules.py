@@ -9,7 +9,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
-from ridgeline.serving.hardware import Gpu, load_gpu
+from ridgeline.serving.hardware import Gpu, load_gpu, make_cluster
 from ridgeline.serving.layout import Layout
 from ridgeline.serving.layout_rules import layout_problems
 from ridgeline.serving.memory import STARTUP_OOM, plan_memory
@@ -51,6 +51,25 @@ def refusal(
         return None
     plan = plan_memory(_quantised(model, values), gpu, layout, settings)
     return f"cannot start: {plan.reason}" if plan.verdict == STARTUP_OOM else None
+
+
+def predicted_tok_s(
+    options: EngineOptions, values: Mapping[str, Value], version: Version, asked: Resources, site: Site, *, paced: bool
+) -> float | None:
+    """What the twin expects of an SGLang engine, said before it runs; None where it cannot know model and GPU."""
+    from ridgeline.serving.twin.deployment import Deployment
+    from ridgeline.serving.twin.simulate import simulate
+
+    model, gpu = _model(options.shape or options.model), _gpu(options.gpu)
+    if model is None or gpu is None:
+        return None
+    try:
+        layout = _layout(values, asked, site)
+        cluster = make_cluster(gpu, layout.nodes, layout.gpus_per_node)
+        deployment = Deployment(_quantised(model, values), cluster, layout, _settings(values, version))
+        return simulate(deployment, options.load.recipe(paced=paced)).summary.total_tok_s
+    except InputError:  # a memory plan that cannot start is one of these
+        return None
 
 
 def _by_role(values: Mapping[str, Value]) -> str | None:
