@@ -415,3 +415,12 @@ def test_paste_is_a_script_one_can_run(tmp_path: Path) -> None:
     subprocess.run(["sh", "-n"], input=text, text=True, check=True)
     for part in ("task dft energy", "export ARMCI_USE_WIN_ALLOCATE=0", "openblas-serial", "nwchem.mpich nwchem.nw"):
         assert part in text
+
+
+def test_the_guide_names_every_knob_option_and_metric() -> None:
+    from ridgeline.workloads.nwchem_knobs import KNOBS
+    from ridgeline.workloads.nwchem_options import OPTIONS
+    from ridgeline.workloads.nwchem_reading import UNITS
+
+    guide = (Path(__file__).parent.parent.parent / "docs" / "guides" / "tune-nwchem.md").read_text()
+    assert [name for name in (*KNOBS, *OPTIONS, *UNITS) if f"`{name}`" not in guide] == []

@@ -7,7 +7,6 @@ derived value or the job's size. Knobs `armci_*`, `ompi_mca_*` and `ucx_*` becom
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from ridgeline.records.expression import Value
 from ridgeline.records.space import Continuous, Knob, Settings
@@ -25,15 +24,10 @@ PROGRESS_RANK = "MPI-PR"  # this ARMCI network takes one rank of every node for 
 _ENV_PREFIXES = {"armci_": "ARMCI_", "ucx_": "UCX_", "ompi_mca_": "OMPI_MCA_"}
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """`accepts` says what is wrong with a value, or nothing."""
-
-    says: str
-    accepts: Callable[[Value], str | None]
+Accepts = Callable[[Value], str | None]  # what is wrong with a value, or nothing
 
 
-def _one_of(*choices: Value) -> Callable[[Value], str | None]:
+def _one_of(*choices: Value) -> Accepts:
     def accepts(value: Value) -> str | None:
         words = [str(choice) for choice in choices]
         return None if value in choices else f"{value!r} is not possible; {near(str(value), words)}"
@@ -41,7 +35,7 @@ def _one_of(*choices: Value) -> Callable[[Value], str | None]:
     return accepts
 
 
-def _whole(least: int) -> Callable[[Value], str | None]:
+def _whole(least: int) -> Accepts:
     def accepts(value: Value) -> str | None:
         good = isinstance(value, int) and not isinstance(value, bool) and value >= least
         return None if good else f"{value!r} is not a whole number of at least {least}"
@@ -62,27 +56,27 @@ def _word(value: Value) -> str | None:
     return None if isinstance(value, str) and value else f"{value!r} is not a word"
 
 
-KNOBS: dict[str, Meaning] = {
-    "integrals": Meaning("compute integrals anew each time, or keep what fits", _one_of("direct", "semidirect")),
-    "memsize_mb": Meaning("semidirect: memory for kept integrals, per rank", _whole(0)),
-    "filesize_mb": Meaning("semidirect: file for kept integrals, per rank; 0 for none", _whole(0)),
-    "grid": Meaning("fineness of the integration grid", _one_of(*GRIDS)),
-    "convergence_energy": Meaning("Hartree by which the last two energies may differ", _positive),
-    "convergence_density": Meaning("change of the density at which it has converged", _positive),
-    "guess": Meaning("where the orbitals start", _one_of("atomic", "hcore")),
-    "scf_guess": Meaning("a Hartree-Fock step before, as a guess for DFT", _flag),
-    "print_level": Meaning("how much NWChem prints", _one_of(*PRINT_LEVELS)),
-    "memory_stack_mb": Meaning("stack, per rank", _whole(1)),
-    "memory_heap_mb": Meaning("heap, per rank", _whole(1)),
-    "memory_global_mb": Meaning("global arrays, per rank", _whole(1)),
-    "nodes": Meaning("nodes of a run; also write `job: {nodes: nodes}`", _whole(1)),
-    "ranks_per_node": Meaning("MPI ranks on each node", _whole(1)),
-    "threads": Meaning("OpenMP and BLAS threads of a rank", _whole(1)),
-    "map_by": Meaning("how ranks are dealt out", _one_of(*PLACES)),
-    "bind_to": Meaning("what a rank is bound to", _one_of(*PLACES, "none")),
-    "mpi": Meaning("which MPI build of NWChem, and its launcher", _one_of(*MPI_BUILDS)),
-    "blas": Meaning("which BLAS library is loaded", _word),
-    "armci_network": Meaning("the ARMCI network the program was built with", _word),
+KNOBS: dict[str, Accepts] = {
+    "integrals": _one_of("direct", "semidirect"),  # compute integrals anew each time, or keep what fits
+    "memsize_mb": _whole(0),  # semidirect: memory for kept integrals, per rank
+    "filesize_mb": _whole(0),  # semidirect: file for kept integrals, per rank; 0 for none
+    "grid": _one_of(*GRIDS),  # fineness of the integration grid
+    "convergence_energy": _positive,  # Hartree by which the last two energies may differ
+    "convergence_density": _positive,  # change of the density at which it has converged
+    "guess": _one_of("atomic", "hcore"),  # where the orbitals start
+    "scf_guess": _flag,  # a Hartree-Fock step before, as a guess for DFT
+    "print_level": _one_of(*PRINT_LEVELS),  # how much NWChem prints
+    "memory_stack_mb": _whole(1),  # stack, per rank
+    "memory_heap_mb": _whole(1),  # heap, per rank
+    "memory_global_mb": _whole(1),  # global arrays, per rank
+    "nodes": _whole(1),  # nodes of a run; also write `job: {nodes: nodes}`
+    "ranks_per_node": _whole(1),  # MPI ranks on each node
+    "threads": _whole(1),  # OpenMP and BLAS threads of a rank
+    "map_by": _one_of(*PLACES),  # how ranks are dealt out
+    "bind_to": _one_of(*PLACES, "none"),  # what a rank is bound to
+    "mpi": _one_of(*MPI_BUILDS),  # which MPI build of NWChem, and its launcher
+    "blas": _word,  # which BLAS library is loaded
+    "armci_network": _word,  # the ARMCI network the program was built with
 }
 _TOGETHER = (("memory_stack_mb", "memory_heap_mb", "memory_global_mb"),)
 
@@ -115,7 +109,7 @@ def knob_problems(knobs: Iterable[Knob], used_elsewhere: Collection[str], blas: 
         where = ("space", name)
         if name in KNOBS:
             values = [knob.low, knob.high] if isinstance(knob, Continuous) else knob.values
-            wrong = [reason for value in values if (reason := KNOBS[name].accepts(value))]
+            wrong = [reason for value in values if (reason := KNOBS[name](value))]
             found += [Problem(where, reason) for reason in dict.fromkeys(wrong[:3])]
         elif variable(name) is None and name not in used_elsewhere:
             found.append(Problem(where, f"no such knob for nwchem; {near(name, KNOBS)}"))
