@@ -1,0 +1,145 @@
+"""A real server: bench it, ask too much of it, find what it carries, bench it through a router."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.journeys.vllm_engine import (
+    ROUTER,
+    SMALL,
+    answered,
+    counters,
+    free_port,
+    missing,
+    process,
+    ridgeline,
+    vllm_server,
+    write_model,
+)
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(bool(missing()), reason=missing() or "present"),
+]
+REQUESTS, INPUT, OUTPUT = 48, 24, 12
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "small", shape=SMALL)
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Four requests at once and no more, so that a queue forms at a load any machine can send."""
+    log = tmp_path_factory.mktemp("server") / "engine.log"
+    with vllm_server(model, log, "--max-model-len", "512", "--max-num-seqs", "4") as url:
+        yield url
+
+
+def bench_words(url: str, *more: str) -> list[str]:
+    lengths = ["--input-tokens", str(INPUT), "--max-tokens", str(OUTPUT), "--ignore-eos"]
+    return ["bench", url, *lengths, *more]
+
+
+def test_bench_agrees_with_what_the_server_counted(server: str, tmp_path: Path) -> None:
+    before = counters(server)
+    words = bench_words(server, "--concurrency", "4", "--requests", str(REQUESTS), "--out", "requests.jsonl")
+    result = answered(*words, cwd=tmp_path)
+    after = counters(server)
+
+    def grown(name: str) -> float:
+        return after[name] - before.get(name, 0.0)
+
+    assert result["successful_requests"] == REQUESTS
+    assert result["errors"] == {}
+    assert result["model"] == "tiny", "found by itself"
+    assert grown("vllm:request_success_total") == REQUESTS
+    assert grown("vllm:generation_tokens_total") == REQUESTS * OUTPUT
+    assert result["output_tok_s"] * result["duration_s"] == pytest.approx(REQUESTS * OUTPUT, rel=0.01)
+    rows = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
+    assert len(rows) == REQUESTS
+    prompt_tokens = grown("vllm:prompt_tokens_total")
+    assert result["input_tok_s"] * result["duration_s"] == pytest.approx(prompt_tokens, rel=0.01)
+    assert prompt_tokens / REQUESTS == pytest.approx(INPUT, rel=0.2), "a prompt of n words is about n tokens"
+
+
+def test_our_ttft_is_the_servers_and_what_lies_between(server: str, tmp_path: Path) -> None:
+    """The server's own TTFT starts later and ends earlier than the client's, so it must be the smaller one."""
+    before = counters(server)
+    result = answered(*bench_words(server, "--concurrency", "2", "--requests", "30"), cwd=tmp_path)
+    after = counters(server)
+    name = "vllm:time_to_first_token_seconds"
+    seconds = after[f"{name}_sum"] - before[f"{name}_sum"]
+    count = after[f"{name}_count"] - before[f"{name}_count"]
+    assert count == 30
+    assert result["ttft_ms"]["mean"] >= 1000 * seconds / count * 0.98
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (("--input-tokens", "900", "--max-tokens", "4"), "prompt too long"),
+        (("--input-tokens", "16", "--max-tokens", "4000"), "400"),
+        (("--input-tokens", "16", "--max-tokens", "4", "--model", "no-such-model"), "404"),
+    ],
+)
+def test_what_a_server_refuses_is_counted_by_kind(
+    server: str, tmp_path: Path, words: tuple[str, ...], kind: str
+) -> None:
+    done = ridgeline("bench", server, "--concurrency", "2", "--requests", "4", *words, "--json", cwd=tmp_path)
+    assert done.returncode == 3, "nothing answered"
+    assert "Traceback" not in done.stderr
+    result = json.loads(done.stdout)
+    assert result["successful_requests"] == 0
+    assert result["void"]
+    ((found, count),) = result["errors"].items()
+    assert kind in found
+    assert count == 4
+
+
+def test_goodput_lies_where_the_queue_begins_to_hurt(server: str, tmp_path: Path) -> None:
+    """Four slots: with 4n at once a request waits n-1 turns. The limit is taken from the machine's own speed."""
+    alone = answered(*bench_words(server, "--concurrency", "4", "--requests", "40"), cwd=tmp_path)
+    limit_ms = alone["ttft_ms"]["p95"] + 1.5 * alone["e2e_ms"]["p95"]
+    words = bench_words(server, "--concurrency", "4", "--requests", "40")
+    done = ridgeline(*words, "--find-goodput", "--slo", f"ttft_p95_ms={limit_ms:.0f}", "--json", cwd=tmp_path)
+    if "the run is void" in done.stderr:
+        pytest.skip(f"others keep this machine too busy for any figure: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    edge = json.loads(done.stdout)
+    assert edge["axis"] == "concurrency"
+    there = [probe for probe in edge["probes"] if probe["load"] == edge["holds"]]
+    assert len(there) == edge["repeats"] >= 1
+    if edge["limited_by_client"] is None:
+        assert edge["fails"] > edge["holds"] >= 1, "a queue that keeps growing breaks any limit"
+    assert edge["goodput_s"] > 0
+    assert [probe for probe in edge["probes"] if probe["errors"]] == []
+
+
+@pytest.mark.skipif(bool(missing(ROUTER)), reason=missing(ROUTER) or "present")
+def test_a_router_in_front_of_two_servers(server: str, model: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        words = ("--max-model-len", "512", "--max-num-seqs", "4")
+        second = stack.enter_context(vllm_server(model, tmp_path / "second.log", *words))
+        port, metrics_port = free_port(), free_port()
+        command = [
+            str(ROUTER / "bin" / "python"), "-m", "sglang_router.launch_router", "--host", "127.0.0.1",
+            "--port", str(port), "--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port),
+            "--policy", "round_robin", "--worker-urls", server, second,
+        ]  # fmt: skip
+        router = stack.enter_context(process(command, port, tmp_path / "router.log", {}))
+        before = [counters(url)["vllm:request_success_total"] for url in (server, second)]
+        words = ("--concurrency", "4", "--requests", "40", "--model", "tiny")
+        result = answered(*bench_words(router, *words), cwd=tmp_path)
+        after = [counters(url)["vllm:request_success_total"] for url in (server, second)]
+    assert result["successful_requests"] == 40
+    served = [now - then for now, then in zip(after, before, strict=True)]
+    assert sum(served) == 40
+    assert min(served) >= 15, f"both servers worked: {served}"
