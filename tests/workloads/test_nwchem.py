@@ -38,7 +38,7 @@ def problems(folder: Path, space: str, **more: str) -> str:
         ("{memory_stack_mb: 100}", "memory_heap_mb, memory_global_mb is missing"),
         ("{blas: openblas}", "openblas has no folder"),
         ("{nodes: 2}", "also write `job: {nodes: nodes}`"),
-        ("{print_level: low}", "'low' is not possible"),
+        ("{print_level: none}", "'none' is not possible"),
     ],
 )
 def test_a_wrong_knob_is_named_with_its_remedy(tmp_path: Path, space: str, says: str) -> None:

@@ -15,8 +15,8 @@ from ridgeline.workloads.command_options import near
 
 MPI_BUILDS = ("openmpi", "mpich")
 GRIDS = ("xcoarse", "coarse", "medium", "fine", "xfine", "huge")
-# `none` and `low` hide the memory and the energy that every run is judged by
-PRINT_LEVELS = ("medium", "high", "debug")
+# `none` hides the energy that every run is judged by; `low` hides only the iterations
+PRINT_LEVELS = ("low", "medium", "high", "debug")
 PLACES = ("core", "hwthread", "l3cache", "numa", "socket", "node")
 PROGRESS_RANK = "MPI-PR"  # this ARMCI network takes one rank of every node for itself
 
