@@ -109,7 +109,7 @@ def test_starts_that_the_engine_refuses_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_the_edge_of_the_window(tmp_path: Path) -> None:
-    """1 GiB of KV at 2 KiB a token holds 524,288 tokens, and vLLM keeps a block for itself: half of that is the edge."""
+    """1 GiB of KV at 2 KiB a token is 524,288 tokens, and vLLM keeps a block for itself: half of it is the edge."""
     study = write_study(
         tmp_path,
         "window",
