@@ -257,6 +257,28 @@ def test_a_time_out_is_told_from_a_crash(tmp_path: Path) -> None:
     assert run.history.outcomes[Kind.TIMEOUT] == 3
 
 
+def test_a_program_that_we_ended_has_not_crashed_by_itself(tmp_path: Path) -> None:
+    table = (
+        Signature(re.compile("BAD TERMINATION"), Kind.CRASH, "a rank died"),
+        Signature(re.compile("out of memory"), Kind.OOM_RUN, "out of memory"),
+    )
+
+    def act(settings: Settings) -> Answer:
+        late = {8: "BAD TERMINATION\n", 9: "out of memory\nBAD TERMINATION\n"}.get(int(settings["x"] or 0))
+        return replace(rate(settings), seconds=500.0 if late else 1.0, stderr=late or "")
+
+    question = study(tmp_path, job=JobLimits(limit_s=100.0), budget=Budget(trials=29))
+    run = campaign(tmp_path, question, act, signatures=table)
+    run.run()
+    assert run.history.outcomes[Kind.TIMEOUT] == 3
+    assert run.history.outcomes[Kind.OOM_RUN] == 3
+
+
+def test_a_budget_for_the_baseline_alone_says_so(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, budget=Budget(node_hours=1e-3)), lambda s: replace(rate(s), seconds=3.0))
+    assert "no room beyond the baseline" in run.run()["headline"]
+
+
 def test_stop_and_go_on_gives_the_same_answer(tmp_path: Path) -> None:
     calm = campaign(tmp_path / "calm", study(tmp_path))
     expected = calm.run()

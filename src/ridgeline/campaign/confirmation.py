@@ -139,6 +139,8 @@ def _without(runs: Mapping[str, list[float]], base: str, failed: Mapping[str, st
 
 def verdict(study: Study, history: History) -> dict[str, Any]:
     """What the campaign found, as it stands in the journal."""
+    if not history.count(Stage.SEARCH):
+        return {"kind": "unconfirmed", "headline": "nothing was tried: the budget has no room beyond the baseline"}
     if not ranking(study, history):
         return {"kind": "nothing-passed", "headline": _nothing_passed(history)}
     if not history.candidates:
@@ -179,4 +181,4 @@ def _nothing_passed(history: History) -> str:
         if trial.stage is Stage.SEARCH and (run := history.final_run(trial)) and run.outcome
     )
     shown = ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
-    return f"no setting passed the guards ({shown or 'nothing was run'})"
+    return f"no setting passed the guards ({shown})"

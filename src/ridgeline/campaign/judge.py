@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,11 @@ from ridgeline.records.run import Cause, Ending
 from ridgeline.records.study import Study
 
 LONGEST_LINE = 400
+LONGEST_SEARCHED_LINE = 4096
+SEARCHED_BYTES = 4 << 20  # of each end of a log: the controller must not be away from other runs for minutes
 GUARDED_TEXT_BYTES = 16 << 20
+# what a shell says about a program that we ourselves ended
+SHELL_NOTICES = re.compile(r"(.*: line \d+: +\d+ )?(Killed|Terminated)\b")
 
 # what the site itself says about the end; None: look at the program
 _BY_CAUSE = {
@@ -38,12 +43,19 @@ def judge(
     if ending.cause in _BY_CAUSE:
         return Outcome(_BY_CAUSE[ending.cause], ending.reason or ending.cause.value)
     failed = ending.cause is not Cause.EXITED or bool(ending.exit_code) or ending.signal is not None
-    found = find_signature(folder, logs, signatures if failed else [s for s in signatures if s.even_if_exit_0])
+    found = find_signature(folder, logs, [s for s in signatures if _applies(s, ending, failed)])
     if found is not None:
         return found
     if failed:
         return _unexplained(ending, folder, logs)
     return _result(reading, folder, study, settings, baseline)
+
+
+def _applies(signature: Signature, ending: Ending, failed: bool) -> bool:
+    if not failed:
+        return signature.even_if_exit_0
+    # a program that we ended says in its own words that it was killed; only a cause of the silence counts then
+    return ending.cause is Cause.EXITED or signature.kind is not Kind.CRASH
 
 
 def _result(
