@@ -8,7 +8,7 @@ The peer for the time of a trial is the same command started as plainly as can b
 from __future__ import annotations
 
 import json
-import resource
+import os
 import statistics
 import subprocess
 import sys
@@ -93,15 +93,13 @@ def main() -> None:
             study.write_text(STUDY.replace("TRIALS", "200").replace("SAMPLER", sampler))
             seconds, megabytes = measured("tune", str(study), "--out", str(root / sampler))
             runs = len(list((root / sampler / "runs").iterdir()))
-            print(
-                f"{sampler:7} {seconds / runs * 1000:6.1f} ms a run over {runs} runs, start and report included; {megabytes:.0f} MB"
-            )
+            cost = f"{seconds / runs * 1000:6.1f} ms a run over {runs} runs"
+            print(f"{sampler:7} {cost}, start and report included; {megabytes:.0f} MB")
         print(f"{'plain':7} {plain_loop(200):6.1f} ms a run: sh -c from a Python loop, nothing kept")
         for sampler in ("random", "tpe"):
             long_journal(root / sampler, 10_000)
             seconds, megabytes = measured("status", str(root / sampler), "--json")
             print(f"{sampler:7} status of 10,000 trials {seconds:5.2f} s, {megabytes:.0f} MB")
-            (root / f"{sampler}.log").touch()
             seconds = time_to_first_act(root / sampler)
             print(f"{sampler:7} resume of 10,000 trials: {seconds:5.2f} s until it acts")
         starts = []
@@ -110,9 +108,7 @@ def main() -> None:
             subprocess.run([sys.executable, "-m", "ridgeline", "--help"], check=True, capture_output=True)
             starts.append((time.perf_counter() - began) * 1000)
         print(f"--help  {statistics.median(starts):6.0f} ms (median of 7)")
-    print(
-        f"this machine: {len(__import__('os').sched_getaffinity(0))} cores; own peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB"
-    )
+    print(f"this machine: {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
 
 
 def time_to_first_act(folder: Path) -> float:

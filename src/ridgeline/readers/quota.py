@@ -23,7 +23,8 @@ class FileQuota:
 
 def read_quota(lines: Iterable[str]) -> list[FileQuota]:
     """One per file system. A long name stands on a line of its own, its numbers on the next."""
-    found, words = [], []
+    found: list[FileQuota] = []
+    words: list[str] = []
     inside = False
     for line in lines:
         if "Filesystem" in line and "files" in line:
