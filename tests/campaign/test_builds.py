@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +118,35 @@ def test_sources_that_match_nothing_are_a_problem_of_the_study(tmp_path: Path) -
     shop = Workshop(tmp_path, Builds(make=MAKE, keep=("kernel",), sources=("*.f90",)))
     with pytest.raises(StudyError, match=r"nothing matches \*\.f90"):
         shop.builder.ensure({"opt": "-O2"})
+
+
+def test_a_build_that_was_killed_from_outside_is_made_again(tmp_path: Path, log: Path) -> None:
+    once = 'if [ ! -e "$LOG" ]; then echo first > "$LOG"; kill -9 $PPID $$; fi; touch kernel'
+    shop = Workshop(tmp_path, Builds(make=("echo 'x' > /dev/null", once), keep=("kernel",)))
+    # the claim of a controller that went down with its build, as after a power cut
+    key = shop.builder.recipe.key({})
+    folder = shop.root / "builds" / key
+    folder.mkdir(parents=True)
+    (folder / "process").write_text(f"pid=999999\nstart_ticks=1\nboot=other\nhost={os.uname().nodename}\nlimit_s=9\n")
+    (log).write_text("not the first\n")
+    built = shop.builder.ensure({})
+    assert isinstance(built, Path)
+    assert (built / "kernel").exists()
+
+
+def test_stopping_does_not_wait_for_a_build(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, Builds(make=("sleep 60", "touch kernel"), keep=("kernel",)))
+
+    class Stop(Exception):
+        pass
+
+    def stop() -> None:
+        raise Stop
+
+    shop.builder.heed_stop = stop
+    began = time.monotonic()
+    with pytest.raises(Stop):
+        shop.builder.ensure({})
+    assert time.monotonic() - began < 30
+    assert not shop.events, "it is neither built nor failed"
+    assert not any((shop.root / "builds").iterdir())

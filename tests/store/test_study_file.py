@@ -41,7 +41,7 @@ def test_the_stencil_study_loads_as_written():
     assert study.presets[0]["unroll"] == 4
     assert study.budget == Budget(trials=40, wall_s=3600.0)
     assert study.search == SearchStage("tpe", {}, 8, 1)
-    assert study.confirm == ConfirmStage(2, 5, 0.95)
+    assert study.confirm == ConfirmStage(top=2, blocks=5, level=0.95)
     assert study.baseline_stage == BaselineStage(3)
     assert study.job.limit_s == 600.0
     assert study.builds is not None

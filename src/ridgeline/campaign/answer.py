@@ -39,7 +39,7 @@ def read_answer(path: Path) -> Answer:
     """NothingFound when no setting has passed so far."""
     folder = StudyFolder.open(path)
     history = History.replay(folder.path.resolve(), read_events(folder.journal_path))
-    study = with_overrides(folder.load(), history.overrides).study
+    study = with_overrides(folder.load(history), history.overrides).study
     # not checked again: the folder may be open on a smaller machine than the one that ran it
     workload: Workload = catalog.part("workloads", study.workload.kind)(study)
     now = standing(study, history)

@@ -25,6 +25,9 @@ from ridgeline.records.template import field_names, render
 from ridgeline.store.events import Event, outcome_line
 from ridgeline.store.history import History
 
+LONGEST_WAIT_S = 0.5  # between two looks at Ctrl-C
+# the host went down or somebody killed it: the build itself may be right
+_NOT_ITS_FAULT = (Cause.LOST, Cause.NODE_FAILED, Cause.CANCELLED)
 OWN_FILES = ("run.sh", "env", "stdout", "stderr")  # kept beside the product: how it was made
 
 
@@ -78,6 +81,7 @@ class Builder:
     executor: Executor
     history: History
     record: Callable[[Event], None]
+    heed_stop: Callable[[], None] = lambda: None  # raises when the user asks to stop
 
     def ensure(self, settings: Settings) -> Path | Outcome:
         """The folder of the built variant, or why it cannot be built. A failed build is never paid for twice."""
@@ -90,7 +94,7 @@ class Builder:
             return folder
         return self._build(key, folder, settings)
 
-    def _build(self, key: str, folder: Path, settings: Settings) -> Path | Outcome:
+    def _build(self, key: str, folder: Path, settings: Settings, again: bool = True) -> Path | Outcome:
         started = time.monotonic()
         job = Job(
             name=f"build-{key}",
@@ -103,7 +107,11 @@ class Builder:
         if ticket is None:
             self._lay_out(folder)
             ticket = self.executor.submit(job)
-        outcome = self._outcome(folder, self._await(ticket))
+        ending = self._await(ticket, folder)
+        if ending.cause in _NOT_ITS_FAULT and again:
+            shutil.rmtree(folder)  # a power cut, say: it shows nothing about the variant
+            return self._build(key, folder, settings, again=False)
+        outcome = self._outcome(folder, ending)
         files = self._prune(folder) if outcome.kind is Kind.OK else 0
         seconds = round(time.monotonic() - started, 3)
         self.record(
@@ -127,9 +135,16 @@ class Builder:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
 
-    def _await(self, ticket: str) -> Ending:
-        while ticket not in (endings := self.executor.poll([ticket])):
-            self.executor.wait(0.5)
+    def _await(self, ticket: str, folder: Path) -> Ending:
+        """How the build ended. When the user stops the campaign meanwhile, the build ends and leaves nothing behind."""
+        try:
+            while ticket not in (endings := self.executor.poll([ticket])):
+                self.heed_stop()
+                self.executor.wait(LONGEST_WAIT_S)
+        except BaseException:
+            self.executor.cancel(ticket)
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return endings[ticket]
 
     def _outcome(self, folder: Path, ending: Ending) -> Outcome:

@@ -61,6 +61,7 @@ def check_file(file: StudyFile) -> CheckedStudy:
         raise StudyError(problems)
     workload: Workload = factory(study)  # type: ignore[operator]
     problems += [file.message(p.where, p.message) for p in workload.problems()]
+    problems += _missing_sources(file)
     if problems:
         raise StudyError(problems)
     checked = CheckedStudy(file, workload)
@@ -70,6 +71,19 @@ def check_file(file: StudyFile) -> CheckedStudy:
     if problems:
         raise StudyError(problems)
     return checked
+
+
+def _missing_sources(file: StudyFile) -> list[str]:
+    builds, folder = file.study.builds, file.study.folder
+    found = []
+    for index, pattern in enumerate(builds.sources if builds else ()):
+        try:
+            if not any(folder.glob(pattern)):
+                found.append(file.message(("builds", "sources", index), f"nothing matches {pattern}; correct the name"))
+        except (ValueError, NotImplementedError):
+            what = f"{pattern!r} is not a pattern inside the study's folder; name files below it"
+            found.append(file.message(("builds", "sources", index), what))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.store import events
 from ridgeline.store.history import History, OpenRun
-from ridgeline.store.journal import Journal
+from ridgeline.store.journal import Journal, failure
 from ridgeline.workloads.base import Workload
 
 T = TypeVar("T")
@@ -63,16 +63,21 @@ class Campaign:
     def run(self) -> Mapping[str, Any]:
         """The verdict, as it stands in the journal. Raises Interrupted, NothingFound, SiteError or StoreError."""
         opened = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
-        self.record({"event": "opened", **opened, "overrides": dict(self.history.overrides)})
+        history = self.history
+        self.record({"event": "opened", **opened, "overrides": dict(history.overrides), "asked": dict(history.asked)})
         try:
             self._adopt()
             while self.history.verdict is None:
-                self._heed_stop()
+                self.heed_stop()
                 changed = self._start_what_fits() | self._collect()
                 if not self._flying and not changed:
                     self._next_stage()
                 elif not changed:
                     self.executor.wait(LONGEST_WAIT_S)
+        except OSError as error:
+            trouble = failure(Path(error.filename or self.history.root), self.history.root, error)
+            self._leave(trouble)
+            raise trouble from error
         except BaseException as error:
             self._leave(error)
             raise
@@ -159,10 +164,10 @@ class Campaign:
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            self._heed_stop()
+            self.heed_stop()
             time.sleep(0.1)
 
-    def _heed_stop(self) -> None:
+    def heed_stop(self) -> None:
         if self.stop_requested():
             raise Interrupted
 
@@ -216,7 +221,11 @@ class Campaign:
             plan = confirmation.choose(self.study, self.history, self.ledger.affordable_runs(nodes))
             self.record({"event": "confirm", "candidates": [dict(p) for p in plan.candidates], "blocks": plan.blocks})
         else:
-            self.record({"event": "verdict", "verdict": confirmation.verdict(self.study, self.history)})
+            found = confirmation.verdict(self.study, self.history)
+            if winner := found.get("winner"):
+                # as a person types it, for the report: a pure function of the journal
+                found["paste"] = self.workload.paste(self.study.space.settings(winner))
+            self.record({"event": "verdict", "verdict": found})
 
     # leaving
 
@@ -227,7 +236,7 @@ class Campaign:
             if not self.executor.detached:
                 self._cancel_all()
             self.record({"event": "stopped", "reason": reason})
-        except StoreError as second:
+        except (StoreError, OSError) as second:
             # the disk is full, say: the first error is what the user must act on, this one is only its echo
             error.add_note(str(second))
 

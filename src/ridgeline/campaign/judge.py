@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from ridgeline.records.guard import Guard
 from ridgeline.records.measurement import Reading
@@ -27,6 +28,7 @@ _BY_CAUSE = {
     Cause.CANCELLED: Kind.CANCELLED,
     Cause.NEVER_STARTS: Kind.REJECTED,
 }
+_ENDED_BY_US = (Cause.TIME_LIMIT, Cause.SILENCE)
 
 
 def judge(
@@ -43,7 +45,8 @@ def judge(
     if ending.cause in _BY_CAUSE:
         return Outcome(_BY_CAUSE[ending.cause], ending.reason or ending.cause.value)
     failed = ending.cause is not Cause.EXITED or bool(ending.exit_code) or ending.signal is not None
-    found = find_signature(folder, logs, [s for s in signatures if _applies(s, ending, failed)])
+    wanted = [s for s in signatures if _applies(s, ending, failed)]
+    found = find_signature(folder, logs, wanted, ended_by_us=ending.cause in _ENDED_BY_US)
     if found is not None:
         return found
     if failed:
@@ -87,13 +90,17 @@ def first_failure(
     return None
 
 
-def find_signature(folder: Path, logs: Sequence[str], signatures: Sequence[Signature]) -> Outcome | None:
+def find_signature(
+    folder: Path, logs: Sequence[str], signatures: Sequence[Signature], ended_by_us: bool = False
+) -> Outcome | None:
     """The first signature of the table that stands in any log, with its first line."""
     if not signatures:
         return None
     seen: dict[int, Evidence] = {}
     for name in logs:
         for number, line in _lines(folder / name):
+            if ended_by_us and SHELL_NOTICES.match(line):
+                continue
             for rank, signature in enumerate(signatures):
                 if rank not in seen and signature.pattern.search(line):
                     seen[rank] = Evidence(name, number, line[:LONGEST_LINE])
@@ -106,7 +113,7 @@ def find_signature(folder: Path, logs: Sequence[str], signatures: Sequence[Signa
 
 
 def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
-    evidence = last_line(folder, logs)
+    evidence = last_line(folder, logs, ended_by_us=ending.cause in _ENDED_BY_US)
     match ending.cause:
         case Cause.TIME_LIMIT:
             return Outcome(Kind.TIMEOUT, ending.reason or "ran into its wall limit", evidence)
@@ -120,12 +127,12 @@ def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
     return Outcome(Kind.CRASH, f"exit code {ending.exit_code}", evidence)
 
 
-def last_line(folder: Path, logs: Sequence[str]) -> Evidence | None:
+def last_line(folder: Path, logs: Sequence[str], ended_by_us: bool = False) -> Evidence | None:
     """The last thing the program said, on stderr if it said something there."""
     for name in ("stderr", *(log for log in logs if log != "stderr")):
         last = None
         for number, line in _lines(folder / name):
-            if line.strip():
+            if line.strip() and not (ended_by_us and SHELL_NOTICES.match(line)):
                 last = Evidence(name, number, line.strip()[:LONGEST_LINE])
         if last is not None:
             return last
@@ -133,12 +140,33 @@ def last_line(folder: Path, logs: Sequence[str]) -> Evidence | None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a log, each cut to a length that can be searched; of a huge log its beginning and its end."""
     try:
-        with path.open(errors="replace") as stream:
-            for number, line in enumerate(stream, 1):
-                yield number, line.rstrip("\n")
+        with path.open("rb") as stream:
+            size = path.stat().st_size
+            number = 0
+            while stream.tell() < size:
+                if number and size > 2 * SEARCHED_BYTES and SEARCHED_BYTES <= stream.tell() < size - SEARCHED_BYTES:
+                    number += _skip(stream, size - SEARCHED_BYTES)
+                number += 1
+                yield number, _one_line(stream)
     except (FileNotFoundError, IsADirectoryError):
         return
+
+
+def _one_line(stream: BinaryIO) -> str:
+    piece = line = stream.readline(LONGEST_SEARCHED_LINE)
+    while piece and not piece.endswith(b"\n"):
+        piece = stream.readline(1 << 20)
+    return line.decode(errors="replace").rstrip("\r\n")
+
+
+def _skip(stream: BinaryIO, until: int) -> int:
+    """Go on to the first line that starts after `until`; how many lines were passed."""
+    passed = 0
+    while (left := until - stream.tell()) > 0:
+        passed += stream.read(min(left, 1 << 20)).count(b"\n")
+    return passed + bool(stream.readline())
 
 
 def _text(path: Path) -> str:

@@ -21,6 +21,7 @@ from ridgeline.executors.base import Executor
 from ridgeline.records.site import LOCAL
 from ridgeline.records.study import Study
 from ridgeline.samplers.base import Sampler
+from ridgeline.store.agreement import asked
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History
 from ridgeline.store.journal import Journal, read_events
@@ -82,7 +83,9 @@ def open_campaign(
         history = History.replay(folder.path.resolve(), journal.read())
         if overrides is not None:
             history.overrides = overrides
-        found = check_file(with_overrides(folder.load(), history.overrides))
+        file = folder.load(history)
+        history.asked = history.asked or asked(file.tree)
+        found = check_file(with_overrides(file, history.overrides))
         yield _assemble(found, journal, history, on_change, stop_requested)
 
 
@@ -107,7 +110,7 @@ def _assemble(
     if study.builds is not None:
         local: Executor = catalog.part("executors", "local")(LOCAL)
         recipe = Recipe(study.builds, study.folder)
-        campaign.builder = Builder(recipe, history.root, local, history, campaign.record)
+        campaign.builder = Builder(recipe, history.root, local, history, campaign.record, campaign.heed_stop)
     return campaign
 
 
@@ -122,4 +125,4 @@ def read_standing(path: Path) -> Standing:
     """Where the campaign in this folder stands; never takes the lock, so it may be asked while it runs."""
     folder = StudyFolder.open(path)
     history = History.replay(folder.path.resolve(), read_events(folder.journal_path))
-    return standing(apply_overrides(folder.load().study, history.overrides), history)
+    return standing(apply_overrides(folder.load(history).study, history.overrides), history)

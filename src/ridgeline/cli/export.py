@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.errors import InputError
+
 
 class Form(StrEnum):
     csv = "csv"
@@ -27,6 +29,9 @@ def export(
     if out is None:
         write(rows, sys.stdout)
     else:
-        with out.open("w", newline="") as stream:
-            write(rows, stream)
+        try:
+            with out.open("w", newline="") as stream:
+                write(rows, stream)
+        except OSError as error:
+            raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
         print(f"{len(rows)} runs written to {out}")

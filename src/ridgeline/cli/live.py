@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ridgeline.campaign.engine import Campaign, Interrupted
@@ -20,6 +21,7 @@ from ridgeline.cli.wording import (
     KIND_WORDS,
     best_words,
     budget_words,
+    leftover_words,
     metric_words,
     outcome_words,
     setting_words,
@@ -50,9 +52,9 @@ def drive(folder: StudyFolder, overrides: Overrides | None, as_json: bool) -> No
             try:
                 with face:
                     campaign.run()
-            except Interrupted:
+            except (Interrupted, KeyboardInterrupt):
                 print(
-                    f"\nstopped; everything measured is kept. Go on with: ridgeline resume {folder.path}",
+                    f"\nstopped; everything measured is kept. Go on with: ridgeline resume {quote(str(folder.path))}",
                     file=sys.stderr,
                 )
                 sys.exit(130)
@@ -170,6 +172,8 @@ def run_line(campaign: Campaign, run: Run) -> str:
         result = KIND_WORDS.get(run.outcome.kind.value, run.outcome.kind.value)
         evidence = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
         story = f"   {run.outcome.reason}{evidence}"
+    if run.ending.leftovers:
+        story += f"   left behind and ended: {leftover_words(run.ending.leftovers)}"
     told = f"#{run.trial:<4} {trial.stage.value:<8} {time_words(run.ending.duration_s):>5}   {result}"
     # settings can be long and a narrow terminal cuts the end of a line: the result stands before them
     return f"  {told}   {_told_settings(campaign.study, trial)}{story}"

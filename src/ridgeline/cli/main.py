@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ridgeline import __version__
-from ridgeline.errors import InputError, RidgelineError, StudyError
+from ridgeline.errors import InputError, RidgelineError, StoreError, StudyError
 
 # verb -> (module:function, the line `ridgeline --help` shows). The order is that of a campaign's life.
 VERBS: dict[str, tuple[str, str]] = {
@@ -90,9 +90,16 @@ def main() -> None:
     except RidgelineError as error:
         print(f"ridgeline: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
     except BrokenPipeError:
         # the reader of our output (head, less) left: not an error of ours
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(
+            f"ridgeline: {where}{error.strerror or error}; check the path, the space and the permissions",
+            file=sys.stderr,
+        )
+        sys.exit(StoreError.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ridgeline.records.trial import Stage
@@ -32,6 +34,16 @@ def value_words(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def yaml_words(value: object) -> str:
+    """A value as a study file says it: every digit, and quotes where a reader would take a word for something else."""
+    from ridgeline.store.yaml_tree import resolve
+
+    if isinstance(value, str) and not (re.fullmatch(r"[\w./+-]+", value) and resolve(value) == value):
+        quoted = json.dumps(value, ensure_ascii=False)
+        return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
 def metric_words(value: float) -> str:
     if value and (abs(value) >= 1e7 or abs(value) < 1e-3):
         return f"{value:.4g}"
@@ -47,6 +59,12 @@ def time_words(seconds: float) -> str:
 
 def hours_words(node_hours: float) -> str:
     return f"{node_hours:.1f}" if node_hours >= 1 else f"{node_hours:.2g}"
+
+
+def leftover_words(leftovers: Sequence[str]) -> str:
+    """Processes that outlived their run; of many the first two."""
+    more = f" and {len(leftovers) - 2} more" if len(leftovers) > 2 else ""
+    return ", ".join(text[:60] for text in leftovers[:2]) + more
 
 
 def outcome_words(outcomes: Mapping[str, int]) -> str:
@@ -116,4 +134,4 @@ def answer_lines(answer: Answer) -> Iterable[str]:
     yield from (f"  {line}" for line in answer.paste.splitlines())
     yield ""
     yield "as YAML:"
-    yield from (f"  {name}: {value_words(value)}" for name, value in answer.best.trial.point.items())
+    yield from (f"  {name}: {yaml_words(value)}" for name, value in answer.best.trial.point.items())

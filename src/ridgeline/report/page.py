@@ -5,10 +5,12 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ridgeline.errors import StoreError
 from ridgeline.records.study import Study
 from ridgeline.report import figures
 from ridgeline.report.drawing import confirmation_figure, progress_figure
@@ -26,7 +28,10 @@ pre{background:#f4f6f8;border:1px solid #dfe4ea;border-radius:6px;padding:12px;o
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px}
 th,td{padding:4px 10px;text-align:left;border-bottom:1px solid #e6eaef;white-space:nowrap}
 th{background:#f4f6f8;position:sticky;top:0}td.num{text-align:right;font-variant-numeric:tabular-nums}
-.bad{color:#a33a2a}.facts span{margin-right:28px}
+.bad{color:#a33a2a}.changed{font-weight:600}.facts span{margin-right:28px;display:inline-block}
+.runs{max-height:70vh;overflow:auto}.runs td{max-width:30em;overflow:hidden;text-overflow:ellipsis}
+@media(max-width:700px){body{padding:12px}.headline{font-size:19px}}
+@media print{.runs{max-height:none}}
 """
 
 
@@ -34,7 +39,14 @@ def write_report(path: Path, out: Path) -> Path:
     """The report of the study folder at `path`, as a pure function of its journal and study file."""
     folder = StudyFolder.open(path)
     history = History.replay(folder.path.resolve(), read_events(folder.journal_path))
-    write_text(out, page(folder.load().study, history))
+    study = folder.load(history).study
+    # a comparison has a baseline of its own
+    study = replace(study, baseline=history.overrides.get("baseline", study.baseline))
+    text = page(study, history)
+    try:
+        write_text(out, text)
+    except OSError as error:
+        raise StoreError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
     return out
 
 
@@ -79,8 +91,24 @@ def _headline(study: Study, history: History) -> Iterable[str]:
     yield "<p class='sub facts'>" + "".join(f"<span>{_e(k)}: <b>{_e(v)}</b></span>" for k, v in facts.items()) + "</p>"
     winner: Mapping[str, Any] | None = (verdict or {}).get("winner")
     if winner:
-        yield "<h2>The setting</h2><pre>" + _e("\n".join(f"{k}: {v}" for k, v in winner.items())) + "</pre>"
-        yield "<p class=sub>As flags and environment: <code>ridgeline best " + _e(history.root.name) + "</code></p>"
+        yield from _setting(study, winner, str((verdict or {}).get("paste", "")))
+
+
+def _setting(study: Study, winner: Mapping[str, Any], paste: str) -> Iterable[str]:
+    """What to type, and beside it what that changes against the baseline."""
+    yield "<h2>The setting</h2>"
+    if paste:
+        yield f"<pre>{_e(paste)}</pre>"
+    yield "<div class=scroll><table><tr><th>knob<th>baseline<th>now</tr>"
+    for name in dict.fromkeys((*study.baseline, *winner)):
+        old, new = study.baseline.get(name), winner.get(name)
+        changed = "" if old == new else " class=changed"
+        yield f"<tr{changed}><td>{_e(name)}<td>{_shown(old)}<td>{_shown(new)}</tr>"
+    yield "</table></div>"
+
+
+def _shown(value: object) -> str:
+    return "&ndash;" if value is None else _e(value) if value != "" else "''"
 
 
 def _confirmation(history: History) -> Iterable[str]:
@@ -116,7 +144,7 @@ def _table(table: Sequence[Row]) -> str:
     for row in table:
         cells = "".join(_cell(row.get(name)) for name in names)
         lines.append(f"<tr{'' if row['outcome'] == 'ok' else ' class=bad'}>{cells}</tr>")
-    return f"<div class=scroll><table><tr>{head}</tr>{''.join(lines)}</table></div>"
+    return f"<div class='scroll runs'><table><tr>{head}</tr>{''.join(lines)}</table></div>"
 
 
 def _cell(value: object) -> str:

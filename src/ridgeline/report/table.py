@@ -45,8 +45,10 @@ def row(trial: Trial, run: Run, root: Path) -> Row:
         "node_hours": run.node_hours,
         "folder": run.folder.relative_to(root).as_posix(),
         "origin": origins([run]),
+        "leftovers": "; ".join(run.ending.leftovers),
         **{f"set.{name}": value for name, value in trial.settings.items()},
         **{f"got.{m.metric}": m.value for m in run.measurements},
+        **{f"got.{name}": text for name, text in run.texts.items()},
     }
 
 

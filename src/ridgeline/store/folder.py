@@ -18,6 +18,8 @@ from pathlib import Path
 
 from ridgeline.errors import StoreError, StudyError
 from ridgeline.records.study import Study
+from ridgeline.store.agreement import require_consistent, require_same_question
+from ridgeline.store.history import History
 from ridgeline.store.journal import sync_folder
 from ridgeline.store.study_file import StudyFile, read_study_file
 
@@ -39,8 +41,8 @@ class StudyFolder:
         Never overwrites a campaign. Called again after a crash before the first event, it completes what is missing.
         """
         folder = cls(path)
-        folder._check_free(source)
         try:
+            folder._check_free(source)
             path.mkdir(parents=True, exist_ok=True)
             (path / SOURCES).mkdir(exist_ok=True)
             for file in dict.fromkeys((*needed_files(source.study), *extra)):
@@ -67,12 +69,24 @@ class StudyFolder:
             inside = sorted(p.parent.name for p in path.glob(f"*/{JOURNAL}"))
             hint = f"; there are study folders inside: {', '.join(inside[:5])}" if inside else ""
             raise StoreError(f"{path}: no {' and no '.join(missing)} here, so this is not a study folder{hint}")
+        if not (path / JOURNAL).stat().st_size and any((path / RUNS).glob("*")):
+            raise StoreError(
+                f"{path / JOURNAL}: is empty though there are run folders; restore a copy of it, "
+                "or start anew with `ridgeline tune` and another --out"
+            )
         return cls(path)
 
-    def load(self) -> StudyFile:
-        """The study as it was run. Relative paths in it start in this folder's sources."""
+    def load(self, history: History | None = None) -> StudyFile:
+        """The study as it was run; StoreError where it and the folder's history no longer fit together.
+
+        Relative paths in it start in this folder's sources.
+        """
         site_path = next(iter(sorted((self.path / SITES).glob("*.y*ml"))), None)
-        return read_study_file(self.path / STUDY, site_path=site_path, files=self.path / SOURCES)
+        file = read_study_file(self.path / STUDY, site_path=site_path, files=self.path / SOURCES)
+        if history is not None:
+            require_same_question(file.path, file.tree, history.asked)
+            require_consistent(file.study, history)
+        return file
 
     @property
     def journal_path(self) -> Path:

@@ -17,6 +17,7 @@ from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Resources, Run
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.event_shapes import require_shape
 from ridgeline.store.events import ending_from, outcome_from, trial_from
 
 
@@ -53,6 +54,7 @@ class History:
     runs_of: dict[int, list[Run]] = field(default_factory=dict)  # by trial, in the order they ended
     builds: dict[str, Build] = field(default_factory=dict)
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the question, see agreement
     candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
     blocks: int = 0
     verdict: Mapping[str, Any] | None = None
@@ -71,11 +73,12 @@ class History:
         history = cls(root)
         for number, event in enumerate(events, 1):
             try:
+                require_shape(event)
                 history.apply(event)
-            except (KeyError, ValueError, TypeError, AttributeError) as error:
+            except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 raise StoreError(
-                    f"{root / 'journal.jsonl'}:{number}: this event makes no sense here ({error!r}); "
-                    "the line was edited or the folder was written by another version"
+                    f"{root / 'journal.jsonl'}:{number}: this event makes no sense here ({error!r}); lines were edited "
+                    "or the folder was written by another version. Restore a copy of the journal"
                 ) from error
         return history
 
@@ -84,14 +87,19 @@ class History:
         match event["event"]:
             case "opened":
                 self.overrides = event.get("overrides", {})
+                self.asked = event.get("asked", {})
                 self._opened_s, self._opened_wall_s = at, self.wall_s
                 self.stopped = None
             case "trial":
                 trial = trial_from(event)
+                if trial.number != len(self.trials) + 1:
+                    raise ValueError(f"trial {trial.number} follows trial {len(self.trials)}")
                 self.trials[trial.number] = trial
                 self._trials_in[trial.stage] += 1
             case "run":
                 resources = Resources(**event["resources"])
+                if event["trial"] not in self.trials or event["run"] in self.runs or event["run"] in self.open_runs:
+                    raise ValueError(f"run {event['run']} of trial {event['trial']} cannot begin here")
                 self.last_run_number = max(self.last_run_number, event["run"])
                 self.open_runs[event["run"]] = OpenRun(
                     event["run"], event["trial"], event["attempt"], self.root / event["folder"], resources, at

@@ -45,7 +45,7 @@ class Journal:
                 _repair(path, descriptor)
         except OSError as error:
             os.close(descriptor)
-            raise _failure(path, error) from None
+            raise failure(path, path.parent, error) from None
         return cls(path, descriptor)
 
     def append(self, event: Mapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Journal:
             os.fsync(self._descriptor)
         except OSError as error:
             self._take_back()
-            raise _failure(self.path, error) from None
+            raise failure(self.path, self.path.parent, error) from None
         self._size += len(line)
 
     def _take_back(self) -> None:
@@ -149,12 +149,13 @@ def _write_all(descriptor: int, content: bytes) -> None:
         content = content[os.write(descriptor, content) :]
 
 
-def _failure(path: Path, error: OSError) -> StoreError:
+def failure(path: Path, study_folder: Path, error: OSError) -> StoreError:
+    """What to tell the user when the file system refuses to write `path` of a study folder."""
     if error.errno in _FULL:
         what = "the disk or your quota there is full; free some space"
     else:
         what = f"cannot be written ({error.strerror}); check the disk"
-    return StoreError(f"{path}: {what}, then go on with `ridgeline resume {path.parent}`; nothing recorded is lost")
+    return StoreError(f"{path}: {what}, then go on with `ridgeline resume {study_folder}`; nothing recorded is lost")
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Log lines by which programs of any kind say why they failed. Workloads put their own in front of these.
 
-The order matters: the first that is found wins, so what a site did comes before what a setting did.
+The order matters: the first that is found wins, so what a site did comes before what a setting did. Patterns begin with
+letters where they can: logs may be long, and a search for letters is many times faster than one for a word boundary.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ PROGRAM_FAILURES: tuple[Signature, ...] = (
         "the command is not there or may not be run; check `run` and PATH",
     ),
     _signature(
-        r"std::bad_alloc|[Cc]annot allocate memory|[Oo]ut of memory|\boom-kill\b|^MemoryError|"
+        r"std::bad_alloc|[Cc]annot allocate memory|[Oo]ut of memory|oom-kill\b|MemoryError(?=$|:)|"
         r"insufficient virtual memory|Unable to allocate .*[KMGT]i?B",
         Kind.OOM_RUN,
         "out of memory",
     ),
     # Shells print this bare word when a program got SIGKILL that we did not send; on Linux that is the OOM killer
     _signature(r"^(.*: line \d+: +\d+ )?Killed\b", Kind.OOM_RUN, "killed from outside, most likely for want of memory"),
-    _signature(r"Segmentation fault|\bSIGSEGV\b|invalid memory reference", Kind.CRASH, "segmentation fault"),
-    _signature(r"Illegal instruction|\bSIGILL\b", Kind.CRASH, "illegal instruction: built for another processor"),
-    _signature(r"Bus error|\bSIGBUS\b", Kind.CRASH, "bus error"),
-    _signature(r"Floating point exception|\bSIGFPE\b", Kind.CRASH, "floating point exception"),
+    _signature(r"Segmentation fault|SIGSEGV\b|invalid memory reference", Kind.CRASH, "segmentation fault"),
+    _signature(r"Illegal instruction|SIGILL\b", Kind.CRASH, "illegal instruction: built for another processor"),
+    _signature(r"Bus error|SIGBUS\b", Kind.CRASH, "bus error"),
+    _signature(r"Floating point exception|SIGFPE\b", Kind.CRASH, "floating point exception"),
     _signature(r"not enough slots available", Kind.REJECTED, "the launcher has fewer slots than ranks"),
     _signature(
         r"(un(known|recogni[sz]ed)|invalid) (command.line )?(option|argument|flag)",
@@ -44,5 +45,5 @@ PROGRAM_FAILURES: tuple[Signature, ...] = (
         "the program does not accept an option",
     ),
     _signature(r"MPI_A(bort|BORT)|BAD TERMINATION", Kind.CRASH, "MPI abort"),
-    _signature(r"^Aborted\b|Assertion .*failed|\bSIGABRT\b", Kind.CRASH, "the program aborted itself"),
+    _signature(r"^Aborted\b|Assertion .*failed|SIGABRT\b", Kind.CRASH, "the program aborted itself"),
 )

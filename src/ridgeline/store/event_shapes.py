@@ -1,0 +1,95 @@
+"""What each kind of journal line must hold, so that an edited one is named instead of failing somewhere later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Test = Callable[[Any], bool]
+
+
+def _is(*kinds: type) -> Test:
+    return lambda value: type(value) in kinds  # type, not isinstance: true is no number here
+
+
+def _all(test: Test) -> Test:
+    return lambda value: type(value) is list and all(map(test, value))
+
+
+def _map(test: Test) -> Test:
+    return lambda value: type(value) is dict and all(map(test, value.values()))
+
+
+def _row(*tests: Test) -> Test:
+    return lambda value: (
+        type(value) is list and len(value) == len(tests) and all(t(v) for t, v in zip(tests, value, strict=True))
+    )
+
+
+def _shape(needed: Mapping[str, Test], optional: Mapping[str, Test] | None = None) -> Test:
+    known = {**needed, **(optional or {})}
+    return lambda value: (
+        type(value) is dict
+        and all(key in value for key in needed)
+        and all(known[key](item) for key, item in value.items() if key in known)
+    )
+
+
+_text, _whole, _number, _object = _is(str), _is(int), _is(int, float), _is(dict)
+_setting = _map(_is(str, int, float, bool, type(None)))
+_outcome = _shape({"kind": _text}, {"reason": _text, "evidence": _row(_text, _whole, _text)})
+_ending = _shape(
+    {"cause": _text, "started": _number, "ended": _number},
+    {
+        "exit_code": _whole,
+        "signal": _whole,
+        "reason": _text,
+        "nodes": _all(_text),
+        "leftovers": _all(_text),
+        "usage": _map(_number),
+    },
+)
+_comparison = _shape(
+    {"candidate": _text, "verdict": _text, "scale": _text, "estimate": _number, "level": _number, "blocks": _whole},
+    {"low": _is(int, float, type(None)), "high": _is(int, float, type(None))},
+)
+_SHAPES: dict[str, Test] = {
+    "opened": _shape({}, {"overrides": _object, "asked": _map(_text)}),
+    "trial": _shape(
+        {"trial": _whole, "stage": _text, "proposer": _text, "point": _setting, "settings": _setting},
+        {"why": _text, "block": _whole},
+    ),
+    "run": _shape(
+        {"run": _whole, "trial": _whole, "attempt": _whole, "folder": _text, "resources": _map(_whole)},
+    ),
+    "submitted": _shape({"run": _whole, "ticket": _text}),
+    "ended": _shape(
+        {"run": _whole, "ending": _ending, "outcome": _outcome},
+        {"measurements": _all(_row(_text, _number, _text, _text, _text)), "texts": _map(_text)},
+    ),
+    "build": _shape({"key": _text, "outcome": _outcome, "files": _whole, "seconds": _number, "settings": _setting}),
+    "confirm": _shape({"candidates": _all(_setting), "blocks": _whole}),
+    "verdict": _shape(
+        {
+            "verdict": _shape(
+                {"kind": _text, "headline": _text},
+                {
+                    "winner": lambda value: value is None or _setting(value),
+                    "comparisons": _all(_comparison),
+                    "disqualified": _map(_text),
+                },
+            )
+        }
+    ),
+    "stopped": _shape({"reason": _text}),
+}
+
+
+def require_shape(event: Mapping[str, Any]) -> None:
+    """ValueError when an event of a known kind lacks something or holds something of another type."""
+    if not _number(event.get("at")):
+        raise ValueError("`at` is not a time")
+    kind = event.get("event")
+    shape = _SHAPES.get(kind) if isinstance(kind, str) else None
+    if shape is not None and not shape(event):
+        raise ValueError(f"not a whole `{kind}` event")

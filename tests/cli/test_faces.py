@@ -1,0 +1,129 @@
+"""What people see: values that can be pasted back, leftovers, and messages instead of stacks of calls."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.cli.wording import leftover_words, yaml_words
+from ridgeline.store.yaml_tree import resolve
+
+QUICK = """\
+version: 1
+name: quick
+workload:
+  kind: command
+  run: "{what}; echo rate {{x}}"
+  metrics: {{rate: {{regex: 'rate (.*)'}}}}
+space: {{x: {{from: 0.123456789, to: 0.5, step: 0.1}}}}
+goal: {{maximize: rate}}
+baseline: {{x: 0.123456789}}
+budget: {{trials: 2}}
+stages: {{baseline: {{repeats: 1}}}}
+confirm: {{top: 1, blocks: 3}}
+job: {{limit: 60}}
+"""
+
+
+def ridgeline(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ridgeline", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def message(done: subprocess.CompletedProcess[str], code: int) -> str:
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("finished")
+    (home / "study.yaml").write_text(QUICK.format(what="setsid sleep 77 & true"))
+    done = ridgeline("tune", "study.yaml", "--out", "out", cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert "left behind and ended:" in done.stdout
+    assert "sleep 77" in done.stdout
+    return home
+
+
+WORDS = st.text(st.characters(exclude_categories=("Cs",)))
+
+
+@given(value=st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), WORDS))
+def test_a_value_pasted_into_a_study_is_the_same_value(value: object) -> None:
+    words = yaml_words(value)
+    again = yaml.safe_load(words) if words.startswith('"') else resolve(words)
+    assert again == value
+    assert type(again) is type(value)
+
+
+@pytest.mark.parametrize("text", ["on", "", "1e3", "a b", "-O2", "null", "{x}", "# no", "true", "0x10"])
+def test_a_word_stays_a_word(text: str) -> None:
+    words = yaml_words(text)
+    assert (yaml.safe_load(words) if words.startswith('"') else resolve(words)) == text
+
+
+def test_of_many_leftovers_two_are_named() -> None:
+    assert leftover_words(["1 a", "2 b", "3 c"]) == "1 a, 2 b and 1 more"
+
+
+def test_best_gives_every_digit(finished: Path) -> None:
+    assert "x: 0.423456789" in ridgeline("best", "out", cwd=finished).stdout
+
+
+def test_the_report_holds_the_command_to_paste_and_what_it_changes(finished: Path) -> None:
+    text = (finished / "out" / "report.html").read_text()
+    assert "echo rate 0.423456789" in text
+    assert "<tr class=changed><td>x<td>0.123456789<td>0.423456789</tr>" in text
+
+
+@pytest.mark.parametrize(("verb", "code"), [("export", 2), ("report", 5)])
+@pytest.mark.parametrize("out", ["/nowhere/at/all.txt", "."])
+def test_a_file_that_cannot_be_written_is_named(finished: Path, verb: str, code: int, out: str) -> None:
+    assert "--out" in message(ridgeline(verb, "out", "--out", out, cwd=finished), code)
+
+
+def test_a_folder_name_that_is_too_long_is_named(finished: Path) -> None:
+    assert "too long" in message(ridgeline("tune", "study.yaml", "--out", "a" * 300, cwd=finished), 5)
+
+
+def test_a_build_source_that_is_not_there_is_found_by_check(tmp_path: Path) -> None:
+    builds = "builds: {make: 'true', keep: [a], sources: [none.c]}\n"
+    (tmp_path / "study.yaml").write_text(QUICK.format(what="true") + builds)
+    told = message(ridgeline("check", "study.yaml", cwd=tmp_path), 2)
+    assert "study.yaml:14: builds.sources[0]: nothing matches none.c" in told
+
+
+def test_a_folder_that_takes_no_files_any_more_is_a_message(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(QUICK.format(what="rm -rf ../../runs; touch ../../runs; true"))
+    told = message(ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path), 5)
+    assert "ridgeline resume" in told
+
+
+def test_ctrl_c_twice_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Path) -> None:
+    builds = "builds: {make: 'sleep 78', keep: [a]}\n"
+    (tmp_path / "study.yaml").write_text(QUICK.format(what="true") + builds)
+    command = [sys.executable, "-m", "ridgeline", "tune", "study.yaml", "--out", "out"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as controller:
+        while not list(tmp_path.glob("out/builds/*/process")):
+            time.sleep(0.02)
+            assert controller.poll() is None
+        claim = next(tmp_path.glob("out/builds/*/process")).read_text()
+        controller.send_signal(signal.SIGINT)
+        controller.send_signal(signal.SIGINT)
+        _, told = controller.communicate(timeout=60)
+    assert controller.returncode == 130
+    assert "ridgeline resume out" in told
+    pid = int(claim.partition("pid=")[2].split()[0])
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
