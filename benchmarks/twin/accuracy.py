@@ -29,6 +29,14 @@ LOG = HERE.parents[1] / "tests" / "samples" / "sglang" / "offline-llama8b-h200-d
 SAME_ENGINE = {"split-2": "colocated"}
 STUDY = replace(DEFAULTS, max_running_requests=128, mem_fraction=0.81, radix_cache=False)
 
+# the bound that judges a metric, and its unit over the metric's
+BOUNDS = {
+    "total_tok_s": ("total_tok_s", 1),
+    "latency_s": ("duration_s", 1),
+    "ttft_s": ("ttft_last_ms", 1000),
+    "ttft_p95_s": ("ttft_p95_ms", 1000),
+}
+
 
 @dataclass(frozen=True)
 class Line:
@@ -92,10 +100,11 @@ def _lines(site: str, rows: Sequence[tuple[str, Measured]], calibration: Calibra
         if row.result != "ok":
             continue
         before, after = (simulate(row.deployment, row.traffic, c) for c in (Calibration(), calibration))
-        low, high = calibration.ratio_interval()
         for metric, value in row.values.items():
             old, new = READ[metric](before) or math.nan, READ[metric](after) or math.nan
-            inside = new * low <= value <= new * high
+            bound, unit = BOUNDS[metric]
+            low, high = after.interval[bound]
+            inside = low <= value * unit <= high
             traffic = row.traffic.lengths
             what = f"{row.deployment.layout} {row.note}"
             if hasattr(traffic, "input_tokens"):
@@ -144,7 +153,8 @@ def _summary(lines: Sequence[Line], verdicts: Sequence[tuple[str, str, str]]) ->
         near = sum(1 / 1.5 <= n.after / n.measured <= 1.5 for n in mine)
         print(f"TTFT, {site}: {near} of {len(mine)} unfitted rows within a factor of 1.5")
     unfitted = [n for n in lines if n.use == "check"]
-    for name, group in (("throughput", checked), ("all metrics", unfitted)):
+    latency = [n for n in unfitted if n.metric == "latency_s"]
+    for name, group in (("throughput", checked), ("latency", latency), ("TTFT", ttft), ("all metrics", unfitted)):
         print(f"interval (nominal 90%), {name}: {sum(n.inside for n in group)} of {len(group)} inside")
     for where, result, said in verdicts:
         print(f"memory: {where}: measured {result}, predicted {said}")

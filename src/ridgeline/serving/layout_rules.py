@@ -144,8 +144,8 @@ def _whole_nodes(case: _Case) -> Iterator[Problem]:
 
 def _heads(case: _Case) -> Iterator[Problem]:
     a, width = case.model.attention, case.layout.attn_tp
-    if _shares_heads(a, width):
-        return
+    if case.layout.tp % case.layout.attn_dp or _shares_heads(a, width):
+        return  # an attention DP that does not divide tp is said by its own rule: there are no groups to share heads
     near = max(d for d in range(1, width + 1) if _shares_heads(a, d)) * case.layout.attn_dp
     kind = f"{a.heads} attention heads" if a.heads % width else f"{a.kv_heads} KV heads"
     yield Problem("heads", f"{width} ranks cannot share {kind} evenly", f"use tp {near}")

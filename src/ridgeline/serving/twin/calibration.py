@@ -26,9 +26,10 @@ class Calibration:
     sources: tuple[str, ...] = ()
     leave_one_out: float | None = None  # median relative error of predicting each point from the others
 
-    def ratio_interval(self) -> tuple[float, float]:
-        """Measured over predicted, between these two in nine of ten cases."""
-        return math.exp(-_NORMAL_90 * self.spread), math.exp(_NORMAL_90 * self.spread)
+    def ratio_interval(self, besides: float = 0.0) -> tuple[float, float]:
+        """Measured over predicted, between these two in nine of ten cases. `besides`: spread of another origin."""
+        reach = _NORMAL_90 * math.hypot(self.spread, besides)
+        return math.exp(-reach), math.exp(reach)
 
     def as_json(self) -> dict[str, object]:
         return {

@@ -25,10 +25,12 @@ BOOTSTRAP_LIMIT_S = 120.0
 HANDSHAKE_S = 0.05
 # Tokens a decode engine keeps free for each request that it holds (SGLang's num_reserved_decode_tokens).
 RESERVED_TOKENS = 512
-# Pieces of KV a rank's transfer threads can post: with page size 1 a piece is one token of one layer, 1152 bytes of MLA
-# in bf16, so that a 50 GB/s port is limited to about 1 GB/s. (A study that never saw more than 356 MB/s on a port was
-# limited by what its prefill ranks made: see `kv_transfer_bytes_s`.)
+# Pieces of KV a rank's transfer threads can post in a second. A piece is a run of neighbouring pages of one layer; in a
+# pool that is not crowded a prompt's tokens lie side by side, so that even with page size 1 a piece is many tokens.
+# (A study that never saw more than 356 MB/s on a port was limited by what its prefill ranks made: see
+# `kv_transfer_bytes_s`.)
 PIECES_S = 1_000_000
+RUN_TOKENS = 16
 PORT_SHARE = 0.8
 
 
@@ -43,7 +45,7 @@ class KvTransfer:
     def between(cls, model: Model, layout: Layout, fabric: Fabric, gpus_per_node: int, page_size: int) -> KvTransfer:
         a = model.attention
         values = a.kv_values if a.mla else a.kv_values / min(layout.attn_tp, a.kv_heads)
-        piece_bytes = page_size * values * KV_BYTES[model.kv_dtype]
+        piece_bytes = max(page_size, RUN_TOKENS) * values * KV_BYTES[model.kv_dtype]
         port = fabric.bytes_s_per_gpu(gpus_per_node) * PORT_SHARE
         return cls(values * KV_BYTES[model.kv_dtype] * model.layers, min(port, PIECES_S * piece_bytes))
 

@@ -14,7 +14,7 @@ BACKENDS = ("fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "trito
 CURRENT_VERSION = (0, 5)
 # Tokens a rank computes in one prefill round under DeepEP where nobody sets the chunk. Published recipes set it about
 # so: SGLang's own default, divided among 16 or 32 attention ranks, would leave every round to the host.
-PREFILL_RANK_TOKENS = 1024
+PREFILL_RANK_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,10 @@ HOST_OP_S = 65e-6
 # Scheduling, sampling and detokenising of one iteration, and of each request in it; overlapped with the GPU.
 HOST_STEP_S = 2.0e-3
 HOST_REQUEST_S = 6e-6
+# Attention-DP ranks agree on every batch through the CPUs, and each waits for the slowest scheduler; nothing hides it.
+# Published decode steps of 16 to 72 ranks on two to nine nodes all take about 20 ms more than their kernels and
+# transfers, whatever the batch. Inside one node it is lost in a step's own host time.
+AGREE_S = 18e-3
 # Passes over the logits by softmax, top-p and sampling, in float32.
 SAMPLING_PASSES = 6
 # Reads and writes of hidden-wide vectors per layer: norms, rope, residuals, quantisation, gate activation.

@@ -78,7 +78,8 @@ class Engine:
         self.fresh: list[Request] = []
         self.blocked_by_kv = False
         self.retractions = 0
-        self.prefill_rounds = 0
+        self.prefill_s = 0.0  # time in prefill rounds
+        self.host_s = 0.0  # time in decode steps that waited for the host
         self.runs = DecodeRuns()
         self.cache = PrefixCache() if self.applied.radix_cache else None
         self.usage: list[tuple[float, float]] = [(0.0, 0.0)]
@@ -170,9 +171,10 @@ class Engine:
             pairs += piece * (past + (piece + 1) / 2)
             tokens += piece
             largest = max(largest, piece)
-        self.clock += self.times.prefill_s(tokens, pairs, len(batch), largest)
+        round_s = self.times.prefill_s(tokens, pairs, len(batch), largest)
+        self.clock += round_s
+        self.prefill_s += round_s
         self.used_tokens += tokens
-        self.prefill_rounds += 1
         ended: list[Request] = []
         for request, piece in batch:
             request.todo -= piece
@@ -228,6 +230,8 @@ class Engine:
             step_s = max(base_s + per_token_s * (context + growth * (steps - 1) / 2), host_s)
         self.runs.add(self.clock, step_s, steps, batch, self.fresh, self.applied.accept_length)
         self.fresh = []
+        if step_s <= host_s:
+            self.host_s += step_s * steps
         self.clock += step_s * steps
         self.step_number += steps
         self.used_tokens += growth * steps

@@ -14,13 +14,14 @@ from ridgeline.serving.layout import Layout
 from ridgeline.serving.memory import STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.serving.models import Model
 from ridgeline.serving.requests import RequestRecord, Slo, Summary, summarise
-from ridgeline.serving.traffic import Arrival, ClosedLoop, Traffic
+from ridgeline.serving.traffic import AllAtOnce, Arrival, ClosedLoop, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
 from ridgeline.serving.twin.deployment import Deployment
 from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer, PrefillEngine
 from ridgeline.serving.twin.engine import resolve
 from ridgeline.serving.twin.gaps import RequestGaps
+from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
 from ridgeline.serving.twin.scheduler import Engine, Request
 from ridgeline.serving.twin.steptime import StepTime
 
@@ -60,7 +61,7 @@ class SimulationResult:
     @property
     def last_ttft_s(self) -> float | None:
         """First token of the request that waited longest, which bench_one_batch_server reports as TTFT."""
-        return max((t for r in self.records if (t := r.ttft_s) is not None), default=None)
+        return longest_ttft_s(self.records)
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -117,7 +118,7 @@ def _simulate(
         memory=plans,
         kv_usage=_usage(engines),
         retractions=sum(e.retractions for e in engines),
-        interval=_interval(summary, calibration),
+        interval=intervals(summary, longest_ttft_s(records), calibration, _doubts(engines, summary, traffic)),
         kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
         cpu_s=time.process_time() - started_s,
         first_run_tax_s=first_run_tax_s(deployment.model),
@@ -219,12 +220,21 @@ def _usage(engines: Sequence[Engine]) -> tuple[tuple[float, float], ...]:
     return tuple((points[n][0], points[n][1] / engine.pool_tokens) for n in sorted(kept))
 
 
-def _interval(summary: Summary, calibration: Calibration) -> dict[str, tuple[float, float]]:
-    low, high = calibration.ratio_interval()
-    figures = {"total_tok_s": summary.total_tok_s, "output_tok_s": summary.output_tok_s}
-    bounds = {name: (value * low, value * high) for name, value in figures.items()}
-    bounds["duration_s"] = (summary.duration_s / high, summary.duration_s / low)
-    return bounds
+def longest_ttft_s(records: Sequence[RequestRecord]) -> float | None:
+    return max((t for r in records if (t := r.ttft_s) is not None), default=None)
+
+
+def _doubts(engines: Sequence[Engine], summary: Summary, traffic: Traffic) -> Doubts:
+    """Shares of the engine that each of them weighs most on."""
+    if summary.duration_s <= 0:
+        return Doubts()
+    burst = isinstance(traffic.pace, AllAtOnce)
+    compiles = any(e.times.counted for e in engines)
+    return Doubts(
+        prefill_share=min(1.0, max(e.prefill_s for e in engines) / summary.duration_s),
+        host_share=min(1.0, max(e.host_s for e in engines) / summary.duration_s),
+        stall_s=COMPILE_WAIT_S if burst and compiles else 0.0,
+    )
 
 
 def _check_context(arrivals: Sequence[Arrival], model: Model) -> None:

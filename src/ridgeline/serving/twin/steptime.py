@@ -17,6 +17,7 @@ from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.engine import Applied
 from ridgeline.serving.twin.factors import Factors
 from ridgeline.serving.twin.priors import (
+    AGREE_S,
     DECODE_COMPUTE,
     DECODE_MEMORY,
     DENSE_COMPUTE,
@@ -98,14 +99,15 @@ class StepTime:
         if line is None:
             terms, host_s = self._decode_terms(batch)
             base_s = sum(t.seconds for t in terms) * self._bubble
-            line = self._decode_lines[batch] = (base_s, self._context_s * self._bubble, host_s)
+            agree_s = self._agree_s
+            line = self._decode_lines[batch] = (base_s + agree_s, self._context_s * self._bubble, host_s + agree_s)
         return line
 
     def explain_decode(self, batch: int, context: float) -> list[Term]:
         """The terms of `decode_s`, adding up to it; what the host hides is listed with zero seconds."""
         terms, host_s = self._decode_terms(batch)
         terms.append(Term("attention over cached tokens", self._context_s * context, self._context_bound))
-        return self._with_host(terms, host_s, graph=self._decode_in_graph(batch))
+        return self._agreed(self._with_host(terms, host_s, graph=self._decode_in_graph(batch)))
 
     # -- prefill --------------------------------------------------------------------------------------------------
 
@@ -121,21 +123,32 @@ class StepTime:
             terms, host_s = self._prefill_terms(tokens, sequences, largest)
             fixed = self._prefill_fixed[key] = (sum(t.seconds for t in terms), host_s)
         gpu_s = (fixed[0] + self._pairs_s(tokens, pairs, largest)) * self._bubble
-        return gpu_s + fixed[1] if self._counted else max(gpu_s, fixed[1])
+        return self._agree_s + (gpu_s + fixed[1] if self.counted else max(gpu_s, fixed[1]))
 
     def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
         terms, host_s = self._prefill_terms(tokens, sequences, largest)
         terms.append(Term("attention among new tokens", self._pairs_s(tokens, pairs, largest), "compute"))
-        if self._counted:
-            return [*terms, Term("host, which waits for token counts in every layer", host_s, "host")]
-        return self._with_host(terms, host_s, graph=self.applied.prefill_graph)
+        if self.counted:
+            terms.append(Term("host, which waits for token counts in every layer", host_s, "host"))
+            return self._agreed(terms)
+        return self._agreed(self._with_host(terms, host_s, graph=self.applied.prefill_graph))
 
     # -- shared ---------------------------------------------------------------------------------------------------
 
     @property
-    def _counted(self) -> bool:
+    def counted(self) -> bool:
         """DeepEP's normal mode makes the host wait for the GPU in every layer, so their times add up."""
         return self.layout.ep > 1 and self.layout.attn_dp > 1 and self.model.experts is not None
+
+    @property
+    def _agree_s(self) -> float:
+        """How long attention-DP ranks on several nodes take to agree on a batch, on top of everything else."""
+        apart = self.layout.attn_dp > 1 and self.layout.tp_nodes > 1
+        return AGREE_S * self.factors.host if apart else 0.0
+
+    def _agreed(self, terms: list[Term]) -> list[Term]:
+        agree = Term("attention-DP ranks agree on the batch", self._agree_s, "host")
+        return [*terms, agree] if agree.seconds else terms
 
     @property
     def _bubble(self) -> float:
