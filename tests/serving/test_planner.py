@@ -213,7 +213,8 @@ def test_flags_follow_the_engines_version(version, flag) -> None:
 
 
 def test_roles_get_their_own_modes() -> None:
-    pair = next(p for p in pairs(question("deepseek-r1", "h800", 8, lengths=(1024, 256)), 64) if p.decode.layout.attn_dp > 1)
+    found = pairs(question("deepseek-r1", "h800", 8, lengths=(1024, 256)), 64)
+    pair = next(p for p in found if p.decode.layout.attn_dp > 1)
     lines = lines_of(Scheme(pair.prefill.question, pair, 1))
     prefill = next(line for line in lines if "--disaggregation-mode prefill" in line)
     decode = next(line for line in lines if "--disaggregation-mode decode" in line)

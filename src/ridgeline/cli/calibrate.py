@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli import serving_options as option
+
 
 def calibrate(
     sources: Annotated[list[Path], typer.Option("--from", help="SGLang logs, or CSV files of measured rows.")],
@@ -15,7 +17,7 @@ def calibrate(
     more: Annotated[list[Path] | None, typer.Argument(help="Further logs or CSV files.")] = None,
     model: Annotated[str | None, typer.Option(help="Preset or config.json, where a file does not say.")] = None,
     gpu: Annotated[str | None, typer.Option(help="The GPU, where a file does not say.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: option.AsJson = False,
 ) -> None:
     """Fit compute, memory, attention, network and host factors to logs or rows, and keep them in a file.
 

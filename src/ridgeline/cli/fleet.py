@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli import serving_options as option
+
 
 def fleet(
     input_tokens_per_day: Annotated[float, typer.Option(help="Prompt tokens of a day.")],
@@ -14,7 +16,7 @@ def fleet(
     prefill_tok_s: Annotated[float, typer.Option(help="Prompt tokens per second of one prefill node.")],
     decode_tok_s: Annotated[float, typer.Option(help="Generated tokens per second of one decode node.")],
     utilisation: Annotated[float, typer.Option(help="Share of the day the nodes are kept this busy.")] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: option.AsJson = False,
 ) -> None:
     """Size a fleet: prefill and decode nodes for a day's tokens.
 

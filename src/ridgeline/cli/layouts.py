@@ -7,15 +7,17 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli import serving_options as option
+
 
 def layouts(
-    model: Annotated[str, typer.Option(help="A preset, or the path of a config.json.")],
+    model: option.ModelName,
     gpus: Annotated[int, typer.Option(help="GPUs in all.")],
-    gpu: Annotated[str, typer.Option(help="a100, h20, h100, h200, h800, b200, l40s, or one of your own.")] = "h100",
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs of one node.")] = 8,
-    engine: Annotated[str, typer.Option(help="sglang, or sglang:0.4.10 for the rules of an older one.")] = "sglang",
-    dtype: Annotated[str | None, typer.Option(help="Weights: bf16, fp8, int4, ...; default: the config's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    gpu: option.GpuName = "h100",
+    gpus_per_node: option.GpusPerNode = 8,
+    engine: option.EngineName = "sglang",
+    dtype: option.Dtype = None,
+    as_json: option.AsJson = False,
 ) -> None:
     """List the legal layouts of a model on GPUs, with what fits in memory, and the reasons against the others.
 

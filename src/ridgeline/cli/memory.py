@@ -7,29 +7,29 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli import serving_options as option
+
 
 def memory(
-    model: Annotated[str, typer.Option(help="A preset, or the path of a config.json.")],
-    gpu: Annotated[str, typer.Option(help="a100, h20, h100, h200, h800, b200, l40s, or one of your own.")],
-    nodes: Annotated[int, typer.Option(help="Nodes.")] = 1,
+    model: option.ModelName,
+    gpu: option.GpuName,
+    nodes: option.Nodes = 1,
     gpus_per_node: Annotated[
         int | None, typer.Option(help="GPUs of one node; as many as the layout needs if left out.")
     ] = None,
-    tp: Annotated[int, typer.Option(help="Tensor parallel ranks.")] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline stages.")] = 1,
-    dp: Annotated[int, typer.Option(help="Whole copies of the engine.")] = 1,
-    ep: Annotated[int, typer.Option(help="Ranks that hold whole experts.")] = 1,
-    attn_dp: Annotated[int, typer.Option(help="Attention groups inside tp, each with a KV cache of its own.")] = 1,
-    mem_fraction: Annotated[float | None, typer.Option(help="--mem-fraction-static.")] = None,
-    max_running_requests: Annotated[
-        int | None, typer.Option(help="Requests in flight, all attention groups together.")
-    ] = None,
-    cuda_graph_max_bs: Annotated[int | None, typer.Option(help="Largest captured decode batch; 0: no graphs.")] = None,
-    chunked_prefill_size: Annotated[int | None, typer.Option(help="Tokens of one prefill step.")] = None,
-    attention_backend: Annotated[str | None, typer.Option(help="fa3, flashinfer, triton, ...")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Weights: bf16, fp8, int4, ...; default: the config's.")] = None,
-    kv_dtype: Annotated[str | None, typer.Option(help="KV cache: bf16 or fp8.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    tp: option.Tp = 1,
+    pp: option.Pp = 1,
+    dp: option.Dp = 1,
+    ep: option.Ep = 1,
+    attn_dp: option.AttnDp = 1,
+    mem_fraction: option.MemFraction = None,
+    max_running_requests: option.MaxRunningRequests = None,
+    cuda_graph_max_bs: option.CudaGraphMaxBs = None,
+    chunked_prefill_size: option.ChunkedPrefillSize = None,
+    attention_backend: option.AttentionBackend = None,
+    dtype: option.Dtype = None,
+    kv_dtype: option.KvDtype = None,
+    as_json: option.AsJson = False,
 ) -> None:
     """Say whether a model fits a layout of GPUs, with the KV pool, the largest batch and the margin.
 

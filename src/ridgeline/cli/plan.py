@@ -8,33 +8,31 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli import serving_options as option
+
 
 def plan(
-    model: Annotated[str, typer.Option(help="A preset, or the path of a config.json.")],
-    gpu: Annotated[str, typer.Option(help="a100, h20, h100, h200, h800, b200, l40s, or one of your own.")],
+    model: option.ModelName,
+    gpu: option.GpuName,
     nodes: Annotated[int, typer.Option(help="Nodes of the inventory.")] = 1,
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs of one node.")] = 8,
-    fabric: Annotated[str | None, typer.Option(help="Network between nodes, if not the usual one.")] = None,
-    traffic: Annotated[
-        str, typer.Option(help="sharegpt, fixed:IN:OUT, lognormal:IN:OUT[:SIGMA], or a trace file.")
-    ] = "sharegpt",
+    gpus_per_node: option.GpusPerNode = 8,
+    fabric: option.Fabric = None,
+    traffic: option.TrafficText = "sharegpt",
     rate: Annotated[
         float | None, typer.Option(help="Requests per second; left out, the highest within the limits is found.")
     ] = None,
     concurrency: Annotated[int | None, typer.Option(help="Requests under way at a time, instead of a rate.")] = None,
     requests: Annotated[int | None, typer.Option(help="Requests of a run without rate or limits.")] = None,
-    slo: Annotated[
-        list[str] | None, typer.Option(help="A limit such as ttft_p95_ms=2000; may be given more than once.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="sglang, or sglang:0.4.10 for an older one.")] = "sglang",
-    attention_backend: Annotated[str | None, typer.Option(help="fa3, flashinfer, triton, ...")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Weights: bf16, fp8, int4, ...; default: the config's.")] = None,
-    kv_dtype: Annotated[str | None, typer.Option(help="KV cache: bf16 or fp8.")] = None,
-    calibration: Annotated[Path | None, typer.Option(help="A site file written by `ridgeline calibrate`.")] = None,
+    slo: option.Slos = None,
+    engine: option.EngineName = "sglang",
+    attention_backend: option.AttentionBackend = None,
+    dtype: option.Dtype = None,
+    kv_dtype: option.KvDtype = None,
+    calibration: option.CalibrationFile = None,
     top: Annotated[int, typer.Option(help="How many choices to show.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of the traffic.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the commands and study file of each choice.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: option.AsJson = False,
 ) -> None:
     """Rank layouts for a model, GPUs, traffic and limits, with commands to start them and a study to verify them.
 
