@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,4 +71,6 @@ def confirmation(verdict: Mapping[str, Any] | None) -> list[ConfirmRow]:
 
 
 def _short(key: str) -> str:
-    return key.strip("{}").replace('"', "")
+    words = [f"{name} {value}" if value != "" else f"{name} ''" for name, value in json.loads(key).items()]
+    # three to a line: a figure on a narrow screen has no room for a long label
+    return "<br>".join(", ".join(words[at : at + 3]) for at in range(0, len(words), 3))

@@ -27,11 +27,27 @@ h1{font-size:22px;margin:0}h2{font-size:17px;margin:32px 0 8px}.question{color:#
 pre{background:#f4f6f8;border:1px solid #dfe4ea;border-radius:6px;padding:12px;overflow-x:auto}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px}
 th,td{padding:4px 10px;text-align:left;border-bottom:1px solid #e6eaef;white-space:nowrap}
-th{background:#f4f6f8;position:sticky;top:0}td.num{text-align:right;font-variant-numeric:tabular-nums}
+th{background:#f4f6f8;position:sticky;top:0}
+#runs th{cursor:pointer}td.num{text-align:right;font-variant-numeric:tabular-nums}
 .bad{color:#a33a2a}.changed{font-weight:600}.facts span{margin-right:28px;display:inline-block}
 .runs{max-height:70vh;overflow:auto}.runs td{max-width:30em;overflow:hidden;text-overflow:ellipsis}
 @media(max-width:700px){body{padding:12px}.headline{font-size:19px}}
 @media print{.runs{max-height:none}}
+"""
+
+
+FIRST = ("run", "trial", "stage", "block", "outcome")
+HIDDEN = ("attempt", "started_s", "node_hours", "origin", "evidence")
+SORT = """
+document.querySelectorAll('#runs th').forEach((head, at) => head.onclick = () => {
+  const body = document.querySelector('#runs tbody'), up = head.dataset.up = head.dataset.up === '1' ? '0' : '1';
+  const value = row => row.cells[at].textContent;
+  const order = (a, b) => value(a).localeCompare(value(b), undefined, {numeric: true}) || 0;
+  const number = (a, b) => value(a) - value(b);
+  const rows = [...body.rows], full = rows.filter(value), empty = rows.filter(row => !value(row));
+  full.sort(full.every(row => !isNaN(value(row))) ? number : order);
+  body.append(...(up === '1' ? full : full.reverse()), ...empty);
+});
 """
 
 
@@ -138,13 +154,29 @@ def _builds(history: History) -> Iterable[str]:
 
 
 def _table(table: Sequence[Row]) -> str:
-    names = columns(table)
-    head = "".join(f"<th>{_e(name)}" for name in names)
+    """What was set and what came out stands first; a click on a heading sorts. `export` has all columns."""
+    names = [
+        name for name in columns(table) if name not in HIDDEN and any(row.get(name) not in (None, "") for row in table)
+    ]
+    names.sort(key=_place)
+    head = "".join(f"<th>{_e(_heading(name))}" for name in names)
     lines = []
     for row in table:
         cells = "".join(_cell(row.get(name)) for name in names)
         lines.append(f"<tr{'' if row['outcome'] == 'ok' else ' class=bad'}>{cells}</tr>")
-    return f"<div class='scroll runs'><table><tr>{head}</tr>{''.join(lines)}</table></div>"
+    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f"<div class='scroll runs'><table id=runs>{body}</table></div><script>{SORT}</script>"
+
+
+def _heading(name: str) -> str:
+    # a knob may well be called block
+    return "of block" if name == "block" else name.removeprefix("set.").removeprefix("got.")
+
+
+def _place(name: str) -> int:
+    if name in FIRST:
+        return 0
+    return 1 if name.startswith("set.") else 2 if name.startswith("got.") else 3
 
 
 def _cell(value: object) -> str:
