@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline import catalog
 from ridgeline.executors.base import Executor
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.executors.pbs import pbs
@@ -62,6 +63,12 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
     "pbs": pbs_bench,
     "simulated": simulated_bench,
 }
+
+
+def test_every_executor_of_the_catalog_is_held_to_these_promises() -> None:
+    assert set(catalog.TABLE["executors"]) <= set(BENCHES)
+
+
 _MARKS = {"slurm": [pytest.mark.slurm]}
 
 

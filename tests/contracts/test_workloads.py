@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ridgeline import catalog
 from ridgeline.records.expression import Value
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.space import Discrete, Space
@@ -17,7 +20,14 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.testing import Answer, FunctionWorkload
 from ridgeline.workloads.base import Workload
 from ridgeline.workloads.command import CommandWorkload
+from ridgeline.workloads.nwchem import NwchemWorkload
 from ridgeline.workloads.twin import TwinWorkload
+from tests.workloads.engine_studies import study as engine_study
+from tests.workloads.nwchem_runs import GUARD
+from tests.workloads.nwchem_runs import SAMPLES as NWCHEM_SAMPLES
+from tests.workloads.nwchem_runs import checked as nwchem_study
+
+ENGINES = [kind for kind in catalog.TABLE["workloads"] if kind.startswith(("sglang-", "vllm-"))]
 
 
 @dataclass
@@ -29,6 +39,7 @@ class Bench:
     write_run: Callable[[Path], None]
     log: str = "stdout"
     pasted: Mapping[str, Value] = field(default_factory=lambda: {"size": 4, "mode": "b c"})
+    value: float = 4.5  # of the goal's metric in that run
 
 
 def command_bench(folder: Path) -> Bench:
@@ -78,11 +89,52 @@ def twin_bench(folder: Path) -> Bench:
     return Bench(TwinWorkload, twin, write_run, "sglang.log", {"tp": 2, "attention_backend": "fa3"})
 
 
+OFFLINE = {
+    "sglang": {
+        "successful_requests": 1000,
+        "total_latency": 10.0,
+        "total_input_tokens": 40,
+        "total_output_tokens": 5,
+        "total_throughput": 4.5,
+    },
+    "vllm": {"num_requests": 1000, "elapsed_time": 10.0, "total_num_tokens": 45},
+}
+
+
+def engine_bench(folder: Path, kind: str) -> Bench:
+    serves = kind.endswith("serve")
+    asked = engine_study(folder, kind, {"tp": [1, 2]})
+    served = {"summary": {"total_tok_s": 4.5, "successful_requests": 1000, "duration_s": 10.0}}
+    log = "measured.json" if serves else "offline.jsonl"
+    result = served if serves else OFFLINE[kind.partition("-")[0]]
+
+    def write_run(run: Path) -> None:
+        _write(run / "engine.log", "")
+        _write(run / log, json.dumps(result))
+
+    return Bench(catalog.part("workloads", kind), asked, write_run, log, {"tp": 2})
+
+
+def nwchem_bench(folder: Path) -> Bench:
+    found = nwchem_study(folder, "{grid: [fine, medium]}", more=f"baseline: {{grid: fine}}\n{GUARD}")
+    water = replace(found.study, goal=Goal("nwchem_wall_s", "minimize"))
+    sample = (NWCHEM_SAMPLES / "direct-1h2o.out").read_text()
+    return Bench(
+        NwchemWorkload, water, lambda run: _write(run / "stdout", sample), pasted={"grid": "medium"}, value=0.5
+    )
+
+
 BENCHES: dict[str, Callable[[Path], Bench]] = {
     "command": command_bench,
     "function": function_bench,
     "twin": twin_bench,
+    "nwchem": nwchem_bench,
+    **{kind: partial(engine_bench, kind=kind) for kind in ENGINES},
 }
+
+
+def test_every_workload_of_the_catalog_is_held_to_these_promises() -> None:
+    assert set(catalog.TABLE["workloads"]) <= set(BENCHES)
 
 
 def study(folder: Path, kind: str, options: dict[str, object]) -> Study:
@@ -166,7 +218,7 @@ def test_reading_twice_gives_the_same(bench: Bench, tmp_path: Path) -> None:
     bench.write_run(folder)
     reading = workload.read(run(folder))
     assert reading.problem == ""
-    assert reading.metrics[bench.study.goal.metric] == 4.5
+    assert reading.metrics[bench.study.goal.metric] == bench.value
     assert bench.make(bench.study).read(run(folder)) == reading
 
 
