@@ -100,14 +100,18 @@ def serve(front: Front, arrivals: Sequence[Arrival], concurrency: int | None = N
     coming = [(a.at_s, a.number, a) for a in due[:first]]
     heapq.heapify(coming)
     held_back = iter(due[first:])
-    while coming or front.now_s < math.inf:
-        while coming and coming[0][0] <= front.now_s:
+    while True:
+        now_s = front.now_s
+        if not coming and now_s == math.inf:
+            break
+        while coming and coming[0][0] <= now_s:
             at_s, _, arrival = heapq.heappop(coming)
             front.send(Request(arrival, at_s, arrival.input_tokens), at_s)
+            now_s = front.now_s
         ended = front.advance(coming[0][0] if coming else math.inf)
-        for request in ended:
-            done.append(request)
-            following = next(held_back, None) if concurrency is not None else None
+        done += ended
+        for request in ended if concurrency is not None else ():
+            following = next(held_back, None)
             if following is not None:
                 heapq.heappush(coming, (request.end_s or 0.0, following.number, following))
     return sorted(done, key=lambda r: r.arrival.number)

@@ -67,6 +67,8 @@ class Engine:
         boldness = ATTENTION_DP_BOLDNESS if lay.attn_dp > 1 else 1.0
         self.first_share = min(1.0, NEW_TOKEN_SHARE * self.applied.conservativeness * boldness)
         self.share = self.first_share
+        self._least_share = self.first_share * FINAL_SHARE_OF_START
+        self._share_fall = self.first_share * (1 - FINAL_SHARE_OF_START) / DECAY_STEPS
         self.clock = 0.0
         self.step_number = 0
         self.waiting: deque[Request] = deque()
@@ -212,14 +214,16 @@ class Engine:
     # -- decode -----------------------------------------------------------------------------------------------------
 
     def _decode(self, limit_s: float) -> list[Request]:
-        if self._free_tokens < len(self.running) * self.applied.accept_length:
+        accepted = self.applied.accept_length
+        if self._free_tokens < len(self.running) * accepted:
             self._retract()
         batch = len(self.running)
-        growth = batch * self.applied.accept_length
+        growth = batch * accepted
         steps = self.running[0][0] - self.step_number
-        steps = min(steps, max(1, int(self._free_tokens / growth)))
-        if self.waiting and batch < self.applied.running_limit:
-            steps = min(steps, RETRY_STEPS)
+        if steps * growth > self._free_tokens:
+            steps = max(1, int(self._free_tokens / growth))
+        if steps > RETRY_STEPS and self.waiting and batch < self.applied.running_limit:
+            steps = RETRY_STEPS
         # SGLang writes a token's KV in the step after it was drawn: the context read is what is held, plus that one
         base_s, per_token_s, host_s = self.times.decode_line(batch)
         context = self.used_tokens + batch
@@ -228,17 +232,17 @@ class Engine:
             steps = max(1, min(steps, math.ceil((limit_s - self.clock) / step_s)))
         if steps > 1:
             step_s = max(base_s + per_token_s * (context + growth * (steps - 1) / 2), host_s)
-        self.runs.add(self.clock, step_s, steps, batch, self.fresh, self.applied.accept_length)
+        self.runs.add(self.clock, step_s, steps, batch, self.fresh, accepted)
         self.fresh = []
         if step_s <= host_s:
             self.host_s += step_s * steps
         self.clock += step_s * steps
         self.step_number += steps
         self.used_tokens += growth * steps
-        fall = self.first_share * (1 - FINAL_SHARE_OF_START) / DECAY_STEPS
-        self.share = max(self.first_share * FINAL_SHARE_OF_START, self.share - fall * steps)
+        if self.share > self._least_share:
+            self.share = max(self._least_share, self.share - self._share_fall * steps)
         self.blocked_by_kv = False
-        ended = self._endings()
+        ended = self._endings() if self.running[0][0] <= self.step_number else []
         self.usage.append((self.clock, self.used_tokens))
         return ended
 
