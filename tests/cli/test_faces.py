@@ -104,6 +104,14 @@ def test_a_build_source_that_is_not_there_is_found_by_check(tmp_path: Path) -> N
     assert "study.yaml:14: builds.sources[0]: nothing matches none.c" in told
 
 
+def test_a_programs_garbage_does_not_reach_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(QUICK.format(what=r"printf '\\033[2Jred\\007' >&2; exit 3"))
+    done = ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path)
+    message(done, 1)
+    assert "[2Jred" in done.stdout
+    assert not {"\033", "\007"} & set(done.stdout + done.stderr)
+
+
 def test_a_folder_that_takes_no_files_any_more_is_a_message(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(QUICK.format(what="rm -rf ../../runs; touch ../../runs; true"))
     told = message(ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path), 5)

@@ -103,7 +103,7 @@ def find_signature(
                 continue
             for rank, signature in enumerate(signatures):
                 if rank not in seen and signature.pattern.search(line):
-                    seen[rank] = Evidence(name, number, line[:LONGEST_LINE])
+                    seen[rank] = _evidence(name, number, line)
         if 0 in seen:
             break
     if not seen:
@@ -133,10 +133,16 @@ def last_line(folder: Path, logs: Sequence[str], ended_by_us: bool = False) -> E
         last = None
         for number, line in _lines(folder / name):
             if line.strip() and not (ended_by_us and SHELL_NOTICES.match(line)):
-                last = Evidence(name, number, line.strip()[:LONGEST_LINE])
+                last = _evidence(name, number, line.strip())
         if last is not None:
             return last
     return None
+
+
+def _evidence(name: str, number: int, line: str) -> Evidence:
+    # a program may have written anything, and the terminal on which this is shown obeys control characters
+    shown = "".join(c if c.isprintable() else " " for c in line[:LONGEST_LINE])
+    return Evidence(name, number, shown)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -176,7 +176,9 @@ def run_line(campaign: Campaign, run: Run) -> str:
         story += f"   left behind and ended: {leftover_words(run.ending.leftovers)}"
     told = f"#{run.trial:<4} {trial.stage.value:<8} {time_words(run.ending.duration_s):>5}   {result}"
     # settings can be long and a narrow terminal cuts the end of a line: the result stands before them
-    return f"  {told}   {_told_settings(campaign.study, trial)}{story}"
+    line = f"  {told}   {_told_settings(campaign.study, trial)}{story}"
+    # a program may have written anything, and a terminal obeys control characters
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
 def _told_settings(study: Study, trial: Trial) -> str:

@@ -24,7 +24,7 @@ PROGRAM_FAILURES: tuple[Signature, ...] = (
     _signature(
         r"command not found$|^(sh|.*run\.sh): (line )?\d+: .*(not found|Permission denied|No such file or directory)$",
         Kind.SITE_FAULT,
-        "the command is not there or may not be run; check `run` and PATH",
+        "the command is not there or may not be run; check `run`, `files` and PATH",
     ),
     _signature(
         r"std::bad_alloc|[Cc]annot allocate memory|[Oo]ut of memory|oom-kill\b|MemoryError(?=$|:)|"
