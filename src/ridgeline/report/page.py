@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +16,7 @@ from ridgeline.report import figures
 from ridgeline.report.drawing import confirmation_figure, progress_figure
 from ridgeline.report.insights import insights
 from ridgeline.report.table import Row, columns, origins, rows
-from ridgeline.store.folder import StudyFolder, write_text
+from ridgeline.store.folder import StudyFolder, write_chunks
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events
 
@@ -58,15 +58,15 @@ def write_report(path: Path, out: Path) -> Path:
     study = folder.load(history).study
     # a comparison has a baseline of its own
     study = replace(study, baseline=history.overrides.get("baseline", study.baseline))
-    text = page(study, history)
     try:
-        write_text(out, text)
+        write_chunks(out, page(study, history))
     except OSError as error:
         raise StoreError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
     return out
 
 
-def page(study: Study, history: History) -> str:
+def page(study: Study, history: History) -> Iterator[bytes]:
+    """The file, piece by piece: Plotly's 5 MB are never held as a whole, the controller stays small."""
     body = "\n".join(
         [
             f"<h1>{_e(study.name)}</h1><p class=question>{_e(study.question)}</p>",
@@ -81,16 +81,20 @@ def page(study: Study, history: History) -> str:
             _table(rows(history)),
         ]
     )
-    return (
+    head = (
         f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{_e(study.name)}</title>"
         f"<meta name=viewport content='width=device-width'><style>{STYLE}</style>"
-        f"<script>{_plotly_text()}</script></head><body>\n{body}\n</body></html>\n"
     )
+    yield f"{head}<script>".encode()
+    yield from _plotly()
+    yield f"</script></head><body>\n{body}\n</body></html>\n".encode()
 
 
-def _plotly_text() -> str:
+def _plotly() -> Iterator[bytes]:
     # read as a file: plotly.offline would import half of the package for the same text
-    return files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
+    with files("plotly").joinpath("package_data/plotly.min.js").open("rb") as file:
+        while chunk := file.read(1 << 16):
+            yield chunk
 
 
 def _headline(study: Study, history: History) -> Iterable[str]:

@@ -205,12 +205,16 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """All of the text or, after a crash, the old file: never a half one."""
+    write_chunks(path, [text.encode()])
+
+
+def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
+    """All of the chunks or, after a crash, the old file: never a half one."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())
         mask = os.umask(0)
