@@ -17,7 +17,7 @@ from tests.campaign.harness import campaign, study
 
 @pytest.fixture
 def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(room, "_plotly", lambda: [])  # 4 MB that are not ours
+    monkeypatch.setattr(room, "_plotly", list)  # 4 MB that are not ours
     question = replace(study(tmp_path), name="</script><b>", question="a < b & c")
     campaign(tmp_path, question).run()
     history = History.replay(tmp_path, read_events(tmp_path / "journal.jsonl"))
