@@ -15,6 +15,8 @@ from ridgeline.serving.models import Attention, Experts, Model
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16"}
 # what `quantization_config.quant_method` means for the bytes of a weight
 QUANT_METHODS = {"fp8": "fp8", "awq": "int4", "gptq": "int4", "bitsandbytes": "int8", "modelopt": "fp8"}
+# no published model comes near; past them a config is broken, and counting would never end
+MOST_LAYERS, MOST_OF_ANYTHING = 10_000, 10**9
 # families whose feed-forward or attention is none of the kinds below; counting them as dense would be a quiet lie
 UNKNOWN_KINDS = {"mamba", "mamba2", "jamba", "rwkv", "bert", "t5", "falcon_mamba", "qwen3_next", "whisper"}
 
@@ -63,7 +65,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
     # multimodal models keep the language half one level down
     if "num_hidden_layers" not in config and isinstance(config.get("text_config"), dict):
         config = {**config, **config["text_config"]}
-    if config.get("model_type") in UNKNOWN_KINDS:
+    if str(config.get("model_type")) in UNKNOWN_KINDS:
         raise InputError(
             f"{source}: {config['model_type']} is not a decoder-only transformer of a kind we can count; "
             "Llama, Qwen, Mixtral and DeepSeek shapes are"
@@ -72,7 +74,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
     fields.need("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     layers = fields.positive("num_hidden_layers")
     experts = _experts(fields)
-    dense = tuple(n for n in range(layers) if _is_dense(config, experts, n))
+    dense = _dense_layers(fields, experts, layers)
     if dense:
         fields.need("intermediate_size")
     base = DTYPES.get(
@@ -118,6 +120,19 @@ class _Fields:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise InputError(f"{self.source}: {name} is {value!r}; it must be a whole number above zero")
+        return self._bounded(name, value)
+
+    def count(self, name: str, default: int = 0) -> int:
+        """A whole number that may be zero; left out, null or false, it is the default."""
+        value = self.config.get(name) or default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InputError(f"{self.source}: {name} is {value!r}; it must be a whole number, zero or above")
+        return self._bounded(name, value)
+
+    def _bounded(self, name: str, value: int) -> int:
+        limit = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_ANYTHING
+        if value > limit:
+            raise InputError(f"{self.source}: {name} is {value:,}, more than any model has ({limit:,}); check the file")
         return value
 
 
@@ -159,19 +174,27 @@ def _experts(fields: _Fields) -> Experts | None:
     if per_token > count:
         raise InputError(f"{fields.source}: num_experts_per_tok {per_token} is more than {key} {count}")
     width = fields.positive(width_key)
-    shared = int(config.get("n_shared_experts") or 0)
-    shared_width = int(config.get("shared_expert_intermediate_size") or shared * width)
+    shared = fields.count("n_shared_experts")
+    shared_width = fields.count("shared_expert_intermediate_size", shared * width)
     return Experts(count, per_token, width, shared or (1 if shared_width else 0), shared_width)
 
 
-def _is_dense(config: Mapping[str, Any], experts: Experts | None, layer: int) -> bool:
-    if experts is None or layer < int(config.get("first_k_dense_replace") or 0):
-        return True
-    if layer in (config.get("mlp_only_layers") or ()):
-        return True
-    if config.get("decoder_sparse_step"):
-        return (layer + 1) % int(config["decoder_sparse_step"]) != 0
-    return layer % int(config.get("moe_layer_freq") or 1) != 0
+def _dense_layers(fields: _Fields, experts: Experts | None, layers: int) -> tuple[int, ...]:
+    """Layers whose feed-forward part is not a mixture, by whichever of four fields the family says it with."""
+    if experts is None:
+        return tuple(range(layers))
+    first, step = fields.count("first_k_dense_replace"), fields.count("decoder_sparse_step")
+    every = fields.count("moe_layer_freq", 1)
+    named = fields.config.get("mlp_only_layers") or []
+    if not isinstance(named, list):
+        raise InputError(f"{fields.source}: mlp_only_layers is {named!r}; it must be a list of layer numbers")
+
+    def is_dense(n: int) -> bool:
+        if n < first or n in named:
+            return True
+        return (n + 1) % step != 0 if step else n % every != 0
+
+    return tuple(n for n in range(layers) if is_dense(n))
 
 
 def _weight_dtype(config: Mapping[str, Any], base: str, source: str) -> str:
@@ -179,7 +202,7 @@ def _weight_dtype(config: Mapping[str, Any], base: str, source: str) -> str:
     if not isinstance(quant, dict):
         return base
     method = str(quant.get("quant_method", ""))
-    if method in ("gptq", "awq", "bitsandbytes") and int(quant.get("bits", quant.get("w_bit", 4)) or 4) == 8:
+    if method in ("gptq", "awq", "bitsandbytes") and 8 in (quant.get("bits"), quant.get("w_bit")):
         return "int8"
     if method not in QUANT_METHODS:
         raise InputError(

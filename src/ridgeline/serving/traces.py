@@ -11,6 +11,8 @@ from typing import Any
 from ridgeline.errors import InputError
 
 # Mooncake hashes prompts in blocks of this many tokens.
+# Wall-clock times in seconds stay below this for a thousand years; past it a clock no longer resolves a step.
+LATEST_S = 1e11
 PREFIX_BLOCK_TOKENS = 512
 # English text in current tokenizers; only used where a trace holds text and no lengths.
 CHARACTERS_PER_TOKEN = 4.0
@@ -63,12 +65,15 @@ def _row(where: str, fields: Any) -> TraceRow:
             f"{where}: needs whole numbers input_length and output_length (Mooncake) or input_tokens and output_tokens"
         )
     at_s = fields.get("at_s", fields.get("scheduled_s"))
-    if at_s is None and "timestamp" in fields:
-        at_s = fields["timestamp"] / 1000.0 if isinstance(fields["timestamp"], int | float) else None
-    if at_s is not None and not isinstance(at_s, int | float):
-        raise InputError(f"{where}: the time {at_s!r} is not a number")
+    if at_s is None and fields.get("timestamp") is not None:
+        stamp = fields["timestamp"]
+        at_s = stamp / 1000.0 if isinstance(stamp, int | float) else stamp
+    if at_s is not None and not (isinstance(at_s, int | float) and 0 <= at_s <= LATEST_S):
+        raise InputError(
+            f"{where}: the time {at_s!r} is no time; at_s in seconds or timestamp in milliseconds, zero or above"
+        )
     hashes = fields.get("hash_ids") or ()
-    if not all(isinstance(h, int) for h in hashes):
+    if not isinstance(hashes, list | tuple) or not all(isinstance(h, int) for h in hashes):
         raise InputError(f"{where}: hash_ids must be whole numbers, one per {PREFIX_BLOCK_TOKENS} tokens")
     # A trace may hold requests that were refused or returned nothing; a served request has at least one token each way.
     return TraceRow(max(1, inputs), max(1, outputs), None if at_s is None else float(at_s), tuple(hashes))

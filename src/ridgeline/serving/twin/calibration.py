@@ -62,11 +62,14 @@ def read_calibration(path: Path) -> Calibration:
     spread = tree.get("spread", UNCALIBRATED_SPREAD)
     if not isinstance(spread, int | float) or not 0 <= spread < 3:
         raise InputError(f"calibration {path}: spread {spread!r} is not a number between 0 and 3")
-    loo = tree.get("leave_one_out")
-    return Calibration(
-        factors=Factors.of(tree["factors"], f"calibration {path}"),
-        spread=float(spread),
-        points=int(tree.get("points", 0)),
-        sources=tuple(str(s) for s in tree.get("sources", ())),
-        leave_one_out=None if loo is None else float(loo),
-    )
+    try:
+        loo = tree.get("leave_one_out")
+        return Calibration(
+            factors=Factors.of(tree["factors"], f"calibration {path}"),
+            spread=float(spread),
+            points=int(tree.get("points", 0)),
+            sources=tuple(str(s) for s in tree.get("sources", ())),
+            leave_one_out=None if loo is None else float(loo),
+        )
+    except (TypeError, ValueError) as error:
+        raise InputError(f"calibration {path}: {error}; make it again with `ridgeline calibrate`") from None
