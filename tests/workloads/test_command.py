@@ -72,6 +72,17 @@ def test_command_environment_and_inputs_are_filled(tmp_path: Path) -> None:
     assert job.resources == Resources(nodes=2)
 
 
+def test_the_sites_launcher_and_container_are_used(tmp_path: Path) -> None:
+    site = Site(launcher="srun", container="/images/app.sif")
+    launched = CommandWorkload(replace(study(tmp_path, run="{launch} ./app"), site=site)).prepare(
+        trial(), tmp_path / "a"
+    )
+    assert launched.command.startswith("srun ")
+    assert launched.command.endswith("exec /images/app.sif ./app")
+    whole = CommandWorkload(replace(study(tmp_path, run="cd x && ./app"), site=site)).prepare(trial(), tmp_path / "b")
+    assert whole.command.endswith("exec /images/app.sif sh -c 'cd x && ./app'")
+
+
 def test_files_are_copied_or_linked(tmp_path: Path) -> None:
     home = tmp_path / "study"
     (home / "big").mkdir(parents=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ridgeline.errors import StoreError
 from ridgeline.records.expression import ExpressionError
+from ridgeline.records.launch import contained, launch
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Settings
@@ -22,13 +23,14 @@ from ridgeline.workloads.extract import NotThere, file_text
 from ridgeline.workloads.signatures import PROGRAM_FAILURES
 
 BUILT_IN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
-JOB_FIELDS = ("nodes", "ranks", "ranks_per_node", "cores", "gpus")  # of the job, in templates
+JOB_FIELDS = ("nodes", "ranks", "ranks_per_node", "cores", "gpus", "launch")  # of the job, in templates
 
 
 class CommandWorkload:
     """Templates may name every knob and derived value, `{build}`, and the job's `{nodes}`, `{ranks}`, `{cores}`...
 
-    A knob of the same name goes before a field of the job.
+    `{launch} ./program` starts it on all ranks with the site's launcher, inside the site's container if it has one; a
+    command without `{launch}` runs in it as a whole. A knob of the same name goes before a field of the job.
     """
 
     def __init__(self, study: Study) -> None:
@@ -71,12 +73,18 @@ class CommandWorkload:
         return Job(
             name=folder.name,
             folder=folder,
-            command=render(self._options.run, fields),
+            command=self._command(trial.settings, fields),
             env={name: render(text, fields) for name, text in self._options.env.items()},
             resources=limits.resources(trial.settings),
             limit_s=limits.limit_s,
             silence_limit_s=limits.silence_limit_s,
         )
+
+    def _command(self, settings: Settings, fields: dict[str, object]) -> str:
+        command = render(self._options.run, fields)
+        if not self._study.site.container or "launch" in field_names(self._options.run):
+            return command
+        return contained(self._study.site, self._study.job.resources(settings), f"sh -c {shlex.quote(command)}")
 
     def read(self, run: Run) -> Reading:
         measurements = [
@@ -149,6 +157,7 @@ class CommandWorkload:
             "ranks_per_node": asked.ranks_per_node,
             "cores": asked.cores,
             "gpus": asked.gpus,
+            "launch": launch(self._study.site, asked, ""),
         }
         return {**job, "build": build, **settings}
 
