@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -17,6 +18,7 @@ from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
+from ridgeline.store.history import History
 from ridgeline.testing import Answer, MemoryExecutor, World
 from tests.campaign.harness import campaign, guards, rate, rule, slots, study
 
@@ -145,6 +147,39 @@ def test_a_candidate_that_fails_in_the_confirmation_is_out(tmp_path: Path) -> No
     verdict = campaign(tmp_path, study(tmp_path, budget=Budget(trials=29)), act=act).run()
     assert verdict["winner"] in ({"x": 9, "y": 1}, {"x": 8, "y": 2})
     assert "SIGSEGV" in next(iter(verdict["disqualified"].values()))
+
+
+def test_a_baseline_that_fails_once_in_the_confirmation_stays_the_baseline(tmp_path: Path) -> None:
+    seen: Counter[str] = Counter()
+
+    def act(job: Job) -> Answer:
+        point = re.sub(r"^\d+-", "", job.name)
+        seen[point] += 1
+        x, y = map(int, re.findall(r"\d+", point))
+        fails = point == "x0-y0" and seen[point] == 7
+        return Answer({"rate": 100.0 + 10 * (x + y)}, exit_code=3 if fails else 0)
+
+    run = campaign(tmp_path, study(tmp_path), act=act)
+    verdict = run.run()
+    assert run.history.outcomes[Kind.CRASH] == 1
+    assert verdict["kind"] == "confirmed"
+    assert verdict["comparisons"][0]["blocks"] == 3
+
+
+def test_every_verdict_can_be_read_again(tmp_path: Path) -> None:
+    """A baseline that fails in all of the confirmation leaves comparisons without an estimate."""
+    seen: Counter[str] = Counter()
+
+    def act(job: Job) -> Answer:
+        point = re.sub(r"^\d+-", "", job.name)
+        seen[point] += 1
+        x, y = map(int, re.findall(r"\d+", point))
+        return Answer({"rate": 100.0 + 10 * (x + y)}, exit_code=3 if point == "x0-y0" and seen[point] > 5 else 0)
+
+    run = campaign(tmp_path, study(tmp_path), act=act)
+    verdict = run.run()
+    assert verdict["kind"] == "unconfirmed"
+    assert History.replay(tmp_path, run.journal.read()).verdict == json.loads(json.dumps(verdict))
 
 
 class FaultyNode(MemoryExecutor):

@@ -90,7 +90,7 @@ def next_in_block(study: Study, history: History, block: int) -> Point | None:
     """The next setting to run in this block, or None when the block is complete."""
     assert history.candidates is not None
     started = Counter(t.key for t in history.trials.values() if t.stage is Stage.CONFIRM and t.block == block)
-    failed = disqualified(history)
+    failed = disqualified(study, history)
     for point in block_order(study, history.candidates, block):
         key = point_key(point)
         if key in failed:
@@ -101,11 +101,16 @@ def next_in_block(study: Study, history: History, block: int) -> Point | None:
     return None
 
 
-def disqualified(history: History) -> dict[str, str]:
-    """Candidates that failed in the confirmation: a setting that works only sometimes is not the answer."""
+def disqualified(study: Study, history: History) -> dict[str, str]:
+    """Candidates that failed in the confirmation: a setting that works only sometimes is not the answer.
+
+    The baseline stays, whatever happens to it: there is nothing else to compare with.
+    """
     failed: dict[str, str] = {}
+    base = point_key(study.baseline)
     for trial in history.trials.values():
-        run = history.final_run(trial) if trial.stage is Stage.CONFIRM else None
+        candidate = trial.stage is Stage.CONFIRM and trial.key != base
+        run = history.final_run(trial) if candidate else None
         if run and run.outcome and (run.outcome.kind.caused_by_setting or run.outcome.kind is Kind.UNVERIFIED):
             failed.setdefault(trial.key, str(run.outcome))
     return failed
@@ -121,7 +126,7 @@ def nodes_of_block(history: History, block: int) -> tuple[str, ...]:
 
 def blocks_so_far(study: Study, history: History) -> list[Block]:
     base = point_key(study.baseline)
-    failed = disqualified(history)
+    failed = disqualified(study, history)
     values: dict[int, dict[str, list[float]]] = {}
     for trial, run in history.ok_runs(Stage.CONFIRM):
         if trial.block is not None:
@@ -152,7 +157,7 @@ def verdict(study: Study, history: History) -> dict[str, Any]:
         return {"kind": "unconfirmed", "headline": f"not confirmed: {why}"}
     stage: ConfirmStage = study.confirm
     result = confirm(blocks_so_far(study, history), stage.level, study.goal.direction)
-    failed = disqualified(history)
+    failed = disqualified(study, history)
     if not result.comparisons:
         if all(point_key(p) in failed for p in history.candidates):
             headline = f"no setting passed the guards when it was run again: {next(iter(failed.values()))}"

@@ -49,9 +49,10 @@ _ending = _shape(
         "usage": _map(_number),
     },
 )
+_maybe_number = _is(int, float, type(None))
 _comparison = _shape(
-    {"candidate": _text, "verdict": _text, "scale": _text, "estimate": _number, "level": _number, "blocks": _whole},
-    {"low": _is(int, float, type(None)), "high": _is(int, float, type(None))},
+    {"candidate": _text, "verdict": _text, "scale": _text, "level": _number, "blocks": _whole},
+    {"estimate": _maybe_number, "low": _maybe_number, "high": _maybe_number},
 )
 _SHAPES: dict[str, Test] = {
     "opened": _shape({}, {"overrides": _object, "asked": _map(_text)}),
