@@ -162,7 +162,7 @@ def test_what_is_not_a_study_folder_is_said_so(make, says, tmp_path):
 
 def test_deleted_run_folders_are_found(tmp_path):
     folder = StudyFolder(tmp_path)
-    kept, gone = folder.run_path(1, "tp8"), folder.run_path(2, "tp16")
+    kept, gone = folder.path / "runs/0001-tp8", folder.path / "runs/0002-tp16"
     kept.mkdir(parents=True)
     recorded = [path.relative_to(tmp_path) for path in (kept, gone)]
     assert recorded[0] == Path("runs/0001-tp8")

@@ -24,7 +24,7 @@ from ridgeline.store.journal import sync_folder
 from ridgeline.store.study_file import StudyFile, read_study_file
 
 STUDY, JOURNAL, LOCK, REPORT = "study.yaml", "journal.jsonl", "lock", "report.html"
-RUNS, BUILDS, SOURCES, SITES = "runs", "builds", "sources", "sites"
+RUNS, SOURCES, SITES = "runs", "sources", "sites"
 LARGEST_COPY_BYTES = 64 * 2**20  # larger inputs are linked, not copied
 _FIELD = re.compile(r"\{[^{}]*\}")
 _WORD = re.compile(r"[^\s'\"=,;:<>|&()\[\]]+")
@@ -99,12 +99,6 @@ class StudyFolder:
     @property
     def report_path(self) -> Path:
         return self.path / REPORT
-
-    def run_path(self, number: int, label: str) -> Path:
-        return self.path / RUNS / f"{number:04d}-{label}"
-
-    def build_path(self, key: str) -> Path:
-        return self.path / BUILDS / key
 
     def missing(self, recorded: Iterable[Path]) -> list[Path]:
         """Of the recorded folders (as in the journal, relative), those that somebody deleted."""
