@@ -78,7 +78,8 @@ def campaign(
 
     sampler = catalog.part("samplers", question.search.sampler)(question.space, question.search.seed, {}, refusal)
     ledger = Ledger(question.budget, history)
-    return Campaign(question, workload, executor, journal, history, Agenda(question, history, sampler, ledger), ledger)
+    agenda = Agenda(question, history, sampler, ledger, refusal)
+    return Campaign(question, workload, executor, journal, history, agenda, ledger)
 
 
 def slots(count: int, nodes: int = 1) -> Site:

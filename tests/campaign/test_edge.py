@@ -22,7 +22,7 @@ from ridgeline.campaign.edge_opening import edge_folder
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.opening import apply_overrides, open_campaign
 from ridgeline.errors import InputError, StoreError
-from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
+from ridgeline.records.outcome import Evidence, Kind, Move, Outcome, Signature
 from ridgeline.records.space import Continuous, Discrete, Settings, Space
 from ridgeline.records.study import Budget, Goal, Study, WorkloadChoice
 from ridgeline.store.history import History
@@ -49,6 +49,15 @@ def study(folder: Path, values: Any = range(100), start: int = 40, **changes: An
         folder=folder,
         **changes,
     )
+
+
+def test_advice_of_the_workload_counts_before_the_words_of_the_program() -> None:
+    """`raise --mem` in a log may be about another program's flag; the workload knows its own."""
+    words = "out of memory: raise --mem"
+    assert wants_more(Outcome(Kind.OOM_RUN, words), "mem")
+    assert not wants_more(Outcome(Kind.OOM_RUN, words, advice=(Move("mem", -1, "why"),)), "mem")
+    assert wants_more(Outcome(Kind.OOM_START, "no room", advice=(Move("mem", +1, "why"),)), "mem")
+    assert wants_more(Outcome(Kind.OOM_RUN, words, advice=(Move("other", -1, "why"),)), "mem")
 
 
 class WithModel(FunctionWorkload):

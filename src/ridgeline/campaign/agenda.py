@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ridgeline.campaign import confirmation
+from ridgeline.campaign.advice import PROPOSER, Advice
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import NothingFound, SiteError
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.lesson import Lesson, Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.samplers.base import Sampler
+from ridgeline.samplers.base import Refusal, Sampler
 from ridgeline.store.history import History
 
 FAULTS_IN_A_ROW = 3  # trials lost to the site, each after all its retries, before we stop asking it
@@ -37,17 +38,20 @@ class Agenda:
     history: History
     sampler: Sampler
     ledger: Ledger
+    refusal: Refusal = lambda point: None
     search_over: str = ""  # why no more search trials are started
     _again: list[int] = field(default_factory=list)
     _unteachable: dict[str, Point] = field(default_factory=dict)  # ran, but taught nothing: not to be asked again
     _faults: int = 0
     _presets: dict[str, Point] = field(default_factory=dict)  # not yet tried
+    _tried: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self._advice = Advice(self.study.space, self.refusal)
+        self._tried = {trial.key for trial in self.history.trials.values()}
         self._presets = {point_key(preset): preset for preset in self.study.presets}
-        if self._presets:
-            for trial in self.history.trials.values():
-                self._presets.pop(trial.key, None)
+        for key in self._tried:
+            self._presets.pop(key, None)
         for run in list(self.history.runs.values()):
             self.learn(run)
         self._again = [
@@ -76,6 +80,8 @@ class Agenda:
                 self.sampler.tell(Lesson(trial.point, score))
             elif kind.caused_by_setting:
                 self.sampler.tell(Lesson(trial.point, None))
+                if trial.stage is Stage.SEARCH:
+                    self._advice.take(trial, run.outcome)
             else:
                 self._unteachable[trial.key] = trial.point
 
@@ -119,8 +125,10 @@ class Agenda:
         stage = self.history.count(Stage.BASELINE)
         if stage == 0:
             return self._new(self.study.baseline, Stage.BASELINE, "baseline")
-        first = self.history.final_run(next(iter(self.history.trials.values())))
-        if first is None or first.outcome is None:
+        trial = next(iter(self.history.trials.values()))
+        first = self.history.final_run(trial)
+        # a stopped campaign that goes on with several slots runs its cancelled baseline again right now
+        if first is None or first.outcome is None or self._is_open(trial.number):
             return None
         if first.outcome.kind is not Kind.OK:
             raise NothingFound(
@@ -148,22 +156,24 @@ class Agenda:
         return self._proposal()
 
     def _proposal(self) -> Next | None:
-        point, proposer, why = self._preset(), "preset", ""
-        if point is None:
-            proposal = self.sampler.ask(self._pending())
-            if proposal is None:
-                self.search_over = "every legal point was tried"
-                return None
-            point, proposer, why = proposal.point, self.study.search.sampler, proposal.why
-        if not self._fits(point, searching=True):
+        proposer, proposal = self._proposed()
+        if proposal is None:
+            self.search_over = "every legal point was tried"
+            return None
+        if not self._fits(proposal.point, searching=True):
             # with runs in flight the estimate may still improve; without, it is final
             if not self.history.open_runs:
                 self.search_over = "another run would not fit into the budget"
             return None
-        return self._new(point, Stage.SEARCH, proposer, why)
+        return self._new(proposal.point, Stage.SEARCH, proposer, proposal.why)
 
-    def _preset(self) -> Point | None:
-        return next(iter(self._presets.values()), None)
+    def _proposed(self) -> tuple[str, Proposal | None]:
+        """By whom, and what: the way out of the oldest failure first, then the study's presets, then the sampler."""
+        if (advised := self._advice.next(self._tried)) is not None:
+            return PROPOSER, advised
+        for preset in self._presets.values():
+            return "preset", Proposal(preset)
+        return self.study.search.sampler, self.sampler.ask(self._pending())
 
     def _pending(self) -> list[Point]:
         flying = [self.history.trials[r.trial] for r in self.history.open_runs.values()]
@@ -171,7 +181,9 @@ class Agenda:
 
     def _baseline_finished(self) -> bool:
         # once search trials exist the baseline stage is over for good; before, there are only a few trials to look at
-        return bool(self.history.count(Stage.SEARCH)) or all(map(self.history.final_run, self.history.trials.values()))
+        if self.history.count(Stage.SEARCH):
+            return True
+        return not self.history.open_runs and all(map(self.history.final_run, self.history.trials.values()))
 
     def _confirm(self) -> Next | None:
         flying = {self.history.trials[r.trial].block for r in self.history.open_runs.values()}
@@ -192,6 +204,7 @@ class Agenda:
 
     def _new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
         self._presets.pop(point_key(point), None)
+        self._tried.add(point_key(point))
         number = len(self.history.trials) + 1
         trial = Trial(number, dict(point), self.study.space.settings(point), stage, proposer, why, block)
         return Next(trial, on_nodes=self._pinned(trial))

@@ -96,7 +96,10 @@ def bracket(ladder: Ladder, seen: Mapping[int, Seen], knob: str) -> Bracket:
 
 
 def wants_more(failure: Outcome, knob: str) -> bool:
-    """Whether the program or its workload says that this knob should be raised, as for a pool that is too small."""
+    """Whether the workload's advice or the program's words ask to raise this knob, as for a pool that is too small."""
+    for move in failure.advice:
+        if move.knob == knob:
+            return move.direction > 0
     text = f"{failure.reason}; {failure.evidence.text if failure.evidence else ''}".lower()
     name = re.escape(knob.lower()).replace("_", "[-_ ]")
     for place in re.finditer(rf"{name}\b", text):

@@ -108,8 +108,8 @@ def find_signature(
             break
     if not seen:
         return None
-    rank = min(seen)
-    return Outcome(signatures[rank].kind, signatures[rank].reason, seen[rank])
+    found = signatures[min(seen)]
+    return Outcome(found.kind, found.reason, seen[min(seen)], found.advice)
 
 
 def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:

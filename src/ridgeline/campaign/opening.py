@@ -104,7 +104,7 @@ def _assemble(
     elif "scale" in history.overrides:
         campaign = scaling_campaign(found, executor, sampler, journal, history, ledger)
     else:
-        agenda = Agenda(study, history, sampler, ledger)
+        agenda = Agenda(study, history, sampler, ledger, found.refusal)
         campaign = Campaign(study, found.workload, executor, journal, history, agenda, ledger)
     campaign.on_change, campaign.stop_requested = on_change, stop_requested
     if study.builds is not None:

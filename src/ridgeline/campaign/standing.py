@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.confirmation import baseline_score, ranking, runs_needed
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
@@ -63,6 +64,11 @@ class Standing:
         return [(self.history.trials[run.trial], run) for run in self.history.open_runs.values()]
 
     @property
+    def moved(self) -> list[Trial]:
+        """Trials that a failure asked for; `why` says what was moved after which."""
+        return [trial for trial in self.history.trials.values() if trial.proposer == PROPOSER]
+
+    @property
     def confirm_runs(self) -> int:
         """Runs of the confirmation, planned or, before it is planned, foreseen."""
         if self.history.candidates is not None:
@@ -93,6 +99,7 @@ class Standing:
             "runs": len(history.runs),
             "running": [{"trial": t.number, "point": dict(t.point), "ticket": r.ticket} for t, r in self.running],
             "outcomes": {kind.value: n for kind, n in history.outcomes.items()},
+            "moved": [{"trial": t.number, "why": t.why, "outcome": _ended(history, t)} for t in self.moved],
             "node_hours": history.node_hours,
             "wall_s": history.wall_s,
             "budget": {
@@ -145,6 +152,11 @@ def _best(study: Study, history: History) -> Best | None:
         low, high = (None if v is None else 1 + v for v in (found.low, found.high))
         gain = Gain(1 + found.change, low, high, found.level, str(found))
     return Best(_trial_of(history, point), study.goal.score(score), gain, False)
+
+
+def _ended(history: History, trial: Trial) -> str | None:
+    run = history.final_run(trial)
+    return None if run is None or run.outcome is None else run.outcome.kind.value
 
 
 def _confirmed_gain(row: Mapping[str, Any]) -> Gain:

@@ -13,6 +13,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.opening import Overrides, open_campaign
 from ridgeline.campaign.standing import Standing, standing
@@ -174,6 +175,8 @@ def run_line(campaign: Campaign, run: Run) -> str:
         story = f"   {run.outcome.reason}{evidence}"
     if run.ending.leftovers:
         story += f"   left behind and ended: {leftover_words(run.ending.leftovers)}"
+    if trial.proposer == PROPOSER:
+        story = f"   {trial.why}{story}"
     told = f"#{run.trial:<4} {trial.stage.value:<8} {time_words(run.ending.duration_s):>5}   {result}"
     # settings can be long and a narrow terminal cuts the end of a line: the result stands before them
     line = f"  {told}   {_told_settings(campaign.study, trial)}{story}"

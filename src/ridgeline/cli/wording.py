@@ -23,6 +23,8 @@ KIND_WORDS = {
     "site-fault": "site fault",
 }
 
+MOVES_SHOWN = 3
+
 
 def setting_words(point: Mapping[str, object]) -> str:
     return "  ".join(f"{name} {value_words(value)}" for name, value in point.items() if value is not None)
@@ -98,6 +100,11 @@ def standing_lines(standing: Standing) -> Iterable[str]:
         yield f"  best  {best_words(standing)}"
     yield f"  spent {budget_words(standing)}"
     yield f"  runs  {outcome_words({kind.value: n for kind, n in history.outcomes.items()})}"
+    moved = standing.moved
+    if len(moved) > MOVES_SHOWN:
+        yield f"  {len(moved) - MOVES_SHOWN} earlier moves after failures: see `why` in the report"
+    for trial in moved[-MOVES_SHOWN:]:
+        yield f"  #{trial.number:<4} {trial.why}"
     yield f"  {standing.headline}"
     if history.stopped is not None and standing.stage != "finished":
         yield f"  stopped: {history.stopped['reason']}; go on with: ridgeline resume {history.root}"

@@ -59,10 +59,26 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Which way to move a knob so that a failure does not happen again: -1 down, +1 up."""
+
+    knob: str
+    direction: int
+    why: str
+
+    def __post_init__(self) -> None:
+        if self.direction not in (-1, 1):
+            raise ValueError(f"a move of {self.knob} by {self.direction}; it is -1 (down) or +1 (up)")
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
+    """`advice` names the moves that would help, the surest first; empty where nothing can be said."""
+
     kind: Kind
     reason: str = ""
     evidence: Evidence | None = None
+    advice: tuple[Move, ...] = ()
 
     def __str__(self) -> str:
         parts = [self.kind.value, self.reason, str(self.evidence) if self.evidence else ""]
@@ -74,9 +90,11 @@ class Signature:
     """A log line by which a workload tells one failure from another. The first of the table that is found wins.
 
     `even_if_exit_0`: some programs print a fatal message and still leave with 0 (NWChem with inconsistent memory).
+    `advice`: moves that help against this failure; names that are no knobs of the study are passed over.
     """
 
     pattern: re.Pattern[str]
     kind: Kind
     reason: str
     even_if_exit_0: bool = False
+    advice: tuple[Move, ...] = ()

@@ -35,6 +35,7 @@ def row(trial: Trial, run: Run, root: Path) -> Row:
         "stage": trial.stage.value,
         "block": trial.block,
         "proposer": trial.proposer,
+        "why": trial.why,
         "attempt": run.attempt,
         "outcome": run.outcome.kind.value,
         "reason": run.outcome.reason,

@@ -51,7 +51,10 @@ def _setting(point: Any) -> bool:
 
 _SETTING_TYPES = frozenset({str, int, float, bool, type(None)})
 _text, _whole, _number, _object = _is(str), _is(int), _is(int, float), _is(dict)
-_outcome = _shape({"kind": _text}, {"reason": _text, "evidence": _row(_text, _whole, _text)})
+_outcome = _shape(
+    {"kind": _text},
+    {"reason": _text, "evidence": _row(_text, _whole, _text), "advice": _all(_row(_text, _whole, _text))},
+)
 _ending = _shape(
     {"cause": _text, "started": _number, "ended": _number},
     {

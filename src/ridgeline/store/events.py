@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.records.measurement import Measurement
-from ridgeline.records.outcome import Evidence, Kind, Outcome
+from ridgeline.records.outcome import Evidence, Kind, Move, Outcome
 from ridgeline.records.run import Cause, Ending, Resources
 from ridgeline.records.trial import Stage, Trial
 
@@ -107,9 +107,12 @@ def outcome_line(outcome: Outcome) -> Event:
         line["reason"] = outcome.reason
     if outcome.evidence:
         line["evidence"] = [outcome.evidence.source, outcome.evidence.line_number, outcome.evidence.text]
+    if outcome.advice:
+        line["advice"] = [[move.knob, move.direction, move.why] for move in outcome.advice]
     return line
 
 
 def outcome_from(line: Mapping[str, Any]) -> Outcome:
     evidence = line.get("evidence")
-    return Outcome(Kind(line["kind"]), line.get("reason", ""), Evidence(*evidence) if evidence else None)
+    advice = tuple(Move(*move) for move in line.get("advice", ()))
+    return Outcome(Kind(line["kind"]), line.get("reason", ""), Evidence(*evidence) if evidence else None, advice)

@@ -30,7 +30,7 @@ from ridgeline.serving.model_config import preset_names
 from ridgeline.workloads.base import Problem
 from ridgeline.workloads.command_options import Where, near
 from ridgeline.workloads.engine_dialect import ENGINE_LOG, Cluster, Dialect
-from ridgeline.workloads.engine_failures import SIGNATURES
+from ridgeline.workloads.engine_failures import signatures
 from ridgeline.workloads.engine_flags import NEWEST, OWN_CHOICE, FlagTable, Version, parse_version
 from ridgeline.workloads.engine_install import installed_flags, installed_version
 from ridgeline.workloads.engine_options import Install, read_options
@@ -51,7 +51,7 @@ class EngineWorkload:
         self._dialect = dialect
         self._serves = serves
         self._options = read_options(study.workload.options, study.folder, serves=serves)
-        self.signatures = SIGNATURES
+        self.signatures = signatures(dialect.name)
         self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")
 
     def problems(self) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""How serving engines fail, told apart with the line, and which way the next proposal should move.
+"""How serving engines fail, told apart with the line, and which way the next proposal moves.
 
 The session that ran the engine reads its log when it fails and says `ridgeline: failure=NAME: engine.log:LINE: TEXT`:
 only it can know whether an out-of-memory came before or after the engine was ready. Runs that were ended from outside
@@ -11,19 +11,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ridgeline.records.outcome import Kind, Outcome, Signature
+from ridgeline.records.outcome import Kind, Move, Signature
 from ridgeline.workloads.signatures import PROGRAM_FAILURES
 
 MARK = "ridgeline: failure="
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """Which way to move a knob after a failure: -1 down, +1 up."""
-
-    knob: str
-    direction: int
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +22,30 @@ class EngineFailure:
     name: str
     kind: Kind
     reason: str
-    moves: tuple[tuple[str, int], ...] = ()  # (what, direction); `memory` stands for the engine's memory fraction
+    moves: tuple[tuple[str, int], ...] = ()  # (what of _KNOBS, direction), the surest first
 
 
-_DOWN = (("memory", -1), ("max_running_requests", -1))
+# Start-up and run-time failures of memory ask for opposite moves, so the kind of a failure alone is not enough.
+_DOWN = (("memory", -1), ("requests", -1), ("chunk", -1))
+# what a move is about -> the names by which a study may call that knob
+_KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
+    "sglang": {
+        "memory": ("mem_fraction_static",),
+        "requests": ("max_running_requests",),
+        "chunk": ("chunked_prefill_size",),
+        "graph": ("cuda_graph_max_bs", "cuda_graph_max_bs_decode"),
+        "length": ("context_length", "context_len"),
+        "spread": ("tp", "tp_size", "pp", "pp_size"),
+    },
+    "vllm": {
+        "memory": ("gpu_memory_utilization", "VLLM_CPU_KVCACHE_SPACE"),
+        "requests": ("max_num_seqs", "max_seqs"),
+        "chunk": ("max_num_batched_tokens",),
+        "graph": ("max_cudagraph_capture_size",),
+        "length": ("max_model_len",),
+        "spread": ("tp", "tensor_parallel_size", "pp", "pipeline_parallel_size"),
+    },
+}
 
 # The cause first: what follows it in a log is only its echo.
 FAILURES: tuple[EngineFailure, ...] = (
@@ -45,7 +56,7 @@ FAILURES: tuple[EngineFailure, ...] = (
         "pool-too-small",
         Kind.OOM_START,
         "no room for the KV pool after the weights were loaded: raise the memory fraction",
-        (("memory", +1),),
+        (("memory", +1), ("length", -1)),
     ),
     EngineFailure(
         "oom-run",
@@ -57,12 +68,14 @@ FAILURES: tuple[EngineFailure, ...] = (
         "graph-capture",
         Kind.OOM_START,
         "CUDA graphs could not be captured: lower the memory fraction or the largest graph",
-        (("memory", -1), ("cuda_graph_max_bs", -1)),
+        (("memory", -1), ("graph", -1), ("requests", -1)),
     ),
     EngineFailure(
         "oom-start", Kind.OOM_START, "out of GPU memory while starting: lower the memory fraction", (("memory", -1),)
     ),
-    EngineFailure("weights", Kind.OOM_START, "the weights do not fit the GPU: spread them over more", (("tp", +1),)),
+    EngineFailure(
+        "weights", Kind.OOM_START, "the weights do not fit the GPU: spread them over more", (("spread", +1),)
+    ),
     EngineFailure("host-oom", Kind.CRASH, "the host ran out of memory and ended a process"),
     EngineFailure("kv-transfer", Kind.CRASH, "the transfer of KV between prefill and decode failed or timed out"),
     EngineFailure("watchdog", Kind.HANG, "a rank stopped answering until the watchdog ended it"),
@@ -91,28 +104,19 @@ _RAW: tuple[tuple[str, str], ...] = (
     ("oom-run", r"OutOfMemoryError: CUDA out of memory|CUDA error: out of memory"),
 )
 
-SIGNATURES: tuple[Signature, ...] = (
-    *(Signature(re.compile(rf"^{MARK}{f.name}: "), f.kind, f.reason) for f in FAILURES),
-    *(Signature(re.compile(text), BY_NAME[name].kind, BY_NAME[name].reason) for name, text in _RAW),
-    *PROGRAM_FAILURES,
-)
 
-# what an engine calls its memory fraction
-MEMORY_KNOBS = {"sglang": "mem_fraction_static", "vllm": "gpu_memory_utilization"}
+def signatures(engine: str) -> tuple[Signature, ...]:
+    """The lines by which a run of this engine is judged, each with the moves that help against it."""
+    ours = [Signature(re.compile(rf"^{MARK}{f.name}: "), f.kind, f.reason, advice=advice(f, engine)) for f in FAILURES]
+    raw = [(BY_NAME[name], text) for name, text in _RAW]
+    seen = [Signature(re.compile(text), f.kind, f.reason, advice=advice(f, engine)) for f, text in raw]
+    return (*ours, *seen, *PROGRAM_FAILURES)
 
 
-def hints(outcome: Outcome, engine: str) -> tuple[Move, ...]:
-    """Which knobs to move, and which way, so that this failure does not happen again; the surest first.
-
-    Start-up and run-time failures of memory ask for opposite moves, so the kind alone is not enough.
-    """
-    failure = next((f for f in FAILURES if f.kind is outcome.kind and f.reason == outcome.reason), None)
-    if failure is None:
-        return ()
-    return tuple(
-        Move(MEMORY_KNOBS[engine] if what == "memory" else what, direction, failure.reason)
-        for what, direction in failure.moves
-    )
+def advice(failure: EngineFailure, engine: str) -> tuple[Move, ...]:
+    """Which knobs to move, and which way, so that this failure does not happen again; the surest first."""
+    why = failure.reason.partition(":")[0]
+    return tuple(Move(knob, direction, why) for what, direction in failure.moves for knob in _KNOBS[engine][what])
 
 
 @dataclass(frozen=True, slots=True)

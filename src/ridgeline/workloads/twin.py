@@ -31,7 +31,7 @@ from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simula
 from ridgeline.workloads import twin_play
 from ridgeline.workloads.base import Problem
 from ridgeline.workloads.command_options import near
-from ridgeline.workloads.engine_failures import SIGNATURES
+from ridgeline.workloads.engine_failures import signatures
 from ridgeline.workloads.twin_log import compose
 from ridgeline.workloads.twin_options import read_options
 from ridgeline.workloads.twin_settings import KNOBS, engine_of, flags, layout_of, wrong_value
@@ -74,7 +74,7 @@ class TwinWorkload:
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._longest: int | None = None
-        self.signatures = SIGNATURES
+        self.signatures = signatures("sglang")
         self.logs = (LOG, "stderr")
 
     def problems(self) -> list[Problem]:

@@ -1,0 +1,112 @@
+"""What a failure asks for: the failed setting again with one knob moved the way the failure advises.
+
+Decided from the failed trials in the order they ended and from what was tried, so that a resumed campaign decides the
+same. The first move is one step of the knob. A moved setting that fails again moves twice as far, then the next knob of
+the advice is moved, then the sampler goes on: a hopeless corner of the space must not eat the budget.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from ridgeline.records.expression import Value
+from ridgeline.records.lesson import Proposal
+from ridgeline.records.outcome import Kind, Move, Outcome
+from ridgeline.records.space import Continuous, Knob, Point, Space, point_key
+from ridgeline.records.trial import Trial
+from ridgeline.samplers.base import Refusal
+
+PROPOSER = "advice"
+CONTINUOUS_STEP = 0.05  # of the range of a knob without steps of its own
+LONGEST_STRIDE = 4  # steps: a knob that was moved by 1, 2 and 4 in vain is passed over
+LONGEST_CHAIN = 5  # moves after one failure, each failing again
+_WORDS = {Kind.OOM_RUN: "run-time OOM", Kind.OOM_START: "start-up OOM"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A move that was made: which way, how far, and how many in a row it is."""
+
+    way: tuple[str, int]
+    steps: int
+    chain: int
+
+
+@dataclass
+class Advice:
+    """`take` is told every search trial that failed; `next` gives the first moved setting that was not tried yet."""
+
+    space: Space
+    refusal: Refusal
+    _failed: deque[tuple[Trial, Outcome]] = field(default_factory=deque)
+    _made: dict[str, _Made] = field(default_factory=dict)  # by moved point
+
+    def take(self, trial: Trial, outcome: Outcome) -> None:
+        if outcome.advice:
+            self._failed.append((trial, outcome))
+
+    def next(self, tried: Collection[str]) -> Proposal | None:
+        """None: nobody asks for a move, or every moved setting was tried already or may not run."""
+        while self._failed:
+            if (proposal := self._answer(*self._failed[0], tried)) is not None:
+                return proposal
+            self._failed.popleft()
+        return None
+
+    def _answer(self, trial: Trial, outcome: Outcome, tried: Collection[str]) -> Proposal | None:
+        before = self._made.get(trial.key) if trial.proposer == PROPOSER else None
+        if before is not None and before.chain == LONGEST_CHAIN:
+            return None
+        for move in outcome.advice:
+            same = before is not None and before.way == (move.knob, move.direction)
+            steps = 2 * before.steps if before is not None and same else 1
+            if steps > LONGEST_STRIDE or (point := self._moved(trial.point, move, steps)) is None:
+                continue
+            key = point_key(point)
+            # what was tried may run, and asking costs more than looking
+            known = key in tried
+            if known or self.refusal(point) is None:
+                chain = 1 if before is None else before.chain + 1
+                self._made[key] = _Made((move.knob, move.direction), steps, chain)
+                return None if known else Proposal(point, _why(trial, outcome, move))
+        return None
+
+    def _moved(self, point: Point, move: Move, steps: int) -> Point | None:
+        """None where the study has no such knob, or it is at its end already."""
+        knob = self.space.by_name.get(move.knob)
+        value = None if knob is None else stepped(knob, point.get(move.knob), steps * move.direction)
+        if value is None:
+            return None
+        there = self.space.restrict({**point, move.knob: value})
+        return None if self.space.missing(there) else there
+
+
+def stepped(knob: Knob, value: Value, steps: int) -> Value | None:
+    """The value so many steps up (or down) the knob, its last one where it ends before; None for no move at all."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    if isinstance(knob, Continuous):
+        there = knob.rounded(_along(knob, value, steps))
+        return None if there == value else there
+    if not knob.ordered:
+        return None
+    numbers = [v for v in knob.values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if steps > 0:
+        beyond = sorted(v for v in numbers if v > value)
+    else:
+        beyond = sorted((v for v in numbers if v < value), reverse=True)
+    return beyond[min(abs(steps), len(beyond)) - 1] if beyond else None
+
+
+def _along(knob: Continuous, value: float, steps: int) -> float:
+    if knob.log:
+        return float(value * (knob.high / knob.low) ** (CONTINUOUS_STEP * steps))
+    return value + (knob.high - knob.low) * CONTINUOUS_STEP * steps
+
+
+def _why(trial: Trial, outcome: Outcome, move: Move) -> str:
+    way = "up" if move.direction > 0 else "down"
+    failure = _WORDS.get(outcome.kind, outcome.kind.value)
+    return f"moved {move.knob} {way} after {failure} of trial {trial.number}: {move.why}"
