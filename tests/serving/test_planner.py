@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from ridgeline.campaign.check import check_study
 from ridgeline.errors import InputError
 from ridgeline.serving.candidates import Pair, Question, colocated_units, make_unit, pairs
 from ridgeline.serving.commands import commands_for
 from ridgeline.serving.hardware import make_cluster
-from ridgeline.serving.layout import Layout
+from ridgeline.serving.layout import Layout, group_layout, group_words
 from ridgeline.serving.layout_rules import layout_problems
 from ridgeline.serving.lint import Point, lint_commands
 from ridgeline.serving.models import load_model
@@ -22,7 +23,6 @@ from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.traffic import Fixed, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.engine import EngineSettings
-from ridgeline.store.study_file import load_study
 
 LIMITS = ["ttft_p95_ms=2000", "itl_p95_ms=50"]
 
@@ -152,14 +152,30 @@ def test_study_text_is_yaml_with_the_plan_as_baseline(r1_plan) -> None:
         assert set(study["baseline"]) == set(study["space"])
         for knob, value in study["baseline"].items():
             assert value in study["space"][knob]
-        assert study["workload"]["slos"] == LIMITS
+        assert study["guards"][1:] == ["ttft_p95_ms <= 2000", "itl_p95_ms <= 50"]
 
 
-def test_study_files_are_read_without_a_problem(r1_plan, llama_plan, tmp_path) -> None:
+def test_study_files_pass_a_check_whole(r1_plan, llama_plan, tmp_path) -> None:
     for choice in (*r1_plan.choices, *llama_plan.choices):
         path = tmp_path / "study.yaml"
         path.write_text(choice.study)
-        assert load_study(path).name.startswith("verify-")
+        checked = check_study(path)
+        assert checked.refusal(checked.study.baseline) is None
+
+
+def test_a_planned_pair_can_be_asked_for_on_the_command_line(r1_plan) -> None:
+    paired = [c.option for c in r1_plan.choices if c.option.layout.disaggregated]
+    assert paired
+    for option in paired:
+        layout, model = option.layout, r1_plan.question.model
+        again = [group_layout(model, group_words(side, model)) for side in (layout.prefill, layout.decode)]
+        assert again == [layout.prefill, layout.decode]
+
+
+def test_without_a_rate_more_requests_come_first_whatever_they_take() -> None:
+    plan = answer_plan("llama-8b", "h100", 2, 4, "fixed:300:200", slos=["itl_p95_ms=20"], top=12)
+    kept = [c.option.goodput_s for c in plan.choices if c.option.meets]
+    assert kept == sorted(kept, reverse=True)
 
 
 def test_writes_a_folder_for_each_choice(llama_plan, tmp_path) -> None:

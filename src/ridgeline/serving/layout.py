@@ -136,26 +136,73 @@ def rank_kv_bytes_per_token(model: Model, layout: Layout, stage: int | None = No
     return layers * values * KV_BYTES[model.kv_dtype]
 
 
-_GROUPS = re.compile(r"(?:(\d+)x)?(\d+)")
+_GROUPS = re.compile(r"(?:(\d{1,6})x)?(\d{1,6})(gpu)?(?::(.+))?")
 _PD = re.compile(r"[Pp]((?:\d+x)?\d+)[Dd]((?:\d+x)?\d+)")
 
 
 def group_layout(model: Model, text: str, gpus_per_node: int = 8) -> Layout:
-    """`3x3`: three groups of three nodes; `4`: one group of four. Each group is one engine over all its GPUs.
+    """`3x3`: three groups of three nodes; `4`: one group of four; `2x4gpu`: two of four GPUs. A group is one engine.
 
     MLA models with experts run as the published DeepSeek systems do: attention DP and expert parallelism over the whole
-    group. Others use TP inside a node and pipeline stages between nodes, for their KV heads seldom allow more.
+    group. Others use TP inside a node and pipeline stages between nodes, for their KV heads seldom allow more. Another
+    shape is said after a colon: `2x4:attn-dp=1,ep=32`.
     """
     match = _GROUPS.fullmatch(text.strip())
     if not match:
-        raise InputError(f"groups {text!r}: write 3x3 for three groups of three nodes, or 4 for one group of four")
-    count, nodes = int(match[1] or 1), int(match[2])
-    if count < 1 or nodes < 1:
+        raise InputError(
+            f"groups {text!r}: write 3x3 for three groups of three nodes, 4 for one group of four, 2x4gpu for two of "
+            "four GPUs; a shape of their own goes after a colon, as in 3x3:attn-dp=1,ep=24"
+        )
+    count, size = int(match[1] or 1), int(match[2])
+    if count < 1 or size < 1:
         raise InputError(f"groups {text!r}: both numbers must be at least 1")
-    width = nodes * gpus_per_node
+    width = size if match[3] else size * gpus_per_node
+    nodes = -(-count * width // gpus_per_node)
+    shape = _group_shape(model, width, gpus_per_node)
+    if match[4]:
+        shape |= _own_shape(text, match[4], width)
+    return Layout(**shape, dp=count, nodes=nodes, gpus_per_node=gpus_per_node)
+
+
+def _group_shape(model: Model, width: int, gpus_per_node: int) -> dict[str, int]:
     if model.attention.mla and model.experts is not None:
-        return Layout(tp=width, attn_dp=width, ep=width, dp=count, nodes=count * nodes, gpus_per_node=gpus_per_node)
-    return Layout(tp=gpus_per_node, pp=nodes, dp=count, nodes=count * nodes, gpus_per_node=gpus_per_node)
+        return {"tp": width, "pp": 1, "ep": width, "attn_dp": width}
+    tp = gpus_per_node if width % gpus_per_node == 0 else width
+    return {"tp": tp, "pp": width // tp, "ep": 1, "attn_dp": 1}
+
+
+def _own_shape(text: str, words: str, width: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for word in words.split(","):
+        name, _, value = word.strip().replace("-", "_").partition("=")
+        if name not in ("tp", "pp", "ep", "attn_dp") or not value.isdecimal() or not 0 < int(value) <= width:
+            raise InputError(
+                f"groups {text!r}: {word!r} is no shape of {width} GPUs; write tp=, pp=, ep= or attn-dp= and a number "
+                f"from 1 to {width}"
+            )
+        found[name] = int(value)
+    if "tp" in found or "pp" in found:
+        found.setdefault("tp", width // found.get("pp", 1))
+        found.setdefault("pp", width // found["tp"])
+        if found["tp"] * found["pp"] != width:
+            raise InputError(
+                f"groups {text!r}: tp {found['tp']} x pp {found['pp']} is not the {width} GPUs of a group; "
+                f"make the product {width}, or leave both out"
+            )
+    return found
+
+
+def group_words(groups: Layout, model: Model) -> str:
+    """What `group_layout` reads as these groups."""
+    size = groups.gpus_per_node
+    whole = groups.replica_gpus % size == 0
+    words = f"{groups.dp}x{groups.replica_nodes}" if whole else f"{groups.dp}x{groups.replica_gpus}gpu"
+    usual = _group_shape(model, groups.replica_gpus, size)
+    if (groups.tp, groups.pp) == (usual["tp"], usual["pp"]):
+        usual = {name: value for name, value in usual.items() if name in ("ep", "attn_dp")}
+    own = {name: getattr(groups, name) for name, value in usual.items() if getattr(groups, name) != value}
+    shape = ",".join(f"{name.replace('_', '-')}={value}" for name, value in own.items())
+    return f"{words}:{shape}" if shape else words
 
 
 def disaggregated(prefill: Layout, decode: Layout) -> Layout:

@@ -23,7 +23,7 @@ from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.traffic import AllAtOnce, AsRecorded, OpenLoop, Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.serving.twin.engine import EngineSettings, parse_engine
-from ridgeline.serving.verification import verification_study
+from ridgeline.serving.verification import Asked, verification_study
 
 COLOCATED_TRIED, PAIRS_TRIED, KNEES = 6, 5, 3
 
@@ -137,6 +137,7 @@ def plan(
     *,
     top: int = 8,
     model_path: str | None = None,
+    asked: Asked | None = None,
 ) -> Plan:
     """Ranked colocated and disaggregated layouts.
 
@@ -168,13 +169,13 @@ def plan(
     schemes = _schemes(question, traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None)
     if not schemes:
         raise _nothing_fits(question, longest)
-    options = sorted((tried(s, traffic) for s in schemes), key=_rank)[:top]
+    sized = isinstance(traffic.pace, OpenLoop)
+    options = sorted((tried(s, traffic) for s in schemes), key=lambda o: _rank(o, sized=sized))[:top]
     options = [with_knee(o) if n < KNEES else o for n, o in enumerate(options)]
     front = pareto(options)
-    choices = [
-        _choice(n, o, n in front, traffic, longest, model_path or f"/models/{model.name}")
-        for n, o in enumerate(options)
-    ]
+    words = asked or Asked(model.name)
+    path = model_path or f"/models/{model.name}"
+    choices = [_choice(n, o, n in front, traffic, longest, path, words) for n, o in enumerate(options)]
     return Plan(question, traffic, tuple(choices), time.process_time() - started_s)
 
 
@@ -211,13 +212,14 @@ def answer_plan(
         read_calibration(calibration) if calibration else None,
         settings,
         top=top,
+        asked=Asked(model_name, dtype, kv_dtype, calibration),
     )
 
 
-def _rank(option: Option) -> tuple[float, ...]:
+def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:
+    """`sized`: the rate was given, so that fewer GPUs are better; else more requests are."""
     goodput = -option.goodput_s
-    wanted_rate = option.rate_s is not None and option.capacity_s is not None
-    gpus = option.scheme.gpus if wanted_rate else 0
+    gpus = option.scheme.gpus if sized else 0
     ttft = option.summary.ttft_ms.p95 if option.summary.ttft_ms else 0.0
     if option.meets:
         return 0, gpus, round(goodput, 2), option.loss.gpu, ttft
@@ -247,7 +249,9 @@ def _varied(units: Sequence[Unit]) -> list[Unit]:
     return chosen
 
 
-def _choice(number: int, option: Option, on_front: bool, traffic: Traffic, longest: int, model_path: str) -> Choice:
+def _choice(
+    number: int, option: Option, on_front: bool, traffic: Traffic, longest: int, model_path: str, asked: Asked
+) -> Choice:
     scheme = option.scheme
     commands = commands_for(scheme, model_path)
     engines = scheme.slices * max(1, scheme.parts[1])
@@ -257,7 +261,7 @@ def _choice(number: int, option: Option, on_front: bool, traffic: Traffic, longe
     decoding = option.summary.requests_s * scheme.slices * max(0.0, e2e_s - ttft_s)
     running = min(scheme.main.cap * engines, max(1, round(decoding)))
     report = lint_commands(map(str, commands), q, Point(running, q.context_tokens, longest))
-    study = verification_study(option, traffic)
+    study = verification_study(option, traffic, asked)
     return Choice(number + 1, option, on_front, tuple(commands), report, study)
 
 
