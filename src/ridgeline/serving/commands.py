@@ -1,7 +1,4 @@
-"""The exact commands of a scheme: one server per engine and node, and the router in front of them.
-
-Flag names move between SGLang versions; the table below is the only place that knows them.
-"""
+"""The exact commands of a scheme: one server per engine and node, and the router in front of them."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.serving.candidates import Pair, Unit
+from ridgeline.serving.flag_names import flag_names
 from ridgeline.serving.scheme import Scheme
 
 PORT = 30000
@@ -18,18 +16,6 @@ RENDEZVOUS_PORT = 20000
 # DeepEP's low-latency kernels take this many tokens a rank unless told otherwise.
 DEEPEP_RANK_TOKENS = 128
 DEEPEP_LIMIT = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
-
-
-def flag_names(version: tuple[int, ...]) -> Mapping[str, str]:
-    """What a version calls the settings that were renamed. (0, 5) stands for the newest of that line."""
-    newest = version == (0, 5) or version >= (0, 5, 16)
-    return {
-        "graph_max_bs": "--cuda-graph-max-bs-decode" if newest or version >= (0, 5, 15) else "--cuda-graph-max-bs",
-        "no_graph": "--cuda-graph-backend-decode disabled" if newest else "--disable-cuda-graph",
-        "attention_dp": "--attn-dp-size" if newest else "--enable-dp-attention --dp-size",
-        "ep": "--ep-size",
-        "a2a": "--moe-a2a-backend deepep" if version >= (0, 4, 10) else "--enable-deepep-moe",
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +126,7 @@ def unit_flags(unit: Unit) -> list[str]:
     if layout.attn_dp > 1:
         flags += [*names["attention_dp"].split(), str(layout.attn_dp)]
     if layout.ep > 1:
-        flags += [names["ep"], str(layout.ep)]
+        flags += [*names["ep"].split(), str(layout.ep)]
     if _deepep(unit):
         mode = {"prefill": "normal", "decode": "low_latency"}.get(unit.role, "auto")
         flags += [*names["a2a"].split(), "--deepep-mode", mode, "--moe-dense-tp-size", "1"]

@@ -11,6 +11,7 @@ from ridgeline.readers.sglang_log import read_sglang_log
 from ridgeline.readers.sglang_offline import read_offline_jsonl
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Measurement
+from ridgeline.serving.flag_names import ATTENTION_DP, BENCHMARKS, EXPERTS, GRAPHS, flag_names
 from ridgeline.workloads.engine_dialect import (
     DATASET,
     ENGINE_LOG,
@@ -37,15 +38,11 @@ ALIASES = {
     "context_len": "context_length",
 }
 MOVED: Mapping[str, tuple[str, Version]] = {
-    "cuda_graph_max_bs": ("cuda_graph_max_bs_decode", (0, 5, 14)),
-    "cuda_graph_bs": ("cuda_graph_bs_decode", (0, 5, 14)),
+    "cuda_graph_max_bs": ("cuda_graph_max_bs_decode", GRAPHS),
+    "cuda_graph_bs": ("cuda_graph_bs_decode", GRAPHS),
 }
-ATTENTION_DP_FLAG: Version = (0, 5, 22)
-GRAPH_BACKENDS: Version = (0, 5, 14)
-A2A_FLAG: Version = (0, 4, 10)
-BENCHMARK_PACKAGE: Version = (0, 5, 15)
 # spelled out by `words` itself, whatever the table of a release says
-_SPELLED = ("attn_dp_size", "disable_cuda_graph", "moe_a2a_backend")
+_SPELLED = ("attn_dp_size", "ep_size", "disable_cuda_graph", "moe_a2a_backend")
 
 _INTROSPECT = """
 import argparse, json
@@ -78,28 +75,29 @@ class SglangDialect:
     def words(self, values: Mapping[str, Value], version: Version) -> list[str]:
         named = {ALIASES.get(name, name): value for name, value in values.items() if value != OWN_CHOICE}
         words = plain_words(self.table, {n: v for n, v in named.items() if n not in _SPELLED}, version)
-        groups = named.get("attn_dp_size")
+        renamed = flag_names(version)
+        groups, experts = named.get("attn_dp_size"), named.get("ep_size")
         if isinstance(groups, int) and groups > 1:
-            one = version >= ATTENTION_DP_FLAG
-            words += ["--attn-dp-size", str(groups)] if one else ["--enable-dp-attention", "--dp-size", str(groups)]
+            words += [*renamed["attention_dp"].split(), str(groups)]
+        if isinstance(experts, int) and (experts > 1 or version >= EXPERTS):
+            words += [*renamed["ep"].split(), str(experts)]
         if named.get("disable_cuda_graph"):
-            new = ["--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"]
-            words += new if version >= GRAPH_BACKENDS else ["--disable-cuda-graph"]
+            words += renamed["no_graph"].split()
         exchange = named.get("moe_a2a_backend")
-        if exchange is not None and version >= A2A_FLAG:
+        if exchange == "deepep":
+            words += renamed["a2a"].split()
+        elif exchange is not None and version >= EXPERTS:
             words += ["--moe-a2a-backend", str(exchange)]
-        elif exchange == "deepep":
-            words.append("--enable-deepep-moe")
         return words
 
     def echoed(self, values: Mapping[str, Value], version: Version) -> dict[str, Value]:
         echo = plain_echo(self.table, values, version)
         groups = echo.pop("attn_dp_size", None)
         if isinstance(groups, int) and groups > 1:
-            new = version >= ATTENTION_DP_FLAG
+            new = version >= ATTENTION_DP
             echo |= {"attn_dp_size": groups} if new else {"enable_dp_attention": True, "dp_size": groups}
         echo.pop("disable_cuda_graph", None)
-        if version < A2A_FLAG:
+        if version < EXPERTS:
             echo.pop("moe_a2a_backend", None)
         return echo
 
@@ -108,7 +106,7 @@ class SglangDialect:
         return joined([python, "-m", "sglang.launch_server", *own, *words]) + _several_nodes(cluster)
 
     def offline(self, python: str, words: Sequence[str], load: Load, version: Version, cluster: Cluster) -> str:
-        new = version >= BENCHMARK_PACKAGE
+        new = version >= BENCHMARKS
         module = "sglang.benchmark.offline_throughput" if new else "sglang.bench_offline_throughput"
         own = ["--model-path", f"${MODEL}", "--dataset-name", "sharegpt", "--dataset-path", DATASET]
         own += ["--num-prompts", str(load.requests), "--seed", str(load.seed), "--result-filename", OFFLINE_RESULT]

@@ -91,7 +91,7 @@ def _typed(knob: Knob, value: Value) -> Value:
 
 def flags(settings: Settings, version: tuple[int, ...]) -> str:
     """As typed after `python -m sglang...`; settings that are no knobs of the engine are left out."""
-    from ridgeline.serving.commands import flag_names
+    from ridgeline.serving.flag_names import flag_names
 
     renamed = flag_names(version)
     words = []
