@@ -31,6 +31,8 @@ KV_SHARE = 0.85
 BUSY = 0.65
 # A plan leaves this share of the GPU unclaimed beyond all that is accounted for.
 SPARE_SHARE = 0.01
+# Longer pipelines wait more for each other than they gain.
+MOST_STAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +234,7 @@ def _shapes(question: Question, gpus: int, *, stages: bool) -> Iterator[Layout]:
     """One-engine layouts whose size divides `gpus`."""
     model, size = question.model, question.cluster.node.gpus
     for total in (n for n in range(1, gpus + 1) if gpus % n == 0 or n % size == 0):
-        for pp in (n for n in range(1, total + 1) if total % n == 0):
-            if pp > 1 and (not stages or pp > 4):
-                continue
+        for pp in (n for n in range(1, MOST_STAGES + 1 if stages else 2) if total % n == 0):
             tp = total // pp
             for attn_dp in sorted({1, max(1, tp // 4), max(1, tp // 2), tp}) if model.attention.mla else (1,):
                 for ep in (1, tp) if model.experts is not None and tp > 1 and attn_dp in (1, tp) else (1,):

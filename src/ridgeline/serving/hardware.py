@@ -18,6 +18,8 @@ from ridgeline.errors import InputError
 
 GIB = 2**30
 MIB = 2**20
+# Layouts of more GPUs than this are copies of smaller ones.
+MOST_GPUS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,11 @@ def make_cluster(gpu: str | Gpu, nodes: int = 1, gpus_per_node: int = 8, fabric:
     if nodes < 1 or gpus_per_node < 1:
         raise InputError(
             f"a cluster of {nodes} nodes with {gpus_per_node} GPUs each has no GPU; give at least 1 of both"
+        )
+    if nodes * gpus_per_node > MOST_GPUS:
+        raise InputError(
+            f"{nodes:,} nodes of {gpus_per_node:,} GPUs are more than the {MOST_GPUS:,} looked at together; "
+            "ask for one part of them, and let `ridgeline fleet` count the parts"
         )
     chosen = load_gpu(gpu) if isinstance(gpu, str) else gpu
     return Cluster(Node(chosen, gpus_per_node), nodes, load_fabric(fabric or chosen.fabric))

@@ -161,7 +161,8 @@ def group_layout(model: Model, text: str, gpus_per_node: int = 8) -> Layout:
     shape = _group_shape(model, width, gpus_per_node)
     if match[4]:
         shape |= _own_shape(text, match[4], width)
-    return Layout(**shape, dp=count, nodes=nodes, gpus_per_node=gpus_per_node)
+    tp, pp, ep, attn_dp = (shape[name] for name in ("tp", "pp", "ep", "attn_dp"))
+    return Layout(tp, pp, count, ep, attn_dp, nodes=nodes, gpus_per_node=gpus_per_node)
 
 
 def _group_shape(model: Model, width: int, gpus_per_node: int) -> dict[str, int]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -104,7 +105,8 @@ def disaggregated_layouts(
 
 
 def _divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
 
 
 def _attention_groups(model: Model, tp: int) -> list[int]:
@@ -146,7 +148,7 @@ def _heads(case: _Case) -> Iterator[Problem]:
     a, width = case.model.attention, case.layout.attn_tp
     if case.layout.tp % case.layout.attn_dp or _shares_heads(a, width):
         return  # an attention DP that does not divide tp is said by its own rule: there are no groups to share heads
-    near = max(d for d in range(1, width + 1) if _shares_heads(a, d)) * case.layout.attn_dp
+    near = max(d for d in _divisors(a.heads) if d <= width and _shares_heads(a, d)) * case.layout.attn_dp
     kind = f"{a.heads} attention heads" if a.heads % width else f"{a.kv_heads} KV heads"
     yield Problem("heads", f"{width} ranks cannot share {kind} evenly", f"use tp {near}")
 
@@ -232,6 +234,9 @@ def _backend(case: _Case) -> Iterator[Problem]:
     if case.model.attention.mla and page > 1 and backend in ("flashinfer", "triton"):
         words = f"page size {page} rules out {backend} for MLA"
         yield Problem("page-size", words, "use page size 1, or fa3 (any), flashmla (64) or cutlass_mla (128)")
+    if backend is not None and "mla" in backend and not case.model.attention.mla:
+        words = f"{backend} computes multi-head latent attention, {case.model.name} has none"
+        yield Problem("backend", words, "use fa3 (Hopper), flashinfer or triton")
     if case.gpu is None:
         return
     if backend in ("trtllm_mla", "cutlass_mla") and case.gpu.generation != "blackwell":

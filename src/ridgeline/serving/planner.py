@@ -23,6 +23,7 @@ from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.traffic import AllAtOnce, AsRecorded, OpenLoop, Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.serving.twin.engine import EngineSettings, parse_engine
+from ridgeline.serving.twin.simulate import check_context
 from ridgeline.serving.verification import Asked, verification_study
 
 COLOCATED_TRIED, PAIRS_TRIED, KNEES = 6, 5, 3
@@ -150,12 +151,8 @@ def plan(
         # layouts are compared at the trace's mean rate; a choice can then be simulated with its own times
         lasts_s = max(a.at_s for a in arrivals) or 1.0
         traffic = replace(traffic, pace=OpenLoop(len(arrivals) / lasts_s))
+    check_context(arrivals, model)
     longest = max(a.input_tokens + a.output_tokens for a in arrivals)
-    if longest > model.context_tokens:
-        raise InputError(
-            f"a request needs {longest:,} tokens, the context of {model.name} holds {model.context_tokens:,}; "
-            "shorten prompts or answers, or choose a model with a longer context"
-        )
     question = Question(
         model,
         cluster,

@@ -7,17 +7,20 @@ them.
 
 from __future__ import annotations
 
+import re
 import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import accumulate
 from math import fsum
 
 from ridgeline.errors import InputError
 
 QUANTILES = (50, 90, 95, 99)
+LATENCIES = ("ttft", "itl", "tpot", "e2e")
 _PLAIN_VALUES = 200_000
 
 
@@ -137,8 +140,8 @@ class Slo:
     def parse(cls, text: str) -> Slo:
         name, sep, limit = text.partition("=")
         parts = name.strip().split("_")
-        if not sep or len(parts) != 3 or parts[2] != "ms" or parts[0] not in ("ttft", "itl", "tpot", "e2e"):
-            raise InputError(f"SLO {text!r} is not of the form ttft_p95_ms=2000 (ttft, itl, tpot or e2e)")
+        if not sep or len(parts) != 3 or parts[2] != "ms" or parts[0] not in LATENCIES:
+            raise InputError(f"SLO {text!r} is not of the form ttft_p95_ms=2000 (ttft, itl, tpot or e2e){_meant(text)}")
         if parts[1] not in ("mean", "p50", "p90", "p95", "p99"):
             raise InputError(f"SLO {text!r}: {parts[1]} is not one of mean, p50, p90, p95, p99")
         try:
@@ -159,6 +162,14 @@ class Slo:
         else:
             value = record.ttft_s if self.latency == "ttft" else record.e2e_s
         return record.ok and value is not None and value * 1000.0 <= self.limit_ms
+
+
+def _meant(text: str) -> str:
+    """The limit that a misspelled one is nearest to."""
+    name, sep, limit = (text if "=" in text else re.sub(r"[<>:]=?", "=", text, count=1)).partition("=")
+    known = [f"{latency}_{quantile}_ms" for latency in LATENCIES for quantile in ("p95", "p50", "p99", "p90", "mean")]
+    near = get_close_matches(name.strip().lower(), known, 1, 0.5)
+    return f"; did you mean {near[0]}{sep}{limit}?" if near else ""
 
 
 @dataclass(frozen=True, slots=True)

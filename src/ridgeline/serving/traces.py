@@ -10,9 +10,11 @@ from typing import Any
 
 from ridgeline.errors import InputError
 
-# Mooncake hashes prompts in blocks of this many tokens.
+SHAPES = "a trace is JSONL with input_length and output_length in each line, or a ShareGPT JSON list of conversations"
+GZIP = b"\x1f\x8b"
 # Wall-clock times in seconds stay below this for a thousand years; past it a clock no longer resolves a step.
 LATEST_S = 1e11
+# Mooncake hashes prompts in blocks of this many tokens.
 PREFIX_BLOCK_TOKENS = 512
 # English text in current tokenizers; only used where a trace holds text and no lengths.
 CHARACTERS_PER_TOKEN = 4.0
@@ -32,16 +34,30 @@ def read_trace(path: Path) -> list[TraceRow]:
     Mooncake lines hold timestamp (ms), input_length, output_length, hash_ids. Plain lines hold input_tokens and
     output_tokens and perhaps at_s. A ShareGPT file is a JSON list of conversations; the first two turns count.
     """
-    text = path.read_text(encoding="utf-8")
+    text = _text(path)
     opening = text.lstrip()[:1]
     if not opening:
-        raise InputError(f"{path} is empty; a trace holds one JSON object per line")
+        raise InputError(f"{path} is empty; {SHAPES}")
     rows = list(_conversations(path, text) if opening == "[" else _lines(path, text))
     if not rows:
-        raise InputError(f"{path} holds no request; a trace holds one JSON object per line")
+        raise InputError(f"{path} holds no request; {SHAPES}")
     if all(row.at_s is not None for row in rows):
         rows.sort(key=lambda row: row.at_s or 0.0)
     return rows
+
+
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+        if raw.startswith(GZIP):
+            import gzip
+
+            raw = gzip.decompress(raw)
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as bad:
+        raise InputError(f"{path}: not UTF-8 text ({bad.reason} at byte {bad.start}); {SHAPES}") from None
+    except (OSError, EOFError) as bad:
+        raise InputError(f"{path}: cannot be read ({getattr(bad, 'strerror', None) or bad}); {SHAPES}") from None
 
 
 def _lines(path: Path, text: str) -> Iterator[TraceRow]:
@@ -87,13 +103,14 @@ def _conversations(path: Path, text: str) -> Iterator[TraceRow]:
     try:
         entries = json.loads(text)
     except ValueError as bad:
-        raise InputError(f"{path}: not JSON ({bad})") from None
+        raise InputError(f"{path}: not JSON ({bad}); {SHAPES}") from None
     for entry in entries:
         if isinstance(entry, dict) and ("input_length" in entry or "input_tokens" in entry):
             yield _row(str(path), entry)
             continue
         turns: Any = entry.get("conversations") or entry.get("conversation") or [] if isinstance(entry, dict) else []
-        texts = [str(turn.get("value", turn.get("content", ""))) for turn in turns[:2] if isinstance(turn, dict)]
-        if len(texts) == 2 and all(texts):
+        said = [turn.get("value", turn.get("content")) for turn in turns[:2] if isinstance(turn, dict)]
+        texts = [text for text in said if isinstance(text, str) and text]
+        if len(texts) == 2:
             prompt, answer = (max(1, round(len(t) / CHARACTERS_PER_TOKEN)) for t in texts)
             yield TraceRow(prompt, answer)

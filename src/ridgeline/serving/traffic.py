@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from statistics import NormalDist
 
@@ -137,7 +138,7 @@ class OpenLoop:
     def __post_init__(self) -> None:
         if not (self.rate_s > 0 and math.isfinite(self.rate_s)):
             raise InputError(
-                f"a rate of {self.rate_s:g} requests/s never sends anything; give a rate above zero, "
+                f"a rate of {self.rate_s:g} requests/s cannot be sent; give a number above zero, "
                 "or leave it out to send everything at once"
             )
         if not 0 <= self.burstiness <= 100:
@@ -249,10 +250,12 @@ def _parse_lengths(text: str) -> Lengths:
         values = _numbers(text, rest, 3) if rest.count(":") == 2 else [*_numbers(text, rest, 2), 1.0]
         return LogNormal(values[0], values[1], values[2], values[2])
     path = Path(text)
-    if not path.exists():
+    if not text or not path.exists():
+        near = get_close_matches(kind, ("sharegpt", "fixed", "lognormal"), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(
             f"traffic {text!r} is neither a file nor one of sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, "
-            "lognormal:IN:OUT[:SIGMA]"
+            f"lognormal:IN:OUT[:SIGMA]{hint}"
         )
     return Replay(tuple(read_trace(path)), str(path))
 
@@ -282,7 +285,10 @@ def _stratified(count: int, mean: float, sigma: float, limit: int, rng: random.R
 def _median_for_mean(mean: float, sigma: float, limit: int) -> float:
     """The median whose log-normal, cut at `limit`, has the wanted mean."""
     if mean >= limit:
-        raise InputError(f"a mean length of {mean:g} tokens cannot come from lengths of at most {limit}")
+        raise InputError(
+            f"a mean length of {mean:g} tokens cannot come from lengths of at most {limit}; "
+            "use a smaller mean, or lognormal:IN:OUT, which cuts at a million"
+        )
     cdf = NormalDist().cdf
 
     def clipped_mean(median: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from ridgeline.serving.twin.factors import PRIORS, Factors
 # Spread of log(measured / predicted) without any measurement of the site: see docs/accuracy.md.
 UNCALIBRATED_SPREAD = 0.25
 _NORMAL_90 = 1.6449
+VERSION = 1
+REMEDY = "make one with `ridgeline calibrate --from LOG --out FILE`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Calibration:
 
     def as_json(self) -> dict[str, object]:
         return {
-            "version": 1,
+            "version": VERSION,
             "factors": self.factors.as_json(),
             "spread": self.spread,
             "points": self.points,
@@ -51,25 +54,38 @@ def write_calibration(calibration: Calibration, path: Path) -> None:
 def read_calibration(path: Path) -> Calibration:
     import yaml
 
+    where = f"calibration {path}"
     try:
-        tree: Any = yaml.safe_load(path.read_text())
+        tree: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"calibration {path}: {error.strerror}; make one with `ridgeline calibrate`") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"calibration {path}: not YAML or JSON ({error})") from None
+        raise InputError(f"{where}: {error.strerror}; {REMEDY}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{where}: not YAML or JSON ({str(error).splitlines()[0]}); {REMEDY}") from None
     if not isinstance(tree, dict) or not isinstance(tree.get("factors"), dict):
-        raise InputError(f"calibration {path}: holds no factors; make one with `ridgeline calibrate`")
-    spread = tree.get("spread", UNCALIBRATED_SPREAD)
-    if not isinstance(spread, int | float) or not 0 <= spread < 3:
-        raise InputError(f"calibration {path}: spread {spread!r} is not a number between 0 and 3")
-    try:
-        loo = tree.get("leave_one_out")
-        return Calibration(
-            factors=Factors.of(tree["factors"], f"calibration {path}"),
-            spread=float(spread),
-            points=int(tree.get("points", 0)),
-            sources=tuple(str(s) for s in tree.get("sources", ())),
-            leave_one_out=None if loo is None else float(loo),
-        )
-    except (TypeError, ValueError) as error:
-        raise InputError(f"calibration {path}: {error}; make it again with `ridgeline calibrate`") from None
+        raise InputError(f"{where}: holds no factors; {REMEDY}")
+    if tree.get("version", VERSION) != VERSION:
+        raise InputError(f"{where}: is of version {tree['version']!r}, this release reads {VERSION}; {REMEDY}")
+    spread = _number(tree, "spread", UNCALIBRATED_SPREAD, f"{where}: ")
+    if not 0 <= spread < 3:
+        raise InputError(f"{where}: spread {spread:g} is not a number between 0 and 3; {REMEDY}")
+    points, sources = tree.get("points", 0), tree.get("sources", [])
+    if isinstance(points, bool) or not isinstance(points, int) or points < 0:
+        raise InputError(f"{where}: points {points!r} is not a number of points, zero or more; {REMEDY}")
+    if not isinstance(sources, list):
+        raise InputError(f"{where}: sources {sources!r} is not a list of file names; {REMEDY}")
+    factors = {name: _number(tree["factors"], name, 1.0, f"{where}: factors.") for name in tree["factors"]}
+    error_or_none = tree.get("leave_one_out")
+    return Calibration(
+        factors=Factors.of(factors, where),
+        spread=spread,
+        points=points,
+        sources=tuple(map(str, sources)),
+        leave_one_out=None if error_or_none is None else _number(tree, "leave_one_out", 0.0, f"{where}: "),
+    )
+
+
+def _number(tree: Mapping[str, Any], name: str, default: float, where: str) -> float:
+    value = tree.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{where}{name} is {value!r}, not a number; {REMEDY}")
+    return float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -46,10 +47,17 @@ class EngineSettings:
                 raise InputError(f"{name} is {value}; it must be at least 1")
         if self.cuda_graph_max_bs is not None and self.cuda_graph_max_bs < 0:
             raise InputError(f"cuda_graph_max_bs is {self.cuda_graph_max_bs}; use 0 to switch graphs off")
+        if not 0.0 <= self.schedule_conservativeness <= 100.0:
+            raise InputError(
+                f"schedule_conservativeness is {self.schedule_conservativeness:g}; SGLang takes 0 and above, 1 is usual"
+            )
         if not 1.0 <= self.accept_length <= self.draft_tokens:
+            remedy = "give 1 or more tokens kept a step"
+            if 1.0 < self.accept_length < 1e6:
+                remedy = f"give at least {math.ceil(self.accept_length)} draft tokens"
             raise InputError(
                 f"an accept length of {self.accept_length:g} is not between 1 and {self.draft_tokens} draft tokens; "
-                f"give at least {max(1, round(self.accept_length + 0.5))} draft tokens"
+                f"{remedy}"
             )
 
 

@@ -77,22 +77,42 @@ def explain(
 
     In a disaggregated layout each role is explained on its own engine.
     """
-    for name, value in (("batch", batch), ("context", context_tokens), ("prompt", prompt_tokens)):
-        if value < 1:
-            raise InputError(f"{name} is {value}; give at least 1")
+    _check_lengths(deployment, batch, context_tokens, prompt_tokens)
     calibration = calibration or Calibration()
     lay = deployment.layout
     found = []
     roles = (("prefill", lay.prefill), ("decode", lay.decode)) if lay.disaggregated else (("both", lay),)
     for role, chosen in roles:
         assert chosen is not None
-        times, _, _ = step_time(deployment, chosen, role, calibration)
+        times, _, pool = step_time(deployment, chosen, role, calibration)
         if role != "decode":
             found.append(_prefill(times, role, prompt_tokens))
         if role != "prefill":
             cached = batch * context_tokens
+            _check_pool(batch, context_tokens, pool)
             found.append(Explanation("decode", role, batch, cached, tuple(times.explain_decode(batch, cached))))
     return found
+
+
+def _check_lengths(deployment: Deployment, batch: int, context_tokens: int, prompt_tokens: int) -> None:
+    for name, value in (("batch", batch), ("context", context_tokens), ("prompt", prompt_tokens)):
+        if value < 1:
+            raise InputError(f"{name} is {value}; give at least 1")
+    longest, model = max(context_tokens, prompt_tokens), deployment.model
+    if longest > model.context_tokens:
+        raise InputError(
+            f"{longest:,} tokens are more than the context of {model.name} holds; ask for at most "
+            f"{model.context_tokens:,}"
+        )
+
+
+def _check_pool(batch: int, context_tokens: int, pool_tokens: int) -> None:
+    """A step that no engine could ever run would only mislead."""
+    if batch * context_tokens > pool_tokens:
+        raise InputError(
+            f"{batch:,} requests of {context_tokens:,} tokens do not fit the KV pool of {pool_tokens:,}; "
+            f"ask for a batch of at most {pool_tokens // context_tokens:,}, or more GPUs"
+        )
 
 
 def _prefill(times: StepTime, role: str, prompt: int) -> Explanation:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 
 from ridgeline.errors import InputError
+
+# A machine this many times faster or slower than the priors is another machine.
+FARTHEST = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,11 @@ class Factors:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"factor {field.name} is {value!r}; it must be a number above zero")
+            if not 1 / FARTHEST <= value <= FARTHEST:
+                raise InputError(
+                    f"factor {field.name} is {value!r}; it must be a number above zero, from {1 / FARTHEST:g} to "
+                    f"{FARTHEST:g}, 1 where nothing is known"
+                )
 
     def with_(self, **changes: float) -> Factors:
         return replace(self, **changes)

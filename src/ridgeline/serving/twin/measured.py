@@ -43,7 +43,9 @@ def read_rows(
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
+        raise InputError(f"{path}: {error.strerror}; give a CSV file of measured rows") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as CSV") from None
     rows = list(csv.DictReader(text.splitlines()))
     if not rows:
         raise InputError(f"{path}: holds no rows; the first line names the columns, such as tp,pp,dp,total_tok_s")
@@ -123,9 +125,12 @@ def _whole(cells: Mapping[str, str], name: str, where: str) -> int | None:
     if name not in cells or cells[name].lower().startswith("default"):
         return None
     try:
-        return int(cells[name])
+        value = int(cells[name])
     except ValueError:
         raise InputError(f"{where}: {name} is {cells[name]!r}, not a whole number") from None
+    if value < (0 if name == "cuda_graph_max_bs" else 1):
+        raise InputError(f"{where}: {name} is {value}; it must be at least 1, or left empty for the default")
+    return value
 
 
 def _number(cells: Mapping[str, str], name: str, where: str) -> float | None:

@@ -105,7 +105,7 @@ def _simulate(
 ) -> SimulationResult:
     started_s = time.process_time()
     arrivals = traffic.arrivals()
-    _check_context(arrivals, deployment.model)
+    check_context(arrivals, deployment.model)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)
     requests = serve(front, arrivals, traffic.concurrency)
@@ -237,15 +237,24 @@ def _doubts(engines: Sequence[Engine], summary: Summary, traffic: Traffic) -> Do
     )
 
 
-def _check_context(arrivals: Sequence[Arrival], model: Model) -> None:
+def check_context(arrivals: Sequence[Arrival], model: Model) -> None:
     longest = max(arrivals, key=lambda a: a.input_tokens + a.output_tokens)
     tokens = longest.input_tokens + longest.output_tokens
     if tokens > model.context_tokens:
         raise InputError(
             f"request {longest.number} needs {tokens:,} tokens, the context of {model.name} holds "
-            f"{model.context_tokens:,}; shorten it to {longest.input_tokens:,} + "
-            f"{max(0, model.context_tokens - longest.input_tokens):,} or choose a model with a longer context"
+            f"{model.context_tokens:,}; shorten it to {_nearest_lengths(longest, model.context_tokens)} "
+            "or choose a model with a longer context"
         )
+
+
+def _nearest_lengths(request: Arrival, context_tokens: int) -> str:
+    """The shorter answer, or where that is not enough the shorter prompt, with which a request fits."""
+    answer = context_tokens - request.input_tokens
+    if answer >= 1:
+        return f"{request.input_tokens:,} in + {answer:,} out"
+    answer = min(request.output_tokens, context_tokens // 2)
+    return f"{context_tokens - answer:,} in + {answer:,} out"
 
 
 def _check_pool(arrivals: Sequence[Arrival], engines: Sequence[Engine]) -> None:
