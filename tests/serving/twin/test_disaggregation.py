@@ -1,10 +1,14 @@
 """Waves of admission, bootstrapping that times out, and KV that leaves no faster than it is made."""
 
+import json
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ridgeline.serving.traffic import parse_traffic
+from ridgeline.serving.twin.prefill import room
 from ridgeline.serving.twin.simulate import simulate
 from tests.serving.twin import deployments as make
 
@@ -47,3 +51,31 @@ def test_two_prefill_groups_are_faster_than_one():
     sent = parse_traffic("fixed:2000:8", requests=512)
     one, two = (simulate(make.split(words), sent).last_ttft_s for words in ("P2D4", "P2x2D4"))
     assert one > 1.6 * two
+
+
+def test_ranks_of_a_prefill_group_get_unequal_shares_and_a_burst_waits_for_the_fullest():
+    counts = Counter(room(n) % 16 for n in range(1024))
+    assert len(counts) == 16
+    assert 70 < max(counts.values()) < 95  # 64 on average; an even deal would give exactly that
+    sent = parse_traffic("fixed:1024:1", requests=64)
+    fullest = max(Counter(room(n) % 16 for n in range(64)).values())
+    result = simulate(make.split("P2D2", chunked_prefill_size=1024 * 16), sent)
+    lone = simulate(make.split("P2D2", chunked_prefill_size=1024 * 16), parse_traffic("fixed:1024:1", requests=1))
+    rounds = result.last_ttft_s / lone.last_ttft_s
+    assert fullest * 0.6 < rounds < fullest * 1.6
+
+
+def test_a_prefix_that_a_prefill_rank_has_seen_is_not_computed_again(tmp_path: Path):
+    ranks = [room(n) % 16 for n in range(64)]
+    again = next(n for n in range(1, 64) if ranks[n] == ranks[0])
+    other = next(n for n in range(1, again + 1) if ranks[n] != ranks[0])
+    lines = [
+        {"timestamp": 5000 * n, "input_length": 4096, "output_length": 2, "hash_ids": list(range(8))}
+        for n in range(again + 1)
+    ]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    records = simulate(make.split("P2D2"), parse_traffic(str(trace))).records
+    assert (records[0].cached_tokens, records[other].cached_tokens) == (0, 0)  # each rank has a cache of its own
+    assert records[again].cached_tokens == 4095
+    assert records[again].ttft_s < records[0].ttft_s

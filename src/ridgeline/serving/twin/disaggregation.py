@@ -18,6 +18,7 @@ from ridgeline.serving.hardware import Fabric
 from ridgeline.serving.layout import Layout
 from ridgeline.serving.models import KV_BYTES, Model
 from ridgeline.serving.twin.cluster import Router
+from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.scheduler import Engine, Request
 
 BOOTSTRAP_LIMIT_S = 120.0
@@ -51,22 +52,6 @@ class KvTransfer:
 
     def seconds(self, tokens: float) -> float:
         return tokens * self.bytes_per_token / self.bytes_s
-
-
-class PrefillEngine(Engine):
-    """Computes prompts and nothing else: a request ends here with its first token."""
-
-    round_start_s = 0.0
-    sent = 0
-
-    def advance(self, limit_s: float) -> list[Request]:
-        self.round_start_s = self.clock
-        return super().advance(limit_s)
-
-    def _first_token(self, request: Request, ended: list[Request]) -> None:
-        request.generated += 1
-        self._release(request)
-        ended.append(request)
 
 
 class DecodeEngine(Engine):
@@ -203,8 +188,7 @@ class Disaggregated:
 
     def _transfer(self, engine: PrefillEngine, request: Request) -> None:
         """KV leaves while later chunks are computed; what is left when the last chunk is done is waited for."""
-        engine.sent += 1
-        port = (engine.name, engine.sent % engine.times.layout.attn_dp)  # ranks take requests in turn
+        port = (engine.name, engine.rank_of(request))
         start = max(self._ports.get(port, 0.0), engine.round_start_s)
         whole = start + self.transfer.seconds(request.arrival.input_tokens - request.cached)
         last_piece = engine.clock + self.transfer.seconds(request.last_piece)

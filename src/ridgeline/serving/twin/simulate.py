@@ -18,10 +18,11 @@ from ridgeline.serving.traffic import AllAtOnce, Arrival, ClosedLoop, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
 from ridgeline.serving.twin.deployment import Deployment
-from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer, PrefillEngine
+from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
 from ridgeline.serving.twin.engine import resolve
 from ridgeline.serving.twin.gaps import RequestGaps
 from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
+from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.scheduler import Engine, Request
 from ridgeline.serving.twin.steptime import StepTime
 

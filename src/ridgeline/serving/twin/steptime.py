@@ -41,6 +41,7 @@ from ridgeline.serving.twin.priors import (
     SAMPLING_PASSES,
     SCALED_OP_GAP_S,
     SMALL_EXPERT_TILE,
+    WHOLE_EXPERT_COMPUTE,
 )
 
 
@@ -221,7 +222,10 @@ class StepTime:
         experts = self.model.experts
         assert experts is not None
         dtype = self.model.dtype
-        rate = self.gpu.flops_of(dtype) * EXPERT_COMPUTE[dtype] * self.factors.compute
+        reached = EXPERT_COMPUTE[dtype]
+        if self.layout.ep > 1:
+            reached = WHOLE_EXPERT_COMPUTE.get(dtype, reached)
+        rate = self.gpu.flops_of(dtype) * reached * self.factors.compute
         asked = experts.touched(rows)
         tile = EXPERT_TILE if rows > experts.count else SMALL_EXPERT_TILE
         # an asked expert gets its share of the rows, on average half a tile more than that, and a whole tile at least
