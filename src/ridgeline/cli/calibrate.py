@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ridgeline.cli import serving_options as option
+from ridgeline.cli.json_text import json_text
+from ridgeline.errors import InputError
 
 
 def calibrate(
@@ -26,15 +27,20 @@ def calibrate(
     from ridgeline.serving.twin.calibrate import calibrate as run
     from ridgeline.serving.twin.calibration import write_calibration
 
+    if out.is_dir():
+        raise InputError(f"--out {out} is a folder; name the file to write, such as {out / 'site.json'}")
     fit = run([*sources, *(more or ())], model=model, gpu=gpu)
-    write_calibration(fit.calibration, out)
+    try:
+        write_calibration(fit.calibration, out)
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a file of your own") from None
     c = fit.calibration
     if as_json:
         points = [
             {"name": p.name, "measured": p.measured, "predicted": p.predicted, "left_out_log_ratio": p.left_out}
             for p in fit.points
         ]
-        print(json.dumps({**c.as_json(), "out": str(out), "fitted": points}, indent=2))
+        print(json_text({**c.as_json(), "out": str(out), "fitted": points}))
         return
     print(f"{c.points} points from {', '.join(c.sources)}")
     print("  " + "   ".join(f"{name} {value:.2f}" for name, value in c.factors.as_json().items()))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from ridgeline.cli import serving_options as option
+from ridgeline.cli.json_text import json_text
 
 
 def fleet(
@@ -26,4 +26,4 @@ def fleet(
     from ridgeline.serving.fleet import size_fleet
 
     answer = size_fleet(input_tokens_per_day, output_tokens_per_day, prefill_tok_s, decode_tok_s, utilisation)
-    print(json.dumps(answer.as_json(), indent=2) if as_json else answer.as_text())
+    print(json_text(answer.as_json()) if as_json else answer.as_text())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from ridgeline.cli import serving_options as option
+from ridgeline.cli.json_text import json_text
 
 
 def layouts(
@@ -26,4 +26,4 @@ def layouts(
     from ridgeline.serving.fitting import list_layouts
 
     listing = list_layouts(model, gpu, gpus, gpus_per_node, engine, dtype)
-    print(json.dumps(listing.as_json(), indent=2) if as_json else listing.as_text())
+    print(json_text(listing.as_json()) if as_json else listing.as_text())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ridgeline.cli import serving_options as option
+from ridgeline.cli.json_text import json_text
+from ridgeline.errors import InputError
 
 
 def plan(
@@ -36,6 +37,9 @@ def plan(
 ) -> None:
     """Rank layouts for a model, GPUs, traffic and limits, with commands to start them and a study to verify them.
 
+    With --rate the fewest GPUs that keep every limit come first, else the most requests per second. --out DIR writes
+    commands.txt and study.yaml for each choice.
+
     Example: ridgeline plan --model deepseek-r1 --gpu h200 --nodes 2 --traffic fixed:313:194 --slo ttft_p95_ms=2000
     --slo itl_p95_ms=50
     """
@@ -61,5 +65,8 @@ def plan(
         seed=seed,
     )
     if out is not None:
-        answer.write(out)
-    print(json.dumps(answer.as_json(), indent=2) if as_json else answer.as_text())
+        try:
+            answer.write(out)
+        except OSError as error:
+            raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a folder of your own") from None
+    print(json_text(answer.as_json()) if as_json else answer.as_text())

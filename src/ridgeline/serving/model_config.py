@@ -26,13 +26,23 @@ def preset_names() -> list[str]:
     return sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json"))
 
 
+# Other names that tables of measurements use for a preset.
+ALSO = {
+    "deepseek-v2-lite-16b": "deepseek-v2-lite",
+    "deepseek-r1-671b": "deepseek-r1",
+    "deepseek-v3-671b": "deepseek-v3",
+    "llama-3.1-8b": "llama-8b",
+    "llama-3.1-70b": "llama-70b",
+}
+
+
 def read_model(name_or_path: str) -> Model:
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         path = path / "config.json"
     if path.suffix == ".json" or path.exists():
         return model_from_config(_read_json(path), name=_name_of(path), source=str(path))
-    name = name_or_path.lower()
+    name = ALSO.get(name_or_path.lower(), name_or_path.lower())
     preset = resources.files("ridgeline.serving") / "presets" / "models" / f"{name}.json"
     if "/" in name or not preset.is_file():
         known = preset_names()

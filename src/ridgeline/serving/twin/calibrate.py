@@ -48,7 +48,10 @@ def row_observations(row: Measured) -> list[Observation]:
 
 def _observation(row: Measured, metric: str, value: float, weight: float) -> Observation:
     def predict(factors: Factors) -> float:
-        result = simulate(row.deployment, row.traffic, Calibration(factors=factors))
+        try:
+            result = simulate(row.deployment, row.traffic, Calibration(factors=factors))
+        except InputError as error:
+            raise InputError(f"{row.source}: {error}") from None
         return max(1e-9, READ[metric](result) or 1e-9)
 
     return Observation(f"{row.source} {metric}", value, predict, weight=weight)
