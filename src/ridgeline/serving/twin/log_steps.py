@@ -35,8 +35,8 @@ PRESETS = {
     "deepseek-v3": ("DeepseekV3ForCausalLM",),
 }
 STEP_NOISE = 0.10
-# A step without a graph is the host's, and hosts differ from run to run: 343 requests took 24.8 to 39.1 ms a step in six
-# runs of the same settings on H200 machines, while steps with graphs agreed within 2%.
+# A step without a graph is the host's, and hosts differ from run to run: in six runs on H200 machines 343 requests took
+# 24.8 to 39.1 ms a step, while steps with graphs agreed within 2%.
 EAGER_NOISE = 0.20
 # Lines of one log are not independent: all of one kind together count as this many points. Those without a graph share
 # their run's host and are one.
