@@ -20,7 +20,7 @@ from ridgeline.serving.options import pareto
 from ridgeline.serving.planner import answer_plan
 from ridgeline.serving.requests import Slo
 from ridgeline.serving.scheme import Scheme
-from ridgeline.serving.traffic import Fixed, Traffic
+from ridgeline.serving.traffic import Fixed, OpenLoop, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.engine import EngineSettings
 
@@ -172,9 +172,23 @@ def test_a_planned_pair_can_be_asked_for_on_the_command_line(r1_plan) -> None:
         assert again == [layout.prefill, layout.decode]
 
 
+def test_what_is_promised_holds_in_a_run_many_times_as_long(r1_plan) -> None:
+    option = r1_plan.choices[0].option
+    share = option.rate_s / option.scheme.slices
+    long = Traffic(Fixed(313, 194), 6000, OpenLoop(share))
+    assert option.scheme.run(long).summary.ttft_ms.p95 <= 2000
+
+
+def test_tables_fit_a_narrow_terminal(r1_plan) -> None:
+    lines = r1_plan.as_text().splitlines()
+    tables = [line for line in lines if line[:3] in ("  #", *(f"  {n}" for n in range(1, 9)))]
+    assert len(tables) == 2 + 2 * len(r1_plan.choices)
+    assert max(map(len, tables)) <= 80
+
+
 def test_without_a_rate_more_requests_come_first_whatever_they_take() -> None:
     plan = answer_plan("llama-8b", "h100", 2, 4, "fixed:300:200", slos=["itl_p95_ms=20"], top=12)
-    kept = [c.option.goodput_s for c in plan.choices if c.option.meets]
+    kept = [round(c.option.goodput_s, 2) for c in plan.choices if c.option.meets]
     assert kept == sorted(kept, reverse=True)
 
 

@@ -197,9 +197,11 @@ class Listing:
     def as_text(self) -> str:
         fitting = sum(plan.fits for _, plan in self.rows)
         lines = [f"{self.model.name} on {self.cluster}: {len(self.rows)} legal layouts, {fitting} fit", ""]
+        width = max((len(str(layout)) for layout, _ in self.rows), default=0)
+        lines.append(f"  {'layout':<{width}}  {'verdict':<16}  {'margin':>10}  {'KV tokens':>12}")
         lines += [
-            f"  {layout!s:<34} {plan.verdict:<17} margin {plan.margin_bytes / GIB:7.1f} GiB   "
-            f"KV {_kv_tokens(layout, plan):>12,} tokens"
+            f"  {layout!s:<{width}}  {plan.verdict:<16}  {plan.margin_bytes / GIB:6.1f} GiB  "
+            f"{_kv_tokens(layout, plan):>12,}"
             for layout, plan in self.rows
         ]
         reasons = dict.fromkeys(str(p) for _, p in self.refused)

@@ -16,7 +16,9 @@ from ridgeline.serving.requests import Slo, Summary
 from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.traffic import AllAtOnce, ClosedLoop, Fixed, OpenLoop, Traffic
 
-MOST_REQUESTS, MOST_OFFLINE = 800, 4000
+MOST_REQUESTS, MOST_OFFLINE = 8000, 4000
+# A run sends this many times what is under way at a time: in a shorter one overload is over before its queue shows.
+STAYS = 8.0
 # An engine is planned to run at this share of the rate at which it would just keep the limits.
 HEADROOM = 0.9
 # Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
@@ -175,7 +177,7 @@ def _share(traffic: Traffic, scheme: Scheme, rate_s: float) -> Traffic:
     """One slice's part of an open loop, long enough for queues to settle."""
     each = max(rate_s / scheme.slices, 1e-6)
     stay_s = scheme.main.decode_s * scheme.main.cap
-    count = int(min(MOST_REQUESTS, max(150, 3 * each * stay_s)))
+    count = int(min(MOST_REQUESTS, max(150, STAYS * each * stay_s)))
     burstiness = traffic.pace.burstiness if isinstance(traffic.pace, OpenLoop) else 1.0
     return replace(traffic, pace=OpenLoop(each, burstiness), requests=count)
 

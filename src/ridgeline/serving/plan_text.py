@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ridgeline.serving.hardware import GIB
@@ -19,7 +20,9 @@ def plan_text(plan: Plan) -> str:
         f"{q.model.name} on {q.cluster}   {q.input_tokens:.0f} tokens in, {q.output_tokens:.0f} out   {limits}",
         f"modelled, {sure}: real speeds are expected at {low:.2f} to {high:.2f} times these (9 of 10 cases)",
         "",
-        *_table(plan.choices),
+        *_speeds(plan.choices),
+        "",
+        *_settings(plan.choices),
         "",
     ]
     best = plan.choices[0]
@@ -32,49 +35,65 @@ def plan_text(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _table(choices: tuple[Choice, ...]) -> list[str]:
-    head = (
-        "#",
-        "layout",
-        "gpus",
-        "goodput/s",
-        "tok/s",
-        "ttft p95",
-        "itl p95",
-        "cap",
-        "chunk",
-        "spare",
-        "gpu lost",
-        "slo",
-        "front",
-    )
-    rows = [head, *(_row(c) for c in choices)]
-    widths = [max(len(r[i]) for r in rows) for i in range(len(head))]
+def _speeds(choices: tuple[Choice, ...]) -> list[str]:
+    """What each choice reaches, in 80 columns."""
+    rows = [("#", "layout", "gpus", "goodput/s", "tok/s", "ttft p95", "itl p95")]
+    for choice in choices:
+        o = choice.option
+        ttft, itl = o.summary.ttft_ms, o.summary.itl_ms
+        rows.append(
+            (
+                f"{choice.rank}{'*' if choice.on_front else ''}{'' if o.meets else '!'}",
+                str(o.layout),
+                str(o.scheme.gpus),
+                f"{o.goodput_s:.2f}",
+                f"{o.total_tok_s:,.0f}",
+                f"{ttft.p95:.0f} ms" if ttft else "-",
+                f"{itl.p95:.1f} ms" if itl else "-",
+            )
+        )
+    legend = ["  * no other is better in GPUs, goodput, TTFT and ITL at once"]
+    if not all(c.option.meets for c in choices):
+        legend.append("  ! a limit is broken")
+    return [*_aligned(rows), *legend]
+
+
+def _settings(choices: tuple[Choice, ...]) -> list[str]:
+    """What to set for each choice, how much is to spare, and what a failure costs."""
+    rows = [("#", "cap", "chunk", "fraction", "spare", "P:D GPUs", "takes off", "GPU lost", "node lost")]
+    for choice in choices:
+        o, unit, first = choice.option, choice.option.scheme.main, choice.option.scheme.units[0]
+        groups = o.layout.prefill, o.layout.decode
+        rows.append(
+            (
+                str(choice.rank),
+                str(unit.cap),
+                str(first.times.applied.chunk_tokens // first.layout.pp),
+                f"{unit.memory.mem_fraction:g}",
+                f"{o.margin_bytes / GIB:.1f} GiB",
+                f"{groups[0].gpus}:{groups[1].gpus}" if groups[0] and groups[1] else "-",
+                f"{o.knee.batch:,}" if o.knee else "-",
+                f"-{o.loss.gpu:.0%}",
+                f"-{o.loss.node:.0%}",
+            )
+        )
+    legend = [
+        "  cap, chunk, fraction: --max-running-requests, --chunked-prefill-size, --mem-fraction-static of an engine",
+        "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repair",
+    ]
+    return [*_aligned(rows), *legend]
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    left = ("#", "layout")
     return [
-        "  " + "  ".join(w.ljust(n) if i == 1 else w.rjust(n) for i, (w, n) in enumerate(zip(r, widths, strict=True)))
+        "  "
+        + "  ".join(
+            w.ljust(n) if rows[0][i] in left else w.rjust(n) for i, (w, n) in enumerate(zip(r, widths, strict=True))
+        ).rstrip()
         for r in rows
     ]
-
-
-def _row(choice: Choice) -> tuple[str, ...]:
-    o, unit = choice.option, choice.option.scheme.main
-    first = o.scheme.units[0]
-    ttft, itl = o.summary.ttft_ms, o.summary.itl_ms
-    return (
-        str(choice.rank),
-        str(o.layout),
-        str(o.scheme.gpus),
-        f"{o.goodput_s:.2f}",
-        f"{o.total_tok_s:,.0f}",
-        f"{ttft.p95:.0f} ms" if ttft else "-",
-        f"{itl.p95:.1f} ms" if itl else "-",
-        str(unit.cap),
-        str(first.times.applied.chunk_tokens // first.layout.pp),
-        f"{o.margin_bytes / GIB:.1f} GiB",
-        f"-{o.loss.gpu:.0%}",
-        "kept" if o.meets else "broken",
-        "*" if choice.on_front else "",
-    )
 
 
 def _details(choice: Choice) -> list[str]:

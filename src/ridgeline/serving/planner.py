@@ -255,7 +255,9 @@ def _choice(
     q = scheme.question
     e2e_s = option.summary.e2e_ms.mean / 1000 if option.summary.e2e_ms else 0.0
     ttft_s = option.summary.ttft_ms.mean / 1000 if option.summary.ttft_ms else 0.0
-    decoding = option.summary.requests_s * scheme.slices * max(0.0, e2e_s - ttft_s)
+    # what is under way by Little's law; the rate of a short run would count its filling and draining
+    rate_s = option.summary.requests_s * scheme.slices if option.rate_s is None else option.rate_s
+    decoding = rate_s * max(0.0, e2e_s - ttft_s)
     running = min(scheme.main.cap * engines, max(1, round(decoding)))
     report = lint_commands(map(str, commands), q, Point(running, q.context_tokens, longest))
     study = verification_study(option, traffic, asked)

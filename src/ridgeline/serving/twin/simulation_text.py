@@ -16,6 +16,7 @@ def simulation_text(title: str, result: SimulationResult) -> str:
         f"  total       {s.total_tok_s:10,.0f} tok/s   90%: {low:,.0f} to {high:,.0f}",
         f"  output      {s.output_tok_s:10,.0f} tok/s   {s.requests_s:.2f} requests/s",
         f"  duration    {s.duration_s:10,.2f} s       {s.ok} of {s.requests} requests",
+        f"  {'latency, ms':<11} {'p50':>10} {'p95':>11} {'p99':>11}   p95, 90%",
         *(_latency(name, result) for name in ("ttft", "itl", "e2e")),
         f"  KV pool     {result.memory[-1].kv_tokens:10,} tokens  {peak:.0%} used at most, "
         f"{result.retractions} retracted",
@@ -33,5 +34,5 @@ def _latency(name: str, result: SimulationResult) -> str:
     if spread is None:
         return ""
     low, high = result.interval[f"{name}_p95_ms"]
-    points = f"p50 {spread.p50:,.1f}   p95 {spread.p95:,.1f}   p99 {spread.p99:,.1f} ms"
-    return f"  {name.upper():<8}    {points}   p95, 90%: {low:,.1f} to {high:,.1f}"
+    points = f"{spread.p50:10,.1f} {spread.p95:11,.1f} {spread.p99:11,.1f}"
+    return f"  {name.upper():<11} {points}   {low:,.1f} to {high:,.1f}"
