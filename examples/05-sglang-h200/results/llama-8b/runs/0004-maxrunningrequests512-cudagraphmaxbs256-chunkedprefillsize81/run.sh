@@ -18,7 +18,7 @@ export SGLANG_ENABLE_JIT_DEEPGEMM=0
 # The command may be told to stop; this script stays, to write down how it ended.
 trap : HUP INT TERM
 (
-exec /opt/torch/.venv/bin/python3 -m ridgeline.workloads.session session.json
+exec /opt/python/bin/python3 -m ridgeline.workloads.session session.json
 )
 code=$?
 
