@@ -111,6 +111,11 @@ def test_a_torn_echo_gives_only_complete_arguments() -> None:
     ("line", "kind"),
     [
         ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "pool-too-small"),
+        (
+            "ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.4. "
+            "Raise --mem-fraction-static above 0.428 (minimum viable = 1 - available/pre = 0.4278).",
+            "pool-too-small",
+        ),
         ("Exception: Capture cuda graph failed: CUDA out of memory", "graph-capture"),
         ("RuntimeError: Rank 0 scheduler died during initialization (exit code: -9)", "host-oom"),
         ("KVTransferError(bootstrap_room=3): Request timed out after 120.0s in KVPoll.Bootstrapping", "kv-transfer"),

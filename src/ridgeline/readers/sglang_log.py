@@ -45,6 +45,7 @@ _RETRACTED = re.compile(r"#retracted_reqs: ?(\d{1,9})", re.ASCII)
 # first match wins: the more telling line is above the more general
 _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("pool-too-small", re.compile(r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static")),
+    ("pool-too-small", re.compile(r"Loaded weights leave no GPU memory for the KV cache")),  # 0.5.15
     ("graph-capture", re.compile(r"Capture (?:\w+ ){0,3}(?:cuda|CUDA) graph failed")),
     ("cuda-oom", re.compile(r"OutOfMemoryError: CUDA out of memory|CUDA error: out of memory")),
     ("host-oom", re.compile(r"\(exit code: -9\)|Out of memory: Killed process|oom-kill")),

@@ -93,6 +93,7 @@ BY_NAME = {failure.name: failure for failure in FAILURES}
 # For runs without our own line, such as those that ran into their wall limit; only lines that leave no doubt.
 _RAW: tuple[tuple[str, str], ...] = (
     ("pool-too-small", r"Not enough memory\. Please try (to increase|increasing) --mem-fraction-static"),
+    ("pool-too-small", r"Loaded weights leave no GPU memory for the KV cache"),
     ("pool-too-small", r"To serve at least one request with the model's max seq len|No available memory for the cache"),
     ("rejected", r"error: (unrecognized arguments|argument -|the following arguments are required)"),
     ("rejected", r"User-specified max_model_len \(\d+\) is greater than the derived max_model_len"),
