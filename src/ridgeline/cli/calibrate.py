@@ -42,7 +42,7 @@ def calibrate(
         ]
         print(json_text({**c.as_json(), "out": str(out), "fitted": points}))
         return
-    print(f"{c.points} points from {', '.join(c.sources)}")
+    print(f"{c.points} point{'' if c.points == 1 else 's'} from {', '.join(c.sources)}")
     print("  " + "   ".join(f"{name} {value:.2f}" for name, value in c.factors.as_json().items()))
     print(f"  leave-one-out error, median  {c.leave_one_out or 0:.1%}")
     low, high = c.ratio_interval()

@@ -27,6 +27,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "site": ("ridgeline.cli.site:site", "Try a site with small real jobs, or list the shipped ones."),
     "preflight": ("ridgeline.cli.preflight:preflight", "Look at a node before GPU hours are spent; name the slow one."),
     "schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study files."),
+    "model": ("ridgeline.cli.model:model", "Say what a model costs: parameters, FLOPs and bytes per token, KV bytes."),
+    "hardware": ("ridgeline.cli.hardware:hardware", "List the GPUs and fabrics that can be named."),
     "memory": ("ridgeline.cli.memory:memory", "Say whether a model fits a layout of GPUs, with KV pool and margin."),
     "layouts": ("ridgeline.cli.layouts:layouts", "List the legal layouts of a model on GPUs."),
     "plan": ("ridgeline.cli.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),

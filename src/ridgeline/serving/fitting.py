@@ -160,8 +160,8 @@ def answer_memory(
 ) -> MemoryAnswer:
     """Whether a model fits; an impossible layout is refused with its reasons."""
     model = load_model(model_name).with_dtype(dtype, kv_dtype)
+    require_legal(model, layout, load_gpu(gpu_name), settings)
     cluster = make_cluster(gpu_name, layout.nodes, layout.gpus_per_node)
-    require_legal(model, layout, cluster.gpu, settings)
     plan = plan_memory(model, cluster.gpu, layout, settings)
     nearest = () if plan.fits else tuple(nearest_fits(model, cluster, layout, settings, plan))
     return MemoryAnswer(model, cluster, layout, plan, nearest)

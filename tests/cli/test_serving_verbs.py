@@ -1,0 +1,219 @@
+"""Serving verbs as scripts call them: the promised words and keys, and a message for every impossible question."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.cli.json_text import json_text
+from ridgeline.cli.main import main
+
+SAMPLES = Path(__file__).parents[1] / "samples" / "sglang"
+R1 = "--model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16"
+ONE = "--model llama-8b --gpu h200 --gpus-per-node 1"
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command line; gives exit code, what was printed, and the message."""
+
+    def run(words: str | list[str]) -> tuple[int, str, str]:
+        given = words.split() if isinstance(words, str) else words
+        monkeypatch.setattr(sys, "argv", ["ridgeline", *given])
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def document(ask: Any, words: str) -> dict[str, Any]:
+    code, out, err = ask(f"{words} --json")
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+# -- the promised words and keys ----
+
+
+@pytest.mark.parametrize(
+    ("words", "tokens"),
+    [
+        (R1, 424_274),
+        (f"{R1} --attn-dp 16", 214_770),
+        ("--model llama-8b --gpu h200 --gpus-per-node 1", 918_451),
+        ("--model deepseek-v2-lite --gpu h200 --gpus-per-node 1", 3_358_606),
+    ],
+)
+def test_measured_pools_are_met_within_five_percent(ask: Any, words: str, tokens: int) -> None:
+    answer = document(ask, f"memory {words}")
+    assert answer["kv_tokens_per_rank"] == pytest.approx(tokens, rel=0.05)
+    assert answer["kv_gib_per_rank"] > 0
+    assert {"verdict", "margin_gib"} <= answer.keys()
+
+
+def test_what_does_not_fit_is_said_and_what_would(ask: Any) -> None:
+    answer = document(ask, "memory --model deepseek-r1 --gpu h100 --nodes 1 --gpus-per-node 8 --tp 8")
+    assert answer["verdict"] == "startup-oom"
+    assert answer["margin_gib"] < 0
+    assert answer["nearest"]
+
+
+def test_too_many_requests_for_the_buffers_are_a_risk(ask: Any) -> None:
+    words = "--attention-backend triton --max-running-requests 4096"
+    answer = document(ask, f"memory --model deepseek-v2-lite --gpu h200 --gpus-per-node 1 {words}")
+    assert answer["verdict"] == "runtime-oom-risk"
+
+
+@pytest.mark.parametrize("pace", ["--concurrency 8", "--rate 4", ""])
+def test_simulate_gives_the_promised_keys(ask: Any, pace: str) -> None:
+    words = "--engine sglang --attention-backend fa3 --cuda-graph-max-bs 64 --chunked-prefill-size 4096 --seed 3"
+    answer = document(ask, f"simulate {R1} {words} --traffic fixed:200:20 --requests 30 {pace}")
+    for key in ("total_tok_s", "output_tok_s", "duration_s", "cpu_s"):
+        assert answer[key] > 0
+    assert {"p50", "p95", "p99"} <= answer["ttft_ms"].keys() & answer["itl_ms"].keys()
+    assert answer["goodput"] is None
+    assert answer["interval"]["total_tok_s"][0] < answer["total_tok_s"] < answer["interval"]["total_tok_s"][1]
+
+
+def test_groups_take_the_nodes_they_need_and_no_more_than_given(ask: Any) -> None:
+    words = "simulate --model deepseek-v3 --gpu h800 --prefill-groups 3x3 --decode-groups 1x4 --traffic fixed:99:9"
+    assert document(ask, f"{words} --requests 8")["successful_requests"] == 8
+    assert document(ask, f"{words} --requests 8 --nodes 13")["successful_requests"] == 8
+    code, _, message = ask(f"{words} --requests 8 --nodes 12")
+    assert code == 2
+    assert "use --nodes 13" in message
+
+
+def test_ranks_beside_groups_are_said_to_be_unused(ask: Any) -> None:
+    words = "--prefill-groups 1 --decode-groups 1 --tp 8 --traffic fixed:99:9 --requests 4"
+    code, _, message = ask(f"simulate --model deepseek-v3 --gpu h200 {words}")
+    assert code == 0
+    assert "--tp 8 not used" in message
+
+
+def test_a_group_has_the_shape_it_is_given(ask: Any) -> None:
+    words = "--prefill-groups 1x1 --decode-groups 2x1:attn-dp=4,ep=1 --batch 64"
+    answer = document(ask, f"explain --model deepseek-v3 --gpu h200 {words}")
+    decode = next(step for step in answer["steps"] if step["role"] == "decode")
+    assert not any("all-to-all" in term["name"] for term in decode["terms"])
+
+
+def test_a_day_of_deepseek(ask: Any) -> None:
+    words = "--input-tokens-per-day 608e9 --output-tokens-per-day 168e9 --prefill-tok-s 73.7e3 --decode-tok-s 14.8e3"
+    answer = document(ask, f"fleet {words}")
+    assert answer["prefill_nodes"] == pytest.approx(95.5, abs=0.1)
+    assert answer["decode_nodes"] == pytest.approx(131.4, abs=0.1)
+
+
+def test_a_model_and_a_gpu_can_be_looked_at(ask: Any) -> None:
+    costs = document(ask, "model deepseek-r1")
+    assert costs["parameters"] == pytest.approx(671e9, rel=0.01)
+    assert costs["active_parameters"] == pytest.approx(37e9, rel=0.03)
+    assert costs["kv_bytes_per_token"] == 70_272
+    assert sum(costs["weight_bytes_by_part"].values()) == pytest.approx(costs["weight_bytes"])
+    gpus = document(ask, "hardware")["gpus"]
+    assert {"a100", "h20", "h100", "h200", "h800", "b200", "l40s"} <= gpus.keys()
+
+
+def test_nodes_follow_from_the_ranks(ask: Any) -> None:
+    assert document(ask, "memory --model deepseek-r1 --gpu h100 --tp 16")["cluster"] == "2 x 8 H100"
+    assert document(ask, "memory --model llama-8b --gpu h100 --tp 2")["cluster"] == "1 x 2 H100"
+
+
+@pytest.mark.parametrize("verb", ["memory", "layouts", "simulate", "explain", "calibrate", "plan", "fleet", "model"])
+def test_help_is_plain_text_with_an_example(ask: Any, verb: str) -> None:
+    code, text, _ = ask(f"{verb} --help")
+    assert code == 0
+    assert f"Example: ridgeline {verb}" in text
+    assert "\033" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_json_stays_one_document_whatever_it_holds() -> None:
+    tree = {"a": [[0.1, 2], [3, 4]], "b": ["[\n 1\n]", "x, y", {}], "c": [], "d": [{"e": [1]}], "f": "[\n1,\n 2\n]"}
+    assert json.loads(json_text(tree)) == tree
+    assert "[0.1, 2]" in json_text(tree)
+
+
+# -- impossible questions ----
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (f"simulate {ONE} --slo tfft_p95_ms=50", "did you mean ttft_p95_ms=50"),
+        (f"simulate {ONE} --slo itl_p95<50", "did you mean itl_p95_ms=50"),
+        (f"simulate {ONE} --traffic shargpt", "did you mean sharegpt"),
+        (f"simulate {ONE} --traffic sharegpt:5000:100", "lognormal:IN:OUT"),
+        (f"simulate {ONE} --traffic fixed:140000:200", "130,872 in + 200 out"),
+        (f"simulate {ONE} --traffic .", "a trace is JSONL"),
+        (f"simulate {ONE} --rate inf", "above zero"),
+        (f"simulate {ONE} --accept-length nan", "1 or more tokens"),
+        (f"simulate {ONE} --schedule-conservativeness -1", "0 and above"),
+        (f"simulate {ONE} --attention-backend flashmla", "use fa3"),
+        (f"explain {ONE} --batch 1000000", "ask for a batch of at most"),
+        (f"explain {ONE} --context 1000000", "at most 131,072"),
+        ("memory --model llama-8b --gpu h100 --tp 1000000000", "use tp 32"),
+        ("memory --model llama-8b --gpu h100 --gpus-per-node 0", "at least 1"),
+        ("layouts --model llama-8b --gpus 1048576", "ridgeline fleet"),
+        ("plan --model llama-8b --gpu h100 --nodes 100000", "ridgeline fleet"),
+        ("plan --model llama-8b --gpu h100 --gpus-per-node 1 --out /proc/none", "--out /proc/none: cannot be written"),
+        ("calibrate --from nowhere.log --out x.json", "give the log of an SGLang run"),
+        ("calibrate --from nowhere.log --out .", "name the file"),
+        ("model llama-8b --tokens 0", "from 1 to 131,072"),
+        ("memory --model llama-9b --gpu h100", "did you mean llama-8b"),
+        ("memory --model llama-8b --gpu h101", "did you mean h100"),
+    ],
+)
+def test_a_refusal_names_the_nearest_thing_that_works(ask: Any, words: str, says: str) -> None:
+    code, out, message = ask(words)
+    assert code == 2, out
+    assert says in message
+    assert not out
+
+
+VALUES = ["0", "-1", "3", "1e9", "nan", "inf", "x", "", "h100", "fixed:0:1", "1x1", "0.5", "99999999999999999999"]
+QUESTIONS = [
+    f"memory {R1} --mem-fraction 0.85 --max-running-requests 256 --cuda-graph-max-bs 64 --dtype fp8",
+    f"simulate {ONE} --traffic fixed:64:8 --requests 9 --rate 5 --page-size 1 --draft-tokens 2 --accept-length 1.5",
+    "simulate --model deepseek-v3 --gpu h800 --prefill-groups 1 --decode-groups 2 --traffic fixed:64:8 --requests 4",
+    f"explain {ONE} --batch 8 --context 64 --prompt 64",
+    "layouts --model mixtral-8x7b --gpus 4 --gpus-per-node 4",
+    "fleet --input-tokens-per-day 6e9 --output-tokens-per-day 1e9 --prefill-tok-s 7e3 --decode-tok-s 1e3",
+]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_mangled_command_line_ends_in_a_traceback(ask: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    words = rng.choice(QUESTIONS).split()
+    for _ in range(rng.choice([1, 1, 2])):
+        place = rng.randrange(2, len(words))
+        words[place] = rng.choice(VALUES)
+    code, out, message = ask(words)
+    assert code in (0, 2), message
+    assert bool(out) is (code == 0)
+    assert message or code == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_mangled_log_ends_in_a_traceback(ask: Any, tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    raw = bytearray((SAMPLES / "offline-llama8b-h200-default.log").read_bytes()[:60_000])
+    for _ in range(30):
+        place = rng.randrange(len(raw))
+        raw[place : place + rng.randrange(200)] = rng.choice([b"", b"-1", b"nan", b"1e999", b"\n", b"\xff\x00"])
+    (tmp_path / "server.log").write_bytes(raw)
+    code, _, message = ask(["calibrate", "--from", str(tmp_path / "server.log"), "--out", str(tmp_path / "site.json")])
+    assert code in (0, 2), message
