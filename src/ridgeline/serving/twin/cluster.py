@@ -13,7 +13,8 @@ from typing import Protocol
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic import Arrival
-from ridgeline.serving.twin.scheduler import Engine, Request
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.scheduler import Engine
 
 POLICIES = ("round-robin", "least-load", "cache-aware")
 
@@ -34,7 +35,10 @@ class Router:
         if self.policy == "round-robin":
             self._turn += 1
             return self.engines[(self._turn - 1) % len(self.engines)]
-        lightest = min(self.engines, key=lambda e: e.load)
+        lightest = self.engines[0]
+        for engine in self.engines:
+            if engine.load < lightest.load:
+                lightest = engine
         if self.policy == "least-load" or not arrival.prefix_hashes:
             return lightest
         home = self._home.setdefault(arrival.prefix_hashes[0], lightest)
@@ -62,11 +66,9 @@ class Front(Protocol):
 class Replicas:
     """Equal engines that each do prefill and decode."""
 
-    def __init__(self, engines: Sequence[Engine], policy: str = "round-robin", *, closed_loop: bool = False) -> None:
+    def __init__(self, engines: Sequence[Engine], policy: str = "round-robin") -> None:
         self.engines = engines
         self.router = Router(engines, policy)
-        # in a closed loop an ending sends new work, perhaps to another engine: none may run ahead of the others
-        self.closed_loop = closed_loop
         self._order: list[tuple[float, int]] = []
 
     @property
@@ -83,19 +85,40 @@ class Replicas:
     def advance(self, limit_s: float) -> list[Request]:
         _, number = heapq.heappop(self._order)
         engine = self.engines[number]
-        if self.closed_loop:
-            ended = engine.advance(min(limit_s, self._order[0][0]) if self._order else limit_s)
-        else:
-            ended = engine.advance_to(limit_s)
+        # an ending sends new work, perhaps to another engine: none may run ahead of the others
+        ended = engine.advance(min(limit_s, self._order[0][0]) if self._order else limit_s)
         if not engine.idle:
             heapq.heappush(self._order, (engine.clock, number))
         return ended
 
+    def serve_open_loop(self, due: Sequence[Arrival]) -> list[Request]:
+        """What `serve` does when no ending sends anything: each engine moves only when somebody must know its load.
+
+        An engine that is decoding has the same load until its next ending, so it is left alone until then.
+        """
+        engines, choose = self.engines, self.router.choose
+        requests = []
+        for arrival in due:
+            at_s = arrival.at_s
+            for engine in engines:
+                if engine.quiet_until_s <= at_s:
+                    engine.advance_to(at_s)
+            request = Request(arrival, at_s, arrival.input_tokens)
+            requests.append(request)
+            engine = choose(arrival)
+            engine.advance_to(at_s)
+            engine.submit(request, at_s)
+        for engine in engines:
+            engine.advance_to(math.inf)
+        return requests
+
 
 def serve(front: Front, arrivals: Sequence[Arrival], concurrency: int | None = None) -> list[Request]:
     """Sends all arrivals through `front` and returns every request when the last has ended, in their own order."""
-    done: list[Request] = []
     due = sorted(arrivals, key=lambda a: (a.at_s, a.number))
+    if isinstance(front, Replicas) and concurrency is None:
+        return sorted(front.serve_open_loop(due), key=lambda r: r.arrival.number)
+    done: list[Request] = []
     first = len(due) if concurrency is None else min(concurrency, len(due))
     coming = [(a.at_s, a.number, a) for a in due[:first]]
     heapq.heapify(coming)

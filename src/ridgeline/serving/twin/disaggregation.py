@@ -19,7 +19,8 @@ from ridgeline.serving.layout import Layout
 from ridgeline.serving.models import KV_BYTES, Model
 from ridgeline.serving.twin.cluster import Router
 from ridgeline.serving.twin.prefill import PrefillEngine
-from ridgeline.serving.twin.scheduler import Engine, Request
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.scheduler import Engine
 
 BOOTSTRAP_LIMIT_S = 120.0
 # Registration with the bootstrap server, metadata and the poll loops of both sides.
@@ -61,10 +62,6 @@ class DecodeEngine(Engine):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.bootstrapping: deque[tuple[Request, float, PrefillEngine]] = deque()
         self.expected = 0
-
-    @property
-    def load(self) -> int:
-        return len(self.running) + self.expected + len(self.bootstrapping)
 
     def reserve(self) -> tuple[Request, float, PrefillEngine] | None:
         """The next request that a slot and KV room could be set aside for."""
@@ -142,6 +139,7 @@ class Disaggregated:
         assert isinstance(prefill, PrefillEngine)
         request.worker = f"{prefill.name}+{decode.name}"
         decode.bootstrapping.append((request, at_s, prefill))
+        decode.load += 1
         self._reserve(decode, at_s)
 
     def advance(self, limit_s: float) -> list[Request]:
@@ -202,6 +200,7 @@ class Disaggregated:
         failed = []
         while decode.bootstrapping and decode.bootstrapping[0][1] + BOOTSTRAP_LIMIT_S < now_s:
             request, at_s, _ = decode.bootstrapping.popleft()
+            decode.load -= 1
             request.end_s = at_s + BOOTSTRAP_LIMIT_S
             request.failure = "kv-transfer"
             failed.append(request)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from ridgeline.errors import InputError
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.deployment import Deployment
+from ridgeline.serving.twin.operators import Term
 from ridgeline.serving.twin.simulate import step_time
-from ridgeline.serving.twin.steptime import StepTime, Term
+from ridgeline.serving.twin.steptime import StepTime
 
 REMEDIES = {
     "compute": "faster tensor cores, a smaller dtype, or more GPUs",

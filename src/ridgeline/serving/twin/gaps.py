@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
 if TYPE_CHECKING:
-    from ridgeline.serving.twin.scheduler import Request
+    from ridgeline.serving.twin.request import Request
 
 
 class DecodeRuns:
@@ -36,16 +36,30 @@ class DecodeRuns:
         gaps, per = self.gaps, tokens_per_step
         self.tokens_per_step = per
         old = batch - len(fresh)
+        if per == 1.0:
+            if old > 0:
+                gaps.append((first_end - self._last_end, old))
+            for request in fresh:
+                gaps.append((first_end - request.joined_s, 1))
+            if steps > 1:
+                gaps.append((step_s, (steps - 1) * batch))
+        else:
+            self._add_several(first_end, step_s, steps, batch, fresh)
+        self.first_ends.append(first_end)
+        self.steps_s.append(step_s)
+        self.counts.append(steps)
+        self._last_end = start_s + step_s * steps
+
+    def _add_several(self, first_end: float, step_s: float, steps: int, batch: int, fresh: Sequence[Request]) -> None:
+        """Speculative decoding: a step brings each request several tokens on average."""
+        gaps, per = self.gaps, self.tokens_per_step
+        old = batch - len(fresh)
         if old > 0:
             gaps.append(((first_end - self._last_end) / per, round(old * per)))
         for request in fresh:
             gaps.append(((first_end - request.joined_s) / per, round(per)))
         if steps > 1:
             gaps.append((step_s / per, round((steps - 1) * batch * per)))
-        self.first_ends.append(first_end)
-        self.steps_s.append(step_s)
-        self.counts.append(steps)
-        self._last_end = start_s + step_s * steps
 
 
 class RequestGaps(Sequence[tuple[float, int]]):

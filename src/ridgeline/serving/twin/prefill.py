@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 
 from ridgeline.serving.twin.prefixes import PrefixCache
-from ridgeline.serving.twin.scheduler import Engine, Request
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.steptime import StepTime
 
 _WORD = 2**64 - 1
@@ -38,16 +39,11 @@ class PrefillEngine(Engine):
         self.rank_tokens = max(1, min(self.applied.chunk_tokens, self.applied.max_prefill_tokens * ranks) // ranks)
         self.rank_requests = max(1, self.applied.running_limit // ranks)
         self.caches = [PrefixCache() for _ in range(ranks)] if self.applied.radix_cache else []
-        self.queued = 0
         self.round_start_s = 0.0
 
     @property
     def idle(self) -> bool:
-        return self.queued == 0
-
-    @property
-    def load(self) -> int:
-        return self.queued
+        return self.load == 0
 
     def rank_of(self, request: Request) -> int:
         return room(request.arrival.number) % len(self.queues)
@@ -56,7 +52,7 @@ class PrefillEngine(Engine):
         if self.idle:
             self.clock = max(self.clock, at_s)
         self.queues[self.rank_of(request)].append(request)
-        self.queued += 1
+        self.load += 1
 
     def advance(self, limit_s: float) -> list[Request]:
         """One round, whatever the limit: nothing interrupts it. Returns whose prompts are done."""
@@ -113,4 +109,4 @@ class PrefillEngine(Engine):
         request.generated += 1
         self.used_tokens -= request.held
         request.held = 0
-        self.queued -= 1
+        self.load -= 1

@@ -10,12 +10,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass, field
 
-from ridgeline.serving.traffic import Arrival
 from ridgeline.serving.twin.engine import Applied
 from ridgeline.serving.twin.gaps import DecodeRuns
 from ridgeline.serving.twin.prefixes import PrefixCache
+from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.steptime import StepTime
 
 # SGLang's share of the remaining answer that it keeps free for each running request: where it starts, where it ends,
@@ -27,32 +26,6 @@ ATTENTION_DP_BOLDNESS = 0.3
 RETRACT_STEPS = 20
 # An admission that failed for want of KV is tried again after at most this many decode steps.
 RETRY_STEPS = 8
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """One request on its way through an engine."""
-
-    arrival: Arrival
-    sent_s: float
-    todo: int  # prompt tokens still to compute
-    worker: str = ""
-    cached: int = 0
-    held: int = 0  # KV tokens held when the current stay in the batch began
-    generated: int = 0  # tokens made before the current stay in the batch
-    joined_step: int = 0
-    joined_s: float = 0.0
-    first_s: float | None = None
-    end_s: float | None = None
-    last_piece: int = 0
-    failure: str = ""
-    # stays in the running batch: when it began, first run, run after the last
-    stays: list[tuple[float, int, int]] = field(default_factory=list)
-    runs: DecodeRuns | None = None
-
-    @property
-    def remaining(self) -> int:
-        return self.arrival.output_tokens - self.generated
 
 
 class Engine:
@@ -70,6 +43,8 @@ class Engine:
         self._least_share = self.first_share * FINAL_SHARE_OF_START
         self._share_fall = self.first_share * (1 - FINAL_SHARE_OF_START) / DECAY_STEPS
         self.clock = 0.0
+        self.quiet_until_s = math.inf  # no request can end before, and `load` stays as it is
+        self.load = 0  # requests that wait here or run here
         self.step_number = 0
         self.waiting: deque[Request] = deque()
         self.chunked: list[Request] = []  # prompts longer than a chunk, one for each rank at most
@@ -93,10 +68,6 @@ class Engine:
         return not (self.waiting or self.running or self.chunked)
 
     @property
-    def load(self) -> int:
-        return len(self.waiting) + len(self.running) + len(self.chunked)
-
-    @property
     def _free_tokens(self) -> float:
         return self.pool_tokens - self.used_tokens - self.promised_tokens
 
@@ -106,6 +77,8 @@ class Engine:
             self.share = self.first_share
         request.worker = self.name
         self.waiting.append(request)
+        self.load += 1
+        self.quiet_until_s = self.clock
         self.blocked_by_kv = False
 
     def advance(self, limit_s: float) -> list[Request]:
@@ -118,12 +91,21 @@ class Engine:
             return self._decode(limit_s)
         return []
 
-    def advance_to(self, limit_s: float) -> list[Request]:
+    def advance_to(self, limit_s: float) -> None:
         """Events until `limit_s` is reached or nothing is left to do, for an engine nobody else waits for."""
-        ended: list[Request] = []
         while self.clock < limit_s and (self.running or self.waiting or self.chunked):
-            ended += self.advance(limit_s)
-        return ended
+            self.advance(limit_s)
+        if self.waiting or self.chunked:
+            self.quiet_until_s = self.clock
+        elif self.running:
+            # steps only get longer while the context grows: the next ending cannot come sooner than at today's pace
+            batch = len(self.running)
+            base_s, per_token_s, host_s = self.times.decode_line(batch)
+            step_s = base_s + per_token_s * (self.used_tokens + batch)
+            steps = self.running[0][0] - self.step_number
+            self.quiet_until_s = self.clock + steps * (step_s if step_s > host_s else host_s)
+        else:
+            self.quiet_until_s = math.inf
 
     # -- prefill ----------------------------------------------------------------------------------------------------
 
@@ -153,13 +135,14 @@ class Engine:
                 self.blocked_by_kv = True
                 break
             self.waiting.popleft()
-            piece = min(request.todo, budget, self.piece_tokens)
+            piece = request.todo
+            if piece > self.piece_tokens or piece > budget:
+                piece = min(self.piece_tokens, budget)
+                longer.append(request)
             batch.append((request, piece))
             self.used_tokens += request.cached
             request.held += request.cached
             budget, inputs, slots, room = budget - piece, inputs - piece, slots - 1, room - need
-            if piece < request.todo:
-                longer.append(request)
         self.chunked = longer
         return batch
 
@@ -172,7 +155,8 @@ class Engine:
             past = request.arrival.input_tokens + request.generated - request.todo
             pairs += piece * (past + (piece + 1) / 2)
             tokens += piece
-            largest = max(largest, piece)
+            if piece > largest:
+                largest = piece
         round_s = self.times.prefill_s(tokens, pairs, len(batch), largest)
         self.clock += round_s
         self.prefill_s += round_s
@@ -215,28 +199,32 @@ class Engine:
 
     def _decode(self, limit_s: float) -> list[Request]:
         accepted = self.applied.accept_length
-        if self._free_tokens < len(self.running) * accepted:
+        free = self._free_tokens
+        if free < len(self.running) * accepted:
             self._retract()
-        batch = len(self.running)
+            free = self._free_tokens
+        batch, clock = len(self.running), self.clock
         growth = batch * accepted
         steps = self.running[0][0] - self.step_number
-        if steps * growth > self._free_tokens:
-            steps = max(1, int(self._free_tokens / growth))
+        if steps * growth > free:
+            steps = int(free / growth) or 1
         if steps > RETRY_STEPS and self.waiting and batch < self.applied.running_limit:
             steps = RETRY_STEPS
         # SGLang writes a token's KV in the step after it was drawn: the context read is what is held, plus that one
         base_s, per_token_s, host_s = self.times.decode_line(batch)
-        context = self.used_tokens + batch
-        step_s = max(base_s + per_token_s * context, host_s)
-        if self.clock + steps * step_s > limit_s:
-            steps = max(1, min(steps, math.ceil((limit_s - self.clock) / step_s)))
+        first_s = base_s + per_token_s * (self.used_tokens + batch)
+        step_s = first_s if first_s > host_s else host_s
+        if clock + steps * step_s > limit_s:
+            steps = max(1, min(steps, math.ceil((limit_s - clock) / step_s)))
         if steps > 1:
-            step_s = max(base_s + per_token_s * (context + growth * (steps - 1) / 2), host_s)
-        self.runs.add(self.clock, step_s, steps, batch, self.fresh, accepted)
-        self.fresh = []
+            middle_s = first_s + per_token_s * growth * (steps - 1) / 2
+            step_s = middle_s if middle_s > host_s else host_s
+        self.runs.add(clock, step_s, steps, batch, self.fresh, accepted)
+        if self.fresh:
+            self.fresh = []
         if step_s <= host_s:
             self.host_s += step_s * steps
-        self.clock += step_s * steps
+        self.clock = clock + step_s * steps
         self.step_number += steps
         self.used_tokens += growth * steps
         if self.share > self._least_share:
@@ -263,6 +251,7 @@ class Engine:
 
     def _end(self, request: Request, ended: list[Request]) -> None:
         self._release(request)
+        self.load -= 1
         request.end_s = self.clock
         ended.append(request)
 

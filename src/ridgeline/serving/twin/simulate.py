@@ -14,7 +14,7 @@ from ridgeline.serving.layout import Layout
 from ridgeline.serving.memory import STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.serving.models import Model
 from ridgeline.serving.requests import RequestRecord, Slo, Summary, summarise
-from ridgeline.serving.traffic import AllAtOnce, Arrival, ClosedLoop, Traffic
+from ridgeline.serving.traffic import AllAtOnce, Arrival, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
 from ridgeline.serving.twin.deployment import Deployment
@@ -23,7 +23,8 @@ from ridgeline.serving.twin.engine import resolve
 from ridgeline.serving.twin.gaps import RequestGaps
 from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
 from ridgeline.serving.twin.prefill import PrefillEngine
-from ridgeline.serving.twin.scheduler import Engine, Request
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.steptime import StepTime
 
 # Compiling one kernel shape's variants the first time (DeepGEMM); ten to twenty minutes for a 671B model.
@@ -154,8 +155,7 @@ def build(
     if lay.prefill is None or lay.decode is None:
         times, plan, pool = step_time(deployment, lay, "both", calibration, kv_tokens_per_rank)
         engines = [Engine(f"engine{n}", times, pool) for n in range(lay.dp)]
-        closed_loop = isinstance(traffic.pace, ClosedLoop)
-        return Replicas(engines, deployment.routing, closed_loop=closed_loop), engines, (plan,)
+        return Replicas(engines, deployment.routing), engines, (plan,)
     times_p, plan_p, pool_p = step_time(deployment, lay.prefill, "prefill", calibration, kv_tokens_per_rank)
     times_d, plan_d, pool_d = step_time(deployment, lay.decode, "decode", calibration, kv_tokens_per_rank)
     prefill = [PrefillEngine(f"prefill{n}", times_p, pool_p) for n in range(lay.prefill.dp)]

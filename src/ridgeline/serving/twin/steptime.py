@@ -8,20 +8,24 @@ docs/twin.md gives every formula; the constants are priors (`priors.py`) that ca
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 from ridgeline.serving.hardware import Cluster
-from ridgeline.serving.layout import Layout, matrix_shards, rank_kv_bytes_per_token
-from ridgeline.serving.models import BYTES_PER_WEIGHT, Model
+from ridgeline.serving.layout import Layout
+from ridgeline.serving.models import Model
 from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.engine import Applied
 from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.operators import (
+    Term,
+    block_scaled,
+    decode_attention,
+    kernels,
+    prefill_attention,
+    products,
+    routed_experts,
+)
 from ridgeline.serving.twin.priors import (
     AGREE_S,
-    DECODE_COMPUTE,
-    DECODE_MEMORY,
-    DENSE_COMPUTE,
-    DENSE_MEMORY,
     ELEMENTWISE_MEMORY,
     ELEMENTWISE_PASSES,
     EXPERT_COMPUTE,
@@ -31,38 +35,13 @@ from ridgeline.serving.twin.priors import (
     HOST_OP_S,
     HOST_REQUEST_S,
     HOST_STEP_S,
-    LAYER_OPS,
-    MLA_OPS,
-    MOE_OPS,
     OP_GAP_S,
     PIPELINE_BUBBLE,
-    PREFILL_COMPUTE,
-    QUANTISE_OPS,
     SAMPLING_PASSES,
     SCALED_OP_GAP_S,
     SMALL_EXPERT_TILE,
     WHOLE_EXPERT_COMPUTE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One part of a step: seconds, and what would have to be faster for it to shrink."""
-
-    name: str
-    seconds: float
-    bound: str  # compute, memory, network, latency, host
-
-
-@dataclass(frozen=True, slots=True)
-class _Gemm:
-    """All matrices of one kind on one rank, whole model: FLOPs for each row, bytes of weights."""
-
-    name: str
-    dtype: str
-    rows: str  # rank: tokens of one attention-DP rank; all: of every rank; logits: rows that need logits
-    flops_per_row: float
-    weight_bytes: float
 
 
 class StepTime:
@@ -72,16 +51,22 @@ class StepTime:
         self.model, self.layout, self.applied, self.factors = model, layout, applied, factors
         self.gpu = cluster.gpu
         self.network = Network(cluster, factors.network)
-        self._gemms = _gemms(model, layout)
-        self._expert_flops, self._expert_bytes = _experts(model, layout)
+        self._products = products(model, layout, self.gpu, factors)
+        self._expert_flops, self._expert_bytes = routed_experts(model, layout)
         self._bandwidth = self.gpu.bandwidth_bytes_s * factors.memory
         self._stream_s = 1.0 / (self.gpu.bandwidth_bytes_s * ELEMENTWISE_MEMORY * factors.memory)
-        self._context_s, self._context_bound = self._decode_attention()
-        self._pair_s = self._prefill_attention()
+        self._context_s, self._context_bound = decode_attention(model, layout, self.gpu, applied, factors)
+        self._pair_s = prefill_attention(model, layout, self.gpu, applied, factors)
         self._decode_lines: dict[int, tuple[float, float, float]] = {}
         self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
-        self._ops = _ops_per_step(model, layout)
-        self._op_gap_s = SCALED_OP_GAP_S if _scaled(model) else OP_GAP_S
+        self._ops = kernels(model, layout)
+        self._op_gap_s = SCALED_OP_GAP_S if block_scaled(model) else OP_GAP_S
+        self._elementwise = self._elementwise_bytes()
+        # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
+        self.counted = layout.ep > 1 and layout.attn_dp > 1 and model.experts is not None
+        # how long attention-DP ranks on several nodes take to agree on a batch, on top of everything else
+        self._agree_s = AGREE_S * factors.host if layout.attn_dp > 1 and layout.tp_nodes > 1 else 0.0
+        self._bubble = PIPELINE_BUBBLE if layout.pp > 1 else 1.0
 
     # -- decode ---------------------------------------------------------------------------------------------------
 
@@ -124,7 +109,10 @@ class StepTime:
             terms, host_s = self._prefill_terms(tokens, sequences, largest)
             fixed = self._prefill_fixed[key] = (sum(t.seconds for t in terms), host_s)
         gpu_s = (fixed[0] + self._pairs_s(tokens, pairs, largest)) * self._bubble
-        return self._agree_s + (gpu_s + fixed[1] if self.counted else max(gpu_s, fixed[1]))
+        host_s = fixed[1]
+        if self.counted:
+            return self._agree_s + gpu_s + host_s
+        return self._agree_s + (gpu_s if gpu_s > host_s else host_s)
 
     def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
         terms, host_s = self._prefill_terms(tokens, sequences, largest)
@@ -136,24 +124,9 @@ class StepTime:
 
     # -- shared ---------------------------------------------------------------------------------------------------
 
-    @property
-    def counted(self) -> bool:
-        """DeepEP's normal mode makes the host wait for the GPU in every layer, so their times add up."""
-        return self.layout.ep > 1 and self.layout.attn_dp > 1 and self.model.experts is not None
-
-    @property
-    def _agree_s(self) -> float:
-        """How long attention-DP ranks on several nodes take to agree on a batch, on top of everything else."""
-        apart = self.layout.attn_dp > 1 and self.layout.tp_nodes > 1
-        return AGREE_S * self.factors.host if apart else 0.0
-
     def _agreed(self, terms: list[Term]) -> list[Term]:
         agree = Term("attention-DP ranks agree on the batch", self._agree_s, "host")
         return [*terms, agree] if agree.seconds else terms
-
-    @property
-    def _bubble(self) -> float:
-        return PIPELINE_BUBBLE if self.layout.pp > 1 else 1.0
 
     def _with_host(self, terms: list[Term], host_s: float, *, graph: bool) -> list[Term]:
         gpu_s = sum(t.seconds for t in terms)
@@ -202,21 +175,16 @@ class StepTime:
 
     def _pass_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
         rows = {"rank": rank_rows, "all": all_rows, "logits": logit_rows}
-        terms = [self._gemm_term(g, rows[g.rows]) for g in self._gemms]
+        terms = [p.term(rows[p.rows]) for p in self._products]
         if self.model.experts is not None:
             terms.append(self._expert_term(all_rows))
-        terms.append(self._elementwise_term(rank_rows, all_rows))
+        moved = rank_rows * self._elementwise[0] + all_rows * self._elementwise[1]
+        terms.append(Term("norms, rope, activations", moved * self._stream_s, "memory"))
         sampled = logit_rows / self.layout.attn_dp * self.model.vocab * 4 * SAMPLING_PASSES
         terms.append(Term("sampling", sampled * self._stream_s, "memory"))
         terms.append(Term("kernel gaps", self._ops * self._op_gap_s, "latency"))
         terms += self._network_terms(rank_rows, all_rows, logit_rows, counted=counted)
         return terms
-
-    def _gemm_term(self, gemm: _Gemm, rows: float) -> Term:
-        rate = self.gpu.flops_of(gemm.dtype) * DENSE_COMPUTE[gemm.dtype] * self.factors.compute
-        compute_s = gemm.flops_per_row * rows / rate
-        memory_s = gemm.weight_bytes / (self._bandwidth * DENSE_MEMORY)
-        return Term(gemm.name, max(compute_s, memory_s), "compute" if compute_s > memory_s else "memory")
 
     def _expert_term(self, rows: float) -> Term:
         experts = self.model.experts
@@ -238,15 +206,15 @@ class StepTime:
         name = f"experts ({touched:.0%} touched)"
         return Term(name, max(compute_s, memory_s) * uneven, "compute" if compute_s > memory_s else "memory")
 
-    def _elementwise_term(self, rank_rows: float, all_rows: float) -> Term:
+    def _elementwise_bytes(self) -> tuple[float, float]:
+        """Bytes of activations that one row of this rank and one row of all ranks move."""
         m, layout = self.model, self.layout
-        nbytes = rank_rows * m.layers * ELEMENTWISE_PASSES * m.hidden * 2
-        nbytes += all_rows * len(m.dense_layers) * 4 * m.ffn_width * 2 / layout.tp
+        every = len(m.dense_layers) * 4 * m.ffn_width * 2 / layout.tp
         if m.experts is not None:
             # each rank gathers and sums every routed copy it computes, hidden wide; only EP divides them
-            copies = all_rows * m.experts.per_token / layout.ep
-            nbytes += copies * len(m.moe_layers) * (2 * m.hidden + 4 * m.experts.width * layout.ep / layout.tp) * 2
-        return Term("norms, rope, activations", nbytes * self._stream_s, "memory")
+            copies = m.experts.per_token / layout.ep
+            every += copies * len(m.moe_layers) * (2 * m.hidden + 4 * m.experts.width * layout.ep / layout.tp) * 2
+        return m.layers * ELEMENTWISE_PASSES * m.hidden * 2, every
 
     def _network_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
         m, lay, net = self.model, self.layout, self.network
@@ -279,62 +247,3 @@ class StepTime:
             return Term(f"expert all-to-all over {lay.ep}", len(m.moe_layers) * (there + back), "network")
         once = net.all_gather_s(all_rows * m.hidden * 2, lay.tp)
         return Term(f"gather and scatter over {lay.tp}", 2 * m.layers * once, "network")
-
-    def _decode_attention(self) -> tuple[float, str]:
-        """Seconds per cached token, whole model, and what bounds them."""
-        a, lay = self.model.attention, self.layout
-        shared = DECODE_MEMORY[self.applied.backend][1 if a.mla else 0]
-        held = rank_kv_bytes_per_token(self.model, replace(lay, pp=1))
-        memory_s = held / (self._bandwidth * shared * self.factors.attention)
-        flops = a.pair_flops(absorbed=True) * self.model.layers / lay.attn_tp * self.applied.draft_tokens
-        rate = self.gpu.flops_of("bf16") * min(DECODE_COMPUTE, shared) * self.factors.attention
-        compute_s = flops / rate
-        slower = max(memory_s, compute_s)
-        return slower / (lay.attn_dp * lay.pp), "compute" if compute_s > memory_s else "memory"
-
-    def _prefill_attention(self) -> float:
-        """Seconds per query-key pair on one attention group, whole model."""
-        flops = self.model.attention.pair_flops(absorbed=False) * self.model.layers / self.layout.attn_tp
-        return flops / (self.gpu.flops_of("bf16") * PREFILL_COMPUTE[self.applied.backend] * self.factors.attention)
-
-
-def _gemms(model: Model, layout: Layout) -> tuple[_Gemm, ...]:
-    kinds = {
-        "attention": ("attention projections", "rank"),
-        "dense_ffn": ("dense FFN", "all"),
-        "shared_experts": ("shared experts", "all"),
-        "router": ("router", "rank"),
-        "lm_head": ("LM head", "logits"),
-    }
-    found: dict[tuple[str, str, str], tuple[float, float]] = {}
-    for m in model.matrices:
-        if m.part not in kinds:
-            continue
-        name, rows = kinds[m.part]
-        shards = matrix_shards(m, layout, model)
-        if rows == "all" and shards < layout.tp:
-            rows = "rank"  # a whole copy on every attention-DP rank, which feeds it its own tokens
-        flops, nbytes = found.get((name, m.dtype, rows), (0.0, 0.0))
-        size = m.rows * m.cols * m.copies / shards
-        found[name, m.dtype, rows] = (flops + 2 * size, nbytes + size * BYTES_PER_WEIGHT[m.dtype])
-    if model.tied_embeddings:
-        size = model.hidden * model.vocab / layout.tp
-        found["LM head", model.base_dtype, "logits"] = (2 * size, size * BYTES_PER_WEIGHT[model.base_dtype])
-    return tuple(_Gemm(name, dtype, rows, *sizes) for (name, dtype, rows), sizes in found.items())
-
-
-def _experts(model: Model, layout: Layout) -> tuple[float, float]:
-    """FLOPs per token and weight bytes of the routed experts on one rank."""
-    mine = [m for m in model.matrices if m.part == "experts"]
-    return sum(m.flops_per_token for m in mine) / layout.tp, sum(m.nbytes for m in mine) / layout.tp
-
-
-def _ops_per_step(model: Model, layout: Layout) -> int:
-    """Kernels of one pass; a collective is one more of them."""
-    per_layer = LAYER_OPS + (MLA_OPS if model.attention.mla else 0) + (2 if layout.tp > 1 else 0)
-    per_layer += QUANTISE_OPS if _scaled(model) else 0
-    return model.layers * per_layer + len(model.moe_layers) * MOE_OPS
-
-
-def _scaled(model: Model) -> bool:
-    return model.dtype in ("fp8", "fp4")

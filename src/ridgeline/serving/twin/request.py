@@ -1,0 +1,37 @@
+"""One request on its way through simulated engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ridgeline.serving.traffic import Arrival
+
+if TYPE_CHECKING:
+    from ridgeline.serving.twin.gaps import DecodeRuns
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What an engine must know of a request, and what it leaves behind for the record."""
+
+    arrival: Arrival
+    sent_s: float
+    todo: int  # prompt tokens still to compute
+    worker: str = ""
+    cached: int = 0
+    held: int = 0  # KV tokens held when the current stay in the batch began
+    generated: int = 0  # tokens made before the current stay in the batch
+    joined_step: int = 0
+    joined_s: float = 0.0
+    first_s: float | None = None
+    end_s: float | None = None
+    last_piece: int = 0
+    failure: str = ""
+    # stays in the running batch: when it began, first run, run after the last
+    stays: list[tuple[float, int, int]] = field(default_factory=list)
+    runs: DecodeRuns | None = None
+
+    @property
+    def remaining(self) -> int:
+        return self.arrival.output_tokens - self.generated
