@@ -1,0 +1,71 @@
+"""docs/twin.md states the constants that the code uses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ridgeline.serving.twin import collectives, disaggregation, fit, intervals, log_steps, priors, scheduler
+from ridgeline.serving.twin.factors import PRIOR_SPREAD
+
+ROOT = Path(__file__).parents[3]
+PAGE = re.sub(r"\s+", " ", (ROOT / "docs" / "twin.md").read_text())
+TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"{name} {gqa:.2f}, {mla:.2f}" for name, (gqa, mla) in priors.DECODE_MEMORY.items()),
+        f"bf16 and fp16 {priors.DENSE_COMPUTE['bf16']:g}",
+        f"fp8, int8 and int4 {priors.DENSE_COMPUTE['fp8']:.2f}",
+        f"bf16 and fp16 {priors.EXPERT_COMPUTE['bf16']:g} (Triton",
+        f"fp8 {priors.EXPERT_COMPUTE['fp8']:.2f}, and {priors.WHOLE_EXPERT_COMPUTE['fp8']:g} where EP",
+        f"tile {priors.EXPERT_TILE} if t > E, else {priors.SMALL_EXPERT_TILE}",
+        f"x {priors.EXPERT_IMBALANCE:g} under EP",
+        f"min(e, {priors.DECODE_COMPUTE:g})",
+        f"fa3 and trtllm_mla {priors.PREFILL_COMPUTE['fa3']:g}",
+        f"triton {priors.PREFILL_COMPUTE['triton']:g}",
+        f"(B {priors.DENSE_MEMORY:g} m)",
+        f"(B {priors.EXPERT_MEMORY:.2f} m)",
+        f"{priors.SAMPLING_PASSES} passes / (B {priors.ELEMENTWISE_MEMORY:g} m)",
+        f"{priors.ELEMENTWISE_PASSES} passes over hidden",
+        f"per layer {priors.LAYER_OPS}, +{priors.MLA_OPS} MLA, +{priors.MOE_OPS} MoE, +{priors.QUANTISE_OPS} FP8",
+        f"{priors.OP_GAP_S * 1e6:g} us; block-scaled FP8 {priors.SCALED_OP_GAP_S * 1e6:g} us",
+        f"{priors.HOST_STEP_S * 1e3:g} ms a step and {priors.HOST_REQUEST_S * 1e6:g} us a request",
+        f"without a CUDA graph {priors.HOST_OP_S * 1e6:g} us more",
+        f"h x {priors.AGREE_S * 1e3:g} ms",
+        f"bubble {priors.PIPELINE_BUBBLE:g}",
+        f"min({collectives.BUS_SHARE_INSIDE:g} x link, rails)",
+        f"{collectives.DELAY_INSIDE_S * 1e6:g} us + link latency",
+        f"{collectives.DELAY_BETWEEN_S * 1e6:g} us + 2 port latencies + {collectives.PROTOCOL_CHANGE_S * 1e6:g} us",
+        f"{collectives.ALL_TO_ALL_DELAY_S * 1e6:g} us (+ {collectives.ALL_TO_ALL_COUNT_S * 1e6:g} us in normal mode)",
+        f"{collectives.HAND_OVER_INSIDE_S * 1e3:g} ms inside a node",
+        f"{scheduler.NEW_TOKEN_SHARE:g} x conservativeness (x {scheduler.ATTENTION_DP_BOLDNESS:g} under attention DP)",
+        f"{scheduler.FINAL_SHARE_OF_START:g} of that over {scheduler.DECAY_STEPS} decode steps",
+        f"until {scheduler.RETRACT_STEPS} steps fit",
+        f"or {scheduler.RETRY_STEPS} steps while",
+        f"input + {disaggregation.RESERVED_TOKENS} (held + 1)",
+        f"after {disaggregation.BOOTSTRAP_LIMIT_S:g} s",
+        f"{disaggregation.HANDSHAKE_S * 1e3:g} ms of handshake",
+        f"min({disaggregation.PORT_SHARE:g} port",
+        f"max(page size, {disaggregation.RUN_TOKENS})",
+        f"noise {log_steps.STEP_NOISE:.2f}, without a graph {log_steps.EAGER_NOISE:.2f}",
+        f"noise {fit.RUN_NOISE:g}",
+        f"never below {fit.LEAST_SPREAD:g}",
+        ", ".join(f"{name.replace('_', ' ')} {spread:.2f}" for name, spread in PRIOR_SPREAD.items()),
+        f"({intervals.PREFILL_SPREAD:.2f} x share of time in prefill)",
+        f"TTFT {intervals.TTFT_SPREAD:g}^2 and ITL {intervals.ITL_SPREAD:g}^2",
+        f"may wait {intervals.COMPILE_WAIT_S:g} s more",
+    ],
+)
+def test_the_page_states_the_constant(text: str) -> None:
+    assert text in PAGE
+
+
+def test_the_page_names_every_module_with_a_formula() -> None:
+    plain = {"__init__", "calibrate", "calibration", "deployment", "explain", "factors", "gaps", "prefixes", "simulate"}
+    named = {path.stem for path in TWIN.glob("*.py") if f"`twin/{path.name}`" in PAGE}
+    assert {path.stem for path in TWIN.glob("*.py")} - named - plain - {"simulation_text"} == set()
