@@ -179,6 +179,15 @@ def test_what_is_promised_holds_in_a_run_many_times_as_long(r1_plan) -> None:
     assert option.scheme.run(long).summary.ttft_ms.p95 <= 2000
 
 
+def test_a_rate_beyond_the_capacity_is_no_goodput() -> None:
+    plan = answer_plan("llama-8b", "h100", 1, 1, "fixed:300:100", rate_s=1e6, slos=["ttft_p95_ms=500"])
+    option = plan.choices[0].option
+    assert not option.meets
+    assert option.goodput_s <= option.capacity_s
+    assert option.total_tok_s < 400 * option.capacity_s * 3
+    assert f"carry {option.capacity_s:.3g} requests/s" in plan.as_text()
+
+
 def test_tables_fit_a_narrow_terminal(r1_plan) -> None:
     lines = r1_plan.as_text().splitlines()
     tables = [line for line in lines if line[:3] in ("  #", *(f"  {n}" for n in range(1, 9)))]

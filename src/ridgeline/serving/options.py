@@ -65,15 +65,22 @@ class Option:
         """Requests per second that keep every limit; all of them when there is none.
 
         At an offered rate it is that rate times the share that keeps them: a short run's filling and draining do not
-        count against a service that never stops.
+        count against a service that never stops. Beyond the capacity the queue grows without end, and only its first
+        requests would be counted: there it is the capacity at most.
         """
-        if self.rate_s is not None:
-            return self.rate_s * share_within(self.summary)
-        return self.summary.requests_s * self.scheme.slices * share_within(self.summary)
+        if self.rate_s is None:
+            return self.summary.requests_s * self.scheme.slices * share_within(self.summary)
+        good_s = self.rate_s * share_within(self.summary)
+        return min(good_s, self.capacity_s) if self.overloaded and self.capacity_s else good_s
+
+    @property
+    def overloaded(self) -> bool:
+        """More is offered than the limits allow."""
+        return self.rate_s is not None and self.capacity_s is not None and self.rate_s > self.capacity_s
 
     @property
     def total_tok_s(self) -> float:
-        if self.rate_s is not None and self.summary.requests:
+        if self.rate_s is not None and self.summary.requests and not self.overloaded:
             q = self.scheme.question
             return self.rate_s * (q.input_tokens + q.output_tokens) * self.summary.ok / self.summary.requests
         return self.summary.total_tok_s * self.scheme.slices
@@ -82,6 +89,12 @@ class Option:
     def broken(self) -> tuple[Slo, ...]:
         """Limits that the run does not keep."""
         return tuple(s for s in self.summary.slos if not self.summary.holds(s))
+
+    @property
+    def overshoot(self) -> float:
+        """How many times its limit the worst figure is; 1 or less where the percentiles keep all."""
+        found = [(s, getattr(self.summary, f"{s.latency}_ms")) for s in self.summary.slos]
+        return max((spread.quantile(s.quantile) / s.limit_ms for s, spread in found if spread), default=0.0)
 
     @property
     def meets(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ridgeline.serving.hardware import GIB
 
 if TYPE_CHECKING:
+    from ridgeline.serving.options import Option
     from ridgeline.serving.planner import Choice, Plan
 
 
@@ -28,11 +29,29 @@ def plan_text(plan: Plan) -> str:
     best = plan.choices[0]
     if not best.option.meets and q.slos:
         lines += [
-            f"no layout keeps every limit; nearest is #1, which breaks {', '.join(map(str, best.option.broken))}",
+            f"no layout keeps every limit; nearest is #1, {_breach(best.option)}",
+            *_way_out(plan.choices),
             "",
         ]
     lines += _details(best)
     return "\n".join(lines)
+
+
+def _way_out(choices: Sequence[Choice]) -> list[str]:
+    """What these GPUs do carry, where a rate was asked for that they do not."""
+    able = [c for c in choices if c.option.overloaded and c.option.capacity_s]
+    if not able:
+        return ["  relax that limit, shorten prompts or answers, or use faster GPUs"]
+    most = max(able, key=lambda c: c.option.capacity_s or 0.0)
+    carried = f"  these GPUs carry {most.option.capacity_s:.3g} requests/s within the limits (#{most.rank})"
+    return [f"{carried}: lower the rate, or add GPUs"]
+
+
+def _breach(option: Option) -> str:
+    broken = ", ".join(map(str, option.broken))
+    if not broken:
+        return "whose percentiles keep them while too many single requests do not"
+    return f"which breaks {broken}, at worst {option.overshoot:.3g} times its limit"
 
 
 def _speeds(choices: tuple[Choice, ...]) -> list[str]:

@@ -220,7 +220,7 @@ def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:
     ttft = option.summary.ttft_ms.p95 if option.summary.ttft_ms else 0.0
     if option.meets:
         return 0, gpus, round(goodput, 2), option.loss.gpu, ttft
-    return 1, round(goodput, 2), gpus, option.loss.gpu, ttft
+    return 1, round(goodput, 2), round(option.overshoot, 2), gpus, option.loss.gpu, ttft
 
 
 def _in_flight(traffic: Traffic, slos: Sequence[Slo]) -> int | None:
