@@ -159,3 +159,11 @@ def test_smaller_dtypes_never_weigh_more(name: str, dtype: str) -> None:
     model = load_model(name)
     assert model.with_dtype(dtype).weight_bytes <= model.with_dtype("fp32").weight_bytes
     assert model.with_dtype(dtype).params == model.params
+
+
+def test_a_file_named_like_a_preset_does_not_hide_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "llama-8b").mkdir()
+    assert load_model("llama-8b").layers == 32
+    with pytest.raises(InputError, match=r"llama-8b/config\.json: no such file"):
+        load_model("./llama-8b")

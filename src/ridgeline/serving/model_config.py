@@ -37,22 +37,23 @@ ALSO = {
 
 
 def read_model(name_or_path: str) -> Model:
+    """A preset's name is the preset, whatever lies in the working folder; a file of that name is ./NAME."""
+    name = ALSO.get(name_or_path.lower(), name_or_path.lower())
+    known = preset_names()
+    if name in known:
+        preset = resources.files("ridgeline.serving") / "presets" / "models" / f"{name}.json"
+        return model_from_config(json.loads(preset.read_text()), name=name, source=f"preset {name}")
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         path = path / "config.json"
     if path.suffix == ".json" or path.exists():
         return model_from_config(_read_json(path), name=_name_of(path), source=str(path))
-    name = ALSO.get(name_or_path.lower(), name_or_path.lower())
-    preset = resources.files("ridgeline.serving") / "presets" / "models" / f"{name}.json"
-    if "/" in name or not preset.is_file():
-        known = preset_names()
-        near = difflib.get_close_matches(name.rpartition("/")[2], known, 1, 0.5)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(
-            f"model {name_or_path!r} is neither a preset nor a config.json on this machine; {hint}"
-            f"presets: {', '.join(known)}"
-        )
-    return model_from_config(json.loads(preset.read_text()), name=name, source=f"preset {name}")
+    near = difflib.get_close_matches(name.rpartition("/")[2], known, 1, 0.5)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise InputError(
+        f"model {name_or_path!r} is neither a preset nor a config.json on this machine; {hint}"
+        f"presets: {', '.join(known)}"
+    )
 
 
 def _name_of(path: Path) -> str:
