@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,40 @@ def test_what_brought_it_names_the_knob_that_did(tmp_path: Path) -> None:
     assert "what brought it" in line
     assert "x +" in line
     assert line.endswith("no detectable difference: y")
+
+
+def measured_again(past: History, factor: Callable[[int], float]) -> History:
+    past.runs = {
+        number: replace(run, measurements=(Measurement("rate", run.metrics["rate"] * factor(number)),))
+        for number, run in past.runs.items()
+    }
+    return past
+
+
+def test_a_machine_that_slows_down_is_told(tmp_path: Path) -> None:
+    past = history(tmp_path, dict.fromkeys(("n1", "n2", "n3"), 1.0))
+    (line,) = insights(study(tmp_path), measured_again(past, lambda number: 0.8 if 6 < number <= 13 else 1.0))
+    assert line.startswith("the machine changed meanwhile: the baseline ran 20")
+    assert "slower from repeat 7 of 13 on" in line
+
+
+def test_one_odd_run_of_the_baseline_is_named(tmp_path: Path) -> None:
+    past = history(tmp_path, dict.fromkeys(("n1", "n2", "n3"), 1.0))
+    (line,) = insights(study(tmp_path), measured_again(past, lambda number: 0.5 if number == 5 else 1.0))
+    assert line.startswith("#5, a run of the baseline, was -50% off the others: ")
+
+
+def test_slow_nodes_in_a_row_are_no_change_of_the_machine(tmp_path: Path) -> None:
+    """Blocks of the confirmation stay on their nodes, so a slow node comes in a row."""
+    past = history(tmp_path, {"n1": 1.0, "n2": 1.0})
+    for number in range(101, 113):
+        node, rate = ("n1", 100.0) if number < 107 else ("n3", 80.0)
+        past.trials[number] = Trial(number, {"x": 0, "y": 0}, {"x": 0, "y": 0}, Stage.CONFIRM, "confirm", block=0)
+        past.runs[number] = Run(
+            number, number, 1, tmp_path, Resources(), Ending(Cause.EXITED, 0, nodes=(node,)), Outcome(Kind.OK),
+            (Measurement("rate", rate * SCATTER[number % 5]),),
+        )  # fmt: skip
+    assert not [line for line in insights(study(tmp_path), past) if "meanwhile" in line]
 
 
 def test_origins_are_told_apart(tmp_path: Path) -> None:

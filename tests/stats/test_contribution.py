@@ -30,7 +30,7 @@ def trials(seed: int, count: int, sign: float = 1.0) -> list[tuple[Point, float]
 def test_the_knob_that_brought_it_is_named_first(direction: str) -> None:
     sign = 1.0 if direction == "maximize" else -1.0
     found = contributions(BASELINE, WINNER, trials(2, 40, sign), direction)  # type: ignore[arg-type]
-    assert [c.knob for c in found] == ["tp", "batch", "nccl"]
+    assert [c.name for c in found] == ["tp", "batch", "nccl"]
     assert found[0].low <= 0.4 <= found[0].high
     assert not found[2].detectable
     assert text(found).startswith("tp +")
@@ -41,13 +41,13 @@ def test_a_knob_without_effect_is_rarely_credited() -> None:
     credited = 0
     for seed in range(100):
         found = contributions(BASELINE, WINNER, trials(seed, 30), "maximize")
-        credited += next(c for c in found if c.knob == "nccl").detectable
+        credited += next(c for c in found if c.name == "nccl").detectable
     assert credited <= 10
 
 
 def test_knobs_that_did_not_move_are_not_listed() -> None:
     found = contributions(BASELINE, {**BASELINE, "tp": 8}, trials(2, 30), "maximize")
-    assert [c.knob for c in found] == ["tp"]
+    assert [c.name for c in found] == ["tp"]
 
 
 def test_too_few_trials_say_nothing() -> None:
@@ -62,4 +62,41 @@ def test_conditional_knobs_take_part() -> None:
         gain = (0.3 if point["be"] == "fa3" else 0.0) + (0.2 if point.get("page") == 16 else 0.0)
         made.append((point, math.exp(gain + rng.gauss(0, 0.02))))
     found = contributions({"be": "triton"}, {"be": "fa3", "page": 16}, made, "maximize")
-    assert {c.knob for c in found} == {"be", "page"}
+    assert {c.name for c in found} == {"be", "page"}
+
+
+def test_knobs_that_only_moved_together_share_one_part() -> None:
+    rng = random.Random(6)
+    made: list[tuple[Point, float]] = []
+    for _ in range(30):
+        tp, batch = rng.choice((4, 8, 16)), rng.choice((64, 512))
+        gain = (0.35 if tp == 8 else 0.0) + (0.2 if batch == 512 else 0.0)
+        made.append(({"tp": tp, "pp": 16 // tp, "batch": batch}, math.exp(gain + rng.gauss(0, 0.02))))
+    found = contributions({"tp": 16, "pp": 1, "batch": 64}, {"tp": 8, "pp": 2, "batch": 512}, made, "maximize")
+    assert [c.name for c in found] == ["tp with pp", "batch"]
+    assert found[0].low <= math.expm1(0.35) <= found[0].high
+
+
+def test_numbers_of_many_values_are_told_apart_unless_one_follows_from_the_other() -> None:
+    rng = random.Random(7)
+    free: list[tuple[Point, float]] = [
+        ({"a": 1 + rng.random(), "b": rng.random()}, 1 + rng.random()) for _ in range(30)
+    ]
+    found = contributions({"a": 1.1, "b": 0.1}, {"a": 1.9, "b": 0.8}, free, "maximize")
+    assert {c.knobs for c in found} == {("a",), ("b",)}
+    bound: list[tuple[Point, float]] = [({"a": p["a"], "b": 7 - 2 * float(p["a"] or 0)}, v) for p, v in free]
+    found = contributions({"a": 1.1, "b": 4.8}, {"a": 1.9, "b": 3.2}, bound, "maximize")
+    assert [c.knobs for c in found] == [("a", "b")]
+
+
+def test_what_the_trials_leave_open_is_not_called_no_difference() -> None:
+    """One look at a value under much noise shows nothing, neither a gain nor that there is none."""
+    rng = random.Random(8)
+    made: list[tuple[Point, float]] = [
+        ({"tp": rng.choice((2, 8)), "page": 1}, math.exp(rng.gauss(0, 0.3))) for _ in range(12)
+    ]
+    made = [(point, value * (4 if point["tp"] == 8 else 1)) for point, value in made]
+    made.append(({"tp": 8, "page": 16}, 4.0))
+    said = text(contributions({"tp": 2, "page": 1}, {"tp": 8, "page": 16}, made, "maximize"))
+    assert "no detectable difference" not in said
+    assert "too few trials to tell: page (-" in said

@@ -3,6 +3,8 @@ from __future__ import annotations
 import math
 import random
 
+import pytest
+
 from ridgeline.stats.drift import Repeat, drift, outliers
 
 
@@ -52,8 +54,9 @@ def test_outliers_are_named_with_a_cause() -> None:
     assert [o.cause for o in outliers([Repeat(v, ("a",)) for v in lone], "minimize")] == ["unexplained"]
 
 
-def test_runs_after_a_step_are_not_called_odd_one_by_one() -> None:
-    values = noisy(3, [0.0] * 9 + [-0.3] * 4, noise=0.005)
+@pytest.mark.parametrize("before", [9, 4])
+def test_runs_on_either_side_of_a_step_are_not_called_odd_one_by_one(before: int) -> None:
+    values = noisy(3, [0.0] * before + [-0.3] * (13 - before), noise=0.005)
     drifted = drift(values, "maximize", random.Random(0))
     found = outliers([Repeat(v) for v in values], "maximize", drifted)
     assert {o.cause for o in found} == {"trend"}

@@ -11,7 +11,7 @@ from ridgeline.campaign.confirmation import baseline_score, ranking, runs_needed
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.intervals import search_gain
+from ridgeline.stats.search_gain import search_gain
 from ridgeline.stats.wording import percent, percent_range
 from ridgeline.store.history import History, OpenRun
 

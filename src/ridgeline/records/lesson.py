@@ -14,10 +14,6 @@ class Lesson:
     point: Point
     score: float | None
 
-    @property
-    def feasible(self) -> bool:
-        return self.score is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Proposal:

@@ -1,20 +1,30 @@
-"""What a campaign shows besides its answer: which knobs brought the gain, and which nodes are not like their peers."""
+"""What a campaign shows besides its answer: which knobs brought the gain, which nodes are not like their peers, and
+whether the machine itself changed while it was measured."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Sequence
 
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.contribution import contributions, text
-from ridgeline.stats.nodes import NodeRun, node_effects
+from ridgeline.stats.drift import Repeat, drift, outliers
+from ridgeline.stats.nodes import NodeEffect, NodeRun, corrected, corrections, node_effects
+from ridgeline.stats.wording import percent
 from ridgeline.store.history import History
+
+MOST_REPEATS = 200  # of the baseline looked at: a trend shows in these, and all of a long campaign would take seconds
+FEWEST_FOR_OUTLIERS = 10  # repeats; of fewer, a usual scatter makes an odd one too often
 
 
 def insights(study: Study, history: History) -> list[str]:
     """One sentence each; empty where the runs say nothing of the kind."""
-    return [*_what_brought_it(study, history), *_unusual_nodes(study, history)]
+    effects = _effects_of_nodes(study, history)
+    unusual = [str(effect) for effect in effects if effect.verdict in ("slow", "fast")]
+    return [*_what_brought_it(study, history), *unusual, *_unsteady(study, history, effects)]
 
 
 def _what_brought_it(study: Study, history: History) -> list[str]:
@@ -29,7 +39,7 @@ def _what_brought_it(study: Study, history: History) -> list[str]:
     return [f"what brought it, as far as the search can tell: {text(found)}"]
 
 
-def _unusual_nodes(study: Study, history: History) -> list[str]:
+def _effects_of_nodes(study: Study, history: History) -> list[NodeEffect]:
     """Only settings that ran more than once can tell a slow node from a slow setting."""
     runs = history.ok_runs(*Stage)
     times = Counter(trial.key for trial, _ in runs)
@@ -38,5 +48,25 @@ def _unusual_nodes(study: Study, history: History) -> list[str]:
         for trial, run in runs
         if times[trial.key] > 1
     ]
-    effects = node_effects(repeated, study.goal.direction, study.confirm.level)
-    return [str(effect) for effect in effects if effect.verdict in ("slow", "fast")]
+    return node_effects(repeated, study.goal.direction, study.confirm.level)
+
+
+def _unsteady(study: Study, history: History, effects: Sequence[NodeEffect]) -> list[str]:
+    """What the repeats of the baseline say of the machine, freed from what is known of its nodes."""
+    base, metric, direction = point_key(study.baseline), study.goal.metric, study.goal.direction
+    runs = [(trial, run) for trial, run in history.ok_runs(*Stage) if trial.key == base]
+    if len({run.ending.nodes for _, run in runs}) > 1:
+        # a block of the confirmation keeps its nodes: their differences, in a row, would look like a change in time
+        runs = [(trial, run) for trial, run in runs if trial.stage is not Stage.CONFIRM]
+    runs = runs[:: len(runs) // MOST_REPEATS + 1]
+    factors = corrections(effects, direction)
+    repeats = [Repeat(corrected(run.metrics[metric], run.ending.nodes, factors), run.ending.nodes) for _, run in runs]
+    found = drift([repeat.value for repeat in repeats], direction, random.Random(0), study.confirm.level)
+    said = [f"the machine changed meanwhile: the baseline ran {found}"] if found.kind in ("step", "trend") else []
+    if len(repeats) < FEWEST_FOR_OUTLIERS:
+        return said
+    odd = [o for o in outliers(repeats, direction, found) if o.cause != "trend"]
+    return said + [
+        f"#{runs[o.index][0].number}, a run of the baseline, was {percent(o.change, 0)} off the others: {o.reason}"
+        for o in odd
+    ]

@@ -2,44 +2,49 @@
 
 The model is additive in logs: every knob contributes by itself. That is often wrong in detail (a large batch pays only
 with enough memory), so these are hints for the reader, never verdicts; the sum need not be the confirmed ratio.
+Knobs that only ever moved together (16 GPUs: tp up, pp down) cannot be told apart by any model, and share one part.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.records.expression import Value
 from ridgeline.records.space import Point
 from ridgeline.stats.compare import Direction
 from ridgeline.stats.regression import ridge
-from ridgeline.stats.wording import percent, percent_range
+from ridgeline.stats.wording import percent
 
 FEWEST_TRIALS = 8
 MANY_VALUES = 6  # a numeric knob with more different values than this enters as a curve, not value by value
+SMALL = (
+    0.1  # an interval that stays inside this on both sides says that the knob hardly matters; a wider one says nothing
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """The change of speed, as a fraction, by moving this knob alone from the baseline's value to the winner's."""
+    """The change of speed, as a fraction, by moving these knobs alone from the baseline's values to the winner's."""
 
-    knob: str
-    before: Value
-    after: Value
+    knobs: tuple[str, ...]  # several where the trials never moved one without the others
     change: float
     low: float
     high: float
-    level: float
+
+    @property
+    def name(self) -> str:
+        return " with ".join(self.knobs)
 
     @property
     def detectable(self) -> bool:
         return self.low > 0 or self.high < 0
 
-    def __str__(self) -> str:
-        if not self.detectable:
-            return f"{self.knob}: no detectable difference"
-        return f"{self.knob} {percent(self.change)} ({percent_range(self.low, self.high)})"
+    @property
+    def small(self) -> bool:
+        """Whatever the change is, it is not large; without this, an undetectable one may still be."""
+        return self.low > -SMALL and self.high < SMALL
 
 
 def contributions(
@@ -49,34 +54,40 @@ def contributions(
     direction: Direction,
     level: float = 0.95,
 ) -> list[Contribution]:
-    """For each knob in which winner and baseline differ, largest first; empty with too few usable trials.
+    """For all knobs in which winner and baseline differ, largest first; empty with too few usable trials.
 
     `trials` are good runs with positive values, those of the baseline and of the winner included. A knob that does
     not exist at a point has the value None there.
     """
     usable = [(point, value) for point, value in trials if value > 0]
-    names = sorted({name for point in (baseline, winner) for name in point})
-    moved = [name for name in names if baseline.get(name) != winner.get(name)]
+    points = [baseline, winner, *(point for point, _ in usable)]
+    columns = {name: _Column.of([p.get(name) for p in points]) for name in dict.fromkeys(n for p in points for n in p)}
+    groups = _inseparable(columns, points)
+    moved = [group for group in groups if baseline.get(group[0]) != winner.get(group[0])]
     if len(usable) < FEWEST_TRIALS or not moved:
         return []
-    every = sorted({name for point, _ in usable for name in point} | set(names))
-    columns = {
-        name: _Column.of([p.get(name) for p in (baseline, winner, *(point for point, _ in usable))]) for name in every
-    }
     sign = 1.0 if direction == "maximize" else -1.0
-    rows = [[1.0, *(c for name in every for c in columns[name].code(point.get(name)))] for point, _ in usable]
+    rows = [[1.0, *(c for first, *_ in groups for c in columns[first].code(point.get(first)))] for point, _ in usable]
     fit = ridge(rows, [sign * math.log(value) for _, value in usable], [False, *[True] * (len(rows[0]) - 1)])
     share = 1 - (1 - level) / len(moved)
     found = []
-    for name in moved:
+    for group in moved:
         contrast = [0.0]
-        for other in every:
-            after = columns[other].code(winner.get(other) if other == name else baseline.get(other))
-            before = columns[other].code(baseline.get(other))
+        for first, *_ in groups:
+            after = columns[first].code((winner if first == group[0] else baseline).get(first))
+            before = columns[first].code(baseline.get(first))
             contrast += [a - b for a, b in zip(after, before, strict=True)]
         change, low, high = (math.expm1(min(v, 50.0)) for v in fit.interval(contrast, share))
-        found.append(Contribution(name, baseline.get(name), winner.get(name), change, low, high, level))
+        found.append(Contribution(group, change, low, high))
     return sorted(found, key=lambda c: (not c.detectable, -abs(c.change)))
+
+
+def _inseparable(columns: Mapping[str, _Column], points: Sequence[Point]) -> list[tuple[str, ...]]:
+    """All knobs, those together that each of these points moves in the same way."""
+    groups: dict[tuple[float, ...], list[str]] = {}
+    for name, column in columns.items():
+        groups.setdefault(column.pattern([point.get(name) for point in points]), []).append(name)
+    return [tuple(names) for names in groups.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +118,25 @@ class _Column:
         place = ((math.log(number) if self.log else number) - self.centre) / self.width
         return [place, place * place]
 
+    def pattern(self, values: Sequence[Value]) -> tuple[float, ...]:
+        """The same for two knobs exactly where they enter the model alike."""
+        if not self.numeric:
+            return tuple(float(self.values.index(value)) for value in values)
+        places = [round(self.code(value)[0], 9) for value in values]
+        turned = math.copysign(1.0, next((place for place in places if place), 1.0))
+        return tuple(place * turned for place in places)
+
 
 def text(found: Sequence[Contribution]) -> str:
-    """One line: 'layout +41%, batch +12%; no detectable difference: NCCL'."""
-    shown = ", ".join(f"{c.knob} {percent(c.change, 0)}" for c in found if c.detectable)
-    rest = ", ".join(c.knob for c in found if not c.detectable)
-    parts = [shown, f"no detectable difference: {rest}" if rest else ""]
+    """One line: 'tp with pp +41%, batch +12%; no detectable difference: nccl; too few trials to tell: …'."""
+    shown = ", ".join(f"{c.name} {percent(c.change, 0)}" for c in found if c.detectable)
+    small = ", ".join(c.name for c in found if not c.detectable and c.small)
+    unknown = ", ".join(
+        f"{c.name} ({percent(c.low, 0)} to {percent(c.high, 0)})" for c in found if not (c.detectable or c.small)
+    )
+    parts = [
+        shown,
+        f"no detectable difference: {small}" if small else "",
+        f"too few trials to tell: {unknown}" if unknown else "",
+    ]
     return "; ".join(part for part in parts if part)

@@ -134,12 +134,13 @@ def _cause(
     index: int, logs: Sequence[float], repeats: Sequence[Repeat], middle: float, limit: float, drifted: Drift | None
 ) -> tuple[Literal["node", "first run", "trend", "unexplained"], str]:
     off = logs[index] - middle
+    if drifted is not None and drifted.kind in ("step", "trend"):
+        # where the median lies decides which side of the change looks odd
+        late = index >= (len(logs) / 2 if drifted.at is None else drifted.at)
+        if late == ((drifted.change > 0) == (off > 0)):
+            return "trend", str(drifted)
     if index == 0:
         return "first run", "nothing was warm yet (file cache, clocks, just-in-time compilation)"
-    if drifted is not None and drifted.kind in ("step", "trend") and (drifted.change > 0) == (off > 0):
-        after = drifted.at is None or index >= drifted.at
-        if after:
-            return "trend", str(drifted)
     for node in repeats[index].nodes:
         here = [v for v, r in zip(logs, repeats, strict=True) if node in r.nodes]
         elsewhere = [v for v, r in zip(logs, repeats, strict=True) if node not in r.nodes]
