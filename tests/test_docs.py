@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.cli.main import VERBS
-from ridgeline.store.study_file import load_study
+from ridgeline.store.study_file import read_study_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -31,7 +31,7 @@ def test_studies_in_the_docs_load(page: Path, tmp_path: Path) -> None:
         study = tmp_path / f"study-{number}.yaml"
         # a site file of the reader's own does not exist here
         study.write_text(re.sub(r"^site: \S+\.yaml.*$", "site: local", text, flags=re.MULTILINE))
-        assert load_study(study).space.knobs
+        assert read_study_file(study).study.space.knobs
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -57,4 +57,4 @@ def test_readme_names_every_verb() -> None:
 def test_every_example_study_loads(study: Path) -> None:
     if "site" in study.name:
         pytest.skip("a site file, read by the study beside it")
-    assert load_study(study).name
+    assert read_study_file(study).study.name

@@ -13,7 +13,7 @@ from ridgeline.errors import StudyError
 from ridgeline.records.guard import Closeness
 from ridgeline.records.space import Continuous, Discrete
 from ridgeline.records.study import BaselineStage, Budget, ConfirmStage, SearchStage
-from ridgeline.store.study_file import load_study, read_study_file
+from ridgeline.store.study_file import read_study_file
 from tests.strategies import as_yaml, study_documents
 
 GOOD = sorted((Path(__file__).parent / "good").glob("*.yaml"))
@@ -24,7 +24,7 @@ FIXED = f"{HEAD}space: {{k: 7}}\n"
 def load(tmp_path, text):
     path = tmp_path / "study.yaml"
     path.write_text(text)
-    return load_study(path)
+    return read_study_file(path).study
 
 
 def knobs_of(tmp_path, space, baseline):
@@ -33,7 +33,7 @@ def knobs_of(tmp_path, space, baseline):
 
 def test_the_stencil_study_loads_as_written():
     path = next(p for p in GOOD if p.stem == "stencil")
-    study = load_study(path)
+    study = read_study_file(path).study
     assert study.folder == path.parent.resolve()
     assert study.space.by_name["threads"] == Discrete("threads", (1, 2, 4, 8), ordered=True, log=True)
     assert 0.3 in study.space.by_name["share"].values
@@ -211,7 +211,7 @@ def test_a_damaged_study_loads_or_is_refused_with_lines_soon(tmp_path, raw):
     path.write_bytes(raw)
     started = time.monotonic()
     try:
-        load_study(path)
+        read_study_file(path).study
     except StudyError as error:
         assert error.problems
         for problem in error.problems:

@@ -68,13 +68,8 @@ class StudyFile:
         return where[1:] if short else where
 
 
-def load_study(path: Path) -> Study:
-    """The study in this file; StudyError names all its problems."""
-    return read_study_file(path).study
-
-
 def read_study_file(path: Path, *, site_path: Path | None = None, files: Path | None = None) -> StudyFile:
-    """The study with its text.
+    """The study with its text; StudyError names all its problems.
 
     A study folder holds copies: `site_path` is read instead of the site that the study names, and relative paths start
     in `files` instead of the study file's own folder.
