@@ -210,9 +210,10 @@ def disaggregated(prefill: Layout, decode: Layout) -> Layout:
     """Two sets of groups that serve one stream of requests together."""
     if prefill.gpus_per_node != decode.gpus_per_node:
         raise InputError("prefill and decode groups must sit on nodes of the same size")
-    return Layout(
-        nodes=prefill.nodes + decode.nodes, gpus_per_node=prefill.gpus_per_node, prefill=prefill, decode=decode
-    )
+    size, nodes = prefill.gpus_per_node, prefill.nodes + decode.nodes
+    if max(prefill.replica_gpus, decode.replica_gpus) < size:
+        nodes = -(-(prefill.gpus + decode.gpus) // size)  # engines smaller than a node share one
+    return Layout(nodes=nodes, gpus_per_node=size, prefill=prefill, decode=decode)
 
 
 def parse_layout(text: str, model: Model, gpus_per_node: int = 8) -> Layout:
