@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cli.wording import leftover_words, yaml_words
+from ridgeline.cli.wording import leftover_words, paste_lines, run_time_words, yaml_words
 from ridgeline.store.yaml_tree import resolve
 
 QUICK = """\
@@ -123,10 +123,11 @@ def test_ctrl_c_twice_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Pat
     (tmp_path / "study.yaml").write_text(QUICK.format(what="true") + builds)
     command = [sys.executable, "-m", "ridgeline", "tune", "study.yaml", "--out", "out"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as controller:
-        while not list(tmp_path.glob("out/builds/*/process")):
+        claim = ""
+        while "silence_limit_s" not in claim:  # its last word: the file is there before all of it is written
             time.sleep(0.02)
             assert controller.poll() is None
-        claim = next(tmp_path.glob("out/builds/*/process")).read_text()
+            claim = "".join(path.read_text() for path in tmp_path.glob("out/builds/*/process"))
         controller.send_signal(signal.SIGINT)
         controller.send_signal(signal.SIGINT)
         _, told = controller.communicate(timeout=60)
@@ -135,3 +136,14 @@ def test_ctrl_c_twice_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Pat
     pid = int(claim.partition("pid=")[2].split()[0])
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_what_is_to_be_pasted_can_be_pasted() -> None:
+    """A here-document ends only where its last word starts the line."""
+    assert paste_lines("./app -n 2") == ["  ./app -n 2"]
+    text = "cat > in <<'END'\nstart\nEND\n./app in"
+    assert "\n".join(paste_lines(text)) == text
+
+
+def test_short_runs_show_how_long_they_took() -> None:
+    assert [run_time_words(s) for s in (0.04, 1.66, 9.94, 75)] == ["0.0s", "1.7s", "9.9s", "1:15"]

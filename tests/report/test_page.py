@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.report import figures
 from ridgeline.report import page as room
+from ridgeline.report.drawing import confirmation_figure
 from ridgeline.report.page import page
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events
@@ -44,3 +46,15 @@ def test_what_was_set_and_measured_stands_before_the_rest(text: str) -> None:
 def test_the_setting_is_held_against_the_baseline(text: str) -> None:
     assert re.search(r"<tr class=changed><td>x<td>0<td>\d</tr>", text)
     assert "<pre>" in text
+
+
+def test_a_candidate_is_labelled_by_what_it_changes(tmp_path: Path) -> None:
+    """Whole settings would not fit, and what all candidates share tells none from another."""
+    question = replace(study(tmp_path), baseline={"zeta": 1, "alpha": 2, "page": 16})
+    row = {"candidate": '{"alpha":2,"zeta":8}', "scale": "ratio", "estimate": 1.2, "low": 1.1, "high": 1.3}
+    verdict = {"comparisons": [row | {"verdict": "better"}]}
+    (shown,) = figures.confirmation(question, verdict)
+    assert shown.label == "zeta 8, page absent"
+    drawn = confirmation_figure([replace(shown, label="a<b " * 30)])
+    words = drawn["layout"]["annotations"][0]["text"].split("<br>")
+    assert "a&lt;b" in words[0] and max(len(line) for line in words) < 80

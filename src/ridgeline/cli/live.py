@@ -25,6 +25,8 @@ from ridgeline.cli.wording import (
     leftover_words,
     metric_words,
     outcome_words,
+    paste_lines,
+    run_time_words,
     setting_words,
     stage_words,
     time_words,
@@ -84,9 +86,7 @@ def _print_answer(now: Standing, paste: str, insights: Sequence[str], report: st
     if now.best is not None:
         if not now.best.confirmed:
             print("  the best of the search, not shown to be better than the baseline:")
-        for line in paste.splitlines():
-            print(f"  {line}")
-        print()
+        print(*paste_lines(paste), "", sep="\n")
     for line in insights:
         print(f"  {line}")
     print(f"  report  {report}")
@@ -177,7 +177,7 @@ def run_line(campaign: Campaign, run: Run) -> str:
         story += f"   left behind and ended: {leftover_words(run.ending.leftovers)}"
     if trial.proposer == PROPOSER:
         story = f"   {trial.why}{story}"
-    told = f"#{run.trial:<4} {trial.stage.value:<8} {time_words(run.ending.duration_s):>5}   {result}"
+    told = f"#{run.trial:<4} {trial.stage.value:<8} {run_time_words(run.ending.duration_s):>5}   {result}"
     # settings can be long and a narrow terminal cuts the end of a line: the result stands before them
     line = f"  {told}   {_told_settings(campaign.study, trial)}{story}"
     # a program may have written anything, and a terminal obeys control characters

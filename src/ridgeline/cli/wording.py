@@ -59,6 +59,11 @@ def time_words(seconds: float) -> str:
     return f"{whole // 60}:{whole % 60:02d}"
 
 
+def run_time_words(seconds: float) -> str:
+    """Short runs with a tenth: of a program that takes half a second, 0:00 tells nothing."""
+    return f"{seconds:.1f}s" if seconds < 10 else time_words(seconds)
+
+
 def hours_words(node_hours: float) -> str:
     return f"{node_hours:.1f}" if node_hours >= 1 else f"{node_hours:.2g}"
 
@@ -138,7 +143,13 @@ def answer_lines(answer: Answer) -> Iterable[str]:
     if not answer.best.confirmed:
         yield "(the best of the search so far, not confirmed: a single look favours lucky runs)"
     yield ""
-    yield from (f"  {line}" for line in answer.paste.splitlines())
+    yield from paste_lines(answer.paste)
     yield ""
     yield "as YAML:"
     yield from (f"  {name}: {yaml_words(value)}" for name, value in answer.best.trial.point.items())
+
+
+def paste_lines(paste: str) -> list[str]:
+    """Several lines stand at the margin: an indented here-document never ends in the shell that it is pasted into."""
+    lines = paste.splitlines()
+    return lines if len(lines) > 1 else [f"  {line}" for line in lines]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
+from textwrap import wrap
 from typing import Any
 
 from ridgeline.records.study import Goal
 from ridgeline.report.figures import ConfirmRow, ProgressPoint
 
 COLOURS = {"baseline": "#7a8594", "sentinel": "#b3bbc6", "search": "#2f6fb0", "confirm": "#3b8f5a"}
+LABEL_WIDTH = 44  # characters: a phone shows about so many
 FONT = {"family": "system-ui, sans-serif", "size": 13}
 
 
@@ -59,7 +62,7 @@ def confirmation_figure(rows: Sequence[ConfirmRow]) -> dict[str, Any]:
         "type": "scatter",
         "mode": "markers",
         "x": [r.estimate for r in rows],
-        "y": [r.label for r in rows],
+        "y": list(range(len(rows))),
         "error_x": {
             "type": "data",
             "symmetric": False,
@@ -69,7 +72,9 @@ def confirmation_figure(rows: Sequence[ConfirmRow]) -> dict[str, Any]:
         "text": [r.verdict for r in rows],
         "marker": {"color": ["#3b8f5a" if r.verdict == "better" else "#7a8594" for r in rows], "size": 10},
     }
-    layout = _layout("ratio to the baseline (above 1 is better)", "", 140 + 50 * len(rows))
+    labels = [wrap(r.label, LABEL_WIDTH) for r in rows]
+    row_px = 50 + 17 * max(map(len, labels))
+    layout = _layout("ratio to the baseline (above 1 is better)", "", 100 + row_px * len(rows))
     layout["shapes"] = [
         {
             "type": "line",
@@ -81,7 +86,24 @@ def confirmation_figure(rows: Sequence[ConfirmRow]) -> dict[str, Any]:
             "line": {"dash": "dot", "color": "#7a8594"},
         }
     ]
-    layout["yaxis"]["automargin"] = True
+    # what a row is stands above it, not beside it: on a phone there would be no room for the figure
+    layout["annotations"] = [
+        {
+            "text": "<br>".join(escape(line) for line in label),
+            "align": "left",
+            "showarrow": False,
+            "xref": "paper",
+            "x": 0,
+            "xanchor": "left",
+            "y": at,
+            "yanchor": "bottom",
+            "xshift": 6,
+            "yshift": 8,
+        }
+        for at, label in enumerate(labels)
+    ]
+    layout["yaxis"] |= {"showticklabels": False, "showgrid": False, "zeroline": False, "range": [len(rows) - 0.6, -0.9]}
+    layout["margin"] |= {"l": 20}
     return {"data": [trace], "layout": layout}
 
 
@@ -90,8 +112,8 @@ def _layout(x: str, y: str, height: int) -> dict[str, Any]:
         "height": height,
         "font": FONT,
         "margin": {"l": 70, "r": 20, "t": 20, "b": 50},
-        "xaxis": {"title": {"text": x}, "gridcolor": "#eef1f4"},
+        "xaxis": {"title": {"text": x}, "gridcolor": "#eef1f4", "zeroline": False},
         "yaxis": {"title": {"text": y}, "gridcolor": "#eef1f4"},
-        "legend": {"orientation": "h", "y": 1.12},
+        "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
         "plot_bgcolor": "#fff",
     }

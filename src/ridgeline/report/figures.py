@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.store.history import History
@@ -61,16 +62,23 @@ def failures(history: History) -> list[tuple[str, int, str]]:
     return [(kind, n, stories[kind]) for kind, n in counts.most_common()]
 
 
-def confirmation(verdict: Mapping[str, Any] | None) -> list[ConfirmRow]:
+def confirmation(study: Study, verdict: Mapping[str, Any] | None) -> list[ConfirmRow]:
     rows = (verdict or {}).get("comparisons", [])
     return [
-        ConfirmRow(_short(r["candidate"]), r["estimate"], r["low"], r["high"], r["verdict"])
+        ConfirmRow(
+            _changes(study.baseline, json.loads(r["candidate"])), r["estimate"], r["low"], r["high"], r["verdict"]
+        )
         for r in rows
         if r["scale"] == "ratio" and r["low"] is not None
     ]
 
 
-def _short(key: str) -> str:
-    words = [f"{name} {value}" if value != "" else f"{name} ''" for name, value in json.loads(key).items()]
-    # three to a line: a figure on a narrow screen has no room for a long label
-    return "<br>".join(", ".join(words[at : at + 3]) for at in range(0, len(words), 3))
+def _changes(baseline: Point, candidate: Point) -> str:
+    """What a candidate changes, in the order of the study's knobs."""
+    names = [name for name in dict.fromkeys((*baseline, *candidate)) if baseline.get(name) != candidate.get(name)]
+    words = [f"{name} {_shown(candidate.get(name))}" for name in names]
+    return ", ".join(words)
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else "''" if value == "" else str(value)

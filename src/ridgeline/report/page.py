@@ -24,11 +24,13 @@ STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:1100px;padding:24px;color:#1c2430;background:#fff}
 h1{font-size:22px;margin:0}h2{font-size:17px;margin:32px 0 8px}.question{color:#5a6675;margin:2px 0 20px}
 .headline{font-size:24px;font-weight:600;margin:8px 0}.sub{color:#5a6675}
-pre{background:#f4f6f8;border:1px solid #dfe4ea;border-radius:6px;padding:12px;overflow-x:auto}
+pre{background:#f4f6f8;border:1px solid #dfe4ea;border-radius:6px;padding:12px}
+pre{white-space:pre-wrap;overflow-wrap:anywhere}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px}
 th,td{padding:4px 10px;text-align:left;border-bottom:1px solid #e6eaef;white-space:nowrap}
 th{background:#f4f6f8;position:sticky;top:0}
 #runs th{cursor:pointer}td.num{text-align:right;font-variant-numeric:tabular-nums}
+.stories td:last-child{white-space:normal;min-width:16em}ul{padding-left:20px}
 .bad{color:#a33a2a}.changed{font-weight:600}.facts span{margin-right:28px;display:inline-block}
 .runs{max-height:70vh;overflow:auto}.runs td{max-width:30em;overflow:hidden;text-overflow:ellipsis}
 @media(max-width:700px){body{padding:12px}.headline{font-size:19px}}
@@ -71,10 +73,10 @@ def page(study: Study, history: History) -> Iterator[bytes]:
         [
             f"<h1>{_e(study.name)}</h1><p class=question>{_e(study.question)}</p>",
             *_headline(study, history),
-            *(f"<p>{_e(line)}</p>" for line in insights(study, history)),
+            *_insights(study, history),
             "<h2>Progress</h2>",
             _plot("progress", progress_figure(study.goal, figures.progress(study, history))),
-            *_confirmation(history),
+            *_confirmation(study, history),
             *_failures(history),
             *_builds(history),
             "<h2>Runs</h2>",
@@ -131,8 +133,14 @@ def _shown(value: object) -> str:
     return "&ndash;" if value is None else _e(value) if value != "" else "''"
 
 
-def _confirmation(history: History) -> Iterable[str]:
-    shown = figures.confirmation(history.verdict)
+def _insights(study: Study, history: History) -> Iterable[str]:
+    if lines := insights(study, history):
+        yield "<h2>What else the runs show</h2>"
+        yield "<ul>" + "".join(f"<li>{_e(line)}" for line in lines) + "</ul>"
+
+
+def _confirmation(study: Study, history: History) -> Iterable[str]:
+    shown = figures.confirmation(study, history.verdict)
     if shown:
         yield "<h2>Confirmation: fresh interleaved runs against the baseline</h2>"
         yield _plot("confirmation", confirmation_figure(shown))
@@ -141,7 +149,8 @@ def _confirmation(history: History) -> Iterable[str]:
 def _failures(history: History) -> Iterable[str]:
     found = figures.failures(history)
     if found:
-        yield "<h2>Runs that do not count</h2><div class=scroll><table><tr><th>kind<th>runs<th>first of them</tr>"
+        yield "<h2>Runs that do not count</h2><div class=scroll><table class=stories>"
+        yield "<tr><th>kind<th>runs<th>first of them</tr>"
         for kind, count, story in found:
             yield f"<tr><td class=bad>{_e(kind)}<td class=num>{count}<td>{_e(story)}</tr>"
         yield "</table></div>"
@@ -194,7 +203,7 @@ def _plot(name: str, figure: Mapping[str, Any]) -> str:
     text = json.dumps(figure).replace("</", "<\\/")
     return (
         f"<div id={name}></div><script>(f=>Plotly.newPlot('{name}',f.data,f.layout,"
-        f"{{displaylogo:false,responsive:true}}))({text})</script>"
+        f"{{displayModeBar:false,responsive:true}}))({text})</script>"
     )
 
 
