@@ -233,6 +233,30 @@ def test_one_line_for_each_node_of_an_engine_and_one_router() -> None:
     assert [c.node for c in copies][:2] == ["a", "b"]
 
 
+def test_a_role_of_its_own_is_limited_for_each_attention_group(r1_plan) -> None:
+    for choice in r1_plan.choices:
+        scheme = choice.option.scheme
+        for command in choice.commands:
+            if "--max-running-requests" not in command.argv:
+                continue
+            flag = int(command.argv[command.argv.index("--max-running-requests") + 1])
+            role = command.what.split()[0]
+            unit = next(u for u in scheme.units if u.role == {"engine": "both"}.get(role, role))
+            assert flag * (1 if role == "engine" else unit.layout.attn_dp) == unit.cap
+        assert choice.as_json()["max_running_requests"] == scheme.main.running_flag
+
+
+def test_prefill_servers_of_one_node_are_found_at_ports_of_their_own() -> None:
+    q = question("llama-8b", "h100", 1, lengths=(4000, 50))
+    pair = next(p for p in pairs(q, 8) if p.prefill.gpus == 1 and p.prefill_groups > 1)
+    lines = lines_of(Scheme(q, pair, 1))
+    router = shlex.split(lines[-1])
+    ports = [router[n + 2] for n, word in enumerate(router) if word == "--prefill"]
+    assert len(set(ports)) == len(ports) == pair.prefill_groups
+    for port in ports[1:]:
+        assert any(f"--disaggregation-bootstrap-port {port}" in line for line in lines[:-1])
+
+
 def test_small_engines_share_a_node_on_ports_of_their_own() -> None:
     commands = commands_for(scheme_of(Layout(tp=2), 4, model="llama-8b", gpu="h100", nodes=1), "/m")
     servers = [c for c in commands if c.what != "router"]

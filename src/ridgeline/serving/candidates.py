@@ -79,6 +79,11 @@ class Unit:
     def gpus(self) -> int:
         return self.layout.replica_gpus
 
+    @property
+    def running_flag(self) -> int:
+        """What --max-running-requests must say: a role of its own takes it for each attention group."""
+        return self.cap if self.role == "both" else max(1, self.cap // self.layout.attn_dp)
+
     @cached_property
     def prefill_s(self) -> float:
         """Seconds of prefill work per request when steps are full."""

@@ -94,6 +94,8 @@ def _engine(unit: Unit, number: int, where: _Place, model_path: str, quantizatio
     common += ["--host", "0.0.0.0", "--port", str(where.port)]  # noqa: S104  the router reaches it from another node
     if where.first_gpu:
         common += ["--base-gpu-id", str(where.first_gpu)]
+    if unit.role == "prefill" and where.port != PORT:
+        common += ["--disaggregation-bootstrap-port", str(_bootstrap_port(where.port))]
     name = f"{'engine' if unit.role == 'both' else unit.role} {number}"
     rank_batch = -(-unit.cap // (unit.layout.attn_dp * unit.layout.pp))
     env = {}
@@ -111,6 +113,11 @@ def _engine(unit: Unit, number: int, where: _Place, model_path: str, quantizatio
         )
         for rank, node in enumerate(where.nodes)
     ]
+
+
+def _bootstrap_port(port: int) -> int:
+    """Prefill servers that share a node must not share the port at which decode servers find them."""
+    return BOOTSTRAP_PORT + port - PORT
 
 
 def _deepep(unit: Unit) -> bool:
@@ -131,7 +138,7 @@ def unit_flags(unit: Unit) -> list[str]:
         mode = {"prefill": "normal", "decode": "low_latency"}.get(unit.role, "auto")
         flags += [*names["a2a"].split(), "--deepep-mode", mode, "--moe-dense-tp-size", "1"]
     flags += ["--mem-fraction-static", f"{unit.memory.mem_fraction:g}"]
-    flags += ["--max-running-requests", str(unit.cap)]
+    flags += ["--max-running-requests", str(unit.running_flag)]
     flags += ["--chunked-prefill-size", str(applied.chunk_tokens // layout.pp)]
     flags += names["no_graph"].split() if unit.role == "prefill" else [names["graph_max_bs"], str(applied.graph_max_bs)]
     if unit.settings.attention_backend:
@@ -154,5 +161,5 @@ def _router(fronts: Sequence[tuple[str, str, int]], place: _Places) -> list[Comm
         argv.append("--pd-disaggregation")
         for role, node, port in fronts:
             url = f"http://{node}:{port}"
-            argv += ["--prefill", url, str(BOOTSTRAP_PORT)] if role == "prefill" else ["--decode", url]
+            argv += ["--prefill", url, str(_bootstrap_port(port))] if role == "prefill" else ["--decode", url]
     return [Command("router", place.name(0), tuple(argv))]

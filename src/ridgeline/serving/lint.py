@@ -65,10 +65,14 @@ class _Server:
         mode = self.flags.get("--disaggregation-mode", "null")
         return "both" if mode == "null" else mode
 
-    def layout(self, gpus_per_node: int) -> Layout:
-        attention = self.number("--attn-dp-size", 1)
+    @property
+    def attention_groups(self) -> int:
         if "--enable-dp-attention" in self.flags:
-            attention = self.number("--dp-size", 1)
+            return self.number("--dp-size", 1)
+        return self.number("--attn-dp-size", 1)
+
+    def layout(self, gpus_per_node: int) -> Layout:
+        attention = self.attention_groups
         tp, pp = self.number("--tp-size", 1), self.number("--pp-size", 1)
         nodes = max(1, -(-tp * pp // gpus_per_node))
         return Layout(tp, pp, 1, self.number("--ep-size", 1), attention, nodes, gpus_per_node)
@@ -78,10 +82,13 @@ class _Server:
         graph = self.flags.get("--cuda-graph-max-bs-decode")
         if "--disable-cuda-graph" in self.flags or self.flags.get("--cuda-graph-backend-decode") == "disabled":
             graph = "0"
+        running = _maybe_int(self.flags.get("--max-running-requests"))
+        if running is not None and self.role != "both":
+            running *= self.attention_groups  # a role of its own counts for each group
         return EngineSettings(
             version=version,
             attention_backend=self.flags.get("--attention-backend"),
-            max_running_requests=_maybe_int(self.flags.get("--max-running-requests")),
+            max_running_requests=running,
             cuda_graph_max_bs=_maybe_int(graph),
             chunked_prefill_size=_maybe_int(self.flags.get("--chunked-prefill-size")),
             mem_fraction=None if fraction is None else float(fraction),

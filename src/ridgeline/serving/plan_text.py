@@ -86,7 +86,7 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
         rows.append(
             (
                 str(choice.rank),
-                str(unit.cap),
+                str(unit.running_flag),
                 str(first.times.applied.chunk_tokens // first.layout.pp),
                 f"{unit.memory.mem_fraction:g}",
                 f"{o.margin_bytes / GIB:.1f} GiB",

@@ -67,8 +67,9 @@ class Scheme:
         unit = self.main
         if not isinstance(self.shape, Pair):
             return unit.settings
-        each = max(1, unit.cap // unit.layout.attn_dp)
-        return replace(unit.settings, max_running_requests=each, mem_fraction=None, chunked_prefill_size=None)
+        return replace(
+            unit.settings, max_running_requests=unit.running_flag, mem_fraction=None, chunked_prefill_size=None
+        )
 
     def deployment(self) -> Deployment:
         """One slice."""
