@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.factors import NAMES, Factors
 from ridgeline.serving.twin.fit import Fit, Observation, fit
 from ridgeline.serving.twin.log_steps import observations, read_run
 from ridgeline.serving.twin.measured import Measured, read_rows
@@ -41,17 +42,20 @@ def calibrate(paths: Sequence[Path], *, model: str | None = None, gpu: str | Non
 
 
 def row_observations(row: Measured) -> list[Observation]:
-    """Each metric of a row is one point; two metrics of one row share its weight."""
+    """Each metric of a row is one point; two metrics of one row share its weight and its simulation."""
     weight = 1.0 / max(1, len(row.values))
-    return [_observation(row, metric, value, weight) for metric, value in row.values.items()]
+
+    @lru_cache(maxsize=2 * len(NAMES) + 1)
+    def run(factors: Factors) -> SimulationResult:
+        return simulate(row.deployment, row.traffic, Calibration(factors=factors))
+
+    return [_observation(row, metric, value, weight, run) for metric, value in row.values.items()]
 
 
-def _observation(row: Measured, metric: str, value: float, weight: float) -> Observation:
+def _observation(
+    row: Measured, metric: str, value: float, weight: float, run: Callable[[Factors], SimulationResult]
+) -> Observation:
     def predict(factors: Factors) -> float:
-        try:
-            result = simulate(row.deployment, row.traffic, Calibration(factors=factors))
-        except InputError as error:
-            raise InputError(f"{row.source}: {error}") from None
-        return max(1e-9, READ[metric](result) or 1e-9)
+        return max(1e-9, READ[metric](run(factors)) or 1e-9)
 
     return Observation(f"{row.source} {metric}", value, predict, weight=weight)
