@@ -12,6 +12,7 @@ import pytest
 
 from ridgeline.cli.json_text import json_text
 from ridgeline.cli.main import main
+from ridgeline.serving.load.keep import read_records
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "sglang"
 R1 = "--model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16"
@@ -84,6 +85,22 @@ def test_simulate_gives_the_promised_keys(ask: Any, pace: str) -> None:
     assert {"p50", "p95", "p99"} <= answer["ttft_ms"].keys() & answer["itl_ms"].keys()
     assert answer["goodput"] is None
     assert answer["interval"]["total_tok_s"][0] < answer["total_tok_s"] < answer["interval"]["total_tok_s"][1]
+
+
+def test_records_of_a_simulated_run_are_those_of_a_measured_one(ask: Any, tmp_path: Path) -> None:
+    words = f"simulate {ONE} --traffic sharegpt --requests 20 --rate 5"
+    answer = document(ask, f"{words} --out {tmp_path / 'run.jsonl'}")
+    records = list(read_records(tmp_path / "run.jsonl"))
+    assert len(records) == answer["successful_requests"] == 20
+    for record in records:
+        assert record.first_token_s is not None
+        assert record.end_s is not None
+        assert sum(times for _, times in record.gaps_s) == record.output_tokens - 1
+        spent = sum(gap * times for gap, times in record.gaps_s)
+        assert spent == pytest.approx(record.end_s - record.first_token_s, abs=1e-3)
+    again = document(ask, f"simulate {ONE} --traffic {tmp_path / 'run.jsonl'}")
+    assert again["total_tok_s"] == pytest.approx(answer["total_tok_s"], rel=1e-3)
+    assert ask(f"{words} --out /proc/none/run.jsonl")[0] == 2
 
 
 def test_groups_take_the_nodes_they_need_and_no_more_than_given(ask: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,6 +28,9 @@ def simulate(
     calibration: option.CalibrationFile = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer.")] = 0,
     slo: option.Slos = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for one JSON line per request, as `bench --out` writes.")
+    ] = None,
     as_json: option.AsJson = False,
 ) -> None:
     """Predict throughput and latency of a layout under some traffic, without a GPU.
@@ -54,4 +58,8 @@ def simulate(
     )
     limits = [Slo.parse(text) for text in slo or ()]
     result = run(deployment, sent, read_calibration(calibration) if calibration else None, limits)
+    if out is not None:
+        from ridgeline.serving.load.keep import write_records
+
+        write_records(out, result.records)
     print(json_text(result.as_json()) if as_json else simulation_text(str(deployment), result))
