@@ -124,12 +124,16 @@ def _gpus(case: _Case) -> Iterator[Problem]:
     product = f"tp {layout.tp} x pp {layout.pp} x dp {layout.dp} is {need} GPUs"
     if need > have:
         words = f"{product}, {layout.nodes} x {layout.gpus_per_node} are given"
-        yield Problem("gpus", words, f"use {-(-need // layout.gpus_per_node)} nodes, or make the product {have}")
+        yield Problem("gpus", words, f"use {_nodes(-(-need // layout.gpus_per_node))}, or make the product {have}")
     elif need <= have - layout.gpus_per_node:
         busy = -(-need // layout.gpus_per_node)
         copies = have // need * layout.dp
         words = f"{product}: {layout.nodes - busy} of {layout.nodes} nodes would be idle"
-        yield Problem("gpus", words, f"use dp {copies} to fill them with copies, or give {busy} nodes")
+        yield Problem("gpus", words, f"use dp {copies} to fill them with copies, or give {_nodes(busy)}")
+
+
+def _nodes(count: int) -> str:
+    return f"{count:,} node{'' if count == 1 else 's'}"
 
 
 def _whole_nodes(case: _Case) -> Iterator[Problem]:
@@ -200,7 +204,9 @@ def _experts(case: _Case) -> Iterator[Problem]:
     if model.experts is None:
         yield Problem("experts", f"{model.name} has no experts to spread over ep {layout.ep}", "use ep 1")
     elif layout.ep > layout.tp or layout.tp % layout.ep:
-        yield Problem("experts", f"ep {layout.ep} does not divide tp {layout.tp}", f"use ep {layout.tp}")
+        # every release takes all ranks; fewer only the newer ones
+        near = max(d for d in _divisors(layout.tp) if d <= model.experts.count)
+        yield Problem("experts", f"ep {layout.ep} does not divide tp {layout.tp}", f"use ep {near}")
     elif layout.ep > model.experts.count:
         words = f"{model.experts.count} experts cannot fill ep {layout.ep}"
         yield Problem("experts", words, f"use ep {model.experts.count} or less")
