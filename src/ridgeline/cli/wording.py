@@ -100,7 +100,8 @@ def standing_lines(standing: Standing) -> Iterable[str]:
     study, history = standing.study, standing.history
     yield f"{study.name}   {standing.stage}   {len(history.runs)} runs"
     for trial, run in standing.running:
-        yield f"  #{trial.number:<4} {setting_words(trial.point)}   running ({run.ticket or 'not handed over'})"
+        state = "running" if history.stopped is None else "was under way"
+        yield f"  #{trial.number:<4} {setting_words(trial.point)}   {state} ({run.ticket or 'not handed over'})"
     if standing.best is not None:
         yield f"  best  {best_words(standing)}"
     yield f"  spent {budget_words(standing)}"
@@ -112,7 +113,9 @@ def standing_lines(standing: Standing) -> Iterable[str]:
         yield f"  #{trial.number:<4} {trial.why}"
     yield f"  {standing.headline}"
     if history.stopped is not None and standing.stage != "finished":
-        yield f"  stopped: {history.stopped['reason']}; go on with: ridgeline resume {history.root}"
+        reason = history.stopped["reason"]
+        remedy = "" if "ridgeline resume" in reason else f"; go on with: ridgeline resume {history.root}"
+        yield f"  stopped: {reason}{remedy}"
 
 
 def best_words(standing: Standing) -> str:

@@ -20,6 +20,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
+from ridgeline.records.template import NO_VARIABLE, is_variable
 
 MARKER = "RIDGELINE_RUN"  # in the environment of a job and of everything it starts
 BOOKS_FAILED = 74  # EX_IOERR of sysexits.h: run.sh could not write its own files
@@ -48,8 +49,8 @@ def environment(job: Job, site: Site) -> dict[str, str]:
     """What run.sh exports: the site's environment, overruled by the job's."""
     merged = {**site.env, **job.env}
     for name in merged:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise SiteError(f"env: {name!r} cannot be the name of a shell variable; use letters, digits and _")
+        if not is_variable(name):
+            raise SiteError(f"env: {name!r} {NO_VARIABLE}")
     return merged
 
 

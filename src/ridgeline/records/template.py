@@ -10,6 +10,14 @@ from ridgeline.records.expression import ExpressionError
 # {name} or {name:format}; {{ and }} stand for themselves; ${SHELL} variables are left to the shell
 _FIELD = re.compile(r"\{\{|\}\}|(?<!\$)\{(?P<name>[A-Za-z_]\w*)(?::(?P<format>[^{}]*))?\}")
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NO_VARIABLE = "is not a name for an environment variable; use letters, digits and _"
+
+
+def is_variable(name: str) -> bool:
+    """Whether a shell can export it; `NO_VARIABLE` says what is wrong with one that it cannot."""
+    return _VARIABLE.fullmatch(name) is not None
+
 
 def field_names(text: str) -> set[str]:
     return {match["name"] for match in _FIELD.finditer(text) if match["name"]}

@@ -11,6 +11,7 @@ from typing import Any
 from ridgeline.errors import StudyError
 from ridgeline.records.launch import LAUNCHERS
 from ridgeline.records.site import Site
+from ridgeline.records.template import NO_VARIABLE, is_variable
 from ridgeline.store.form_problems import suggestion
 from ridgeline.store.yaml_tree import YamlTree, parse_yaml, read_text
 
@@ -167,6 +168,9 @@ def _texts(value: object) -> tuple[str, ...]:
 def _environment(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise TypeError("this must be a mapping such as {OMP_NUM_THREADS: 1}")
+    for name in map(str, value):
+        if not is_variable(name):
+            raise ValueError(f"{name!r} {NO_VARIABLE}")
     return {str(name): _text(text) for name, text in value.items()}
 
 

@@ -24,7 +24,7 @@ from ridgeline.records.study import (
     Study,
     WorkloadChoice,
 )
-from ridgeline.records.template import unknown_fields
+from ridgeline.records.template import NO_VARIABLE, is_variable, unknown_fields
 from ridgeline.store.form_problems import form_problems, nearest_first
 from ridgeline.store.schema import StudyForm
 from ridgeline.store.site_file import SHIPPED, load_site
@@ -216,6 +216,9 @@ class _Assembly:
         for name in ("make", "keep"):
             if not any(line.strip() for line in getattr(form, name)):
                 self.report(("builds", name), "is empty; name at least one")
+        for variable in form.env:
+            if not is_variable(variable):
+                self.report(("builds", "env", variable), NO_VARIABLE)
         return Builds(tuple(form.make), tuple(form.keep), tuple(form.sources), dict(form.env), form.limit)
 
     def check_build_fields(self, builds: Builds, settings: Collection[str]) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import cast
 
 from ridgeline.records.outcome import Kind, Signature
+from ridgeline.records.template import NO_VARIABLE, is_variable
 from ridgeline.workloads.base import Problem
 from ridgeline.workloads.extract import PICKS, ByCsv, ByJson, ByRegex, Metric, Pick
 
@@ -109,8 +110,8 @@ class _Reader:
     def _env(self, value: object) -> None:
         where = ("workload", "env")
         for name, text in self._mapping(value, where).items():
-            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-                self._report((*where, name), "is not a name for an environment variable; use letters, digits and _")
+            if not is_variable(name):
+                self._report((*where, name), NO_VARIABLE)
             elif isinstance(text, bool) or not isinstance(text, str | int | float):
                 self._report((*where, name), f'must be text; write "{text}" in quotes')
             else:

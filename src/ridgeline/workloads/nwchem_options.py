@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ridgeline.records.template import NO_VARIABLE, is_variable
 from ridgeline.workloads.base import Problem
 from ridgeline.workloads.command_options import Where, near
 from ridgeline.workloads.nwchem_knobs import MPI_BUILDS
@@ -115,8 +116,8 @@ class _Reader:
         options.blas_paths |= self._texts(given, "blas_paths")
         options.env = self._texts(given, "env")
         for name in options.env:
-            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-                self._report(("env", name), "is not a name for an environment variable; use letters, digits and _")
+            if not is_variable(name):
+                self._report(("env", name), NO_VARIABLE)
 
     def _report(self, where: Where, message: str) -> None:
         self.options.problems.append(Problem(("workload", *where), message))
