@@ -6,13 +6,13 @@ A rate is searched for at which every limit is still kept, and a burst at which 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ridgeline.serving.candidates import Pair, Unit, make_unit
 from ridgeline.serving.layout import Layout
-from ridgeline.serving.requests import Slo, Summary
+from ridgeline.serving.requests import Slo, Spread, Summary
 from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.traffic import AllAtOnce, ClosedLoop, Fixed, OpenLoop, Traffic
 
@@ -23,6 +23,7 @@ STAYS = 8.0
 HEADROOM = 0.9
 # Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
 TAKE_OFF = 5.0
+LATENCIES, ALIKE = ("ttft", "itl"), 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class Option:
     rate_s: float | None  # offered; None when requests are sent as answers come
     capacity_s: float | None  # the highest rate that keeps every limit; None where none was searched
     summary: Summary
-    knee: Knee | None
+    interval: Mapping[str, tuple[float, float]]  # of one slice, as `simulate` states it
+    knee: Knee | None = None
 
     @property
     def layout(self) -> Layout:
@@ -84,6 +86,24 @@ class Option:
             q = self.scheme.question
             return self.rate_s * (q.input_tokens + q.output_tokens) * self.summary.ok / self.summary.requests
         return self.summary.total_tok_s * self.scheme.slices
+
+    @property
+    def speed_ratios(self) -> tuple[float, float]:
+        """How slow and how fast the real thing may be, over what is predicted, in nine of ten cases."""
+        low, high = self.interval["total_tok_s"]
+        predicted = self.summary.total_tok_s
+        return (low / predicted, high / predicted) if predicted > 0 else (1.0, 1.0)
+
+    @property
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """Where nine of ten measurements lie: latencies, and the speed that was not given with the rate."""
+        found = {name: both for name, both in self.interval.items() if name.endswith("_ms")}
+        low, high = self.speed_ratios
+        if self.capacity_s is not None:
+            found["capacity"] = (low * self.capacity_s, high * self.capacity_s)
+        if self.rate_s is None:
+            found["total_tok_s"] = (low * self.total_tok_s, high * self.total_tok_s)
+        return found
 
     @property
     def broken(self) -> tuple[Slo, ...]:
@@ -161,20 +181,22 @@ def tried(scheme: Scheme, traffic: Traffic) -> Option:
         most = scheme.slices
         needed = most if capacity <= 0 else math.ceil(pace.rate_s / (HEADROOM * capacity / most))
         scheme = _fewer(scheme, needed)
-        summary = scheme.run(_share(traffic, scheme, pace.rate_s)).summary
-        return Option(scheme, pace.rate_s, capacity * scheme.slices / most, summary, None)
+        run = scheme.run(_share(traffic, scheme, pace.rate_s))
+        return Option(scheme, pace.rate_s, capacity * scheme.slices / most, run.summary, run.interval)
     if isinstance(pace, AllAtOnce) and question.slos:
         scheme, capacity = _searched(scheme, traffic)
         rate = HEADROOM * capacity if capacity > 0 else 0.05 * scheme.shape.rate_s * scheme.copies
-        return Option(scheme, rate, capacity, scheme.run(_share(traffic, scheme, rate)).summary, None)
+        run = scheme.run(_share(traffic, scheme, rate))
+        return Option(scheme, rate, capacity, run.summary, run.interval)
     if isinstance(pace, ClosedLoop):
         each = max(1, pace.concurrency // scheme.slices)
         count = min(traffic.requests, max(200, 4 * each))
         run = scheme.run(replace(traffic, pace=ClosedLoop(each), requests=count))
-        return Option(scheme, None, None, run.summary, None)
+        return Option(scheme, None, None, run.summary, run.interval)
     # not fewer: a shorter offline run is slower for its longer tail
     count = max(1, min(traffic.requests // scheme.slices, MOST_OFFLINE))
-    return Option(scheme, None, None, scheme.run(replace(traffic, requests=count)).summary, None)
+    run = scheme.run(replace(traffic, requests=count))
+    return Option(scheme, None, None, run.summary, run.interval)
 
 
 def _fewer(scheme: Scheme, slices: int) -> Scheme:
@@ -268,15 +290,24 @@ def _ttft_limit_ms(scheme: Scheme, tokens: tuple[int, int]) -> float:
 
 
 def pareto(options: Sequence[Option]) -> set[int]:
-    """Indices of options that no other beats in GPUs, goodput, TTFT and ITL at once."""
+    """Indices of options that no other beats in GPUs, goodput, TTFT and ITL at once.
 
-    def costs(o: Option) -> tuple[float, ...]:
-        ttft, itl = o.summary.ttft_ms, o.summary.itl_ms
-        return o.scheme.gpus, -round(o.goodput_s, 3), ttft.p95 if ttft else math.inf, itl.p95 if itl else 0.0
+    Latencies within a few percent are the same: no prediction is surer than that.
+    """
 
-    rows = [costs(o) for o in options]
-    return {
-        i
-        for i, row in enumerate(rows)
-        if not any(all(a <= b for a, b in zip(other, row, strict=True)) and other != row for other in rows)
-    }
+    def beats(a: Option, b: Option) -> bool:
+        fewer, more = b.scheme.gpus - a.scheme.gpus, round(a.goodput_s - b.goodput_s, 3)
+        if min(fewer, more) < 0:
+            return False
+        shorter = [_p95(b, name) - _p95(a, name) for name in LATENCIES]
+        same = [ALIKE * _p95(b, name) for name in LATENCIES]
+        if any(gain < -limit for gain, limit in zip(shorter, same, strict=True)):
+            return False
+        return max(fewer, more) > 0 or any(gain > limit for gain, limit in zip(shorter, same, strict=True))
+
+    return {i for i, option in enumerate(options) if not any(beats(other, option) for other in options)}
+
+
+def _p95(option: Option, latency: str) -> float:
+    spread: Spread | None = getattr(option.summary, f"{latency}_ms")
+    return spread.p95 if spread else 0.0

@@ -16,10 +16,10 @@ def plan_text(plan: Plan) -> str:
     q = plan.question
     limits = ", ".join(map(str, q.slos)) or "no limits"
     sure = "calibrated" if q.calibration.points else "not calibrated"
-    low, high = q.calibration.ratio_interval()
+    low, high = plan.choices[0].option.speed_ratios
     lines = [
         f"{q.model.name} on {q.cluster}   {q.input_tokens:.0f} tokens in, {q.output_tokens:.0f} out   {limits}",
-        f"modelled, {sure}: real speeds are expected at {low:.2f} to {high:.2f} times these (9 of 10 cases)",
+        f"modelled, {sure}: the real speed of #1 is expected at {low:.2f} to {high:.2f} times this (9 of 10 cases)",
         "",
         *_speeds(plan.choices),
         "",
@@ -123,6 +123,9 @@ def _details(choice: Choice) -> list[str]:
             f"  TTFT takes off beyond {o.knee.batch:,} requests of {o.knee.input_tokens:,} tokens at once "
             f"({o.knee.bound})"
         )
+    latencies = [(f"{name.upper()} p95", o.bounds.get(f"{name}_p95_ms")) for name in ("ttft", "itl")]
+    if found := [f"{name} {both[0]:.0f} to {both[1]:.0f} ms" for name, both in latencies if both]:
+        lines.append(f"  expected in 9 of 10 cases: {', '.join(found)}")
     lines.append(f"  losing one GPU costs {o.loss.gpu:.0%} of the capacity, one node {o.loss.node:.0%}")
     checked = f"  checked: {'; '.join(choice.lint.proofs[-2:])}"
     lines.append(checked if choice.lint.ok else "  these commands do not reach the predicted point:")

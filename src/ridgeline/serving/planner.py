@@ -57,6 +57,7 @@ class Choice:
             "total_tok_s": round(o.total_tok_s, 1),
             "ttft_ms": ttft.as_json() if ttft else None,
             "itl_ms": itl.as_json() if itl else None,
+            "interval": {name: [round(v, 4) for v in both] for name, both in o.bounds.items()},
             "max_running_requests": unit.running_flag,
             "requests_at_once": unit.cap * o.scheme.slices * max(1, o.scheme.parts[1]),
             "chunked_prefill_size": o.scheme.units[0].times.applied.chunk_tokens // o.scheme.units[0].layout.pp,
@@ -100,7 +101,6 @@ class Plan:
     cpu_s: float
 
     def as_json(self) -> dict[str, object]:
-        low, high = self.question.calibration.ratio_interval()
         return {
             "model": self.question.model.name,
             "cluster": str(self.question.cluster),
@@ -108,7 +108,7 @@ class Plan:
             "output_tokens": self.question.output_tokens,
             "slos": [str(s) for s in self.question.slos],
             "plans": [c.as_json() for c in self.choices],
-            "speed_interval": [low, high],
+            "speed_interval": list(self.choices[0].option.speed_ratios),
             "calibrated": self.question.calibration.points > 0,
             "origin": "modelled",
             "cpu_s": self.cpu_s,
