@@ -13,6 +13,7 @@ from ridgeline.errors import InputError
 from ridgeline.serving.model_config import model_from_config
 from ridgeline.serving.models import load_model
 from ridgeline.serving.traces import read_trace
+from ridgeline.serving.twin.calibrate import calibrate
 from ridgeline.serving.twin.calibration import read_calibration
 from ridgeline.serving.twin.log_steps import observations, read_run
 from ridgeline.serving.twin.measured import read_rows
@@ -80,6 +81,14 @@ def test_a_measured_row_that_makes_no_sense_is_named(tmp_path: Path, row: str) -
     (tmp_path / "rows.csv").write_text(f"model,gpu,tp,total_tok_s\n{row}\n")
     with pytest.raises(InputError, match=r"rows\.csv:2"):
         read_rows(tmp_path / "rows.csv")
+
+
+def test_a_row_that_could_not_have_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(
+        "model,gpu,gpus,tp,total_tok_s\nllama-8b,h200,1,1,20000\ndeepseek-r1,h100,8,8,12520\n"
+    )
+    with pytest.raises(InputError, match=r"rows\.csv:3: .*does not fit"):
+        calibrate([tmp_path / "rows.csv"])
 
 
 def test_rows_that_are_no_text_are_named(tmp_path: Path) -> None:

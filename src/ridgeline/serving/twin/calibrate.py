@@ -47,7 +47,10 @@ def row_observations(row: Measured) -> list[Observation]:
 
     @lru_cache(maxsize=2 * len(NAMES) + 1)
     def run(factors: Factors) -> SimulationResult:
-        return simulate(row.deployment, row.traffic, Calibration(factors=factors))
+        try:
+            return simulate(row.deployment, row.traffic, Calibration(factors=factors))
+        except InputError as error:
+            raise InputError(f"{row.source}: {error}") from None
 
     return [_observation(row, metric, value, weight, run) for metric, value in row.values.items()]
 
