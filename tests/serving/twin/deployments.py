@@ -47,6 +47,12 @@ def traffic(draw: st.DrawFn, most: int = 120) -> Traffic:
     return Traffic(draw(lengths), count, seed=seed) if pace is None else Traffic(draw(lengths), count, pace, seed)
 
 
+@st.composite
+def open_loops(draw: st.DrawFn, most: int = 120) -> Traffic:
+    pace = draw(st.builds(OpenLoop, st.floats(0.5, 500), st.sampled_from([0.0, 1.0, 4.0])))
+    return Traffic(draw(lengths), draw(st.integers(1, most)), pace, draw(st.integers(0, 5)))
+
+
 settings = st.builds(
     dict,
     max_running_requests=st.sampled_from([None, 1, 7, 64]),
