@@ -33,8 +33,8 @@ BURSTS = """batch,input_len,output_len,latency_s,ttft_s
 256,128,8,6.3,4.82
 256,128,1,3.67,3.67
 """
-# (model, requests at once, largest graph, chunk, fraction, tok/s): 400 chats on one H200, SGLang 0.5.15, Triton, repeated
-# settings by their median (examples/05-sglang-h200/results)
+# (model, requests at once, largest graph, chunk, fraction, tok/s): 400 chats on one H200, SGLang 0.5.15, Triton;
+# repeated settings by their median (examples/05-sglang-h200/results)
 OFFLINE = [
     ("llama-8b", 4096, 256, 8192, 0.903, 16132),
     ("llama-8b", 512, 512, 8192, 0.88, 17995),
