@@ -176,6 +176,12 @@ def test_json_stays_one_document_whatever_it_holds() -> None:
         (f"simulate {ONE} --traffic fixed:140000:200", "130,872 in + 200 out"),
         (f"simulate {ONE} --traffic .", "a trace is JSONL"),
         (f"simulate {ONE} --rate inf", "above zero"),
+        (f"simulate {ONE} --requests 99999999999999999999", "send fewer"),
+        (f"simulate {ONE} --page-size 99999999999999999999", "1 to 1,024"),
+        (
+            "fleet --input-tokens-per-day 1e308 --output-tokens-per-day 1 --prefill-tok-s 1e-300 --decode-tok-s 1",
+            "more nodes than can be counted",
+        ),
         (f"simulate {ONE} --accept-length nan", "1 or more tokens"),
         (f"simulate {ONE} --schedule-conservativeness -1", "0 and above"),
         (f"simulate {ONE} --attention-backend flashmla", "use fa3"),

@@ -76,4 +76,7 @@ def size_fleet(
     if not 0 < utilisation <= 1:
         raise InputError(f"--utilisation is {utilisation:g}; give a share above 0 and up to 1")
     busy_s = DAY_S * utilisation
-    return Fleet(input_tokens_per_day / busy_s / prefill_tok_s, output_tokens_per_day / busy_s / decode_tok_s)
+    fleet = Fleet(input_tokens_per_day / busy_s / prefill_tok_s, output_tokens_per_day / busy_s / decode_tok_s)
+    if not math.isfinite(fleet.total_nodes):
+        raise InputError("such a day takes more nodes than can be counted; check the tokens per day and the speeds")
+    return fleet

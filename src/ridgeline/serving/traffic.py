@@ -18,6 +18,9 @@ from ridgeline.serving.lengths import LogNormal as LogNormal
 from ridgeline.serving.lengths import Replay as Replay
 from ridgeline.serving.lengths import sharegpt as sharegpt
 
+# Each is kept to the end of a run; more would fill a laptop's memory.
+MOST_REQUESTS = 10_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -96,6 +99,11 @@ class Traffic:
     def __post_init__(self) -> None:
         if self.requests < 1:
             raise InputError(f"{self.requests} requests is nothing to send; use 1 or more")
+        if self.requests > MOST_REQUESTS:
+            raise InputError(
+                f"{self.requests:,} requests are more than the {MOST_REQUESTS:,} that one run keeps; send fewer: "
+                "a rate shows what it does long before"
+            )
         if isinstance(self.pace, AsRecorded) and not (isinstance(self.lengths, Replay) and self.lengths.timed):
             raise InputError("this traffic carries no times to replay; give a rate, a concurrency, or send all at once")
 

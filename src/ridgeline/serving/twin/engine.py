@@ -45,6 +45,9 @@ class EngineSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; it must be at least 1")
+        for name, most in (("page_size", 1024), ("draft_tokens", 1024)):
+            if getattr(self, name) > most:
+                raise InputError(f"{name} is {getattr(self, name):,}; engines take 1 to {most:,}")
         if self.cuda_graph_max_bs is not None and self.cuda_graph_max_bs < 0:
             raise InputError(f"cuda_graph_max_bs is {self.cuda_graph_max_bs}; use 0 to switch graphs off")
         if not 0.0 <= self.schedule_conservativeness <= 100.0:
