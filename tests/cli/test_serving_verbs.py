@@ -175,6 +175,8 @@ def test_json_stays_one_document_whatever_it_holds() -> None:
         (f"simulate {ONE} --traffic sharegpt:5000:100", "lognormal:IN:OUT"),
         (f"simulate {ONE} --traffic fixed:140000:200", "130,872 in + 200 out"),
         (f"simulate {ONE} --traffic .", "a trace is JSONL"),
+        (f"simulate {ONE} --traffic {'a' * 5000}", "is neither a file nor one of"),
+        (f"memory --model {'a' * 5000} --gpu h100", "is neither a preset nor"),
         (f"simulate {ONE} --rate inf", "above zero"),
         (f"simulate {ONE} --requests 99999999999999999999", "send fewer"),
         (f"simulate {ONE} --page-size 99999999999999999999", "1 to 1,024"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,7 @@ def calibrate(
     from ridgeline.serving.twin.calibrate import calibrate as run
     from ridgeline.serving.twin.calibration import write_calibration
 
-    if out.is_dir():
+    if os.path.isdir(out):  # noqa: PTH112  pathlib raises for names no file can have
         raise InputError(f"--out {out} is a folder; name the file to write, such as {out / 'site.json'}")
     fit = run([*sources, *(more or ())], model=model, gpu=gpu)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -103,7 +104,7 @@ def parse_lengths(text: str) -> Lengths:
         values = _numbers(text, rest, 3) if rest.count(":") == 2 else [*_numbers(text, rest, 2), 1.0]
         return LogNormal(values[0], values[1], values[2], values[2])
     path = Path(text)
-    if not text or not path.exists():
+    if not text or not os.path.exists(path):  # noqa: PTH110  pathlib raises for names no file can have
         near = get_close_matches(kind, ("sharegpt", "fixed", "lognormal"), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(

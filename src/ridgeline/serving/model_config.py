@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -44,9 +45,10 @@ def read_model(name_or_path: str) -> Model:
         preset = resources.files("ridgeline.serving") / "presets" / "models" / f"{name}.json"
         return model_from_config(json.loads(preset.read_text()), name=name, source=f"preset {name}")
     path = Path(name_or_path).expanduser()
-    if path.is_dir():
+    # os.path, because pathlib raises for names no file can have
+    if os.path.isdir(path):  # noqa: PTH112
         path = path / "config.json"
-    if path.suffix == ".json" or path.exists():
+    if path.suffix == ".json" or os.path.exists(path):  # noqa: PTH110
         return model_from_config(_read_json(path), name=_name_of(path), source=str(path))
     near = difflib.get_close_matches(name.rpartition("/")[2], known, 1, 0.5)
     hint = f"did you mean {near[0]}? " if near else ""

@@ -174,7 +174,7 @@ def _open_loop_times(count: int, pace: OpenLoop, rng: random.Random) -> list[flo
     times, now = [], 0.0
     for _ in range(count):
         times.append(now)
-        if pace.burstiness == 0:
+        if pace.burstiness < 1e-6:
             now += 1.0 / pace.rate_s
         elif pace.burstiness == 1:
             now += rng.expovariate(pace.rate_s)
