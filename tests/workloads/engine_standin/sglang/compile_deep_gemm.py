@@ -1,0 +1,3 @@
+from sglang.standin import compile_deep_gemm
+
+compile_deep_gemm()
