@@ -76,5 +76,6 @@ def test_very_many_lessons_are_answered_from_the_best_and_the_latest() -> None:
 
 @pytest.mark.parametrize("startup", [0, -1, True, "many", 2.5])
 def test_a_wrong_startup_is_refused(startup: object) -> None:
-    with pytest.raises(InputError, match=r"search\.options\.startup"):
+    with pytest.raises(InputError, match=r"^startup: "):
         TpeSampler(SPACE, 0, {"startup": startup}, lambda p: None)
+    assert TpeSampler(SPACE, 0, {"startup": 1}, lambda p: None).ask() is not None

@@ -123,6 +123,17 @@ def test_two_blocks_are_refused_and_three_are_asked_for() -> None:
     assert "could show" in result.headline
 
 
+def test_what_one_block_could_show_does_not_depend_on_the_unit() -> None:
+    """Of a single block only the spread of its own runs is known; it counts as a share, like every ratio."""
+    seen = [
+        confirm([Block(1, (), [unit * 100, unit * 104], {"c": [unit * 110, unit * 115]})]).comparisons["c"]
+        for unit in (1.0, 1000.0)
+    ]
+    effects = [c.smallest_effect for c in seen]
+    assert effects[0] == pytest.approx(effects[1])
+    assert effects[0] is not None and 0.05 < effects[0] < 0.5
+
+
 def test_the_smallest_effect_named_is_seen_in_four_of_five_campaigns() -> None:
     noise, blocks = 0.02, 5
     spread = noise  # two runs a side: sqrt(noise^2/2 + noise^2/2)

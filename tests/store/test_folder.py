@@ -75,8 +75,14 @@ def test_a_copied_folder_opens_elsewhere_with_the_same_study_and_files(source, t
 
 def test_a_campaign_is_never_overwritten(source, tmp_path):
     out = tmp_path / "out"
-    Journal.open(StudyFolder.create(out, source).journal_path).close()
+    with Journal.open(StudyFolder.create(out, source).journal_path) as journal:
+        StudyFolder.create(out, source)  # nothing has happened yet
+        journal.append({"event": "opened", "at": 1.0})
     with pytest.raises(StoreError, match=r"already holds a campaign.*resume"):
+        StudyFolder.create(out, source)
+    journal.path.write_text("")
+    (out / "runs" / "0001-x1").mkdir(parents=True)
+    with pytest.raises(StoreError, match="already holds a campaign"):
         StudyFolder.create(out, source)
 
 

@@ -54,7 +54,7 @@ def check_file(file: StudyFile) -> CheckedStudy:
             problems.append(file.message(where, str(error)))
             return None
 
-    part("samplers", study.search.sampler, "stages", "search", "sampler")
+    sampler = part("samplers", study.search.sampler, "stages", "search", "sampler")
     part("executors", study.site.batch, "site")
     factory = part("workloads", study.workload.kind, "workload", "kind")
     if factory is None:
@@ -65,12 +65,26 @@ def check_file(file: StudyFile) -> CheckedStudy:
     if problems:
         raise StudyError(problems)
     checked = CheckedStudy(file, workload)
+    problems += _unwilling(sampler, checked)
     for where, point in ((("baseline",), study.baseline), *((("presets", i), p) for i, p in enumerate(study.presets))):
         if reason := checked.refusal(point):
             problems.append(file.message(where, f"is refused: {reason}; choose a legal point"))
     if problems:
         raise StudyError(problems)
     return checked
+
+
+def _unwilling(sampler: object, checked: CheckedStudy) -> list[str]:
+    """What the sampler has against its options or the space."""
+    search = checked.study.search
+    try:
+        sampler(checked.study.space, search.seed, search.options, checked.refusal)  # type: ignore[operator]
+    except InputError as error:
+        option, found, what = str(error).partition(": ")
+        known = bool(found) and option in search.options
+        where = ("stages", "search", option if known else "sampler")
+        return [checked.file.message(where, what if known else str(error))]
+    return []
 
 
 def _missing_sources(file: StudyFile) -> list[str]:

@@ -22,8 +22,8 @@ class GridSampler:
         endless = [knob.name for knob in space.knobs if knob.count is None]
         if endless:
             raise InputError(
-                f"the sampler grid cannot list the values of {', '.join(endless)}: give a step or a list of values,"
-                " or use the sampler random or tpe"
+                f"grid cannot list the values of {', '.join(endless)}; give a step or a list of values, "
+                "or use the sampler random or tpe"
             )
         listing = Listing(space)
         order = choice(options, "order", ("listed", "shuffled"))

@@ -105,7 +105,8 @@ class StudyFolder:
         return [folder for folder in recorded if not (self.path / folder).is_dir()]
 
     def _check_free(self, source: StudyFile) -> None:
-        if (self.path / JOURNAL).exists():
+        journal = self.path / JOURNAL
+        if journal.exists() and (journal.stat().st_size or any((self.path / RUNS).glob("*"))):
             raise StoreError(
                 f"{self.path} already holds a campaign; go on with `ridgeline resume {self.path}` or name another --out"
             )
