@@ -226,6 +226,21 @@ def test_the_top_of_the_space_may_be_safe(tmp_path: Path) -> None:
     assert "the study allows no larger one" in verdict["headline"]
 
 
+def test_an_edge_is_called_one_only_when_its_repeats_are_done(tmp_path: Path) -> None:
+    """Wherever the budget ends: the bracket may be closed while the runs that make sure of it are still missing."""
+    (tmp_path / "all").mkdir()
+    whole = hunt(tmp_path / "all", study(tmp_path / "all"), cliff_at(72)).run()
+    assert whole["kind"] == "edge"
+    kinds = []
+    for runs in range(1, whole["runs"] + 1):
+        (folder := tmp_path / str(runs)).mkdir()
+        limited = replace(study(folder), budget=Budget(node_hours=(runs + 0.5) / 3600))
+        found = hunt(folder, limited, cliff_at(72)).run()
+        kinds.append(found["kind"])
+        assert (found["kind"] == "edge") == (found.get("edge_runs") == whole["edge_runs"]), found
+    assert kinds[-1] == "edge" and "unfinished" in kinds
+
+
 def test_a_budget_ends_the_hunt_with_what_is_known(tmp_path: Path) -> None:
     budget = Budget(node_hours=2.5 / 3600)
     verdict = hunt(tmp_path, replace(study(tmp_path), budget=budget), cliff_at(72)).run()

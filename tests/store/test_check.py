@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from ridgeline.cli.main import run
+from ridgeline.store.form_problems import form_at
 from ridgeline.store.schema import (
     Form,
     GuardForm,
@@ -17,7 +18,6 @@ from ridgeline.store.schema import (
     StudyForm,
     ToleranceForm,
     ValuesForm,
-    form_at,
     json_schema,
 )
 from ridgeline.store.yaml_tree import parse_yaml, read_text

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ridgeline.store.schema import form_at
+from ridgeline.store.schema import Form, GuardForm, RangeForm, StudyForm, ValuesForm
 
 _NEEDED = {
     "int_type": "a whole number",
@@ -28,6 +29,9 @@ _LIMITS = {
     "less_than": ("lt", "below"),
     "less_than_equal": ("le", "at most"),
 }
+
+# tags that unions of the schema put into the place of a problem
+_TAGGED: dict[str, type[Form]] = {"<values>": ValuesForm, "<range>": RangeForm, "<mapping>": GuardForm}
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
@@ -103,3 +107,22 @@ def shown(value: object) -> str:
         return "true" if value else "false"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def form_at(steps: tuple[str | int, ...]) -> type[Form] | None:
+    """The model that reads the mapping at this error location of pydantic; None where keys are free."""
+    form: type[Form] | None = StudyForm
+    for step in steps:
+        if isinstance(step, str) and step in _TAGGED:
+            form = _TAGGED[step]
+        elif isinstance(step, str) and form is not None:
+            fields = {field.alias or name: field for name, field in form.model_fields.items()}
+            form = _form_in(fields[step].annotation) if step in fields else None
+    return form
+
+
+def _form_in(annotation: object) -> type[Form] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Form):
+        return annotation
+    found = (_form_in(part) for part in get_args(annotation))
+    return next((form for form in found if form is not None), None)

@@ -7,7 +7,7 @@ in study_file.py, where lines are known.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -276,28 +276,6 @@ class StudyForm(Form):
     builds: BuildsForm | None = Field(default=None, description="How variants of the program are built.")
 
 
-TAGGED: dict[str, type[Form]] = {"<values>": ValuesForm, "<range>": RangeForm, "<mapping>": GuardForm}
-
-
 def json_schema() -> dict[str, Any]:
     schema = StudyForm.model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "ridgeline-study-1", **schema}
-
-
-def form_at(steps: tuple[str | int, ...]) -> type[Form] | None:
-    """The model that reads the mapping at this error location of pydantic; None where keys are free."""
-    form: type[Form] | None = StudyForm
-    for step in steps:
-        if isinstance(step, str) and step in TAGGED:
-            form = TAGGED[step]
-        elif isinstance(step, str) and form is not None:
-            fields = {field.alias or name: field for name, field in form.model_fields.items()}
-            form = _form_in(fields[step].annotation) if step in fields else None
-    return form
-
-
-def _form_in(annotation: object) -> type[Form] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Form):
-        return annotation
-    found = (_form_in(part) for part in get_args(annotation))
-    return next((form for form in found if form is not None), None)

@@ -1,0 +1,51 @@
+"""What the journal writes of a record is all of the record: reading it back gives the same."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.records.outcome import Evidence, Kind, Move, Outcome
+from ridgeline.records.run import Cause, Ending
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.event_shapes import require_shape
+from ridgeline.store.events import ended_event, ending_from, outcome_from, trial_event, trial_from
+
+words = st.text(max_size=12)
+names = st.lists(words, max_size=3).map(tuple)
+seconds = st.floats(0, 1e10)
+endings = st.builds(
+    Ending,
+    cause=st.sampled_from(Cause),
+    exit_code=st.none() | st.integers(0, 255),
+    signal=st.none() | st.integers(1, 64),
+    reason=words,
+    nodes=names,
+    started_s=seconds,
+    ended_s=seconds,
+    leftovers=names,
+    usage=st.dictionaries(words, seconds, max_size=3),
+)
+outcomes = st.builds(
+    Outcome,
+    kind=st.sampled_from(Kind),
+    reason=words,
+    evidence=st.none() | st.builds(Evidence, words, st.integers(1, 10**6), words),
+    advice=st.lists(st.builds(Move, words, st.sampled_from([-1, 1]), words), max_size=2).map(tuple),
+)
+
+
+@given(endings, outcomes)
+def test_how_a_run_ended_is_kept_whole(ending: Ending, outcome: Outcome) -> None:
+    event = {"at": 1.0, **ended_event(7, ending, outcome, (), {})}
+    require_shape(event)
+    assert ending_from(event["ending"]) == ending
+    assert outcome_from(event["outcome"]) == outcome
+
+
+@given(st.sampled_from(Stage), words, words, st.none() | st.integers(0, 9))
+def test_a_trial_is_kept_whole(stage: Stage, proposer: str, why: str, block: int | None) -> None:
+    trial = Trial(3, {"x": 1, "y": None}, {"x": 1, "y": None, "z": 2.5}, stage, proposer, why, block)
+    event = {"at": 1.0, **trial_event(trial)}
+    require_shape(event)
+    assert trial_from(event) == trial
