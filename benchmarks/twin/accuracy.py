@@ -35,6 +35,7 @@ BOUNDS = {
     "latency_s": ("duration_s", 1),
     "ttft_s": ("ttft_last_ms", 1000),
     "ttft_p95_s": ("ttft_p95_ms", 1000),
+    "itl_p95_s": ("itl_p95_ms", 1000),
 }
 
 

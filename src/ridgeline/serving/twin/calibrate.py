@@ -20,6 +20,7 @@ READ: dict[str, Callable[[SimulationResult], float | None]] = {
     "latency_s": lambda r: r.summary.duration_s,
     "ttft_s": lambda r: r.last_ttft_s,
     "ttft_p95_s": lambda r: r.summary.ttft_ms.p95 / 1000 if r.summary.ttft_ms else None,
+    "itl_p95_s": lambda r: r.summary.itl_ms.p95 / 1000 if r.summary.itl_ms else None,
 }
 
 

@@ -17,7 +17,7 @@ from ridgeline.serving.twin.calibration import Calibration
 # for the same work on one machine within minutes; rounds of the same groups on the same nodes differed by half.
 PREFILL_SPREAD = 0.30
 HOST_SPREAD = 0.25
-TTFT_SPREAD = 0.25
+TTFT_SPREAD = 0.30
 ITL_SPREAD = 0.12
 # First bursts of a size on groups that compile their kernels while serving waited up to this much longer.
 COMPILE_WAIT_S = 6.0

@@ -1,7 +1,8 @@
 """Measured rows: a CSV in which every line names a deployment, the traffic sent to it, and what was measured.
 
 Columns are those people write anyway. Throughput: total_tok_s or duration_s. One batch sent at once (batch, input_len,
-output_len): latency_s and ttft_s (the last request's) or ttft_p95_s. Rows that did not end well say nothing of speed.
+output_len): latency_s and ttft_s (the last request's) or ttft_p95_s. A load that goes on: concurrency or rate, prompts,
+traffic. Rows that did not end well say nothing of speed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ridgeline.serving.traffic import Traffic, parse_traffic
 from ridgeline.serving.twin.deployment import Deployment
 from ridgeline.serving.twin.engine import DEFAULTS, EngineSettings, parse_engine
 
-METRICS = ("total_tok_s", "duration_s", "latency_s", "ttft_s", "ttft_p95_s")
+METRICS = ("total_tok_s", "duration_s", "latency_s", "ttft_s", "ttft_p95_s", "itl_p95_s")
 LEFT_OUT = ("", "default", "-", "none")
 
 
@@ -107,7 +108,8 @@ def _traffic(cells: Mapping[str, str], where: str) -> Traffic:
         lengths = f"fixed:{_needed(cells, 'input_len', where)}:{_needed(cells, 'output_len', where)}"
         return parse_traffic(lengths, requests=_whole(cells, "batch", where) or 1)
     requests = _whole(cells, "prompts", where) or 2000
-    return parse_traffic(cells.get("traffic", "sharegpt"), requests=requests, seed=2025)
+    pace = {"concurrency": _whole(cells, "concurrency", where), "rate_s": _number(cells, "rate", where)}
+    return parse_traffic(cells.get("traffic", "sharegpt"), requests=requests, seed=2025, **pace)
 
 
 def _else(value: int | None, otherwise: int | None) -> int | None:
