@@ -96,7 +96,11 @@ class DeploymentWords(EngineWords):
         typer.Option(help="3x3: three prefill groups of three nodes; 4: one of four; 2x4gpu: two of four GPUs."),
     ] = None
     decode_groups: Annotated[
-        str | None, typer.Option(help="Likewise for decode, such as 1x4, or 1x4:attn-dp=8,ep=1 for a shape of its own.")
+        str | None,
+        typer.Option(
+            help="Likewise for decode, such as 1x4, or 1x4:attn-dp=8,ep=1 for a shape of its own; running=, chunk=, "
+            "graph= and fraction= after the colon set one role's servers apart from the other's."
+        ),
     ] = None
     fabric: Fabric = None
 

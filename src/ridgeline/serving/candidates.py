@@ -19,7 +19,7 @@ from ridgeline.serving.models import Model
 from ridgeline.serving.requests import Slo
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.deployment import Deployment
-from ridgeline.serving.twin.engine import EngineSettings
+from ridgeline.serving.twin.engine import PREFILL_RANK_TOKENS, EngineSettings, default_backend, resolve
 from ridgeline.serving.twin.simulate import step_time
 from ridgeline.serving.twin.steptime import StepTime
 
@@ -70,7 +70,7 @@ class Unit:
     question: Question
     layout: Layout  # of one engine: dp is 1
     role: str  # both, prefill, decode
-    settings: EngineSettings
+    settings: EngineSettings  # what is simulated and what the printed command says: none of its flags is left open
     cap: int  # requests it runs at once, all attention groups together
     memory: MemoryPlan
     times: StepTime
@@ -83,6 +83,21 @@ class Unit:
     def running_flag(self) -> int:
         """What --max-running-requests must say: a role of its own takes it for each attention group."""
         return self.cap if self.role == "both" else max(1, self.cap // self.layout.attn_dp)
+
+    @property
+    def chunk_flag(self) -> int:
+        """What --chunked-prefill-size must say: of one pipeline stage, all attention groups together."""
+        return self.times.applied.chunk_tokens // self.layout.pp
+
+    def settings_json(self) -> dict[str, object]:
+        """As the flags of its servers say them."""
+        return {
+            "max_running_requests": self.running_flag,
+            "chunked_prefill_size": self.chunk_flag,
+            "mem_fraction": self.settings.mem_fraction,
+            "cuda_graph_max_bs": self.settings.cuda_graph_max_bs,
+            "attention_backend": self.settings.attention_backend,
+        }
 
     @cached_property
     def prefill_s(self) -> float:
@@ -169,7 +184,13 @@ def make_unit(
 ) -> Unit | None:
     """One engine with settings for this traffic; None where it does not fit or the engine would refuse it."""
     q = question
-    settings = replace(q.settings, chunked_prefill_size=chunk or q.settings.chunked_prefill_size)
+    settings = replace(
+        q.settings,
+        attention_backend=q.settings.attention_backend or default_backend(q.model, q.cluster.gpu),
+        chunked_prefill_size=chunk or q.settings.chunked_prefill_size,
+        # the published recipes start prefill servers without graphs
+        prefill_graph=False if role == "prefill" else q.settings.prefill_graph,
+    )
     if layout_problems(q.model, layout, q.cluster.gpu, settings, role):
         return None
     first = plan_memory(q.model, q.cluster.gpu, layout, settings, role)
@@ -183,12 +204,13 @@ def make_unit(
     while cap:
         asked = _asked(q, layout, settings, cap, role)
         memory = plan_memory(q.model, q.cluster.gpu, layout, asked, role)
-        if memory.fits and memory.margin_bytes < SPARE_SHARE * memory.free_bytes:
-            asked = replace(asked, mem_fraction=round(memory.mem_fraction - SPARE_SHARE, 3))
-            memory = plan_memory(q.model, q.cluster.gpu, layout, asked, role)
+        short = memory.margin_bytes < SPARE_SHARE * memory.free_bytes
+        # whole thousandths, as a flag is written
+        fraction = math.floor(1000 * (memory.mem_fraction - (SPARE_SHARE if short else 0)) + 1e-6) / 1000
+        asked = replace(asked, mem_fraction=fraction)
+        memory = plan_memory(q.model, q.cluster.gpu, layout, asked, role)
         if memory.fits:
-            fixed = replace(asked, mem_fraction=memory.mem_fraction)
-            return Unit(q, layout, role, fixed, cap, memory, _times(q, layout, fixed, role))
+            return Unit(q, layout, role, asked, cap, memory, _times(q, layout, asked, role))
         cap = _whole(cap // 2, layout)
     return None
 
@@ -198,17 +220,14 @@ def _asked(question: Question, layout: Layout, settings: EngineSettings, cap: in
     graph = 0 if role == "prefill" else min(512, max(8, -(-cap // groups)))
     chunk = settings.chunked_prefill_size
     if role == "prefill" and chunk is None and layout.ep > 1:
-        from ridgeline.serving.twin.deployment import PREFILL_RANK_TOKENS
-
         chunk = PREFILL_RANK_TOKENS * layout.attn_dp
-    return replace(settings, max_running_requests=cap, cuda_graph_max_bs=graph, chunked_prefill_size=chunk)
+    asked = replace(settings, max_running_requests=cap, cuda_graph_max_bs=graph, chunked_prefill_size=chunk)
+    applied = resolve(asked, question.model, question.cluster.gpu, layout, pool_tokens=1)
+    return replace(asked, chunked_prefill_size=applied.chunk_tokens // layout.pp)
 
 
 def _times(question: Question, layout: Layout, settings: EngineSettings, role: str) -> StepTime:
     deployment = Deployment(question.model, question.cluster, layout, settings)
-    if role == "prefill":
-        settings = replace(settings, prefill_graph=False)
-        deployment = replace(deployment, settings=settings)
     return step_time(deployment, layout, role, question.calibration)[0]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ridgeline.serving.candidates import Pair, Unit
 from ridgeline.serving.flag_names import flag_names
 from ridgeline.serving.scheme import Scheme
+from ridgeline.serving.twin.engine import DEFAULTS, EngineSettings
 
 PORT = 30000
 BOOTSTRAP_PORT = 8998
@@ -126,7 +127,7 @@ def _deepep(unit: Unit) -> bool:
 
 def unit_flags(unit: Unit) -> list[str]:
     """Layout, memory and scheduling of one engine, every value written out."""
-    layout, applied, names = unit.layout, unit.times.applied, flag_names(unit.settings.version)
+    layout, settings, names = unit.layout, unit.settings, flag_names(unit.settings.version)
     flags = ["--tp-size", str(layout.tp)]
     if layout.pp > 1:
         flags += ["--pp-size", str(layout.pp)]
@@ -137,15 +138,25 @@ def unit_flags(unit: Unit) -> list[str]:
     if _deepep(unit):
         mode = {"prefill": "normal", "decode": "low_latency"}.get(unit.role, "auto")
         flags += [*names["a2a"].split(), "--deepep-mode", mode, "--moe-dense-tp-size", "1"]
-    flags += ["--mem-fraction-static", f"{unit.memory.mem_fraction:g}"]
+    flags += ["--mem-fraction-static", f"{settings.mem_fraction:g}"]
     flags += ["--max-running-requests", str(unit.running_flag)]
-    flags += ["--chunked-prefill-size", str(applied.chunk_tokens // layout.pp)]
-    flags += names["no_graph"].split() if unit.role == "prefill" else [names["graph_max_bs"], str(applied.graph_max_bs)]
-    if unit.settings.attention_backend:
-        flags += ["--attention-backend", unit.settings.attention_backend]
+    flags += ["--chunked-prefill-size", str(settings.chunked_prefill_size)]
+    no_graph = unit.role == "prefill"
+    flags += names["no_graph"].split() if no_graph else [names["graph_max_bs"], str(settings.cuda_graph_max_bs)]
+    flags += ["--attention-backend", str(settings.attention_backend), *_unusual_flags(settings)]
     if unit.role != "both":
         flags += ["--disaggregation-mode", unit.role]
     return flags
+
+
+def _unusual_flags(settings: EngineSettings) -> list[str]:
+    """Settings that are said only where they are not the engine's own."""
+    flags: list[str] = []
+    for name in ("page_size", "max_prefill_tokens", "schedule_conservativeness"):
+        value = getattr(settings, name)
+        if value != getattr(DEFAULTS, name):
+            flags += [f"--{name.replace('_', '-')}", f"{value:g}"]
+    return flags if settings.radix_cache else [*flags, "--disable-radix-cache"]
 
 
 def _router(fronts: Sequence[tuple[str, str, int]], place: _Places) -> list[Command]:

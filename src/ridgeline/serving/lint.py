@@ -15,7 +15,7 @@ from ridgeline.serving.hardware import GIB
 from ridgeline.serving.layout import Layout
 from ridgeline.serving.layout_rules import layout_problems
 from ridgeline.serving.memory import plan_memory
-from ridgeline.serving.twin.engine import EngineSettings
+from ridgeline.serving.twin.engine import DEFAULTS, EngineSettings
 
 # Other spellings that versions have had for the same setting.
 ALIASES = {
@@ -80,8 +80,10 @@ class _Server:
     def settings(self, version: tuple[int, ...]) -> EngineSettings:
         fraction = self.flags.get("--mem-fraction-static")
         graph = self.flags.get("--cuda-graph-max-bs-decode")
-        if "--disable-cuda-graph" in self.flags or self.flags.get("--cuda-graph-backend-decode") == "disabled":
+        off = "--disable-cuda-graph" in self.flags
+        if off or self.flags.get("--cuda-graph-backend-decode") == "disabled":
             graph = "0"
+        off = off or self.flags.get("--cuda-graph-backend-prefill") == "disabled"
         running = _maybe_int(self.flags.get("--max-running-requests"))
         if running is not None and self.role != "both":
             running *= self.attention_groups  # a role of its own counts for each group
@@ -92,7 +94,17 @@ class _Server:
             cuda_graph_max_bs=_maybe_int(graph),
             chunked_prefill_size=_maybe_int(self.flags.get("--chunked-prefill-size")),
             mem_fraction=None if fraction is None else float(fraction),
+            prefill_graph=False if off else None,
+            page_size=self.number("--page-size", DEFAULTS.page_size),
+            max_prefill_tokens=self.number("--max-prefill-tokens", DEFAULTS.max_prefill_tokens),
+            schedule_conservativeness=float(self.flags.get("--schedule-conservativeness", 1.0)),
+            radix_cache="--disable-radix-cache" not in self.flags,
         )
+
+
+def read_settings(lines: Iterable[str], version: tuple[int, ...]) -> dict[str, EngineSettings]:
+    """Settings of each role (both, prefill, decode) as these lines give them. Engines of a role are equal."""
+    return {server.role: server.settings(version) for server in _servers(lines).values()}
 
 
 def lint_commands(lines: Iterable[str], question: Question, point: Point) -> LintReport:

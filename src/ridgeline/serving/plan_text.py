@@ -87,7 +87,7 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
             (
                 str(choice.rank),
                 str(unit.running_flag),
-                str(first.times.applied.chunk_tokens // first.layout.pp),
+                str(first.chunk_flag),
                 f"{unit.memory.mem_fraction:g}",
                 f"{o.margin_bytes / GIB:.1f} GiB",
                 f"{groups[0].gpus}:{groups[1].gpus}" if groups[0] and groups[1] else "-",

@@ -60,9 +60,10 @@ class Choice:
             "interval": {name: [round(v, 4) for v in both] for name, both in o.bounds.items()},
             "max_running_requests": unit.running_flag,
             "requests_at_once": unit.cap * o.scheme.slices * max(1, o.scheme.parts[1]),
-            "chunked_prefill_size": o.scheme.units[0].times.applied.chunk_tokens // o.scheme.units[0].layout.pp,
+            "chunked_prefill_size": o.scheme.units[0].chunk_flag,
             "cuda_graph_max_bs": unit.times.applied.graph_max_bs,
             "mem_fraction": unit.memory.mem_fraction,
+            "settings": {u.role: u.settings_json() for u in o.scheme.units},
             "kv_tokens": unit.memory.kv_tokens,
             "kv_margin_gib": round(o.margin_bytes / GIB, 2),
             "knee": None

@@ -14,7 +14,6 @@ from ridgeline.serving.candidates import Pair, Question, Unit
 from ridgeline.serving.layout import Layout
 from ridgeline.serving.traffic import Traffic
 from ridgeline.serving.twin.deployment import Deployment
-from ridgeline.serving.twin.engine import EngineSettings
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
 
@@ -61,20 +60,19 @@ class Scheme:
         size = self.shape.layout.gpus_per_node
         return replace(self.shape.layout, dp=self.copies, nodes=max(1, -(-self.gpus // size)))
 
-    @property
-    def settings(self) -> EngineSettings:
-        """As the twin takes them: a role of its own counts running requests per attention group."""
-        unit = self.main
-        if not isinstance(self.shape, Pair):
-            return unit.settings
-        return replace(
-            unit.settings, max_running_requests=unit.running_flag, mem_fraction=None, chunked_prefill_size=None
-        )
-
     def deployment(self) -> Deployment:
-        """One slice."""
-        layout = self.shape.layout(*self.parts) if isinstance(self.shape, Pair) else self.shape.layout
-        return Deployment(self.question.model, self.question.cluster, layout, self.settings)
+        """One slice, each role with the settings of its unit, from which its command is printed too."""
+        q, shape = self.question, self.shape
+        if not isinstance(shape, Pair):
+            return Deployment(q.model, q.cluster, shape.layout, shape.settings)
+        return Deployment(
+            q.model,
+            q.cluster,
+            shape.layout(*self.parts),
+            shape.decode.settings,
+            prefill_settings=shape.prefill.settings,
+            decode_settings=shape.decode.settings,
+        )
 
     def run(self, traffic: Traffic) -> SimulationResult:
         """One slice under its own traffic."""

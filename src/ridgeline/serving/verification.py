@@ -14,17 +14,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.serving.candidates import Pair
-from ridgeline.serving.layout import group_words
+from ridgeline.serving.layout import Layout, group_words
 from ridgeline.serving.options import Option
 from ridgeline.serving.requests import Slo
+from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.traffic import Fixed, LogNormal, OpenLoop, Traffic, sharegpt
+from ridgeline.serving.twin.deployment import role_words
+from ridgeline.serving.twin.engine import CURRENT_VERSION
 
 MOST_REQUESTS = 2000
 # what every workload measures; a limit on another percentile is watched by the next stricter one
 MEASURED = ("p50", "p95", "p99")
 # an engine of this size starts, compiles and warms up within this time
 START_S = 1200.0
-_LIMITS = "--max-running-requests {max_running_requests} --cuda-graph-max-bs {cuda_graph_max_bs} --json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def _engine(option: Option, traffic: Traffic, asked: Asked) -> list[str]:
     layout = unit.layout
     kind = "sglang-offline" if option.rate_s is None and traffic.concurrency is None else "sglang-serve"
     fixed = {k: getattr(layout, k) for k in ("tp", "pp", "ep", "attn_dp") if k == "tp" or getattr(layout, k) > 1}
-    fixed["chunked_prefill_size"] = unit.times.applied.chunk_tokens // layout.pp
+    fixed["chunked_prefill_size"] = unit.chunk_flag
     fraction, gpus = unit.memory.mem_fraction, min(layout.gpus_per_node, unit.gpus)
     share = layout.attn_dp * layout.pp
     caps, fractions = _around(unit.cap, share), sorted({round(fraction - 0.02, 3), fraction})
@@ -102,7 +104,7 @@ def _groups(option: Option, traffic: Traffic, asked: Asked) -> list[str]:
     """Prefill and decode groups: several servers and a router, which no single engine's workload starts."""
     scheme = option.scheme
     deployment = scheme.deployment()
-    layout, settings = deployment.layout, deployment.settings
+    layout = deployment.layout
     assert layout.prefill is not None
     assert layout.decode is not None
     load: list[object] = ["--traffic", _dataset(traffic), "--requests", _requests(traffic), "--seed", traffic.seed]
@@ -112,21 +114,21 @@ def _groups(option: Option, traffic: Traffic, asked: Asked) -> list[str]:
     ask: list[object] = [sys.executable, "-m", "ridgeline", "simulate", "--model", _beside(asked.model)]
     ask += ["--gpu", deployment.cluster.gpu.name, *_dtypes(asked)]
     ask += ["--nodes", layout.nodes, "--gpus-per-node", layout.gpus_per_node]
-    ask += ["--prefill-groups", group_words(layout.prefill, deployment.model)]
-    ask += ["--decode-groups", group_words(layout.decode, deployment.model)]
     ask += ["--fabric", deployment.cluster.fabric.name]
-    if settings.attention_backend:
-        ask += ["--attention-backend", settings.attention_backend]
+    ask += ["--attention-backend", deployment.settings.attention_backend]
+    if deployment.settings.version != CURRENT_VERSION:
+        ask += ["--engine", f"sglang:{'.'.join(map(str, deployment.settings.version))}"]
     if asked.calibration:
         ask += ["--calibration", asked.calibration.absolute()]
-    running = settings.max_running_requests or 1
+    unit = scheme.main
+    running = unit.running_flag
     latencies = [f"{name}_{q}_ms" for name in ("ttft", "itl", "tpot", "e2e") for q in MEASURED]
     return [
         "workload:",
         "  kind: command",
         "  # on the real cluster start commands.txt with the value of the trial, and run instead:",
         f"  #   {_words(['ridgeline', 'bench', 'http://ROUTER:8000', *load])} --json",
-        f"  run: {_quoted(f'{_words(ask + load)} {_LIMITS}')}",
+        f"  run: {_quoted(f'{_words(ask + load)} {_roles(scheme, layout)} --json')}",
         "  metrics:",
         "    successful_requests: {json: successful_requests}",
         "    total_tok_s: {json: total_tok_s, unit: tok/s}",
@@ -141,6 +143,20 @@ def _groups(option: Option, traffic: Traffic, asked: Asked) -> list[str]:
         f"baseline: {{max_running_requests: {running}}}",
         "",
     ]
+
+
+def _roles(scheme: Scheme, layout: Layout) -> str:
+    """Groups with the settings of their servers, as commands.txt starts them; the knobs of the study left open."""
+    assert layout.prefill is not None
+    assert layout.decode is not None
+    model, (first, main) = scheme.question.model, scheme.units
+    words = {"prefill": role_words(first.settings, first.layout.attn_dp)}
+    planned = role_words(main.settings, main.layout.attn_dp)
+    open_words = re.sub(r"running=\d+", "running={max_running_requests}", planned)
+    words["decode"] = re.sub(r"graph=\d+", "graph={cuda_graph_max_bs}", open_words)
+    sides = {"prefill": group_words(layout.prefill, model), "decode": group_words(layout.decode, model)}
+    joined = {role: f"{text}{',' if ':' in text else ':'}{words[role]}" for role, text in sides.items()}
+    return " ".join(f"--{role}-groups {text}" for role, text in joined.items())
 
 
 def _around(cap: int, share: int) -> list[int]:
