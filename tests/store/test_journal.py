@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import StoreError
+from ridgeline.store.history import History
 from ridgeline.store.journal import Journal, read_events
 from tests.strategies import events
 
@@ -58,6 +59,26 @@ def test_cut_anywhere_it_loses_at_most_the_cut_line_and_goes_on(tmp_path, items,
         assert torn.read_bytes() == tail + b"\n"
     else:
         assert len(before) <= len(kept) + 1
+
+
+def test_a_last_line_that_lacks_only_its_end_is_kept(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"event":"a","at":1}\n{"event":"b","at":2}')
+    with Journal.open(path) as journal:
+        journal.append({"event": "c", "at": 3})
+    assert [event["event"] for event in read_events(path)] == ["a", "b", "c"]
+    assert not (tmp_path / "journal.torn").exists()
+
+
+def test_events_that_do_not_fit_together_are_told_with_their_line(tmp_path):
+    lines: list[dict[str, object]] = [
+        {"event": "opened", "at": 1},
+        {"event": "submitted", "at": 2, "run": 7, "ticket": "x"},
+    ]
+    with pytest.raises(StoreError, match=r"journal\.jsonl:2: .*\(run 7 is not under way\).*cut it off from line 2 on"):
+        History.replay(tmp_path, lines)
+    with pytest.raises(StoreError, match=r"journal\.jsonl:1: .*\(it has no 'event'\)"):
+        History.replay(tmp_path, [{"at": 1}])
 
 
 def test_a_last_line_of_zeros_after_a_power_cut_is_set_aside(tmp_path):

@@ -89,8 +89,9 @@ class History:
                 self.apply(event)
             except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 raise StoreError(
-                    f"{self.root / 'journal.jsonl'}:{number}: this event makes no sense here ({error!r}); lines were "
-                    "edited or the folder was written by another version. Restore a copy of the journal"
+                    f"{self.root / 'journal.jsonl'}:{number}: this event makes no sense here ({_told(error)}); lines "
+                    "were edited or the folder was written by another version. Restore a copy of the journal; "
+                    f"or cut it off from line {number} on and resume: later runs are repeated"
                 ) from error
 
     def apply(self, event: Mapping[str, Any]) -> None:
@@ -116,7 +117,7 @@ class History:
                     event["run"], event["trial"], event["attempt"], self.root / event["folder"], resources, at
                 )
             case "submitted":
-                self.open_runs[event["run"]].ticket = event["ticket"]
+                self._open_run(event).ticket = event["ticket"]
             case "ended":
                 self._end(event)
             case "build":
@@ -132,8 +133,14 @@ class History:
                 self.stopped = event
         self.wall_s = self.wall_now_s(at)
 
+    def _open_run(self, event: Mapping[str, Any]) -> OpenRun:
+        if event["run"] not in self.open_runs:
+            raise ValueError(f"run {event['run']} is not under way")
+        return self.open_runs[event["run"]]
+
     def _end(self, event: Mapping[str, Any]) -> None:
-        planned = self.open_runs.pop(event["run"])
+        planned = self._open_run(event)
+        del self.open_runs[planned.number]
         run = Run(
             number=planned.number,
             trial=planned.trial,
@@ -177,3 +184,7 @@ class History:
     def count(self, *stages: Stage) -> int:
         """How many trials were started for these stages."""
         return sum(self._trials_in[stage] for stage in stages)
+
+
+def _told(error: Exception) -> str:
+    return f"it has no {error.args[0]!r}" if isinstance(error, KeyError) and error.args else str(error)
