@@ -121,6 +121,20 @@ def test_what_the_answer_calls_nearest_does_fit(backend) -> None:
         assert plan_memory(answer.model, answer.cluster.gpu, ONE, replace(asked, **change)).verdict == FITS
 
 
+@pytest.mark.parametrize("named", [None, "triton", "fa3"])
+@pytest.mark.parametrize("limit", [512, 4096])
+def test_verdict_and_needs_are_those_of_one_named_back_end(named, limit) -> None:
+    asked = EngineSettings(max_running_requests=limit, attention_backend=named)
+    answer = answer_memory("deepseek-v2-lite", "h200", ONE, asked)
+    shown = answer.plan
+    again = plan_memory(answer.model, answer.cluster.gpu, ONE, replace(asked, attention_backend=shown.backend))
+    if again.mem_fraction == shown.mem_fraction:
+        assert (again.needs, again.verdict, again.margin_bytes) == (shown.needs, shown.verdict, shown.margin_bytes)
+    assert shown.margin_bytes == pytest.approx(shown.reserve_bytes - sum(shown.needs.values()))
+    assert shown.backend in answer.as_text()
+    assert named in (None, shown.backend)
+
+
 def test_an_impossible_layout_or_fraction_is_refused() -> None:
     with pytest.raises(InputError, match="2 nodes"):
         answer_memory("deepseek-r1", "h100", Layout(tp=16), EngineSettings())

@@ -113,6 +113,7 @@ class MemoryAnswer:
     layout: Layout
     plan: MemoryPlan
     nearest: tuple[str, ...]
+    settings: EngineSettings
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -140,9 +141,13 @@ class MemoryAnswer:
             f"  KV pool          {plan.kv_bytes / GIB:8.2f} GiB   {plan.kv_tokens_per_rank:,} tokens{copies}",
             f"  reserve          {plan.reserve_bytes / GIB:8.2f} GiB   mem fraction {plan.mem_fraction:g}{self._own()}",
             *(f"    {name:<34}{size / GIB:8.2f}" for name, size in plan.needs.items() if size),
+            f"  attention        {plan.backend:>8}       verdict and figures are for this back end{self._assumed()}",
             f"  largest batch    {plan.largest_batch():8,} requests of {REQUEST_TOKENS} tokens",
         ]
         return "\n".join(lines)
+
+    def _assumed(self) -> str:
+        return "" if self.settings.attention_backend else "; name yours with --attention-backend"
 
     def _own(self) -> str:
         plan = self.plan
@@ -164,7 +169,7 @@ def answer_memory(
     cluster = make_cluster(gpu_name, layout.nodes, layout.gpus_per_node)
     plan = plan_memory(model, cluster.gpu, layout, settings)
     nearest = () if plan.fits else tuple(nearest_fits(model, cluster, layout, settings, plan))
-    return MemoryAnswer(model, cluster, layout, plan, nearest)
+    return MemoryAnswer(model, cluster, layout, plan, nearest, settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
 from ridgeline.serving.hardware import GIB, Gpu
@@ -127,12 +127,15 @@ def _plan_at(
     needs = reserve_needs(model, gpu, layout, applied, limit, batch, role)
     reserve = (1.0 - fraction) * free
     verdict, margin, reason = _judge(gpu, weights, free, room, reserve, sum(needs.values()))
-    if verdict == FITS and settings.attention_backend is None and role != "prefill" and applied.graph_max_bs:
-        verdict, margin, reason = _judge_triton(model, gpu, layout, applied, batch, reserve) or (
-            verdict,
-            margin,
-            reason,
-        )
+    named = settings.attention_backend is not None or role == "prefill"
+    if verdict == FITS and not named and _mostly_eager_in_triton(model, gpu, layout, applied, batch, reserve):
+        fallback = replace(applied, backend="triton")
+        asked = reserve_needs(model, gpu, layout, fallback, limit, batch, role)
+        if sum(asked.values()) > reserve:
+            # verdict, needs and name all speak of the back end that breaks
+            applied, needs = fallback, asked
+            verdict, margin = RUNTIME_OOM, reserve - sum(needs.values())
+            reason = _triton_reason(model, gpu, layout, batch, reserve)
     return MemoryPlan(
         free_bytes=free,
         weight_bytes=weights,
@@ -206,25 +209,24 @@ def _judge(gpu: Gpu, weights: float, free: float, room: float, reserve: float, n
     return FITS, reserve - need, f"{(reserve - need) / GIB:.1f} GiB to spare while running"
 
 
-def _judge_triton(
+def _mostly_eager_in_triton(
     model: Model, gpu: Gpu, layout: Layout, applied: Applied, batch: int, reserve: float
-) -> tuple[str, float, str] | None:
+) -> bool:
     """Nobody named the attention back end, and Triton is the one SGLang falls back to.
 
-    Said only where it would start but could not run, and where the running limit lies so far beyond the captured
+    It is held against a plan only where it would start, and where the running limit lies so far beyond the captured
     batches that most steps would be eager: that is how a server starts well and dies under its first load.
     """
     # every report of a model over several GPUs used FA3 or FlashMLA: only a gross mismatch is held against those
     far = 4 if layout.replica_gpus == 1 else 8
-    if batch < far * applied.graph_max_bs:
-        return None
-    per_request = triton_bytes_per_request(model, gpu, layout)
-    captured = applied.graph_max_bs * per_request
-    eager = 2 * batch * per_request  # a step's buffer is allocated while the one before it is still held
-    if captured >= reserve or captured + eager <= reserve:
-        return None
-    reason = (
-        f"with Triton attention a step of {batch:,} requests asks for {eager / 2 / GIB:.1f} GiB of buffers, twice, "
-        f"the fraction leaves {reserve / GIB:.1f} for everything; another attention back end needs none of it"
+    captured = applied.graph_max_bs * triton_bytes_per_request(model, gpu, layout)
+    return 0 < captured < reserve and batch >= far * applied.graph_max_bs
+
+
+def _triton_reason(model: Model, gpu: Gpu, layout: Layout, batch: int, reserve: float) -> str:
+    step = batch * triton_bytes_per_request(model, gpu, layout)
+    return (
+        f"with Triton attention, which SGLang falls back to where no back end is named, a step of {batch:,} requests "
+        f"asks for {step / GIB:.1f} GiB of buffers, twice, the fraction leaves {reserve / GIB:.1f} for everything; "
+        "another attention back end needs none of it"
     )
-    return RUNTIME_OOM, reserve - captured - eager, reason
