@@ -147,3 +147,20 @@ def test_what_is_to_be_pasted_can_be_pasted() -> None:
 
 def test_short_runs_show_how_long_they_took() -> None:
     assert [run_time_words(s) for s in (0.04, 1.66, 9.94, 75)] == ["0.0s", "1.7s", "9.9s", "1:15"]
+
+
+def test_the_answer_to_how_far_is_not_the_fastest_size(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(
+        "version: 1\nname: far\nspace: {threads: [1, 2, 4]}\ngoal: {maximize: rate}\nbaseline: {threads: 1}\n"
+        "workload: {kind: command, run: 'echo rate $((100 + {threads}))', metrics: {rate: {regex: 'rate (.*)'}}}\n"
+    )
+    assert ridgeline("scale", "study.yaml", "--out", "out", cwd=tmp_path).returncode == 0
+    answer = ridgeline("best", "out", cwd=tmp_path).stdout
+    assert "speed-up" in answer and "as YAML" not in answer
+    assert "best" not in ridgeline("status", "out", cwd=tmp_path).stdout
+
+
+def test_a_comparison_calls_its_setting_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(QUICK.format(what="echo rate 1; exit 0"))
+    done = ridgeline("compare", "study.yaml", "x=0.223456789", "--out", "out", cwd=tmp_path)
+    assert "setting B, not shown to be better than the baseline" in done.stdout

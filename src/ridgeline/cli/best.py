@@ -13,7 +13,12 @@ def best(
 ) -> None:
     """Print the setting to paste, with its interval: the confirmed winner, else the best of the search so far."""
     from ridgeline.campaign.answer import read_answer
+    from ridgeline.cli.scaling_words import scaling_lines
     from ridgeline.cli.wording import answer_lines
 
     answer = read_answer(folder)
-    print(json.dumps(answer.as_json(), indent=1) if as_json else "\n".join(answer_lines(answer)))
+    if as_json:
+        print(json.dumps(answer.as_json(), indent=1))
+    else:
+        scaled = answer.verdict == "scaling"
+        print(*(scaling_lines(answer.standing["verdict"]) if scaled else answer_lines(answer)), sep="\n")

@@ -85,7 +85,10 @@ def _print_answer(now: Standing, paste: str, insights: Sequence[str], report: st
     print(f"\n{confirmed}{now.headline}\n")
     if now.best is not None:
         if not now.best.confirmed:
-            print("  the best of the search, not shown to be better than the baseline:")
+            compared = "candidate" in now.history.overrides
+            print(
+                f"  {'setting B' if compared else 'the best of the search'}, not shown to be better than the baseline:"
+            )
         print(*paste_lines(paste), "", sep="\n")
     for line in insights:
         print(f"  {line}")

@@ -102,7 +102,7 @@ def standing_lines(standing: Standing) -> Iterable[str]:
     for trial, run in standing.running:
         state = "running" if history.stopped is None else "was under way"
         yield f"  #{trial.number:<4} {setting_words(trial.point)}   {state} ({run.ticket or 'not handed over'})"
-    if standing.best is not None:
+    if standing.best is not None and standing.verdict_kind != "scaling":  # the question was how far, not which
         yield f"  best  {best_words(standing)}"
     yield f"  spent {budget_words(standing)}"
     yield f"  runs  {outcome_words({kind.value: n for kind, n in history.outcomes.items()})}"
