@@ -75,6 +75,9 @@ def run(arguments: list[str]) -> None:
         print(f"ridgeline {__version__}")
     else:
         verb = verb_named(arguments[0])
+        if getattr(verb, "reads_arguments", False):  # it cannot afford what typer costs at start-up
+            verb(arguments[1:])
+            return
         import typer  # here, so that the overview does not wait for it
 
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)

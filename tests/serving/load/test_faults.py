@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -81,8 +82,23 @@ def test_a_place_that_was_told_to_wait_waits(status: str):
     assert any("Retry-After" in note for note in result.notes)
 
 
-def test_retry_after_that_is_no_number_is_no_reason_to_stop():
-    assert errors_of(run(refusing("503 Service Unavailable", "x", Retry_After="Fri, 31 Dec 1999 23:59:59 GMT")))
+def test_retry_after_may_be_a_date():
+    def behave(line: Line, request: Request) -> None:
+        later = formatdate(time.time() + 2, usegmt=True)
+        refusing("503 Service Unavailable", "slow down", Retry_After=later)(line, request)
+
+    began = time.monotonic()
+    result = run(behave, requests=4)
+    assert errors_of(result) == {"http-503": 4}
+    assert time.monotonic() - began > 0.9  # dates have whole seconds: two seconds ahead are at least one
+    assert any("Retry-After" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("value", ["Fri, 31 Dec 1999 23:59:59 GMT", "soon", "-3", "inf", ""])
+def test_retry_after_that_is_past_or_nonsense_is_no_reason_to_wait(value: str):
+    began = time.monotonic()
+    assert errors_of(run(refusing("503 Service Unavailable", "x", Retry_After=value))) == {"http-503": 6}
+    assert time.monotonic() - began < 3
 
 
 def test_a_stream_cut_in_mid_token_is_cut_and_keeps_its_times():

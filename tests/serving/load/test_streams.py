@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from ridgeline.serving.load.ask import Wish, plan_of
 from ridgeline.serving.load.bench import Result, bench
+from ridgeline.serving.load.connection import Connection
+from ridgeline.serving.load.exchange import Exchange
+from ridgeline.serving.load.loop import Loop
+from ridgeline.serving.load.pulse import Pulse
 from ridgeline.serving.load.reply import Reply
+from ridgeline.serving.traffic import Arrival
 from tests.serving.load.scripted import Behaviour, Line, Request, Scripted, delta, event, tokens, usage
 
 
@@ -255,24 +260,53 @@ def test_any_cutting_of_the_bytes_gives_the_same_tokens(cuts: list[int], count: 
     assert reply.token_times_s == sorted(reply.token_times_s)
 
 
-@given(st.lists(st.sampled_from(["token", "empty", "comment", "role", "two"]), min_size=1, max_size=30))
-@settings(max_examples=100, deadline=None)
+def chunk(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+@given(
+    st.lists(st.sampled_from(["token", "long", "empty", "comment", "role", "two", "split"]), min_size=1, max_size=30)
+)
+@settings(max_examples=150, deadline=None)
 def test_the_short_road_and_the_careful_road_agree(kinds: list[str]):
     made = {
-        "token": event(delta(" x")),
-        "empty": event(delta("")),
-        "comment": b": ping\n\n",
-        "role": event(delta(None, role="assistant")),
-        "two": event(delta(" x")) + event(delta(" y")),
+        "token": [chunk(event(delta(" x")))],
+        "long": [chunk(event(delta(" x" * 200)))],
+        "empty": [chunk(event(delta("")))],
+        "comment": [chunk(b": ping\n\n")],
+        "role": [chunk(event(delta(None, role="assistant")))],
+        "two": [chunk(event(delta(" x")) + event(delta(" y")))],
+        "split": [(whole := chunk(event(delta(" x"))))[:30], whole[30:]],
     }
-    expected = [float(k) for k, kind in enumerate(kinds) for _ in range({"token": 1, "two": 2}.get(kind, 0))]
-    whole_bodies, bytewise = Reply("chat"), Reply("chat")
+    pieces = [piece for kind in kinds for piece in made[kind]]
+    count = {"token": 1, "long": 1, "two": 2, "split": 1}
+    expected = [float(k) for k, kind in enumerate(kinds) for _ in range(count.get(kind, 0))]
+    times = [float(k) for k, kind in enumerate(kinds) for _ in made[kind]]
+    ends = [b"0\r\n\r\n"]
+    short, careful = answered([*pieces, *ends], [*times, 99.0]), Reply("chat")
+    # the careful reply sees bodies without their chunk framing, cut every five bytes
     for k, kind in enumerate(kinds):
-        whole_bodies.times_s.append(float(k))
-        whole_bodies.bodies.append(made[kind])
-        for start in range(0, len(made[kind]), 5):
-            bytewise.times_s.append(float(k))
-            bytewise.bodies.append(made[kind][start : start + 5])
-    whole_bodies.close()
-    bytewise.close()
-    assert whole_bodies.token_times_s == bytewise.token_times_s == expected
+        body = b"".join(made[kind])
+        body = body[body.index(b"\r\n") + 2 : -2]
+        for start in range(0, len(body), 5):
+            careful.times_s.append(float(k))
+            careful.bodies.append(body[start : start + 5])
+    careful.close()
+    assert short.token_times_s == careful.token_times_s == expected
+
+
+def answered(pieces: list[bytes], times_s: list[float]) -> Reply:
+    """What a connection makes of an answer that arrives in these pieces, each at its time."""
+    ended: list[Exchange] = []
+    connection = Connection(Loop(), (2, ("127.0.0.1", 1)), Pulse(), lambda _, exchange: ended.append(exchange))
+    exchange = Exchange(Arrival(0, 0.0, 1, 1), b"", 0.0, Reply("chat"))
+    connection.exchange = exchange
+    connection._body_times_s, connection._bodies = exchange.reply.times_s, exchange.reply.bodies
+    connection._ready_to_parse()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for at_s, piece in zip([0.0, *times_s], [head, *pieces], strict=True):
+        connection.at_s = at_s
+        connection._take_in(piece)
+    assert ended == [exchange]
+    exchange.reply.close()
+    return exchange.reply

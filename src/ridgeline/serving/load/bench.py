@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import secrets
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
-from ridgeline.serving.load.crew import send_with
 from ridgeline.serving.load.discover import Found, discover
 from ridgeline.serving.load.exchange import Gaps
 from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
+from ridgeline.serving.load.process import drive
 from ridgeline.serving.load.route import Route
 from ridgeline.serving.load.share import Asking, Share, Yield
 from ridgeline.serving.requests import RequestRecord, Slo, Summary, summarise
@@ -115,11 +115,19 @@ class Result:
 def bench(plan: Plan) -> Result:
     """Runs the plan. A server's faults are counted in the result; only what the user must mend is raised."""
     found = discover(plan.route, plan.model, min(10.0, plan.timeout_s))
-    salt = secrets.randbits(31) if plan.salt is None else plan.salt
+    salt = int.from_bytes(os.urandom(4)) >> 1 if plan.salt is None else plan.salt
     if plan.warmup:
         _warm_up(plan, found, salt + 1)
-    out = send_with(plan.workers, _share(plan, found, salt))
+    out = _send(_share(plan, found, salt), plan.workers)
     return _result(plan, found, out)
+
+
+def _send(share: Share, workers: int = 1) -> Yield:
+    if workers == 1:
+        return drive(share)
+    from ridgeline.serving.load.crew import send_with  # one process need not pay for multiprocessing's start-up
+
+    return send_with(workers, share)
 
 
 def describe_load(plan: Plan) -> dict[str, object]:
@@ -192,7 +200,7 @@ def _warm_up(plan: Plan, found: Found, salt: int) -> None:
     """Other prompts than the measured ones, so that nothing measured is already in a cache."""
     at_once = plan.traffic.concurrency or 8
     traffic = replace(plan.traffic, requests=plan.warmup, pace=ClosedLoop(at_once), seed=plan.traffic.seed + 1)
-    send_with(1, _share(replace(plan, traffic=traffic, keep_path=None, duration_s=None, stages=()), found, salt))
+    _send(_share(replace(plan, traffic=traffic, keep_path=None, duration_s=None, stages=()), found, salt))
 
 
 def _result(plan: Plan, found: Found, out: Yield) -> Result:

@@ -1,54 +1,42 @@
-"""One HTTP/1.1 connection that stamps what it receives with the kernel's arrival time.
+"""One HTTP/1.1 connection: sends a request, keeps what comes back with its arrival times, and sees where it ends.
 
-On Linux each read asks the kernel when the bytes reached this host (SO_TIMESTAMPNS), so a token's time does not depend
-on how busy this process is: even a client that lags reads the right times, and the lag itself becomes a measured
-figure. Encrypted connections and other systems fall back to the moment of reading.
+Parsing waits until an answer has ended or grown long: while it lasts next to nothing stands between one token and the
+next, and most of it can then be read at one go.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import errno
-import socket
-import ssl
-import struct
-import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import httptools
 
+from ridgeline.serving.load.chunks import realigned
 from ridgeline.serving.load.exchange import Exchange
-from ridgeline.serving.load.poller import Poller
+from ridgeline.serving.load.line import KINDS, Line
+from ridgeline.serving.load.loop import Loop
 from ridgeline.serving.load.pulse import Pulse
 
-_SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None
-_STAMP = struct.Struct("@qq").unpack
-_READ_BYTES = 8192
-_NOTE_BYTES = 32
-_LATE_S = 0.001
+if TYPE_CHECKING:
+    import ssl
+
+_PENDING = 256
+_SILENT_S = 0.5
 _clock = time.monotonic
 
-_KINDS = {
-    errno.ECONNREFUSED: "refused",
-    errno.ECONNRESET: "reset",
-    errno.EPIPE: "reset",
-    errno.ETIMEDOUT: "timeout",
-    errno.EHOSTUNREACH: "unreachable",
-    errno.ENETUNREACH: "unreachable",
-    errno.EMFILE: "no-files",
-    errno.ENFILE: "no-files",
-    errno.EADDRNOTAVAIL: "no-ports",
-}
+
+def _nobody(_: bytes) -> None:
+    raise AssertionError("bytes came before the connection was open")
 
 
 def kind_of(error: OSError) -> str:
-    if isinstance(error, ssl.SSLError):
-        return "tls"
-    return _KINDS.get(error.errno or 0, "connection")
+    return KINDS.get(error.errno or 0, "connection")
 
 
-class Connection:
+class Connection(Line):
     """Sends one exchange at a time and calls `on_end(connection, exchange)` when it has ended, well or not.
 
     After `on_end` the connection is either `idle` (may be started again) or closed. It never raises: every failure
@@ -57,37 +45,26 @@ class Connection:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        poller: Poller,
+        loop: Loop,
         address: tuple[int, tuple[str, int]],
         pulse: Pulse,
         on_end: Callable[[Connection, Exchange], None],
     ) -> None:
-        self._loop = loop
-        self._poller = poller
-        self._family, self._address = address
-        self._pulse = pulse
-        self._ages = pulse.ages
-        self._times_s: list[float] = []
-        self._bodies: list[bytes] = []
+        super().__init__(loop, address, pulse)
         self._on_end = on_end
-        self._sock: socket.socket | None = None
-        self._connecting = False
-        self._unsent: memoryview | None = None
         self._parser: httptools.HttpResponseParser | None = None
+        self._feed: Callable[[bytes], None] = _nobody
+        self._times_s: list[float] = []  # what has been read and not yet parsed
+        self._pieces: list[bytes] = []
+        self._piece_s = 0.0
+        self._body_times_s: list[float] = []
+        self._bodies: list[bytes] = []
+        self._deferring = False  # parsing can wait
+        self._between = False  # the parser stands between two chunks
         self._uses = 0
         self._complete = False
         self._keep = False
         self.exchange: Exchange | None = None
-        self.at_s = 0.0  # when something last happened here
-
-    @property
-    def open(self) -> bool:
-        return self._sock is not None
-
-    @property
-    def opening(self) -> bool:
-        return self._connecting
 
     def connect(self) -> None:
         """Opens the connection ahead of its first use; a failure shows when it is used."""
@@ -104,126 +81,112 @@ class Connection:
                 self._open()
             except OSError as bad:
                 # through the loop: a thousand refusals in a row must not become a thousand nested calls
-                self._loop.call_soon(self._fail, kind_of(bad), str(bad.strerror or bad))
+                kind, words = kind_of(bad), str(bad.strerror or bad)
+                self._loop.soon(lambda: self.fail(kind, words))
                 return
         if not self._connecting:
             self._send()
 
     def fail(self, kind: str, words: str) -> None:
-        """Ends the exchange under way from outside: a time limit, or the end of the run."""
-        self._fail(kind, words)
+        """Ends the exchange under way: a fault, a time limit, or the end of the run. What came before is kept."""
+        exchange = self.exchange
+        if exchange is None:
+            self.close()
+            return
+        # what cannot be parsed now is lost with a request that is lost anyway
+        with contextlib.suppress(httptools.HttpParserError):
+            self._parse_kept()
+        self.close()
+        exchange.fail(kind, words, _clock())
+        self.exchange = None
+        self._on_end(self, exchange)
 
     def close(self) -> None:
-        if self._sock is not None:
-            self._poller.remove(self._sock)
-            self._loop.remove_writer(self._sock)
-            self._sock.close()
-        self._sock = self._parser = self._unsent = None
-        self._connecting = False
+        super().close()
+        self._parser, self._feed = None, _nobody
+        self._times_s, self._pieces = [], []
+        self._deferring = False
         self._uses = 0
 
-    # connecting and sending
+    def catch_up(self, now_s: float) -> None:
+        """Parses what lies unread: a long answer must not pile up, and one that fell silent may have ended oddly."""
+        if len(self._pieces) > _PENDING or (self._pieces and now_s - self.at_s > _SILENT_S):
+            self._parse()
+        if self.exchange is not None and 200 <= self.exchange.http_status < 300:
+            self.exchange.reply.shorten()
 
-    def _open(self) -> None:
-        sock = socket.socket(self._family, socket.SOCK_STREAM)
-        self._sock = sock
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if _SO_TIMESTAMPNS is not None:
-            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        code = sock.connect_ex(self._address)
-        if code not in (0, errno.EINPROGRESS):
-            raise OSError(code, errno.errorcode.get(code, "connect failed"))
-        self._connecting = True
-        self._loop.add_writer(sock, self._connected)
-
-    def _connected(self) -> None:
-        assert self._sock is not None
-        code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        self._loop.remove_writer(self._sock)
-        if code:
-            self._fail(_KINDS.get(code, "connection"), errno.errorcode.get(code, "connect failed"))
-            return
-        self._ready()
+    # sending
 
     def _ready(self) -> None:
-        assert self._sock is not None
         self._connecting = False
-        self._parser = httptools.HttpResponseParser(self)
-        self._feed = self._parser.feed_data
-        self._recvmsg = self._sock.recvmsg
-        self._poller.add(self._sock, self._readable)
+        self._ready_to_parse()
         if self.exchange is not None:
             self._send()
 
+    def _ready_to_parse(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._feed = self._parser.feed_data
+
     def _send(self) -> None:
-        exchange, sock = self.exchange, self._sock
-        assert exchange is not None and sock is not None
-        self._complete = False
+        exchange = self.exchange
+        assert exchange is not None
+        self._complete = self._deferring = self._between = False
         self._uses += 1
-        self._times_s, self._bodies = exchange.reply.times_s, exchange.reply.bodies
+        self._body_times_s, self._bodies = exchange.reply.times_s, exchange.reply.bodies
         exchange.sent_s = self.at_s = _clock()
-        try:
-            sent = sock.send(exchange.wire)
-        except BlockingIOError:
-            sent = 0
-        except OSError as bad:
-            self._broken(bad)
-            return
-        if sent < len(exchange.wire):
-            self._unsent = memoryview(exchange.wire)[sent:]
-            self._loop.add_writer(sock, self._send_more)
+        self._transmit(exchange.wire)
 
-    def _send_more(self) -> None:
-        assert self._sock is not None and self._unsent is not None
-        try:
-            self._unsent = self._unsent[self._sock.send(self._unsent) :]
-        except BlockingIOError:
-            return
-        except OSError as bad:
-            self._broken(bad)
-            return
-        if not self._unsent:
-            self._unsent = None
-            self._loop.remove_writer(self._sock)
+    def _transmit(self, wire: bytes) -> None:
+        self._write(wire)
 
-    # receiving: this runs once per token of every stream, so it is written flat
+    # receiving
 
-    def _readable(self) -> None:
-        try:
-            received, notes, _, _ = self._recvmsg(_READ_BYTES, _NOTE_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as bad:
-            self._broken(bad)
-            return
-        at_s = _clock()
-        if notes:
-            seconds, nanoseconds = _STAMP(notes[0][2])
-            stamp_s = (seconds * 1_000_000_000 + nanoseconds - self._pulse.offset_ns) * 1e-9
-            # The stamp is on the wall clock: one that lies before the last event or ahead of now met a clock step.
-            if self.at_s <= stamp_s <= at_s:
-                late_s = at_s - stamp_s
-                self._ages[int(late_s * 122070.3125).bit_length()] += 1
-                at_s = stamp_s
-                if late_s > _LATE_S and self.exchange is not None:
-                    self.exchange.late_s[at_s] = late_s
-            else:
-                self._pulse.unstamped += 1
-        if not received or self.exchange is None:
-            self._ended_by_peer()
-            return
-        self.at_s = at_s
-        self._take_in(received)
+    def _read_late(self, since_s: float) -> None:
+        if self.exchange is not None:
+            self.exchange.since_s[self.at_s] = since_s
 
     def _take_in(self, received: bytes) -> None:
+        if self.exchange is None:
+            self.close()  # bytes nobody asked for
+            return
+        if self._times_s and self._times_s[-1] == self.at_s:
+            received = self._pieces[-1] = self._pieces[-1] + received  # more of the same segment
+        else:
+            self._times_s.append(self.at_s)
+            self._pieces.append(received)
+        # A chunked answer ends in an empty line, whatever its last chunk or trailer. Until one is seen, parsing waits.
+        if not self._deferring or received[-4:] == b"\r\n\r\n" or len(received) < 4:
+            self._parse()
+        elif len(received) < self._shortest and not self._loop.careful:
+            self._shortest = len(received)
+
+    def _parse(self) -> None:
         try:
-            self._feed(received)
+            self._parse_kept()
         except httptools.HttpParserError as bad:
-            self._fail("malformed-http", str(bad))
+            self.fail("malformed-http", str(bad))
             return
         if self._complete:
             self._finish(self._keep)
+
+    def _parse_kept(self) -> None:
+        times_s, pieces = self._times_s, self._pieces
+        self._times_s, self._pieces = [], []
+        exchange, start, end = self.exchange, 0, 0
+        if self._between and exchange is not None:
+            # from one chunk's end to another's the parser can be spared what lies between: most of a stream
+            times_s, pieces = realigned(times_s, pieces)
+            start, end = exchange.reply.plain(pieces)
+        self._feed_each(times_s[:start], pieces[:start])
+        if start < end and self._between and exchange is not None:
+            exchange.reply.take_plain(times_s[start:end], pieces[start:end])
+            start = end
+        self._feed_each(times_s[start:], pieces[start:])
+
+    def _feed_each(self, times_s: list[float], pieces: list[bytes]) -> None:
+        for self._piece_s, piece in zip(times_s, pieces, strict=True):
+            self._feed(piece)
+            self._between = self._deferring and piece.endswith((b"\r\n\r\n", b"\n\n\r\n"))
 
     def _finish(self, keep: bool) -> None:
         exchange = self.exchange
@@ -235,6 +198,8 @@ class Connection:
         self._on_end(self, exchange)
 
     def _ended_by_peer(self) -> None:
+        if self.exchange is not None:
+            self._parse()
         exchange = self.exchange
         if exchange is None:
             self.close()  # hung up while idle, or sent bytes nobody asked for and is about to
@@ -243,7 +208,7 @@ class Connection:
         elif exchange.ends_at_close:
             self._finish(False)
         else:
-            self._fail("cut", "the connection closed in the middle of the answer")
+            self.fail("cut", "the connection closed in the middle of the answer")
 
     def _broken(self, bad: OSError) -> None:
         exchange = self.exchange
@@ -256,24 +221,15 @@ class Connection:
             self.close()
             self.start(exchange)
         elif exchange.first_byte_s is not None:
-            self._fail("cut", str(bad.strerror or bad))
+            self.fail("cut", str(bad.strerror or bad))
         else:
-            self._fail(kind_of(bad), str(bad.strerror or bad))
-
-    def _fail(self, kind: str, words: str) -> None:
-        exchange = self.exchange
-        self.close()
-        if exchange is None:
-            return
-        exchange.fail(kind, words, _clock())
-        self.exchange = None
-        self._on_end(self, exchange)
+            self.fail(kind_of(bad), str(bad.strerror or bad))
 
     # called by the parser
 
     def on_message_begin(self) -> None:
         if self.exchange is not None and self.exchange.first_byte_s is None:
-            self.exchange.first_byte_s = self.at_s
+            self.exchange.first_byte_s = self._piece_s
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.exchange is not None:
@@ -282,9 +238,10 @@ class Connection:
     def on_headers_complete(self) -> None:
         if self.exchange is not None and self._parser is not None:
             self.exchange.http_status = self._parser.get_status_code()
+            self._deferring = self.exchange.chunked and self.exchange.http_status >= 200
 
     def on_body(self, body: bytes) -> None:
-        self._times_s.append(self.at_s)
+        self._body_times_s.append(self._piece_s)
         self._bodies.append(body)
 
     def on_message_complete(self) -> None:
@@ -292,3 +249,18 @@ class Connection:
             self._complete = True
             # the parser forgets this as soon as it is ready for another message
             self._keep = self._parser.should_keep_alive()
+
+
+def new_connection(
+    loop: Loop,
+    address: tuple[int, tuple[str, int]],
+    pulse: Pulse,
+    on_end: Callable[[Connection, Exchange], None],
+    tls: tuple[ssl.SSLContext, str] | None,
+) -> Connection:
+    """A plain connection, or one through TLS to the server of the given name."""
+    if tls is None:
+        return Connection(loop, address, pulse, on_end)
+    from ridgeline.serving.load.tls import TlsConnection  # most servers under test need no ssl, which is slow to load
+
+    return TlsConnection(loop, address, pulse, on_end, *tls)

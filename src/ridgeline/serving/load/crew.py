@@ -24,9 +24,7 @@ _OPENING_S = 0.5
 
 
 def send_with(workers: int, share: Share) -> Yield:
-    """What the share yields, sent by this process alone or by `workers` new ones."""
-    if workers == 1:
-        return drive(share)
+    """What the share yields, sent by `workers` new processes."""
     context = multiprocessing.get_context("spawn")
     crew: list[tuple[BaseProcess, Pipe]] = []
     for part in deal(share, workers):
@@ -57,7 +55,8 @@ def merge(parts: list[Yield]) -> Yield:
         out.unfinished += part.unfinished
         out.lag_s += part.lag_s
         out.paused += part.paused
-        out.merged_firsts += part.merged_firsts
+        out.blurs += part.blurs
+        out.turns = out.turns or part.turns
         out.keep_problem = out.keep_problem or part.keep_problem
     out.records.sort(key=lambda r: r.number)
     return out

@@ -8,15 +8,13 @@ import time
 from dataclasses import dataclass
 
 from ridgeline.errors import SiteError
-from ridgeline.serving.load.connection import Connection
+from ridgeline.serving.load.connection import new_connection
 from ridgeline.serving.load.exchange import Exchange
-from ridgeline.serving.load.poller import Poller
-from ridgeline.serving.load.process import new_loop
+from ridgeline.serving.load.loop import Loop
 from ridgeline.serving.load.pulse import Pulse
 from ridgeline.serving.load.reply import Reply
 from ridgeline.serving.load.route import Route
 from ridgeline.serving.load.share import Address
-from ridgeline.serving.load.tls import TlsConnection
 from ridgeline.serving.traffic import Arrival
 
 
@@ -63,30 +61,16 @@ def _listens(address: Address, timeout_s: float) -> bool:
 
 
 def _ask(route: Route, address: Address, timeout_s: float) -> Exchange:
-    loop = new_loop()
-    # failed handshakes reach us as the status of the exchange; the loop need not print them as well
-    loop.set_exception_handler(lambda _loop, _context: None)
-    try:
-        context = route.tls_context()
-        wire = route.head("GET", f"{route.base_path}/v1/models")
-        exchange = Exchange(Arrival(0, 0.0, 0, 0), wire, time.monotonic(), Reply("", streamed=False))
-
-        def ended(_connection: Connection, _exchange: Exchange) -> None:
-            loop.stop()
-
-        pulse, poller = Pulse(), Poller(loop)
-        if context is not None:
-            connection: Connection = TlsConnection(loop, poller, address, pulse, ended, context, route.host)
-        else:
-            connection = Connection(loop, poller, address, pulse, ended)
-        connection.start(exchange)
-        loop.call_later(timeout_s, lambda: connection.fail("timeout", f"nothing came for {timeout_s:g} s"))
-        loop.run_forever()
-        connection.close()
-        poller.close()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
+    loop, context = Loop(), route.tls_context()
+    wire = route.head("GET", f"{route.base_path}/v1/models")
+    exchange = Exchange(Arrival(0, 0.0, 0, 0), wire, time.monotonic(), Reply("", streamed=False))
+    tls = None if context is None else (context, route.host)
+    connection = new_connection(loop, address, Pulse(), lambda _connection, _exchange: loop.stop(), tls)
+    loop.at(time.monotonic() + timeout_s, lambda: connection.fail("timeout", f"nothing came for {timeout_s:g} s"))
+    connection.start(exchange)
+    loop.run()
+    connection.close()
+    loop.close()
     exchange.settle()
     return exchange
 

@@ -1,47 +1,43 @@
 """Sends a list of requests from one process, closed loop or on a schedule, and keeps the record of each.
 
 Everything runs as callbacks of one event loop. Nothing is awaited per request and nothing is printed, so the time
-between an answer's last byte and the next request is some tens of microseconds, and it is measured.
+between an answer's last byte and the next request is a fraction of a millisecond, and it is measured.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from dataclasses import replace
+from functools import partial
 
-from ridgeline.serving.load.alarm import Alarm
-from ridgeline.serving.load.connection import Connection
+from ridgeline.serving.load.connection import Connection, new_connection
 from ridgeline.serving.load.exchange import Exchange
 from ridgeline.serving.load.keep import Keeper
-from ridgeline.serving.load.poller import Poller
+from ridgeline.serving.load.loop import Loop
 from ridgeline.serving.load.prompts import Bodies, Prompts
 from ridgeline.serving.load.pulse import Pulse
 from ridgeline.serving.load.reply import Reply
 from ridgeline.serving.load.share import Share, Yield
-from ridgeline.serving.load.tls import TlsConnection
 from ridgeline.serving.traffic import Arrival
 
 _TICK_S = 0.02
 _SWEEP_TICKS = 5
-_SETTLED_AT_ONCE = 6
 _OPENING_S = 5.0
 # A place that was told to come back later waits, but not so long that a wrong header stops the run.
 _LONGEST_PAUSE_S = 5.0
-# see Poller: how long a batch of arrivals may gather, as a share of a request and of the time between its tokens
+# see Loop: how long a batch of arrivals may gather, as a share of a request and of the time between its tokens
 _CROWD = 32
-_LONGEST_NAP_S = 0.0005
-_NAP_SHARE = 0.002
-_NAP_GAP_SHARE = 0.08
+_LONGEST_NAP_S = 0.001
+_NAP_SHARE = 0.008
+_NAP_GAP_SHARE = 0.2
 
 
 class Driver:
-    def __init__(self, share: Share, loop: asyncio.AbstractEventLoop, keeper: Keeper | None) -> None:
+    def __init__(self, share: Share, loop: Loop, keeper: Keeper | None) -> None:
         self._share = share
         self._loop = loop
         self._keeper = keeper
-        self._poller = Poller(loop)
         self._pulse = Pulse()
         asking = share.asking
         self._bodies = Bodies(
@@ -60,18 +56,16 @@ class Driver:
         # the first round of a closed loop goes out all at once, so it is written before the clock starts
         most = max((n for _, n in share.places), default=0)
         self._ahead = {a.number: self._wire(a) for a in share.arrivals[:most]}
-        self._settling: deque[Exchange] = deque()
+        self._settling = 0
         self._waiting: deque[tuple[Arrival, float]] = deque()
         self._position = 0
         self._pausing = 0
         self._ticks = 0
         self._stopped = False
-        self._fault: BaseException | None = None
         self._out = Yield([], self._pulse, 0.0)
 
     def run(self) -> Yield:
         share = self._share
-        self._loop.set_exception_handler(self._surprise)
         closed = bool(share.places)
         if closed:
             self._open_ahead(
@@ -79,34 +73,17 @@ class Driver:
             )
         start_s = share.start_at_s or time.monotonic() + 0.002
         self._out.start_s = start_s
-        self._alarm = Alarm(self._loop, self._begin_closed if closed else self._send_due)
-        self._alarm.set(start_s)
-        self._tick_due_s = time.monotonic() + _TICK_S
-        ticker = Alarm(self._loop, self._tick)
-        self._ticker = ticker
-        ticker.set(self._tick_due_s)
+        self._loop.at(start_s, self._begin_closed if closed else self._send_due)
+        self._next_tick()
         self._pulse.compare_clocks()
         self._pulse.begin()
-        self._loop.run_forever()
-        while self._settling:
-            self._note(self._settling.popleft())
+        self._loop.run()
+        while self._loop.leisure:
+            self._loop.leisure.popleft()()
         self._pulse.finish()
-        ticker.close()
-        self._alarm.close()
         for connection in (*self._idle, *self._active):
             connection.close()
-        self._poller.close()
-        if self._fault is not None:
-            raise self._fault
         return self._out
-
-    def _surprise(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        # without this an error of ours in a callback would be printed and the run would wait for ever
-        error = context.get("exception")
-        # a transport that fails is told to its connection as well, and counted there
-        if isinstance(error, BaseException) and not isinstance(error, OSError) and self._fault is None:
-            self._fault = error
-            loop.stop()
 
     def interrupt(self) -> None:
         """Ctrl-C: what has ended stays, what is under way is dropped and counted."""
@@ -120,11 +97,8 @@ class Driver:
 
     def _connection(self) -> Connection:
         share = self._share
-        if self._context is not None:
-            return TlsConnection(
-                self._loop, self._poller, share.address, self._pulse, self._ended, self._context, share.route.host
-            )
-        return Connection(self._loop, self._poller, share.address, self._pulse, self._ended)
+        tls = None if self._context is None else (self._context, share.route.host)
+        return new_connection(self._loop, share.address, self._pulse, self._ended, tls)
 
     def _open_ahead(self, count: int) -> None:
         """Connects before the clock starts, so that the first requests do not pay for it."""
@@ -133,11 +107,16 @@ class Driver:
             connection.connect()
         deadline_s = time.monotonic() + _OPENING_S
 
-        async def until_open() -> None:
-            while any(c.opening for c in self._idle) and time.monotonic() < deadline_s:
-                await asyncio.sleep(0.002)
+        def look() -> None:
+            now_s = time.monotonic()
+            if now_s < deadline_s and any(c.opening for c in self._idle):
+                self._loop.at(now_s + 0.002, look)
+            else:
+                self._loop.stop()
 
-        self._loop.run_until_complete(until_open())
+        look()
+        if any(c.opening for c in self._idle):
+            self._loop.run()
 
     # closed loop
 
@@ -164,7 +143,7 @@ class Driver:
             arrival = self._share.arrivals[self._position]
             due_s = start_s + arrival.at_s
             if due_s > now_s:
-                self._alarm.set(due_s)
+                self._loop.at(due_s, self._send_due)
                 return
             self._position += 1
             self._pulse.delayed(now_s - due_s)
@@ -217,19 +196,8 @@ class Driver:
             self._next_in(connection, end_s)
         else:
             self._idle.append(connection)
-        if not self._settling:
-            self._loop.call_soon(self._settle)
-        self._settling.append(exchange)
-
-    def _settle(self) -> None:
-        """Writes up a few ended requests, then lets arrivals have their turn: answers often end many at a time."""
-        for _ in range(min(_SETTLED_AT_ONCE, len(self._settling))):
-            self._note(self._settling.popleft())
-        self._poller.hurry = bool(self._settling)
-        if self._settling:
-            self._loop.call_soon(self._settle)
-        else:
-            self._stop_when_done()
+        self._settling += 1
+        self._loop.leisure.append(partial(self._note, exchange))
 
     def _note(self, exchange: Exchange) -> None:
         exchange.settle()
@@ -238,9 +206,13 @@ class Driver:
         record = exchange.record(self._out.start_s, self._name)
         self._out.records.append(record)
         self._out.lag_s.append(exchange.taken_s - exchange.scheduled_s)
-        self._out.merged_firsts += exchange.first_token_merged
+        if exchange.blur is not None and record.ok:
+            self._out.blurs.append(exchange.blur)
         if self._keeper is not None:
             self._keeper.write(record)
+        self._settling -= 1
+        if not self._settling:
+            self._stop_when_done()
 
     def _pause(self, connection: Connection, pause_s: float) -> None:
         self._idle.append(connection)
@@ -252,13 +224,16 @@ class Driver:
             if not self._stopped:
                 self._fill_places(time.monotonic())
 
-        self._loop.call_later(pause_s, over)
+        self._loop.at(time.monotonic() + pause_s, over)
+
+    def _next_tick(self) -> None:
+        self._tick_due_s = time.monotonic() + _TICK_S
+        self._loop.at(self._tick_due_s, self._tick)
 
     def _tick(self) -> None:
         now_s = time.monotonic()
         self._pulse.delayed(now_s - self._tick_due_s)
-        self._tick_due_s = now_s + _TICK_S
-        self._ticker.set(self._tick_due_s)
+        self._next_tick()
         self._pulse.compare_clocks()
         self._ticks += 1
         if self._ticks % _SWEEP_TICKS == 0:
@@ -273,8 +248,8 @@ class Driver:
             if exchange is not None and now_s - connection.at_s > limit_s:
                 kind = "timeout" if exchange.first_byte_s is None else "stalled"
                 connection.fail(kind, f"nothing came for {limit_s:g} s")
-            elif exchange is not None and exchange.first_byte_s is not None and 200 <= exchange.http_status < 300:
-                exchange.reply.shorten()
+            else:
+                connection.catch_up(now_s)
         if self._share.places and now_s >= self._out.start_s:
             self._fill_places(now_s)
         elif now_s >= self._out.start_s:
@@ -284,13 +259,13 @@ class Driver:
 
     def _set_nap(self) -> None:
         """Batches gather for next to nothing of a request's time and of a gap between tokens, and only in a crowd."""
-        if self._context is not None or len(self._active) < _CROWD:
-            self._poller.nap_s = 0.0
+        if len(self._active) < _CROWD:
+            self._loop.nap_s = 0.0
             return
         recent = [r for r in self._out.records[-_CROWD:] if r.ok and r.e2e_s is not None]
         gaps = [r.tpot_s for r in recent if r.tpot_s is not None]
         request_s = min((r.e2e_s or 0.0 for r in recent), default=0.0)
-        self._poller.nap_s = min(_LONGEST_NAP_S, _NAP_SHARE * request_s, _NAP_GAP_SHARE * min(gaps, default=0.0))
+        self._loop.nap_s = min(_LONGEST_NAP_S, _NAP_SHARE * request_s, _NAP_GAP_SHARE * min(gaps, default=0.0))
 
     def _stop_when_done(self) -> None:
         waiting = self._active or self._waiting or self._pausing or self._settling

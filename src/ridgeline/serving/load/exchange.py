@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import overload
 
+from ridgeline.serving.load.apart import Blur, gaps_between, set_apart
 from ridgeline.serving.load.reply import Reply, error_text
 from ridgeline.serving.requests import RequestRecord
 from ridgeline.serving.traffic import Arrival
 
 _ERROR_BYTES = 16_384
-_LATE_SHARE = 0.02
 
 
 class Gaps(Sequence[tuple[float, int]]):
@@ -23,7 +23,7 @@ class Gaps(Sequence[tuple[float, int]]):
     __slots__ = ("_seconds",)
 
     def __init__(self, times_s: Sequence[float]) -> None:
-        self._seconds = array("d", [b - a for a, b in pairwise(times_s)])
+        self._seconds = gaps_between(times_s)
 
     def __len__(self) -> int:
         return len(self._seconds)
@@ -49,8 +49,8 @@ class Exchange:
     """A request being sent and answered. Filled in by its connection; `record` once it has ended."""
 
     __slots__ = (
-        "_chunked", "_length", "arrival", "end_s", "error", "first_byte_s", "http_status", "late_s", "reply",
-        "resent", "retry_after_s", "scheduled_s", "sent_s", "status", "taken_s", "wire",
+        "_length", "arrival", "blur", "chunked", "end_s", "error", "first_byte_s", "http_status", "reply", "resent",
+        "retry_after_s", "scheduled_s", "sent_s", "since_s", "status", "taken_s", "wire",
     )  # fmt: skip
 
     def __init__(self, arrival: Arrival, wire: bytes, scheduled_s: float, reply: Reply) -> None:
@@ -67,14 +67,15 @@ class Exchange:
         self.status = ""
         self.error = ""
         self.resent = False
-        self.late_s: dict[float, float] = {}  # arrivals that were read with a delay worth noting, and that delay
-        self._chunked = False
+        self.since_s: dict[float, float] = {}  # arrivals read late: nothing read with them came before this moment
+        self.blur: Blur | None = None  # set by `record` where tokens could not be told apart
+        self.chunked = False
         self._length: int | None = None
 
     def header(self, name: bytes, value: bytes) -> None:
         lowered = name.lower()
         if lowered == b"transfer-encoding":
-            self._chunked = b"chunked" in value.lower()
+            self.chunked = b"chunked" in value.lower()
         elif lowered == b"content-length":
             self._length = int(value) if value.isdigit() else None
         elif lowered == b"content-type" and b"json" in value.lower():
@@ -85,7 +86,7 @@ class Exchange:
     @property
     def ends_at_close(self) -> bool:
         """Whether closing the connection is this answer's proper end (HTTP/1.0 style)."""
-        return self.http_status >= 200 and not self._chunked and self._length is None
+        return self.http_status >= 200 and not self.chunked and self._length is None
 
     def end(self, at_s: float) -> None:
         """The answer has arrived in full. Reading it is left to `settle`, so that the next request can go out first."""
@@ -124,18 +125,12 @@ class Exchange:
         reply = self.reply
         return reply.done or reply.finished or len(reply.token_times_s) >= self.arrival.output_tokens
 
-    @property
-    def first_token_merged(self) -> bool:
-        """Whether the first token was read late and together with the next, so that it bears the next one's stamp."""
-        times = self.reply.token_times_s
-        if len(times) < 2 or times[0] != times[1] or self.sent_s is None:
-            return False
-        return self.late_s.get(times[0], 0.0) > _LATE_SHARE * (times[0] - self.sent_s)
-
     def record(self, start_s: float, worker: str) -> RequestRecord:
         """Times are counted from `start_s`, the start of the run."""
         reply, sent_s = self.reply, self.taken_s if self.sent_s is None else self.sent_s
         times = reply.token_times_s
+        if self.since_s and len(set(times)) < len(times):
+            times, self.blur = set_apart(self.arrival.number, times, self.since_s, sent_s)
         counted = len(times)
         by_usage = reply.output_tokens
         return RequestRecord(
@@ -183,9 +178,16 @@ def _says(text: str, *phrases: str) -> bool:
 
 
 def _retry_after_s(value: bytes) -> float | None:
-    # the other form, a date, is on the server's wall clock and asks for trust in both clocks; it is not followed
+    """Seconds to wait, from either form of the header: a number, or a date on the server's clock."""
+    text = value.decode("latin-1").strip()
     try:
-        seconds = float(value)
+        seconds = float(text)
     except ValueError:
-        return None
+        from email.utils import parsedate_to_datetime  # rarely needed, slow to import
+
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+        return max(0.0, seconds)
     return seconds if math.isfinite(seconds) and seconds >= 0 else None

@@ -6,9 +6,11 @@ A run is void when its own error could exceed 2% of something it reports, or whe
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ridgeline.serving.load.exchange import Gaps
 from ridgeline.serving.load.pulse import quantile_s
 from ridgeline.serving.load.share import Yield
 from ridgeline.serving.requests import Spread, Summary
@@ -17,8 +19,6 @@ LIMIT = 0.02
 # conversion of a kernel stamp to our clock: two clock readings and the stamp's own resolution
 _STAMP_S = 10e-6
 _BUSY = 0.95
-# a p99 stands on one value in a hundred: half of those wrong and it may be wrong
-_MERGED = 0.005
 _MORE = "use --workers, another host for the load, or less load"
 
 
@@ -35,6 +35,8 @@ class Fidelity:
     coalesced_share: float
     cpu_share: float
     cpu_ms_per_request: float
+    blurred_requests: int = 0
+    turns: str = ""
 
     @property
     def void(self) -> bool:
@@ -48,7 +50,9 @@ class Fidelity:
             "timestamp_error_ms": round(self.timestamp_error_ms, 4),
             "kernel_stamped_share": round(self.kernel_stamped_share, 4),
             "coalesced_share": round(self.coalesced_share, 4),
+            "blurred_requests": self.blurred_requests,
             "cpu_share": round(self.cpu_share, 4),
+            "turns": self.turns,
         }
 
 
@@ -66,7 +70,7 @@ def judge(out: Yield, summary: Summary, gaps_us: dict[int, int], closed: bool) -
     if summary.ok == 0:
         why.append(_nothing_came(summary))
     if by_kernel:
-        why += _merged_tokens(out, waits, gaps_us, coalesced)
+        why += _blurred(out, summary, gaps_us)
         error50_s = error99_s = _STAMP_S
     else:
         error50_s, error99_s = late50_s, late99_s
@@ -84,6 +88,8 @@ def judge(out: Yield, summary: Summary, gaps_us: dict[int, int], closed: bool) -
         timestamp_error_ms=error99_s * 1e3,
         kernel_stamped_share=stamped if by_kernel else 0.0,
         coalesced_share=coalesced,
+        blurred_requests=len(out.blurs),
+        turns=out.turns,
         cpu_share=pulse.busiest_share,
         cpu_ms_per_request=pulse.cpu_s * 1e3 / max(1, len(out.records)),
     )
@@ -130,35 +136,56 @@ def _late_sends(lag: Spread | None, summary: Summary, closed: bool) -> list[str]
     return []
 
 
-def _merged_tokens(out: Yield, ages: list[int], gaps_us: dict[int, int], coalesced: float) -> list[str]:
-    """Tokens read together although they came apart: possible only where reads were later than tokens are apart."""
-    if out.merged_firsts > _MERGED * len(out.records):
-        return [f"the first tokens of {out.merged_firsts} requests were read late, so TTFT could be too long; {_MORE}"]
-    apart = {us: n for us, n in gaps_us.items() if us > 0}
-    if not apart or coalesced <= _MERGED:
+def _blurred(out: Yield, summary: Summary, gaps_us: dict[int, int]) -> list[str]:
+    """Figures that would move by more than the limit had the tokens that were read together come early, or late."""
+    if not out.blurs:
         return []
-    usual_s = _median(apart) * 1e-6
-    late = sum(n for k, n in enumerate(ages) if 8192e-9 * (1 << max(0, k - 1)) > usual_s / 2) / max(1, sum(ages))
-    # a merged read bears the stamp of its last token, so half of them look less late than half a gap
-    if min(2 * late, coalesced) > _MERGED:
-        return [f"{coalesced:.1%} of tokens were read together with another one while reads ran late; {_MORE}"]
-    return []
+    found = []
+    for name, reported in (("ttft", summary.ttft_ms), ("itl", summary.itl_ms)):
+        worst = max(
+            (
+                (abs(other - value) / value, quantile, value, other)
+                for possible in (_possible_ttft(out) if name == "ttft" else _possible_itl(out, gaps_us))
+                for quantile, value, other in _pairs(reported, possible)
+                if value > 0
+            ),
+            default=(0.0, "", 0.0, 0.0),
+        )
+        if worst[0] > LIMIT:
+            _, quantile, value, other = worst
+            found.append(
+                f"{name} {quantile} of {value:.4g} ms could be {other:.4g} ms, since tokens of {len(out.blurs)} "
+                f"requests were read late and together; {_MORE}"
+            )
+    return found
 
 
-def _median(counts: dict[int, int]) -> int:
-    half, seen = sum(counts.values()) / 2, 0
-    for value in sorted(counts):
-        seen += counts[value]
-        if seen >= half:
-            return value
-    return 0
+def _possible_ttft(out: Yield) -> Iterator[Spread | None]:
+    blurred = {blur.number: blur for blur in out.blurs}
+    clear = [t for r in out.records if r.ok and r.number not in blurred and (t := r.ttft_s) is not None]
+    for side in (0, 1):
+        yield Spread.of(clear + [blur.first_s[side] for blur in out.blurs])
+
+
+def _possible_itl(out: Yield, gaps_us: dict[int, int]) -> Iterator[Spread | None]:
+    blurred = {blur.number for blur in out.blurs}
+    told = [r.gaps_s.seconds for r in out.records if r.number in blurred and isinstance(r.gaps_s, Gaps)]
+    for side in (0, 1):
+        counts = Counter(gaps_us)
+        counts.subtract(gaps_by_microsecond(told))
+        counts.update(gaps_by_microsecond([blur.gaps_s[side] for blur in out.blurs]))
+        yield Spread.of([us * 1e-6 for us in counts], list(counts.values()))
+
+
+def _pairs(reported: Spread | None, possible: Spread | None) -> Iterator[tuple[str, float, float]]:
+    if reported is not None and possible is not None:
+        for quantile in ("mean", "p50", "p90", "p95", "p99"):
+            yield quantile, reported.quantile(quantile), possible.quantile(quantile)
 
 
 def gaps_by_microsecond(gaps: Sequence[array[float]]) -> dict[int, int]:
     """Every gap of a run, rounded to a microsecond and counted: exact enough, and small however long the run."""
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     for seconds in gaps:
-        for gap in seconds:
-            us = int(gap * 1e6 + 0.5)
-            counts[us] = counts.get(us, 0) + 1
+        counts.update([int(gap * 1e6 + 0.5) for gap in seconds])
     return counts

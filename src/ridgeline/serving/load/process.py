@@ -2,53 +2,63 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import gc
 import resource
 import signal
 import threading
+from collections.abc import Callable, Iterator
 
 from ridgeline.serving.load.driver import Driver
 from ridgeline.serving.load.keep import Keeper
+from ridgeline.serving.load.loop import Loop
 from ridgeline.serving.load.share import Share, Yield
+from ridgeline.serving.load.turns import short_turns
 
 
 def drive(share: Share) -> Yield:
     """Sends the share and returns what came of it. Ctrl-C ends it early with the results so far."""
-    loop = new_loop()
+    loop = Loop()
     keeper = Keeper(share.keep_path) if share.keep_path is not None else None
     driver = Driver(share, loop, keeper)
     _allow_files(max([n for _, n in share.places], default=share.most_at_once or 4096) + 64)
-    in_main = threading.current_thread() is threading.main_thread()
-    # a collection would stop every stream for some milliseconds; nothing here makes cycles per request
-    collecting = gc.isenabled()
-    gc.disable()
     try:
-        if in_main:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, driver.interrupt)
-        out = driver.run()
+        with _no_collections(), _stopped_by_signals(driver.interrupt), short_turns() as turns:
+            out = driver.run()
     finally:
-        if collecting:
-            gc.enable()
-        if in_main:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
         loop.close()
         if keeper is not None:
             keeper.close()
+    out.turns = turns
     if keeper is not None:
         out.keep_problem = keeper.problem
     return out
 
 
-def new_loop() -> asyncio.AbstractEventLoop:
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """A collection would stop every stream for some milliseconds; nothing here makes cycles per request."""
+    collecting = gc.isenabled()
+    gc.disable()
     try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _allow_files(wanted: int) -> None:

@@ -1,8 +1,8 @@
 """What a response body says: when tokens came, how many, and whether the stream ended as it should.
 
-A stream is taken in pieces as they arrive, each with its arrival time, and read only when it ends or grows large: while
-it lasts nothing but a list append stands between the socket and the next stream. A token is recognised in the raw bytes
-and JSON is decoded only where that leaves doubt and for the last events, which carry the counts.
+A stream is kept in pieces as they arrive, each with its arrival time, and read only when it ends or grows large: while
+it lasts next to nothing stands between the socket and the next stream. A token is recognised in the raw bytes and JSON
+is decoded only where that leaves doubt and for the last events, which carry the counts.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from operator import itemgetter, methodcaller
 from typing import Any
+
+from ridgeline.serving.load.chunks import token_stretch
 
 # Inside a JSON string every quote is escaped, so these can only match a key of the object and a non-empty string.
 _TEXT = {
@@ -22,11 +23,8 @@ _TEXT = {
 _USUAL = {"chat": b'"content":"', "completions": b'"text":"'}
 _COUNTS = re.compile(rb'"(?:usage|meta_info)"\s*:\s*\{')
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*["{]')
-_QUOTE = 34
 _SOFAR = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 _BODIES = 512
-# events without text before the first token (a role) and after the last (finish, usage, [DONE])
-_EDGE = 6
 _ENDING_EVENTS = 3
 
 
@@ -34,7 +32,7 @@ class Reply:
     """One response body. Append to `bodies` and `times_s` as it arrives, `close` when it has ended, then read it."""
 
     __slots__ = (
-        "_at_s", "_cumulative", "_endings", "_held", "_junk", "_pattern", "_streamed", "_tail", "_usual", "bodies",
+        "_began_s", "_cumulative", "_endings", "_held", "_junk", "_pattern", "_streamed", "_tail", "_usual", "bodies",
         "cached_tokens", "done", "error", "finished", "last_event_s", "malformed", "output_tokens",
         "prompt_tokens", "reasoning_events", "reasoning_tokens", "text", "times_s", "token_times_s",
     )  # fmt: skip
@@ -49,7 +47,7 @@ class Reply:
         self.bodies: list[bytes] = []
         self._tail = b""
         self._junk = ""
-        self._at_s = 0.0
+        self._began_s = 0.0
         self._held: list[bytes] = []
         self._endings: deque[bytes] = deque(maxlen=_ENDING_EVENTS)
         self.token_times_s: list[float] = []
@@ -98,58 +96,35 @@ class Reply:
         if not line or (line.startswith(b"data:") and _reads(line[5:])):
             self._tail = b""
             self._held += [line[5:]] if line else []
-        self._dispatch(self._at_s)
+        self._dispatch()
         if self._junk and not self.said_anything:
             self.malformed = self._junk
-        for payload in self._endings:
-            self._read_ending(payload)
+        self._read_endings()
+
+    def plain(self, pieces: list[bytes]) -> tuple[int, int]:
+        """The stretch of chunks that are one token each, as `take_plain` wants them."""
+        if not self._usual or not self._streamed or self._tail or self._held:
+            return 0, 0
+        return token_stretch(pieces, self._usual)
+
+    def take_plain(self, times_s: list[float], pieces: list[bytes]) -> None:
+        """Takes a stretch that `plain` has found, after whatever came before it."""
+        self._digest()
+        self.token_times_s += times_s
+        self._endings.extend(piece[piece.find(b"{") : -4] for piece in pieces[-_ENDING_EVENTS:])
+        self.last_event_s = times_s[-1]
 
     def _digest(self) -> None:
         # in place: the connection holds on to these lists and goes on appending
         times, bodies = self.times_s[:], self.bodies[:]
         self.times_s.clear()
         self.bodies.clear()
-        start, end = self._plain_stretch(bodies)
-        for at_s, body in zip(times[:start], bodies[:start], strict=True):
+        for at_s, body in zip(times, bodies, strict=True):
             self._digest_lines(at_s, body)
-        if start < end:
-            self.token_times_s += times[start:end]
-            self._endings.extend(bodies[max(start, end - _ENDING_EVENTS) : end])
-            self.last_event_s = times[end - 1]
-        for at_s, body in zip(times[end:], bodies[end:], strict=True):
-            self._digest_lines(at_s, body)
-        if times:
-            self._at_s = times[-1]
-
-    def _plain_stretch(self, bodies: list[bytes]) -> tuple[int, int]:
-        """The part of the list in which every body is exactly one event with text, as most servers send them.
-
-        Found with a few calls that each look at all bytes at once, so that a token costs next to nothing. An empty
-        stretch sends everything down the careful road.
-        """
-        usual, start, end = self._usual, 0, len(bodies)
-        if not usual or self._tail or self._held:
-            return 0, 0
-        while start < end and start < _EDGE and usual not in bodies[start]:
-            start += 1
-        while start < end and len(bodies) - end < _EDGE and usual not in bodies[end - 1]:
-            end -= 1
-        if start == end or (start and not bodies[start - 1].endswith(b"\n")):
-            return 0, 0
-        stretch = bodies[start:end]
-        at, joined = stretch[0].find(usual), b"".join(stretch)
-        # All events of a stream are alike up to their text. A body that holds none, two or part of one event would
-        # have the text's key at another offset or change the number of event ends.
-        plain = (
-            stretch[0].startswith(b"data: {")
-            and joined.endswith(b"}\n\n")
-            and joined.count(b"}\n\n") == len(stretch)
-            and all(map(methodcaller("startswith", usual, at), stretch))
-            and _QUOTE not in map(itemgetter(at + len(usual)), stretch)  # a quote right there is an empty text
-        )
-        return (start, end) if plain else (0, 0)
 
     def _digest_lines(self, at_s: float, piece: bytes) -> None:
+        if not self._tail and not self._held:
+            self._began_s = at_s
         text = self._tail + piece if self._tail else piece
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -157,7 +132,9 @@ class Reply:
         for line in lines:
             if not line:
                 if self._held:
-                    self._dispatch(at_s)
+                    self._dispatch()
+                # an event came when its first byte did; only the first of a piece may have begun before it
+                self._began_s = at_s
             elif line.startswith(b"data:"):
                 self._held.append(line[5:])
             elif line.startswith(b"{") and not self._held:
@@ -165,9 +142,10 @@ class Reply:
             elif not line.startswith((b":", b"event", b"id", b"retry")):
                 self._junk = self._junk or line[:80].decode("latin-1")
 
-    def _dispatch(self, at_s: float) -> None:
+    def _dispatch(self) -> None:
         if not self._held:
             return
+        at_s = self._began_s
         payload = (self._held[0] if len(self._held) == 1 else b"\n".join(self._held)).strip()
         self._held.clear()
         self.last_event_s = at_s
@@ -209,18 +187,20 @@ class Reply:
             self.error = error_text(event)
         self._counts(event)
 
-    def _read_ending(self, payload: bytes) -> None:
-        """A token's event that also ends the stream or carries counts."""
-        self.finished = self.finished or _FINISH.search(payload) is not None
-        if _COUNTS.search(payload) is None:
+    def _read_endings(self) -> None:
+        """The last tokens' events: one of them may also end the stream or carry counts."""
+        together = b"".join(self._endings)
+        self.finished = self.finished or _FINISH.search(together) is not None
+        if _COUNTS.search(together) is None:
             return
-        try:
-            event = json.loads(payload.removeprefix(b"data:"))
-        except (ValueError, RecursionError):
-            self.malformed = self.malformed or payload[:80].decode("latin-1")
-            return
-        if isinstance(event, dict):
-            self._counts(event)
+        for payload in self._endings:
+            try:
+                event = json.loads(payload)
+            except (ValueError, RecursionError):
+                self.malformed = self.malformed or payload[:80].decode("latin-1")
+                return
+            if isinstance(event, dict):
+                self._counts(event)
 
     def _counts(self, event: dict[str, Any]) -> None:
         for choice in _dicts(event.get("choices")):

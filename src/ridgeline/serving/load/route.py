@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ridgeline import __version__
 from ridgeline.errors import InputError
+
+if TYPE_CHECKING:
+    import ssl
 
 # interface -> the path it has under a server's base URL
 INTERFACES = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "generate": "/generate"}
@@ -61,6 +64,8 @@ class Route:
     def tls_context(self) -> ssl.SSLContext | None:
         if not self.tls:
             return None
+        import ssl  # slow to load, and most servers under test do without
+
         try:
             return ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as bad:

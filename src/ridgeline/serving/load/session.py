@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from ridgeline.serving.load import words
 from ridgeline.serving.load.bench import Plan, bench
-from ridgeline.serving.load.goodput import find_goodput as find_goodput_edge
-from ridgeline.serving.load.sweep import parse_grid, sweep
 
 NOTHING_ANSWERED = 3
 STOPPED = 130
@@ -42,12 +40,16 @@ def _single(plan: Plan) -> Answer:
 
 
 def _goodput(plan: Plan, say: Callable[[str], None]) -> Answer:
+    from ridgeline.serving.load.goodput import find_goodput as find_goodput_edge
+
     axis = "concurrency" if plan.traffic.concurrency is not None else "rate"
     edge = find_goodput_edge(plan, bench, note=lambda probe: say(words.probe_text(probe, axis)))
     return Answer({"url": plan.route.url, **edge.as_json()}, words.edge_text(edge), STOPPED if edge.interrupted else 0)
 
 
 def _sweep(plan: Plan, grid: str, say: Callable[[str], None]) -> Answer:
+    from ridgeline.serving.load.sweep import parse_grid, sweep
+
     done = sweep(
         plan,
         parse_grid(grid, plan),

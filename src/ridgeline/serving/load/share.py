@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ridgeline.serving.load.apart import Blur
 from ridgeline.serving.load.pulse import Pulse
 from ridgeline.serving.load.route import Route
 from ridgeline.serving.requests import RequestRecord
@@ -63,7 +64,8 @@ class Yield:
     # how long after its time each request was taken up, in the order in which they ended
     lag_s: array[float] = field(default_factory=lambda: array("d"))
     paused: int = 0
-    merged_firsts: int = 0
+    blurs: list[Blur] = field(default_factory=list)
+    turns: str = ""  # how this process asked to be scheduled
     lost_workers: int = 0
     keep_problem: str = ""
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ridgeline.serving.load.bench import Result
-from ridgeline.serving.load.goodput import Edge, Probe
-from ridgeline.serving.load.sweep import Sweep, table
 from ridgeline.serving.requests import Spread, Summary
+
+if TYPE_CHECKING:  # a plain bench needs neither
+    from ridgeline.serving.load.goodput import Edge, Probe
+    from ridgeline.serving.load.sweep import Sweep
 
 
 def result_text(result: Result) -> str:
@@ -64,6 +67,8 @@ def edge_text(edge: Edge) -> str:
 
 
 def sweep_text(sweep: Sweep) -> str:
+    from ridgeline.serving.load.sweep import table
+
     lines = _columns(table(sweep.points))
     for knee in sweep.knees():
         if knee["concurrency"] is not None:
