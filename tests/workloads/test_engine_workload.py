@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ridgeline import catalog
 from ridgeline.campaign.check import check_study
 from ridgeline.records.expression import Expression
 from ridgeline.records.guard import parse_guard
@@ -261,3 +263,14 @@ def test_the_data_set_holds_the_traffic_word_by_word_and_decoys_without_an_answe
     assert [(len(q), len(a)) for q, a in measured] == [(20, 6)] * 5
     assert len(turns) == 12
     assert len({tuple(q[:4]) for q, _ in turns}) == 12
+
+
+@pytest.mark.parametrize("kind", ["sglang-offline", "sglang-serve", "vllm-offline", "vllm-serve"])
+def test_what_a_job_says_about_itself_is_comment_and_its_script_is_sound(tmp_path: Path, kind: str) -> None:
+    asked = study(tmp_path, kind, {"tp": [1]}, prepare=["rehearse"])
+    workload = catalog.part("workloads", kind)(asked)
+    lines = workload.prepare(trial(asked), tmp_path / "run").command.splitlines()
+    assert "the engine (engine.sh)" in lines[0]
+    assert [line for line in lines if not line.startswith("# ")] == lines[-1:]
+    assert lines[-1].startswith("exec ")
+    assert subprocess.run(["sh", "-n", str(tmp_path / "run" / "engine.sh")], check=False).returncode == 0

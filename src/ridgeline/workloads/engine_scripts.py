@@ -51,12 +51,14 @@ class Scripts:
     def comments(self, settings: Settings) -> str:
         """What run.sh will come to, for people who read it: the exact commands of the engine and its one-time steps."""
         resources = self._study.job.resources(settings)
-        lines = [
-            f"# once for model, GPU, layout and release ({step.script}): {step.command}"
+        told = [
+            f"once for model, GPU, layout and release ({step.script}): {step.command}"
             for step in self._steps(settings, resources)
             if step.command
         ]
-        return "".join(f"{line}\n" for line in [*lines, f"# the engine ({ENGINE_SCRIPT}): {self.engine(settings)}"])
+        told.append(f"the engine ({ENGINE_SCRIPT}): {self.engine(settings)}")
+        # a command may hold a program of several lines, and each of them must stay a comment
+        return "".join(f"# {line}\n" for text in told for line in text.splitlines())
 
     def engine(self, settings: Settings) -> str:
         """The engine's command on one node."""
