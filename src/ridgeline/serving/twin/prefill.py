@@ -88,11 +88,11 @@ class PrefillEngine(Engine):
         budget, room_tokens = self.rank_tokens, self.rank_pool
         taken: list[tuple[Request, int]] = []
         for request in queue:
-            if request.held == 0 and self.caches and request.arrival.prefix_hashes:
-                self._find_prefix(request, rank)
-            whole = request.held + request.todo
+            whole = request.arrival.input_tokens
             if budget <= 0 or len(taken) >= self.rank_requests or (taken and whole > room_tokens):
                 break
+            if request.held == 0 and self.caches and request.arrival.prefix_hashes:
+                self._find_prefix(request, rank)
             piece = min(request.todo, budget, self.piece_tokens)
             taken.append((request, piece))
             budget, room_tokens = budget - piece, room_tokens - whole
