@@ -156,34 +156,36 @@ class _Face:
             self._drawn_s = time.monotonic()
 
     def _say(self, campaign: Campaign, run: Run) -> None:
-        line = run_line(campaign, run)
+        told, story = run_words(campaign, run)
         if self._live is None:
-            print(line, flush=True)
+            print(f"{told}   {story}" if story else told, flush=True)
         elif campaign.history.trials[run.trial].stage is not Stage.CONFIRM or run.outcome != Outcome(Kind.OK):
             # good confirm runs are many and alike; the picture below counts them
-            self._live.console.print(line, highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
+            for line in (told, f"{'':8}{story}") if story else (told,):
+                self._live.console.print(line, highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
 
 
-def run_line(campaign: Campaign, run: Run) -> str:
-    """One line that tells a run's story: `#12 ... out of memory while running; stderr:311: ...`."""
+def run_words(campaign: Campaign, run: Run) -> tuple[str, str]:
+    """What was run and what came out; and why, where that needs words: `out of memory ...; stderr:311: ...`."""
     trial = campaign.history.trials[run.trial]
     assert run.outcome is not None
     metric = campaign.study.goal.metric
-    story = ""
+    story = [trial.why] if trial.proposer == PROPOSER else []
     if run.outcome.kind == "ok":
         result = f"{metric} {metric_words(run.metrics[metric])}"
     else:
         result = KIND_WORDS.get(run.outcome.kind.value, run.outcome.kind.value)
         evidence = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
-        story = f"   {run.outcome.reason}{evidence}"
+        story.append(f"{run.outcome.reason}{evidence}")
     if run.ending.leftovers:
-        story += f"   left behind and ended: {leftover_words(run.ending.leftovers)}"
-    if trial.proposer == PROPOSER:
-        story = f"   {trial.why}{story}"
+        story.append(f"left behind and ended: {leftover_words(run.ending.leftovers)}")
     told = f"#{run.trial:<4} {trial.stage.value:<8} {run_time_words(run.ending.duration_s):>5}   {result}"
     # settings can be long and a narrow terminal cuts the end of a line: the result stands before them
-    line = f"  {told}   {_told_settings(campaign.study, trial)}{story}"
-    # a program may have written anything, and a terminal obeys control characters
+    return _printable(f"  {told}   {_told_settings(campaign.study, trial)}"), _printable("   ".join(story))
+
+
+def _printable(line: str) -> str:
+    """A program may have written anything, and a terminal obeys control characters."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
