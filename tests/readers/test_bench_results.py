@@ -70,6 +70,31 @@ def test_vllm_bench(tmp_path: Path):
     assert run.rows[0].e2e_s == pytest.approx(0.02 + 19 * 0.005) and run.rows[3].error == "Connection refused"
 
 
+def test_a_file_that_vllm_bench_wrote():
+    run = one(SAMPLES / "vllm-bench-serve-0.32.0.json")
+    assert (run.tool, run.model, run.concurrency, run.requests, run.failed) == ("vllm bench serve", "fake", 2, 4, 0)
+    assert run.rate_s is None and run.input_tok_s == pytest.approx(313.7, abs=0.1)
+    assert run.latencies_ms["ttft"]["p50"] == pytest.approx(29.724, abs=1e-3)
+    assert all(r.ok and r.output_tokens == 8 and len(r.gaps_s) == 7 for r in run.rows)
+    # the tool's own figure of the whole request, not the sum of its parts
+    assert run.rows[0].e2e_s == pytest.approx(0.067485, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("written_by", "input_tok_s"),
+    [
+        # 0.4.7 to 0.5.1 keep the TTFT to themselves; 0.5.21 and later add what decoding did
+        ({k: v for k, v in ONE_BATCH.items() if k not in ("input_throughput", "last_ttft", "acc_length")}, None),
+        (ONE_BATCH | {"total_output_tokens": 256, "num_early_stopped": 0, "cache_hit_rate": None}, 20480.0),
+    ],
+    ids=["0.4.7", "0.5.21"],
+)
+def test_one_batch_server_of_every_version(tmp_path: Path, written_by: dict[str, object], input_tok_s: float | None):
+    run = one(written(tmp_path, written_by, "r.jsonl"))
+    assert (run.concurrency, run.requests, run.input_tok_s) == (16, 16, input_tok_s)
+    assert ("input_tok_s" in run.derived) == (input_tok_s is not None) and "output_tok_s" in run.derived
+
+
 def test_one_batch_server_says_how_its_throughput_was_made(tmp_path: Path):
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps(ONE_BATCH) + "\n" + json.dumps(ONE_BATCH | {"batch_size": 32}) + "\n" + '{"batch')

@@ -94,11 +94,11 @@ def _rows(document: Mapping[str, Any]) -> tuple[BenchRequest, ...]:
     size = len(ttfts)
     inputs, outputs = _list(document, "input_lens", size), _list(document, "output_lens", size)
     gaps, errors = _list(document, "itls", size), _list(document, "errors", size)
-    starts = _list(document, "start_times", size)
+    starts, wholes = _list(document, "start_times", size), _list(document, "latencies", size)
     first = min((s for s in map(number, starts) if s is not None), default=0.0)
     rows = []
     for k, ttft in enumerate(ttfts):
-        ttft_s, start_s = number(ttft), number(starts[k])
+        ttft_s, start_s, whole_s = number(ttft), number(starts[k]), number(wholes[k])
         times = tuple(g for g in map(number, gaps[k] if isinstance(gaps[k], list) else ()) if g is not None)
         # both tools write a TTFT of 0 for a request that failed
         ok = not errors[k] and bool(ttft_s)
@@ -109,7 +109,8 @@ def _rows(document: Mapping[str, Any]) -> tuple[BenchRequest, ...]:
                 output_tokens=count(outputs[k]),
                 sent_s=None if start_s is None else start_s - first,
                 ttft_s=ttft_s if ok else None,
-                e2e_s=ttft_s + sum(times) if ok and ttft_s is not None else None,
+                # older versions do not write how long a request took; its gaps leave out what came after the last token
+                e2e_s=(whole_s or ttft_s + sum(times)) if ok and ttft_s is not None else None,
                 gaps_s=times,
                 error=str(errors[k] or "")[:300],
             )
