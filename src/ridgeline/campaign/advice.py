@@ -47,6 +47,11 @@ class Advice:
         if outcome.advice:
             self._failed.append((trial, outcome))
 
+    @property
+    def waits(self) -> bool:
+        """Whether a failure waits for an answer, so that `next` is worth asking."""
+        return bool(self._failed)
+
     def next(self, tried: Collection[str]) -> Proposal | None:
         """None: nobody asks for a move, or every moved setting was tried already or may not run."""
         while self._failed:

@@ -44,14 +44,14 @@ class Agenda:
     _unteachable: dict[str, Point] = field(default_factory=dict)  # ran, but taught nothing: not to be asked again
     _faults: int = 0
     _presets: dict[str, Point] = field(default_factory=dict)  # not yet tried
-    _tried: set[str] = field(default_factory=set)
+    _tried: set[str] | None = None  # keys of all trials; made when first needed, since it takes time with 10,000
 
     def __post_init__(self) -> None:
         self._advice = Advice(self.study.space, self.refusal)
-        self._tried = {trial.key for trial in self.history.trials.values()}
         self._presets = {point_key(preset): preset for preset in self.study.presets}
-        for key in self._tried:
-            self._presets.pop(key, None)
+        if self._presets:
+            for key in self._already_tried():
+                self._presets.pop(key, None)
         for run in list(self.history.runs.values()):
             self.learn(run)
         self._again = [
@@ -169,11 +169,16 @@ class Agenda:
 
     def _proposed(self) -> tuple[str, Proposal | None]:
         """By whom, and what: the way out of the oldest failure first, then the study's presets, then the sampler."""
-        if (advised := self._advice.next(self._tried)) is not None:
+        if self._advice.waits and (advised := self._advice.next(self._already_tried())) is not None:
             return PROPOSER, advised
         for preset in self._presets.values():
             return "preset", Proposal(preset)
         return self.study.search.sampler, self.sampler.ask(self._pending())
+
+    def _already_tried(self) -> set[str]:
+        if self._tried is None:
+            self._tried = {trial.key for trial in self.history.trials.values()}
+        return self._tried
 
     def _pending(self) -> list[Point]:
         flying = [self.history.trials[r.trial] for r in self.history.open_runs.values()]
@@ -204,7 +209,8 @@ class Agenda:
 
     def _new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
         self._presets.pop(point_key(point), None)
-        self._tried.add(point_key(point))
+        if self._tried is not None:
+            self._tried.add(point_key(point))
         number = len(self.history.trials) + 1
         trial = Trial(number, dict(point), self.study.space.settings(point), stage, proposer, why, block)
         return Next(trial, on_nodes=self._pinned(trial))
