@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from ridgeline.campaign.judge import find_signature
 from ridgeline.records.outcome import Kind
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events
+from ridgeline.workloads.engine_failures import signatures
 from tests.journeys.vllm_engine import ALONE, ENGINE, answered, missing, ridgeline, vllm_command, write_model
 
 pytestmark = [
@@ -34,7 +40,10 @@ def write_study(folder: Path, name: str, **parts: Any) -> Path:
         "env": ALONE | parts.pop("env", {}),
         "traffic": parts.pop("traffic", {"input_tokens": 16, "output_tokens": 4, "requests": 4}),
     }
+    site = {"name": "cores", "batch": "local", "jobs_at_once": parts.pop("at_once", 1)}
+    (folder / "site.yaml").write_text(yaml.safe_dump(site))
     study = {"version": 1, "name": name, "workload": workload, "goal": {"maximize": "total_tok_s"}, **parts}
+    study["site"] = "site.yaml"
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump({"job": {"limit": 900}, **study}, sort_keys=False))
     return path
@@ -45,9 +54,11 @@ def replayed(folder: Path) -> History:
 
 
 def test_ten_trials_find_the_batch_that_matters(tmp_path: Path) -> None:
+    """Two at a time, a thread each: what is looked for is a factor of ten and more, not a percent."""
     study = write_study(
         tmp_path,
         "batching",
+        at_once=2,
         model=write_model(tmp_path / "tiny"),
         flags={"max_model_len": 512},
         traffic={"input_tokens": 24, "output_tokens": 24, "requests": 48},
@@ -81,39 +92,44 @@ def test_ten_trials_find_the_batch_that_matters(tmp_path: Path) -> None:
         assert "host_cpu_share" in run.metrics
 
 
-def outcomes(history: History, knob: str) -> dict[Any, Any]:
-    return {trial.point[knob]: run.outcome for trial in history.trials.values() if (run := history.final_run(trial))}
+def test_failures_are_told_apart_and_answered(tmp_path: Path) -> None:
+    """A window that the KV pool cannot hold and one that the model does not have look alike and are not.
 
-
-def test_a_window_larger_than_the_model_is_a_refusal_not_a_crash(tmp_path: Path) -> None:
+    1 GiB of KV at 2 KiB a token is 524,288 tokens, less a block that vLLM keeps for itself. The pool being too small,
+    the next trial has a larger one, and that works; a window larger than the model's is a refusal, and stays one.
+    """
     study = write_study(
         tmp_path,
         "windows",
-        model=write_model(tmp_path / "tiny"),
+        model=write_model(tmp_path / "wide", context_tokens=1 << 20),
         flags={"max_num_seqs": 4, "max_num_batched_tokens": 512, "enable_chunked_prefill": True},
-        space={"max_model_len": [512, 4096]},
-        baseline={"max_model_len": 512},
-        presets=[{"max_model_len": 4096}],
-        budget={"trials": 1},
+        space={"max_model_len": [512, 1 << 19, 1 << 21], "VLLM_CPU_KVCACHE_SPACE": [1, 2]},
+        baseline={"max_model_len": 512, "VLLM_CPU_KVCACHE_SPACE": 1},
+        presets=[{"max_model_len": length, "VLLM_CPU_KVCACHE_SPACE": 1} for length in (1 << 19, 1 << 21)],
+        budget={"trials": 3},
         stages={"baseline": {"repeats": 1}, "confirm": {"top": 0}},
     )
     done = ridgeline("tune", str(study), "--out", "out", cwd=tmp_path, timeout_s=1500)
-    assert done.returncode == 1, "nothing but the baseline passed"
-    found = outcomes(replayed(tmp_path / "out"), "max_model_len")
-    assert found[512].kind is Kind.OK
-    assert found[4096].kind is Kind.REJECTED
-    assert "max_model_len" in found[4096].evidence.text
+    assert done.returncode == 0, done.stderr[-2000:]
+    history = replayed(tmp_path / "out")
+    ended = [(trial, run.outcome) for trial in history.trials.values() if (run := history.final_run(trial))]
+    assert [outcome.kind for _, outcome in ended if outcome] == [Kind.OK, Kind.OOM_START, Kind.OK, Kind.REJECTED]
+    (_, small), (answer, _), (_, refused) = ended[1:]
+    assert small is not None and small.evidence is not None and "To serve at least one request" in small.evidence.text
+    assert answer.point == {"max_model_len": 1 << 19, "VLLM_CPU_KVCACHE_SPACE": 2}
+    assert answer.why.startswith("moved VLLM_CPU_KVCACHE_SPACE up after start-up OOM of trial 2")
+    assert refused is not None and refused.evidence is not None and "max_model_len" in refused.evidence.text
 
 
 def test_the_edge_of_the_window(tmp_path: Path) -> None:
-    """1 GiB of KV at 2 KiB a token is 524,288 tokens, and vLLM keeps a block for itself: half of it is the edge."""
+    """As above: half of 524,288 tokens is the edge, on a ladder of doublings."""
     study = write_study(
         tmp_path,
         "window",
         model=write_model(tmp_path / "wide", context_tokens=1 << 20),
         flags={"max_num_seqs": 4, "max_num_batched_tokens": 512, "enable_chunked_prefill": True},
-        space={"max_model_len": {"from": 1 << 17, "to": 1 << 20, "times": 2}},
-        baseline={"max_model_len": 1 << 17},
+        space={"max_model_len": {"from": 1 << 17, "to": 1 << 19, "times": 2}},
+        baseline={"max_model_len": 1 << 18},
     )
     words = ("edge", str(study), "--knob", "max_model_len", "--repeats", "1", "--out", "out")
     verdict = answered(*words, cwd=tmp_path)["verdict"]
@@ -141,18 +157,73 @@ def test_flags_and_layouts_that_cannot_be(tmp_path: Path) -> None:
     done = ridgeline("check", str(study), cwd=tmp_path)
     assert done.returncode == 2
     assert "3" in done.stderr and "heads" in done.stderr
-
-
-def test_an_unknown_flag_at_the_engine_itself(tmp_path: Path) -> None:
-    from ridgeline.campaign.judge import find_signature
-    from ridgeline.workloads.vllm import offline
-    from tests.campaign.harness import study
-
-    command = vllm_command(write_model(tmp_path / "tiny"), 1, "--no-such-flag", "1")
-    done = subprocess.run(command, capture_output=True, text=True, env=ALONE, timeout=900, check=False)
+    point = {"max_num_seqs": 4, "block_size": 16}
+    study = write_study(tmp_path, "block", model=model, space={"max_num_seqs": [4], "block_size": [16]}, baseline=point)
+    done = ridgeline("check", str(study), cwd=tmp_path)
     assert done.returncode == 2
+    assert "multiples of 32" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--no-such-flag", "1"), "--no-such-flag"),
+        (("--tensor-parallel-size", "3"), "must be divisible by tensor parallel size"),
+    ],
+)
+def test_what_we_refuse_the_engine_refuses_too(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    """Asked directly, past our own rules: the engine's words are those by which a run is judged."""
+    command = vllm_command(write_model(tmp_path / "tiny"), 1, *words)
+    done = subprocess.run(command, capture_output=True, text=True, env=ALONE, timeout=900, check=False)
+    assert done.returncode != 0
     (tmp_path / "engine.log").write_text(done.stdout + done.stderr)
-    outcome = find_signature(tmp_path, ["engine.log"], offline(study(tmp_path)).signatures)
+    outcome = find_signature(tmp_path, ["engine.log"], signatures("vllm"))
     assert outcome is not None
     assert outcome.kind is Kind.REJECTED
-    assert outcome.evidence is not None and "--no-such-flag" in outcome.evidence.text
+    assert outcome.evidence is not None and said in outcome.evidence.text
+
+
+def test_an_engine_that_dies_by_a_signal_says_which(tmp_path: Path) -> None:
+    """As bfloat16 does on a processor without it: no word of Python's, only a signal."""
+    study = write_study(
+        tmp_path,
+        "killed",
+        model=write_model(tmp_path / "tiny"),
+        flags={"max_num_batched_tokens": 512, "max_model_len": 512},
+        space={"max_num_seqs": [4]},
+        baseline={"max_num_seqs": 4},
+    )
+    command = [sys.executable, "-m", "ridgeline", "tune", str(study), "--out", "out"]
+    tuning = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    os.kill(engine_of(tmp_path / "out", tuning), signal.SIGILL)
+    told, _ = tuning.communicate(timeout=300)
+    assert tuning.returncode == 1, "the baseline did not pass"
+    assert "SIGILL" in told
+    (run,) = replayed(tmp_path / "out").runs.values()
+    assert run.outcome is not None and run.outcome.kind is Kind.CRASH
+
+
+def engine_of(folder: Path, tuning: subprocess.Popen[str]) -> int:
+    """The pid of the engine that runs in the first run folder, once it has written its first line."""
+    until = time.monotonic() + 300
+    while time.monotonic() < until and tuning.poll() is None:
+        for log in folder.glob("runs/*/engine.log"):
+            for entry in Path("/proc").iterdir() if log.stat().st_size else ():
+                if entry.name.isdecimal() and runs_in(entry, log.parent) and b"vllm" in command_line(entry):
+                    return int(entry.name)
+        time.sleep(0.2)
+    raise AssertionError(f"no engine was seen; tune ended with {tuning.poll()}")
+
+
+def runs_in(process: Path, folder: Path) -> bool:
+    try:
+        return (process / "cwd").readlink() == folder.resolve()
+    except OSError:
+        return False  # gone meanwhile, or not ours to look at
+
+
+def command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.journeys.vllm_engine import (
     missing,
     process,
     ridgeline,
-    vllm_server,
+    vllm_servers,
     write_model,
 )
 
@@ -28,6 +29,7 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing() or "present"),
 ]
 REQUESTS, INPUT, OUTPUT = 48, 24, 12
+TRIES = 3  # a measurement that distrusts itself is made again
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +38,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Four requests at once and no more, so that a queue forms at a load any machine can send."""
-    log = tmp_path_factory.mktemp("server") / "engine.log"
-    with vllm_server(model, log, "--max-model-len", "512", "--max-num-seqs", "4") as url:
-        yield url
+def servers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Two, started together: most of a start is Python at work on one core.
+
+    Four requests at once and no more, so that a queue forms at a load any machine can send.
+    """
+    logs = tmp_path_factory.mktemp("servers")
+    words = ("--max-model-len", "512", "--max-num-seqs", "4")
+    with ExitStack() as stack:
+        yield vllm_servers(stack, model, [logs / "first.log", logs / "second.log"], *words)
+
+
+@pytest.fixture(scope="module")
+def server(servers: list[str]) -> str:
+    return servers[0]
 
 
 def bench_words(url: str, *more: str) -> list[str]:
@@ -105,40 +116,60 @@ def test_what_a_server_refuses_is_counted_by_kind(
 
 
 def test_goodput_lies_where_the_queue_begins_to_hurt(server: str, tmp_path: Path) -> None:
-    """Four slots: with 4n at once a request waits n-1 turns. The limit is taken from the machine's own speed."""
-    alone = answered(*bench_words(server, "--concurrency", "4", "--requests", "40"), cwd=tmp_path)
-    limit_ms = alone["ttft_ms"]["p95"] + 1.5 * alone["e2e_ms"]["p95"]
+    """Four slots: with 4n at once a request waits n-1 turns. The limit is taken from the machine's own speed, so that
+    one turn of waiting keeps it and two break it: up to 4 at once must hold, 16 must not, and the edge lies between.
+
+    A probe that distrusts itself shows nothing; where others keep the machine too busy for an edge, those that trust
+    themselves must still lie on both sides of it.
+    """
     words = bench_words(server, "--concurrency", "4", "--requests", "40")
-    done = ridgeline(*words, "--find-goodput", "--slo", f"ttft_p95_ms={limit_ms:.0f}", "--json", cwd=tmp_path)
-    if "the run is void" in done.stderr:
+    clean = []
+    for _ in range(TRIES):
+        alone = answered(*words, cwd=tmp_path)
+        limit_ms = alone["ttft_ms"]["p95"] + 1.5 * alone["e2e_ms"]["p95"]
+        done = ridgeline(*words, "--find-goodput", "--slo", f"ttft_p95_ms={limit_ms:.0f}", "--json", cwd=tmp_path)
+        edge = json.loads(done.stdout) if done.returncode == 0 else None
+        assert edge or "the run is void" in done.stderr, done.stderr
+        clean += [probe for probe in edge["probes"] if not probe["void"]] if edge else []
+        if edge and edge["limited_by_client"] is None:
+            assert edge["axis"] == "concurrency"
+            assert 4 <= edge["holds"] < edge["fails"] <= 16, f"limit {limit_ms:.0f} ms: {edge['interval']}"
+            assert edge["repeats_that_held"] * 2 > edge["repeats"]
+            # four slots serve no more than four at once gave them, whatever waits behind
+            assert 0 < edge["goodput_s"] <= 1.5 * alone["requests_s"]
+            break
+    if not clean and os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
         pytest.skip(f"others keep this machine too busy for any figure: {done.stderr.splitlines()[-1]}")
-    assert done.returncode == 0, done.stderr
-    edge = json.loads(done.stdout)
-    assert edge["axis"] == "concurrency"
-    there = [probe for probe in edge["probes"] if probe["load"] == edge["holds"]]
-    assert len(there) == edge["repeats"] >= 1
-    if edge["limited_by_client"] is None:
-        assert edge["fails"] > edge["holds"] >= 1, "a queue that keeps growing breaks any limit"
-    assert edge["goodput_s"] > 0
-    assert [probe for probe in edge["probes"] if probe["errors"]] == []
+    assert all(probe["errors"] == {} for probe in clean)
+    assert all(probe["holds"] for probe in clean if probe["load"] <= 4)
+    assert not any(probe["holds"] for probe in clean if probe["load"] >= 16)
+    assert {probe["holds"] for probe in clean} == {True, False}, "no side of the edge was seen for certain"
+
+
+def test_the_queue_we_time_is_the_queue_the_server_has(server: str, tmp_path: Path) -> None:
+    """At sixteen at once most of a first token's time is waiting for a slot, and the server says how long that was."""
+    name = "vllm:request_queue_time_seconds"
+    before = counters(server)
+    result = answered(*bench_words(server, "--concurrency", "16", "--requests", "64"), cwd=tmp_path)
+    after = counters(server)
+    assert after[f"{name}_count"] - before.get(f"{name}_count", 0.0) == 64
+    queue_ms = 1000 * (after[f"{name}_sum"] - before.get(f"{name}_sum", 0.0)) / 64
+    assert 0.6 * result["ttft_ms"]["mean"] < queue_ms < result["ttft_ms"]["mean"]
 
 
 @pytest.mark.skipif(bool(missing(ROUTER)), reason=missing(ROUTER) or "present")
-def test_a_router_in_front_of_two_servers(server: str, model: Path, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        words = ("--max-model-len", "512", "--max-num-seqs", "4")
-        second = stack.enter_context(vllm_server(model, tmp_path / "second.log", *words))
-        port, metrics_port = free_port(), free_port()
-        command = [
-            str(ROUTER / "bin" / "python"), "-m", "sglang_router.launch_router", "--host", "127.0.0.1",
-            "--port", str(port), "--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port),
-            "--policy", "round_robin", "--worker-urls", server, second,
-        ]  # fmt: skip
-        router = stack.enter_context(process(command, port, tmp_path / "router.log", {}))
-        before = [counters(url)["vllm:request_success_total"] for url in (server, second)]
+def test_a_router_in_front_of_two_servers(servers: list[str], tmp_path: Path) -> None:
+    port, metrics_port = free_port(), free_port()
+    command = [
+        str(ROUTER / "bin" / "python"), "-m", "sglang_router.launch_router", "--host", "127.0.0.1",
+        "--port", str(port), "--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port),
+        "--policy", "round_robin", "--worker-urls", *servers,
+    ]  # fmt: skip
+    before = [counters(url).get("vllm:request_success_total", 0.0) for url in servers]
+    with process(command, port, tmp_path / "router.log", {}) as router:
         words = ("--concurrency", "4", "--requests", "40", "--model", "tiny")
         result = answered(*bench_words(router, *words), cwd=tmp_path)
-        after = [counters(url)["vllm:request_success_total"] for url in (server, second)]
+    after = [counters(url)["vllm:request_success_total"] for url in servers]
     assert result["successful_requests"] == 40
     served = [now - then for now, then in zip(after, before, strict=True)]
     assert sum(served) == 40

