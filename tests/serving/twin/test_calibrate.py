@@ -9,11 +9,12 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.serving.traffic import parse_traffic
-from ridgeline.serving.twin.calibrate import calibrate
+from ridgeline.serving.traffic import OpenLoop, parse_traffic
+from ridgeline.serving.twin.calibrate import calibrate, row_observations
 from ridgeline.serving.twin.calibration import Calibration, read_calibration, write_calibration
 from ridgeline.serving.twin.factors import Factors
 from ridgeline.serving.twin.fit import Observation, fit
+from ridgeline.serving.twin.measured import read_rows
 from ridgeline.serving.twin.simulate import simulate
 from tests.serving.twin import deployments as make
 
@@ -109,6 +110,17 @@ def test_rows_of_a_csv_calibrate_too(tmp_path: Path):
     again = simulate(make.r1("h100"), sent, found.calibration).summary.total_tok_s
     assert again == pytest.approx(tok_s, rel=0.03)
     assert found.calibration.points == 1
+
+
+def test_rows_of_a_served_load_are_read(tmp_path: Path):
+    rows = tmp_path / "rows.csv"
+    head = "model,gpu,gpus,prompts,concurrency,rate,total_tok_s,ttft_p95_s,itl_p95_s"
+    rows.write_text(f"{head}\nllama-8b,h200,1,50,8,,900,0.4,0.012\nllama-8b,h200,1,50,,20,900,,\n")
+    closed, opened = read_rows(rows)
+    assert closed.traffic.concurrency == 8
+    assert closed.values == {"total_tok_s": 900, "ttft_p95_s": 0.4, "itl_p95_s": 0.012}
+    assert opened.traffic.pace == OpenLoop(20)
+    assert {p.name.split()[1] for p in row_observations(closed)} == set(closed.values)
 
 
 def test_the_file_keeps_everything(tmp_path: Path):

@@ -108,8 +108,13 @@ def _traffic(cells: Mapping[str, str], where: str) -> Traffic:
         lengths = f"fixed:{_needed(cells, 'input_len', where)}:{_needed(cells, 'output_len', where)}"
         return parse_traffic(lengths, requests=_whole(cells, "batch", where) or 1)
     requests = _whole(cells, "prompts", where) or 2000
-    pace = {"concurrency": _whole(cells, "concurrency", where), "rate_s": _number(cells, "rate", where)}
-    return parse_traffic(cells.get("traffic", "sharegpt"), requests=requests, seed=2025, **pace)
+    return parse_traffic(
+        cells.get("traffic", "sharegpt"),
+        requests=requests,
+        rate_s=_number(cells, "rate", where),
+        concurrency=_whole(cells, "concurrency", where),
+        seed=2025,
+    )
 
 
 def _else(value: int | None, otherwise: int | None) -> int | None:
