@@ -252,6 +252,13 @@ def test_tokens_set_apart_stay_in_order_and_within_what_is_known(counts: list[in
         assert sum(blur.gaps_s[0]) <= times[-1] - sent_s + 1e-9
 
 
+def test_tokens_that_were_merged_keep_the_pace_of_their_answer():
+    times = [1.02, 1.025, 1.03, 1.08, 1.08, 1.08]
+    likely, blur = set_apart(0, times, {1.08: 1.031}, 1.0)
+    assert likely == pytest.approx([1.02, 1.025, 1.03, 1.07, 1.075, 1.08])
+    assert blur is not None and list(blur.gaps_s[0]) == pytest.approx([0.005, 0.005, 0.001, 0, 0.049])
+
+
 def test_a_client_that_was_put_aside_still_tells_tokens_apart():
     """Reads that come late and many at a time must not move a token's time: the kernel stamped each segment."""
     if sys.platform != "linux":
