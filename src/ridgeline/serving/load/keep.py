@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,16 @@ class Keeper:
             self._file.close()
         except OSError as bad:
             self.problem = self.problem or f"{self._path}: {bad.strerror}; the records on disk end there"
+
+
+def write_records(path: Path, records: Iterable[RequestRecord]) -> None:
+    """A whole run at once, as one that was simulated."""
+    keeper = Keeper(path)
+    for record in records:
+        keeper.write(record)
+    keeper.close()
+    if keeper.problem:
+        raise InputError(f"--out {keeper.problem}")
 
 
 def line_of(record: RequestRecord) -> str:
