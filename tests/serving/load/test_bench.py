@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.serving.load import words
+from ridgeline.serving.load import line, words
 from ridgeline.serving.load.apart import Blur, set_apart
 from ridgeline.serving.load.ask import Wish, plan_of
 from ridgeline.serving.load.bench import bench
@@ -376,6 +376,17 @@ def test_tls_with_its_own_authority_and_without(certificate: tuple[Path, Path]):
         bad = bench(plan_of(Wish(url=server.url, concurrency=2, requests=3, max_tokens=3)))
     assert good.summary.ok == 6 and good.model == "toy" and good.summary.ttft_ms is not None
     assert dict(bad.summary.errors) == {"tls": 3}
+
+
+def test_a_system_without_epoll_and_stamps_measures_and_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr("select.epoll", raising=False)
+    monkeypatch.setattr(line, "_SO_TIMESTAMPNS", None)
+    with Scripted(tokens(3, gap_s=0.005, first_s=0.02)) as server:
+        closed = bench(plan_of(Wish(url=server.url, concurrency=3, requests=12, max_tokens=3)))
+        timed = bench(plan_of(Wish(url=server.url, rate_s=50, requests=10, max_tokens=3)))
+    for result in (closed, timed):
+        assert result.summary.ok == result.summary.requests and result.fidelity.kernel_stamped_share == 0
+        assert result.summary.ttft_ms is not None and 19 < result.summary.ttft_ms.p50 < 500
 
 
 def test_records_survive_the_disk(tmp_path: Path):
