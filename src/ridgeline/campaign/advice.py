@@ -1,8 +1,8 @@
 """What a failure asks for: the failed setting again with one knob moved the way the failure advises.
 
 Decided from the failed trials in the order they ended and from what was tried, so that a resumed campaign decides the
-same. The first move is one step of the knob. A moved setting that fails again moves twice as far, then the next knob of
-the advice is moved, then the sampler goes on: a hopeless corner of the space must not eat the budget.
+same. The first move is one step of the knob. A moved setting that fails again moves once more, twice as far; then the
+sampler goes on: a hopeless corner of the space must not eat the budget.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from ridgeline.samplers.base import Refusal
 
 PROPOSER = "advice"
 CONTINUOUS_STEP = 0.05  # of the range of a knob without steps of its own
-LONGEST_STRIDE = 4  # steps: a knob that was moved by 1, 2 and 4 in vain is passed over
-LONGEST_CHAIN = 5  # moves after one failure, each failing again
+LONGEST_CHAIN = 2  # moves after one failure, each failing again; longer chains found nothing better and failed more
 _WORDS = {Kind.OOM_RUN: "run-time OOM", Kind.OOM_START: "start-up OOM"}
 
 
@@ -67,7 +66,7 @@ class Advice:
         for move in outcome.advice:
             same = before is not None and before.way == (move.knob, move.direction)
             steps = 2 * before.steps if before is not None and same else 1
-            if steps > LONGEST_STRIDE or (point := self._moved(trial.point, move, steps)) is None:
+            if (point := self._moved(trial.point, move, steps)) is None:
                 continue
             key = point_key(point)
             # what was tried may run, and asking costs more than looking
