@@ -17,43 +17,44 @@ _SIZE_BYTES = 8
 _QUOTE = 34
 
 
-def realigned(times_s: list[float], pieces: list[bytes]) -> tuple[list[float], list[bytes]]:
-    """The same bytes cut where chunks begin, each with the time at which its first byte came.
+def realigned(times_s: list[float], pieces: list[bytes]) -> tuple[list[float], list[bytes], int]:
+    """The same bytes cut where chunks begin, each with the time at which its first byte came, and how many are whole.
 
-    `pieces` begin between two chunks. What follows the last whole chunk is left as it is.
+    `pieces` begin between two chunks. What follows the whole chunks is left as it is.
     """
-    if all(map(_whole_chunk, pieces[:-1])):
-        return times_s, pieces
+    if all(map(bytes.startswith, pieces[:-1], map(_chunk_head, map(len, pieces)))):
+        return times_s, pieces, len(pieces) - 1
     text, ends = b"".join(pieces), list(accumulate(map(len, pieces)))
     at, times, chunks = 0, [], []
     while (size := _size_at(text, at)) and (end := at + size) <= len(text):
         times.append(times_s[bisect_right(ends, at)])
         chunks.append(text[at:end])
         at = end
+    whole = len(chunks)
     if at < len(text):
         first = bisect_right(ends, at)
         times += times_s[first:]
         chunks += [text[at : ends[first]], *pieces[first + 1 :]]
-    return times, chunks
+    return times, chunks, whole
 
 
-def token_stretch(pieces: list[bytes], key: bytes) -> tuple[int, int]:
-    """The part of an answer in which each piece is one chunk that is one event with text under `key`; maybe empty."""
-    start, end = 0, len(pieces)
-    while start < end and start < _EDGE and not _holds(key, pieces[start]):
+def token_stretch(chunks: list[bytes], key: bytes) -> tuple[int, int]:
+    """The part of an answer in which each chunk is one event with text under `key`; maybe empty."""
+    start, end = 0, len(chunks)
+    while start < end and start < _EDGE and key not in chunks[start]:
         start += 1
-    while start < end and len(pieces) - end < _EDGE and not _holds(key, pieces[end - 1]):
+    while start < end and len(chunks) - end < _EDGE and key not in chunks[end - 1]:
         end -= 1
     if start == end:
         return 0, 0
-    stretch = pieces[start:end]
+    stretch = chunks[start:end]
     at, joined = stretch[0].find(key), b"".join(stretch)
-    # All events of a stream are alike up to their text. A piece that holds none, two or part of one event would have
-    # the text's key at another offset or change the number of event ends.
+    # All events of a stream are alike up to their text. A chunk that holds none, two or part of one event would have
+    # the text's key at another offset, end otherwise, or have more or fewer lines than size, event, nothing, end.
     plain = (
-        all(map(_whole_chunk, stretch))
-        and b"\r\ndata: {" in stretch[0]
-        and joined.count(b"}\n\n\r\n") == joined.count(b"\n\n") == len(stretch)
+        b"\r\ndata: {" in stretch[0]
+        and all(map(methodcaller("endswith", b"}\n\n\r\n"), stretch))
+        and joined.count(b"\n") == 4 * len(stretch)
         and all(map(methodcaller("startswith", key, at), stretch))
         and _QUOTE not in map(itemgetter(at + len(key)), stretch)  # a quote right there is an empty text
     )
@@ -81,11 +82,3 @@ def _chunk_head(length: int) -> bytes:
         if size > 0 and len(head := b"%x\r\n" % size) == digits + 2:
             return head
     return b"\r\n"
-
-
-def _whole_chunk(piece: bytes) -> bool:
-    return piece.startswith(_chunk_head(len(piece)))
-
-
-def _holds(key: bytes, piece: bytes) -> bool:
-    return key in piece and _whole_chunk(piece)

@@ -149,16 +149,17 @@ class Connection(Line):
         if self.exchange is None:
             self.close()  # bytes nobody asked for
             return
-        if self._times_s and self._times_s[-1] == self.at_s:
+        at_s, times_s, size = self.at_s, self._times_s, len(received)
+        if times_s and times_s[-1] == at_s:
             received = self._pieces[-1] = self._pieces[-1] + received  # more of the same segment
         else:
-            self._times_s.append(self.at_s)
+            times_s.append(at_s)
             self._pieces.append(received)
         # A chunked answer ends in an empty line, whatever its last chunk or trailer. Until one is seen, parsing waits.
-        if not self._deferring or received[-4:] == b"\r\n\r\n" or len(received) < 4:
+        if not self._deferring or size < 4 or received.endswith(b"\r\n\r\n"):
             self._parse()
-        elif len(received) < self._shortest and not self._loop.careful:
-            self._shortest = len(received)
+        elif size < self._shortest and not self._loop.careful:
+            self._shortest = size
 
     def _parse(self) -> None:
         try:
@@ -175,8 +176,8 @@ class Connection(Line):
         exchange, start, end = self.exchange, 0, 0
         if self._between and exchange is not None:
             # from one chunk's end to another's the parser can be spared what lies between: most of a stream
-            times_s, pieces = realigned(times_s, pieces)
-            start, end = exchange.reply.plain(pieces)
+            times_s, pieces, whole = realigned(times_s, pieces)
+            start, end = exchange.reply.plain(pieces[:whole])
         self._feed_each(times_s[:start], pieces[:start])
         if start < end and self._between and exchange is not None:
             exchange.reply.take_plain(times_s[start:end], pieces[start:end])

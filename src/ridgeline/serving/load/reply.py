@@ -101,11 +101,11 @@ class Reply:
             self.malformed = self._junk
         self._read_endings()
 
-    def plain(self, pieces: list[bytes]) -> tuple[int, int]:
+    def plain(self, chunks: list[bytes]) -> tuple[int, int]:
         """The stretch of chunks that are one token each, as `take_plain` wants them."""
         if not self._usual or not self._streamed or self._tail or self._held:
             return 0, 0
-        return token_stretch(pieces, self._usual)
+        return token_stretch(chunks, self._usual)
 
     def take_plain(self, times_s: list[float], pieces: list[bytes]) -> None:
         """Takes a stretch that `plain` has found, after whatever came before it."""
