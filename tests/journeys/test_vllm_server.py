@@ -138,12 +138,13 @@ def test_goodput_lies_where_the_queue_begins_to_hurt(server: str, tmp_path: Path
             # four slots serve no more than four at once gave them, whatever waits behind
             assert 0 < edge["goodput_s"] <= 1.5 * alone["requests_s"]
             break
-    if not clean and os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
-        pytest.skip(f"others keep this machine too busy for any figure: {done.stderr.splitlines()[-1]}")
     assert all(probe["errors"] == {} for probe in clean)
     assert all(probe["holds"] for probe in clean if probe["load"] <= 4)
     assert not any(probe["holds"] for probe in clean if probe["load"] >= 16)
-    assert {probe["holds"] for probe in clean} == {True, False}, "no side of the edge was seen for certain"
+    if {probe["holds"] for probe in clean} != {True, False}:
+        busy = os.getloadavg()[0]
+        assert busy > 2 * (os.cpu_count() or 1), f"no side of the edge was seen for certain, {done.stderr[-300:]}"
+        pytest.skip(f"others keep this machine too busy (load {busy:.1f}) for an edge; what was seen agrees")
 
 
 def test_the_queue_we_time_is_the_queue_the_server_has(server: str, tmp_path: Path) -> None:
