@@ -9,7 +9,7 @@ import yaml
 
 from ridgeline.campaign.check import check_study
 from ridgeline.errors import InputError
-from ridgeline.serving.candidates import Pair, Question, colocated_units, make_unit, pairs
+from ridgeline.serving.candidates import Question, colocated_units, make_unit
 from ridgeline.serving.commands import commands_for
 from ridgeline.serving.hardware import make_cluster
 from ridgeline.serving.layout import Layout, group_layout, group_words
@@ -17,6 +17,7 @@ from ridgeline.serving.layout_rules import layout_problems
 from ridgeline.serving.lint import Point, lint_commands
 from ridgeline.serving.models import load_model
 from ridgeline.serving.options import pareto
+from ridgeline.serving.pairing import MOST_COUNTS, Pair, pairs, varied_pairs
 from ridgeline.serving.planner import answer_plan
 from ridgeline.serving.requests import Slo
 from ridgeline.serving.scheme import Scheme
@@ -136,6 +137,64 @@ def test_the_concurrency_cap_keeps_a_decode_step_within_the_limit() -> None:
         step = unit.times.decode_s(unit.cap, unit.cap * unit.question.context_tokens)
         assert step <= 0.05
         assert unit.cap % (unit.layout.attn_dp * unit.layout.pp) == 0
+
+
+@pytest.fixture(scope="module")
+def h800_pairs():
+    return pairs(question("deepseek-r1", "h800", 13, lengths=(2000, 500)), 104)
+
+
+def test_layouts_of_the_published_study_are_candidates(h800_pairs) -> None:
+    names = {str(p.layout()) for p in h800_pairs}
+    assert {"P3x3D4", "P4D6", "P4D9", "P2x2D4x2"} <= names
+    assert all(p.gpus <= 104 for p in h800_pairs)
+
+
+def test_every_class_of_loss_is_tried_with_its_fastest(h800_pairs) -> None:
+    chosen = varied_pairs(h800_pairs, 2)
+    assert max(p.rate_s for p in chosen) == max(p.rate_s for p in h800_pairs)
+    for share in (1.0, 0.5, 0.34):
+        able = [p.rate_s for p in h800_pairs if p.loss() <= share]
+        assert max(p.rate_s for p in chosen if p.loss() <= share) == pytest.approx(max(able))
+
+
+def test_what_a_dead_gpu_costs_a_pair(h800_pairs) -> None:
+    for pair in h800_pairs:
+        sides = ((pair.prefill, pair.prefill_groups), (pair.decode, pair.decode_groups))
+        left = []
+        for lost in (0, 1):
+            rates = [unit.rate_s * (n - (side == lost)) for side, (unit, n) in enumerate(sides)]
+            left.append(min(rates))
+        assert pair.loss() == pytest.approx(1 - min(left) / pair.rate_s)
+        if 1 in (pair.prefill_groups, pair.decode_groups):
+            assert pair.loss() == 1
+        assert pair.loss() <= pair.loss(node=True) <= 1
+
+
+def test_many_small_groups_are_simulated_as_a_small_slice() -> None:
+    found = pairs(question("llama-8b", "h100", 13, lengths=(1000, 300)), 104)
+    assert max(sum(Scheme(p.prefill.question, p, 1).parts) for p in found) <= 2 * MOST_COUNTS
+    assert max(p.gpus for p in found) >= 100
+
+
+def test_a_named_layout_is_shown_whatever_others_promise() -> None:
+    words = {"slos": LIMITS, "top": 1, "named": ["tp 4", "p1x2gpud1x2gpu"]}
+    plan = answer_plan("llama-8b", "h100", 1, 4, "fixed:200:100", **words)
+    shown = [str(c.option.layout) for c in plan.choices]
+    assert {"tp 4", "P1x2gpuD1x2gpu"} <= set(shown)
+    assert len(shown) == len(set(shown))
+    with pytest.raises(InputError, match="P9D9"):
+        answer_plan("llama-8b", "h100", 1, 4, "fixed:200:100", named=["P9D9"])
+
+
+def test_nothing_that_was_left_out_could_have_been_better(r1_plan) -> None:
+    best = r1_plan.choices[0].option
+    gpus, q = 16, r1_plan.question
+    tried = {str(c.option.layout) for c in r1_plan.choices}
+    assert r1_plan.simulated <= r1_plan.considered
+    for pair in pairs(q, gpus):
+        if str(pair.layout()) not in tried and pair.loss() >= best.loss.gpu:
+            assert 1.1 * pair.rate_s < 2 * best.goodput_s
 
 
 def test_proportion_of_prefill_to_decode_follows_the_work() -> None:

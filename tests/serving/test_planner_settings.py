@@ -8,12 +8,13 @@ import pytest
 import yaml
 
 from ridgeline.errors import InputError
-from ridgeline.serving.candidates import Question, colocated_units, pairs
+from ridgeline.serving.candidates import Question, colocated_units
 from ridgeline.serving.commands import commands_for
 from ridgeline.serving.hardware import make_cluster
 from ridgeline.serving.layout import Layout
 from ridgeline.serving.lint import read_settings
 from ridgeline.serving.models import load_model
+from ridgeline.serving.pairing import pairs
 from ridgeline.serving.planner import answer_plan
 from ridgeline.serving.requests import Slo
 from ridgeline.serving.scheme import Scheme

@@ -31,6 +31,9 @@ def plan(
     kv_dtype: option.KvDtype = None,
     calibration: option.CalibrationFile = None,
     top: Annotated[int, typer.Option(help="How many choices to show.")] = 8,
+    layout: Annotated[
+        list[str] | None, typer.Option(help="Try and show this one too, such as P3x3D4 or 'tp 16 dp 2'; repeatable.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the traffic.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the commands and study file of each choice.")] = None,
     as_json: option.AsJson = False,
@@ -62,6 +65,7 @@ def plan(
         kv_dtype=kv_dtype,
         calibration=calibration,
         top=top,
+        named=layout or (),
         seed=seed,
     )
     if out is not None:

@@ -1,4 +1,4 @@
-"""Which engines and which pairs of prefill and decode groups are worth simulating.
+"""Which engines are worth simulating, each with settings for the traffic.
 
 A `Unit` is one engine with settings derived for the traffic: how many requests it should run at once, how large a
 prefill step, what memory that leaves. Its rates come straight from step times; they rank candidates, no more.
@@ -7,12 +7,12 @@ prefill step, what memory that leaves. Its rates come straight from step times; 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ridgeline.serving.hardware import Cluster
-from ridgeline.serving.layout import Layout, disaggregated
+from ridgeline.serving.layout import Layout
 from ridgeline.serving.layout_rules import layout_problems
 from ridgeline.serving.memory import MemoryPlan, plan_memory
 from ridgeline.serving.models import Model
@@ -23,12 +23,12 @@ from ridgeline.serving.twin.engine import PREFILL_RANK_TOKENS, EngineSettings, d
 from ridgeline.serving.twin.simulate import step_time
 from ridgeline.serving.twin.steptime import StepTime
 
-# A step may fill this share of the ITL limit, so that it is kept when contexts are longer than average.
-ITL_SHARE = 0.8
+# A step may fill this share of the ITL limit, so that it is kept when contexts are longer than average and, where an
+# engine does both, prompts come between steps. Steps that wait for the network hardly grow with the batch: next to the
+# limit there is room for many requests.
+ITL_SHARE = {"both": 0.8, "decode": 0.95}
 # Tokens in the KV pool beyond the average that long requests need.
 KV_SHARE = 0.85
-# Queues stay short while groups are busy this share of the time.
-BUSY = 0.65
 # A plan leaves this share of the GPU unclaimed beyond all that is accounted for.
 SPARE_SHARE = 0.01
 # Longer pipelines wait more for each other than they gain.
@@ -122,61 +122,14 @@ class Unit:
         return 1.0 / work
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Prefill and decode groups in the proportion that wastes least."""
-
-    prefill: Unit
-    decode: Unit
-    prefill_groups: int
-    decode_groups: int
-
-    @property
-    def gpus(self) -> int:
-        return self.prefill_groups * self.prefill.gpus + self.decode_groups * self.decode.gpus
-
-    @property
-    def rate_s(self) -> float:
-        return min(self.prefill_groups * self.prefill.rate_s, self.decode_groups * self.decode.rate_s)
-
-    def layout(self, prefill_groups: int | None = None, decode_groups: int | None = None) -> Layout:
-        size = self.prefill.layout.gpus_per_node
-        sides = [
-            replace(u.layout, dp=n, nodes=max(1, -(-n * u.gpus // size)))
-            for u, n in (
-                (self.prefill, prefill_groups or self.prefill_groups),
-                (self.decode, decode_groups or self.decode_groups),
-            )
-        ]
-        return disaggregated(sides[0], sides[1])
-
-
 def colocated_units(question: Question, gpus: int) -> list[Unit]:
     """Engines whose copies fill `gpus` GPUs, fastest first."""
     units = []
-    for layout in _shapes(question, gpus, stages=True):
+    for layout in one_engine_layouts(question, gpus, stages=True):
         unit = make_unit(question, layout, "both")
         if unit is not None:
             units.append(unit)
     return sorted(units, key=lambda u: -u.rate_s / u.gpus)
-
-
-def pairs(question: Question, gpus: int, rate_s: float | None = None) -> list[Pair]:
-    """Prefill and decode groups within `gpus` GPUs, each pair of shapes in its best proportion.
-
-    Fastest first; with a rate, those that should carry it come first, the fewest GPUs in front.
-    """
-    shapes = list(_shapes(question, gpus, stages=False))
-    prefill = [u for s in shapes if (u := make_unit(question, s, "prefill")) is not None]
-    decode = [u for s in shapes if (u := make_unit(question, s, "decode")) is not None]
-    found = []
-    for p in _best_of_each_size(prefill):
-        for d in _best_of_each_size(decode):
-            pair = _proportion(p, d, gpus, rate_s)
-            if pair is not None:
-                found.append(pair)
-    enough = (rate_s or math.inf) / BUSY
-    return sorted(found, key=lambda p: (0, p.gpus, -p.rate_s) if p.rate_s >= enough else (1, -p.rate_s, p.gpus))
 
 
 def make_unit(
@@ -238,13 +191,14 @@ def _within_itl(question: Question, layout: Layout, times: StepTime, ceiling: in
     limit_s = question.itl_limit_s
     if limit_s is None or role == "prefill":
         return ceiling
+    share = ITL_SHARE[role]
     low, high = least, ceiling
     while high - low > least:
         middle = _whole((low + high + 1) // 2, layout)
         if middle == low:
             break
         step_s = times.decode_s(middle, middle * question.context_tokens)
-        low, high = (middle, high) if step_s <= ITL_SHARE * limit_s else (low, middle)
+        low, high = (middle, high) if step_s <= share * limit_s else (low, middle)
     return low
 
 
@@ -254,7 +208,7 @@ def _whole(batch: int, layout: Layout) -> int:
     return batch // share * share
 
 
-def _shapes(question: Question, gpus: int, *, stages: bool) -> Iterator[Layout]:
+def one_engine_layouts(question: Question, gpus: int, *, stages: bool) -> Iterator[Layout]:
     """One-engine layouts whose size divides `gpus`."""
     model, size = question.model, question.cluster.node.gpus
     for total in (n for n in range(1, gpus + 1) if gpus % n == 0 or n % size == 0):
@@ -264,26 +218,3 @@ def _shapes(question: Question, gpus: int, *, stages: bool) -> Iterator[Layout]:
                 for ep in (1, tp) if model.experts is not None and tp > 1 and attn_dp in (1, tp) else (1,):
                     used = -(-total // size)
                     yield Layout(tp, pp, 1, ep, attn_dp, nodes=used, gpus_per_node=size)
-
-
-def _best_of_each_size(units: Sequence[Unit]) -> list[Unit]:
-    best: dict[int, Unit] = {}
-    for unit in units:
-        if unit.gpus not in best or unit.rate_s > best[unit.gpus].rate_s:
-            best[unit.gpus] = unit
-    return list(best.values())
-
-
-def _proportion(prefill: Unit, decode: Unit, gpus: int, rate_s: float | None) -> Pair | None:
-    if rate_s is not None:
-        groups = [max(1, math.ceil(rate_s / (BUSY * u.rate_s))) for u in (prefill, decode)]
-        sized = Pair(prefill, decode, groups[0], groups[1])
-        if sized.gpus <= gpus:
-            return sized
-    best: Pair | None = None
-    for p in range(1, (gpus - decode.gpus) // prefill.gpus + 1):
-        d = (gpus - p * prefill.gpus) // decode.gpus
-        pair = Pair(prefill, decode, p, d)
-        if best is None or pair.rate_s > best.rate_s * 1.001:
-            best = pair
-    return best

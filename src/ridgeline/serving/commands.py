@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ridgeline.serving.candidates import Pair, Unit
+from ridgeline.serving.candidates import Unit
 from ridgeline.serving.flag_names import flag_names
+from ridgeline.serving.pairing import Pair
 from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.twin.engine import DEFAULTS, EngineSettings
 

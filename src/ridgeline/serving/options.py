@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ridgeline.serving.candidates import Pair, Unit, make_unit
+from ridgeline.serving.candidates import Unit, make_unit
 from ridgeline.serving.layout import Layout
+from ridgeline.serving.pairing import Pair, node_share
 from ridgeline.serving.requests import Slo, Spread, Summary
 from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.traffic import AllAtOnce, ClosedLoop, Fixed, OpenLoop, Traffic
@@ -129,21 +130,9 @@ class Option:
     def loss(self) -> Loss:
         scheme = self.scheme
         if not isinstance(scheme.shape, Pair):
-            return Loss(1 / scheme.copies, _node_loss(scheme.shape, scheme.copies))
-        pair, n = scheme.shape, scheme.copies
-        rates = (pair.prefill.rate_s, pair.decode.rate_s)
-        groups = (n * pair.prefill_groups, n * pair.decode_groups)
-        whole = min(groups[0] * rates[0], groups[1] * rates[1])
-
-        def left(side: int, share: float) -> float:
-            remaining = [groups[0] * rates[0], groups[1] * rates[1]]
-            remaining[side] *= 1 - share
-            return 1 - min(remaining) / whole
-
-        one = [left(side, 1 / groups[side]) for side in (0, 1)]
-        units = (pair.prefill, pair.decode)
-        node = [left(side, _node_loss(units[side], groups[side])) for side in (0, 1)]
-        return Loss(max(0.0, *one), max(0.0, *node))
+            return Loss(1 / scheme.copies, node_share(scheme.shape, scheme.copies))
+        pair = scheme.whole_pair
+        return Loss(pair.loss(), pair.loss(node=True))
 
 
 def share_within(summary: Summary) -> float:
@@ -165,11 +154,6 @@ def keeps_limits(summary: Summary) -> bool:
 
 
 _QUANTILE_SHARE = {"mean": 0.5, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-
-
-def _node_loss(unit: Unit, copies: int) -> float:
-    per_node = max(1, unit.layout.gpus_per_node // unit.gpus)
-    return min(1.0, per_node / copies)
 
 
 def tried(scheme: Scheme, traffic: Traffic) -> Option:
@@ -290,20 +274,21 @@ def _ttft_limit_ms(scheme: Scheme, tokens: tuple[int, int]) -> float:
 
 
 def pareto(options: Sequence[Option]) -> set[int]:
-    """Indices of options that no other beats in GPUs, goodput, TTFT and ITL at once.
+    """Indices of options that no other beats in GPUs, goodput, TTFT, ITL and the loss with a GPU at once.
 
     Latencies within a few percent are the same: no prediction is surer than that.
     """
 
     def beats(a: Option, b: Option) -> bool:
         fewer, more = b.scheme.gpus - a.scheme.gpus, round(a.goodput_s - b.goodput_s, 3)
-        if min(fewer, more) < 0:
+        safer = round(b.loss.gpu - a.loss.gpu, 3)
+        if min(fewer, more, safer) < 0:
             return False
         shorter = [_p95(b, name) - _p95(a, name) for name in LATENCIES]
         same = [ALIKE * _p95(b, name) for name in LATENCIES]
         if any(gain < -limit for gain, limit in zip(shorter, same, strict=True)):
             return False
-        return max(fewer, more) > 0 or any(gain > limit for gain, limit in zip(shorter, same, strict=True))
+        return max(fewer, more, safer) > 0 or any(gain > limit for gain, limit in zip(shorter, same, strict=True))
 
     return {i for i, option in enumerate(options) if not any(beats(other, option) for other in options)}
 

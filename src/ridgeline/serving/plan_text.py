@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from ridgeline.serving.planner import Choice, Plan
 
 
+# A choice that serves less than this share of the best is not offered for its smaller loss alone.
+WORTH_LESS_RISK = 0.5
+
+
 def plan_text(plan: Plan) -> str:
     q = plan.question
     limits = ", ".join(map(str, q.slos)) or "no limits"
@@ -24,6 +28,8 @@ def plan_text(plan: Plan) -> str:
         *_speeds(plan.choices),
         "",
         *_settings(plan.choices),
+        f"  compared by step times: {plan.considered:,} ways to serve; simulated: {plan.simulated}",
+        *_no_split(plan),
         "",
     ]
     best = plan.choices[0]
@@ -33,8 +39,30 @@ def plan_text(plan: Plan) -> str:
             *_way_out(plan.choices),
             "",
         ]
-    lines += _details(best)
+    lines += [*_details(best), *_safer(plan.choices)]
+    lines += ["", *(f"  {c.what} on {c.node}:\n    {c}" for c in best.commands)]
     return "\n".join(lines)
+
+
+def _no_split(plan: Plan) -> list[str]:
+    smallest, gpus = min(c.option.scheme.main.gpus for c in plan.choices), plan.question.cluster.gpus
+    if any(c.option.layout.disaggregated for c in plan.choices) or 2 * smallest <= gpus:
+        return []
+    return [f"  prefill and decode cannot be apart here: the smallest engine that fits takes {smallest} of {gpus} GPUs"]
+
+
+def _safer(choices: Sequence[Choice]) -> list[str]:
+    """The choice that serves most after a failure, where that is not the first: a larger unit is a larger risk."""
+    best = choices[0]
+    able = [c for c in choices if c.option.meets] or [best]
+    after = max(able, key=lambda c: c.option.goodput_s * (1 - c.option.loss.gpu))
+    share = after.option.goodput_s / max(best.option.goodput_s, 1e-9)
+    if after.option.loss.gpu >= best.option.loss.gpu or share < WORTH_LESS_RISK:
+        return []
+    return [
+        f"  safer is #{after.rank}, {after.option.layout}: {share:.0%} of this goodput, and one GPU costs "
+        f"{after.option.loss.gpu:.0%} of it"
+    ]
 
 
 def _way_out(choices: Sequence[Choice]) -> list[str]:
@@ -71,7 +99,7 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
                 f"{itl.p95:.1f} ms" if itl else "-",
             )
         )
-    legend = ["  * no other is better in GPUs, goodput, TTFT and ITL at once"]
+    legend = ["  * no other is better in GPUs, goodput, TTFT, ITL and what a dead GPU costs at once"]
     if not all(c.option.meets for c in choices):
         legend.append("  ! a limit is broken")
     return [*_aligned(rows), *legend]
@@ -97,7 +125,8 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
             )
         )
     legend = [
-        "  cap, chunk, fraction: --max-running-requests, --chunked-prefill-size, --mem-fraction-static of an engine",
+        "  cap, chunk, fraction: --max-running-requests, --chunked-prefill-size, --mem-fraction-static of an engine;",
+        "  of a split, the cap of each attention group that decodes and the chunk of a prefill group",
         "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repair",
     ]
     return [*_aligned(rows), *legend]
@@ -130,6 +159,4 @@ def _details(choice: Choice) -> list[str]:
     checked = f"  checked: {'; '.join(choice.lint.proofs[-2:])}"
     lines.append(checked if choice.lint.ok else "  these commands do not reach the predicted point:")
     lines += [f"    {p}" for p in choice.lint.problems]
-    lines.append("")
-    lines += [f"  {c.what} on {c.node}:\n    {c}" for c in choice.commands]
     return lines

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ridgeline.errors import InputError
-from ridgeline.serving.candidates import Pair, Question, Unit, colocated_units, pairs
+from ridgeline.serving.candidates import Question
 from ridgeline.serving.commands import Command, commands_for
 from ridgeline.serving.fitting import nearest_fits
 from ridgeline.serving.hardware import GIB, Cluster, make_cluster
@@ -18,15 +18,17 @@ from ridgeline.serving.lint import LintReport, Point, lint_commands
 from ridgeline.serving.memory import plan_memory
 from ridgeline.serving.models import Model, load_model
 from ridgeline.serving.options import Option, pareto, tried, with_knee
+from ridgeline.serving.pairing import Pair
 from ridgeline.serving.requests import Slo
-from ridgeline.serving.scheme import Scheme
+from ridgeline.serving.shortlist import named_scheme, schemes_for, try_all
 from ridgeline.serving.traffic import AllAtOnce, AsRecorded, OpenLoop, Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.serving.twin.engine import EngineSettings, parse_engine
 from ridgeline.serving.twin.simulate import check_context
 from ridgeline.serving.verification import Asked, verification_study
 
-COLOCATED_TRIED, PAIRS_TRIED, KNEES = 6, 5, 3
+# Choices whose take-off is sought.
+KNEES = 8
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class Plan:
     question: Question
     traffic: Traffic
     choices: tuple[Choice, ...]
+    considered: int  # ways to serve that were compared by step times
+    simulated: int
     cpu_s: float
 
     def as_json(self) -> dict[str, object]:
@@ -109,6 +113,8 @@ class Plan:
             "output_tokens": self.question.output_tokens,
             "slos": [str(s) for s in self.question.slos],
             "plans": [c.as_json() for c in self.choices],
+            "considered": self.considered,
+            "simulated": self.simulated,
             "speed_interval": list(self.choices[0].option.speed_ratios),
             "calibrated": self.question.calibration.points > 0,
             "origin": "modelled",
@@ -139,13 +145,14 @@ def plan(
     settings: EngineSettings | None = None,
     *,
     top: int = 8,
+    named: Sequence[str] = (),
     model_path: str | None = None,
     asked: Asked | None = None,
 ) -> Plan:
     """Ranked colocated and disaggregated layouts.
 
-    With a rate, the fewest GPUs that keep the limits come first; otherwise the highest goodput does. Raises where the
-    model fits nowhere or the traffic does not fit the model.
+    With a rate, the fewest GPUs that keep the limits come first; otherwise the highest goodput does. Layouts in `named`
+    are tried and shown whatever others promise. Raises where the model fits nowhere or the traffic does not fit it.
     """
     started_s = time.process_time()
     arrivals = traffic.arrivals()
@@ -165,17 +172,21 @@ def plan(
         calibration or Calibration(),
         _in_flight(traffic, slos),
     )
-    schemes = _schemes(question, traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None)
+    rate_s = traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None
+    considered, schemes = schemes_for(question, rate_s)
     if not schemes:
         raise _nothing_fits(question, longest)
-    sized = isinstance(traffic.pace, OpenLoop)
-    options = sorted((tried(s, traffic) for s in schemes), key=lambda o: _rank(o, sized=sized))[:top]
+    asked_for = [named_scheme(text, considered) for text in named]
+    found = try_all([s for s in schemes if s.layout not in [a.layout for a in asked_for]], traffic, rate_s)
+    found += [tried(s, traffic) for s in asked_for]
+    options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None))
+    options = [o for n, o in enumerate(options) if n < top or o.scheme.layout in [a.layout for a in asked_for]]
     options = [with_knee(o) if n < KNEES else o for n, o in enumerate(options)]
     front = pareto(options)
     words = asked or Asked(model.name)
     path = model_path or f"/models/{model.name}"
     choices = [_choice(n, o, n in front, traffic, longest, path, words) for n, o in enumerate(options)]
-    return Plan(question, traffic, tuple(choices), time.process_time() - started_s)
+    return Plan(question, traffic, tuple(choices), len(considered), len(found), time.process_time() - started_s)
 
 
 def answer_plan(
@@ -196,6 +207,7 @@ def answer_plan(
     kv_dtype: str | None = None,
     calibration: Path | None = None,
     top: int = 8,
+    named: Sequence[str] = (),
     seed: int = 0,
 ) -> Plan:
     """A plan from the words of the command line."""
@@ -211,6 +223,7 @@ def answer_plan(
         read_calibration(calibration) if calibration else None,
         settings,
         top=top,
+        named=named,
         asked=Asked(model_name, dtype, kv_dtype, calibration),
     )
 
@@ -230,22 +243,6 @@ def _in_flight(traffic: Traffic, slos: Sequence[Slo]) -> int | None:
     if traffic.concurrency is not None:
         return traffic.concurrency
     return traffic.requests if isinstance(traffic.pace, AllAtOnce) and not slos else None
-
-
-def _schemes(question: Question, rate_s: float | None) -> list[Scheme]:
-    gpus = question.cluster.gpus
-    schemes = [Scheme(question, u, gpus // u.gpus) for u in _varied(colocated_units(question, gpus))]
-    return schemes + [Scheme(question, p, 1) for p in pairs(question, gpus, rate_s)[:PAIRS_TRIED]]
-
-
-def _varied(units: Sequence[Unit]) -> list[Unit]:
-    """The most promising engines, at most two of the same tp and pp, so that different shapes are tried."""
-    chosen: list[Unit] = []
-    for unit in units:
-        same = sum((u.layout.tp, u.layout.pp) == (unit.layout.tp, unit.layout.pp) for u in chosen)
-        if same < 2 and len(chosen) < COLOCATED_TRIED:
-            chosen.append(unit)
-    return chosen
 
 
 def _choice(

@@ -10,8 +10,9 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ridgeline.serving.candidates import Pair, Question, Unit
+from ridgeline.serving.candidates import Question, Unit
 from ridgeline.serving.layout import Layout
+from ridgeline.serving.pairing import Pair
 from ridgeline.serving.traffic import Traffic
 from ridgeline.serving.twin.deployment import Deployment
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
@@ -47,6 +48,23 @@ class Scheme:
         if isinstance(self.shape, Pair):
             return self.copies * self.shape.prefill_groups // self.parts[0]
         return self.copies
+
+    @property
+    def whole_pair(self) -> Pair:
+        """All groups of all copies, which stand in for each other."""
+        assert isinstance(self.shape, Pair)
+        p, d = self.copies * self.shape.prefill_groups, self.copies * self.shape.decode_groups
+        return replace(self.shape, prefill_groups=p, decode_groups=d)
+
+    @property
+    def bound_s(self) -> float:
+        """Requests per second that it could do at most, from step times alone."""
+        return self.copies * self.shape.rate_s
+
+    @property
+    def loss_gpu(self) -> float:
+        """Share of the capacity that is gone with one GPU."""
+        return self.whole_pair.loss() if isinstance(self.shape, Pair) else 1 / self.copies
 
     @property
     def gpus(self) -> int:

@@ -13,9 +13,9 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ridgeline.serving.candidates import Pair
 from ridgeline.serving.layout import Layout, group_words
 from ridgeline.serving.options import Option
+from ridgeline.serving.pairing import Pair
 from ridgeline.serving.requests import Slo
 from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.traffic import Fixed, LogNormal, OpenLoop, Traffic, sharegpt
