@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.serving.layout import Layout
+from ridgeline.serving.models import load_model
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.deployment import Deployment
 from ridgeline.serving.twin.explain import explain
 from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.operators import expert_share
 from ridgeline.serving.twin.simulate import step_time
 from ridgeline.serving.twin.steptime import StepTime
 from tests.serving.twin import deployments as make
@@ -109,3 +111,13 @@ def test_an_engine_of_one_gpu_talks_to_nobody():
     names = [t.name for t in times_of(make.llama()).explain_decode(8, 1000)]
     assert not any("all-reduce" in n or "all-gather" in n for n in names)
     assert Layout().tp == 1
+
+
+def test_wide_experts_compute_nearer_to_the_peak_and_measured_ones_as_measured():
+    lite, mixtral, r1 = (load_model(n) for n in ("deepseek-v2-lite", "mixtral-8x7b", "deepseek-r1"))
+    assert expert_share(lite, Layout()) == pytest.approx(0.16)
+    shares = [expert_share(mixtral, Layout(tp=n)) for n in (1, 2, 4, 8)]
+    assert shares == sorted(shares, reverse=True)
+    assert 0.16 <= shares[-1] < shares[0] < 0.45
+    assert expert_share(mixtral, Layout(tp=8, ep=8)) == shares[0]
+    assert expert_share(r1, Layout(tp=16, nodes=2)) == 0.30

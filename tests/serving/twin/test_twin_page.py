@@ -22,6 +22,7 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"bf16 and fp16 {priors.DENSE_COMPUTE['bf16']:g}",
         f"fp8, int8 and int4 {priors.DENSE_COMPUTE['fp8']:.2f}",
         f"bf16 and fp16 {priors.EXPERT_COMPUTE['bf16']:g} (Triton",
+        f"{priors.WIDE_EXPERT_COMPUTE['bf16']:g} w / (w + {priors.WIDE_EXPERT_HALF}) where that is more",
         f"fp8 {priors.EXPERT_COMPUTE['fp8']:.2f}, and {priors.WHOLE_EXPERT_COMPUTE['fp8']:g} where EP",
         f"tile {priors.EXPERT_TILE} if t > E, else {priors.SMALL_EXPERT_TILE}",
         f"x {priors.EXPERT_IMBALANCE:g} under EP",

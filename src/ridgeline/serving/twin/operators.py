@@ -15,11 +15,15 @@ from ridgeline.serving.twin.priors import (
     DECODE_MEMORY,
     DENSE_COMPUTE,
     DENSE_MEMORY,
+    EXPERT_COMPUTE,
     LAYER_OPS,
     MLA_OPS,
     MOE_OPS,
     PREFILL_COMPUTE,
     QUANTISE_OPS,
+    WHOLE_EXPERT_COMPUTE,
+    WIDE_EXPERT_COMPUTE,
+    WIDE_EXPERT_HALF,
 )
 
 
@@ -83,6 +87,17 @@ def routed_experts(model: Model, layout: Layout) -> tuple[float, float]:
     """FLOPs per token and weight bytes of the routed experts on one rank."""
     mine = [m for m in model.matrices if m.part == "experts"]
     return sum(m.flops_per_token for m in mine) / layout.tp, sum(m.nbytes for m in mine) / layout.tp
+
+
+def expert_share(model: Model, layout: Layout) -> float:
+    """Share of the peak that grouped products over this rank's experts, or slices of experts, reach."""
+    assert model.experts is not None
+    reached = EXPERT_COMPUTE[model.dtype]
+    if layout.ep > 1:
+        reached = WHOLE_EXPERT_COMPUTE.get(model.dtype, reached)
+    columns = model.experts.width * layout.ep / layout.tp
+    wide = WIDE_EXPERT_COMPUTE.get(model.dtype, 0.0) * columns / (columns + WIDE_EXPERT_HALF)
+    return max(reached, wide)
 
 
 def decode_attention(model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: Factors) -> tuple[float, str]:

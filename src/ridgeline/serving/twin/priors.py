@@ -8,7 +8,11 @@ from __future__ import annotations
 # Share of the peak that kernels reach at full size.
 DENSE_COMPUTE = {"bf16": 0.64, "fp16": 0.64, "fp32": 0.8, "fp8": 0.50, "int8": 0.5, "int4": 0.5, "fp4": 0.45}
 # Grouped products over experts. In 16 bits Triton with default tiles is what most models get; FP8 has tuned kernels.
+# The 16-bit figure is that of experts 1,408 wide (DeepSeek-V2-Lite in our H200 logs).
 EXPERT_COMPUTE = {"bf16": 0.16, "fp16": 0.16, "fp32": 0.4, "fp8": 0.30, "int8": 0.25, "int4": 0.25, "fp4": 0.25}
+# Wider 16-bit experts give every tile more columns and longer sums to work on: 0.45 w / (w + 2552) for w columns on a
+# rank, which meets the measured 0.16 at 1,408 and nears two thirds of a dense product's share: that end is an estimate.
+WIDE_EXPERT_COMPUTE, WIDE_EXPERT_HALF = {"bf16": 0.45, "fp16": 0.45}, 2552
 # The same where a rank holds whole experts: wide products that DeepGEMM runs at 0.65 of an H800's peak by its own
 # tables, less what ranks lose waiting for the one with the most popular experts.
 WHOLE_EXPERT_COMPUTE = {"fp8": 0.45}
@@ -41,7 +45,8 @@ PREFILL_COMPUTE = {
 # Block-quantised weights want their activations quantised before every product.
 LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS = 11, 8, 12, 6
 # A kernel's ramp and tail that no roofline shows, inside a captured graph. Small block-scaled FP8 products are further
-# from their roofline: DeepSeek-R1 on eight H200 takes about 20 ms for a batch of one, of which weights are 1.2.
+# from their roofline. DeepSeek-R1 on eight H200 takes 12.5 ms for a batch of one by this, of which gaps are 9.8 and
+# weights 1.4; no measured row at hand has a step so small.
 OP_GAP_S, SCALED_OP_GAP_S = 2.8e-6, 4.2e-6
 # Python, dispatch and launch of one such operation without a graph: 80 to 100 us in our H200
 # logs and half of that on faster hosts.

@@ -19,6 +19,7 @@ from ridgeline.serving.twin.operators import (
     Term,
     block_scaled,
     decode_attention,
+    expert_share,
     kernels,
     prefill_attention,
     products,
@@ -28,7 +29,6 @@ from ridgeline.serving.twin.priors import (
     AGREE_S,
     ELEMENTWISE_MEMORY,
     ELEMENTWISE_PASSES,
-    EXPERT_COMPUTE,
     EXPERT_IMBALANCE,
     EXPERT_MEMORY,
     EXPERT_TILE,
@@ -40,7 +40,6 @@ from ridgeline.serving.twin.priors import (
     SAMPLING_PASSES,
     SCALED_OP_GAP_S,
     SMALL_EXPERT_TILE,
-    WHOLE_EXPERT_COMPUTE,
 )
 
 
@@ -53,6 +52,7 @@ class StepTime:
         self.network = Network(cluster, factors.network)
         self._products = products(model, layout, self.gpu, factors)
         self._expert_flops, self._expert_bytes = routed_experts(model, layout)
+        self._expert_share = expert_share(model, layout) if model.experts is not None else 1.0
         self._bandwidth = self.gpu.bandwidth_bytes_s * factors.memory
         self._stream_s = 1.0 / (self.gpu.bandwidth_bytes_s * ELEMENTWISE_MEMORY * factors.memory)
         self._context_s, self._context_bound = decode_attention(model, layout, self.gpu, applied, factors)
@@ -189,11 +189,7 @@ class StepTime:
     def _expert_term(self, rows: float) -> Term:
         experts = self.model.experts
         assert experts is not None
-        dtype = self.model.dtype
-        reached = EXPERT_COMPUTE[dtype]
-        if self.layout.ep > 1:
-            reached = WHOLE_EXPERT_COMPUTE.get(dtype, reached)
-        rate = self.gpu.flops_of(dtype) * reached * self.factors.compute
+        rate = self.gpu.flops_of(self.model.dtype) * self._expert_share * self.factors.compute
         asked = experts.touched(rows)
         tile = EXPERT_TILE if rows > experts.count else SMALL_EXPERT_TILE
         # an asked expert gets its share of the rows, on average half a tile more than that, and a whole tile at least
