@@ -28,7 +28,7 @@ def plan_text(plan: Plan) -> str:
         *_speeds(plan.choices),
         "",
         *_settings(plan.choices),
-        f"  compared by step times: {plan.considered:,} ways to serve; simulated: {plan.simulated}",
+        f"  ways to serve compared by step times: {plan.considered:,}; simulated: {plan.simulated}",
         *_no_split(plan),
         "",
     ]

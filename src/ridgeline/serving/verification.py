@@ -71,8 +71,11 @@ def _engine(option: Option, traffic: Traffic, asked: Asked) -> list[str]:
     unit, q = option.scheme.main, option.scheme.question
     layout = unit.layout
     kind = "sglang-offline" if option.rate_s is None and traffic.concurrency is None else "sglang-serve"
-    fixed = {k: getattr(layout, k) for k in ("tp", "pp", "ep", "attn_dp") if k == "tp" or getattr(layout, k) > 1}
+    fixed: dict[str, object] = {
+        k: getattr(layout, k) for k in ("tp", "pp", "ep", "attn_dp") if k == "tp" or getattr(layout, k) > 1
+    }
     fixed["chunked_prefill_size"] = unit.chunk_flag
+    fixed["attention_backend"] = unit.settings.attention_backend
     fraction, gpus = unit.memory.mem_fraction, min(layout.gpus_per_node, unit.gpus)
     share = layout.attn_dp * layout.pp
     caps, fractions = _around(unit.cap, share), sorted({round(fraction - 0.02, 3), fraction})
