@@ -145,7 +145,7 @@ def main() -> None:
     names = [] if options.peers == "none" else list(PEERS) if options.peers == "all" else options.peers.split(",")
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        tokenizer = options.tokenizer or write_tokenizer(cache, Path(scratch) / "tokenizer")
+        tokenizer = options.tokenizer or write_tokenizer(Path(scratch) / "tokenizer")
         with Server(server_program, options) as server:
             for number, name in enumerate(["ridgeline", *names]):
                 out = Path(scratch) / f"{number}-{name}"
@@ -285,32 +285,9 @@ def install(peer: Peer, venv: Path) -> str:
     return ""
 
 
-TOKENIZER = """
-import json, sys
-from pathlib import Path
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-folder = Path(sys.argv[1]); folder.mkdir()
-names = sorted(pre_tokenizers.ByteLevel.alphabet()) + ["<unk>", "<s>", "</s>"]
-made = Tokenizer(models.BPE(vocab={n: k for k, n in enumerate(names)}, merges=[], unk_token="<unk>"))
-made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-made.save(str(folder / "tokenizer.json"))
-special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>"}
-template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 100000}
-settings = {**kind, "chat_template": template, **special}
-(folder / "tokenizer_config.json").write_text(json.dumps(settings))
-shape = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": len(names), "hidden_size": 64,
-         "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 128, "max_position_embeddings": 4096}
-(folder / "config.json").write_text(json.dumps(shape))
-"""
-
-
-def write_tokenizer(cache: Path, folder: Path) -> Path:
-    """A byte-level tokenizer, so that no peer needs the network; made by a peer's venv, which has the library."""
-    for name in PEERS:
-        python = cache / name / "bin/python"
-        if python.exists() and not subprocess.run([python, "-c", TOKENIZER, folder], capture_output=True).returncode:
-            return folder
+def write_tokenizer(folder: Path) -> Path:
+    """A byte-level tokenizer, so that no peer needs the network."""
+    subprocess.run([*RIDGELINE, "make-model", "llama-8b", str(folder)], capture_output=True, check=True)
     return folder
 
 
