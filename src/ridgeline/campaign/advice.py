@@ -20,7 +20,7 @@ from ridgeline.samplers.base import Refusal
 
 PROPOSER = "advice"
 CONTINUOUS_STEP = 0.05  # of the range of a knob without steps of its own
-LONGEST_CHAIN = 2  # moves after one failure, each failing again; with 5 twice as many trials failed, for no gain to be told
+LONGEST_CHAIN = 2  # moves in a row that fail; with 5 twice as many trials failed, for no gain that could be told
 _WORDS = {Kind.OOM_RUN: "run-time OOM", Kind.OOM_START: "start-up OOM"}
 
 
