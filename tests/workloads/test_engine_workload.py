@@ -69,6 +69,7 @@ def test_a_flag_of_another_release_is_a_problem_that_says_when_it_came_or_went(t
         ({"flags": {"tp": [1, 2]}}, "workload.flags.tp"),
         ({"flags": {"tepee": 2}}, "workload.flags.tepee"),
         ({"env": {"A": "{nothing}"}}, "workload.env.A"),
+        ({"env": {"NCCL-DEBUG": "INFO"}}, "workload.env.NCCL-DEBUG"),
         ({"engines": {"a": 3}}, "workload.engines.a"),
     ],
 )

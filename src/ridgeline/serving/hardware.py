@@ -47,10 +47,6 @@ class Gpu:
             return self.flops[dtype]
         return self.flops["fp32" if dtype == "fp32" else "bf16"]
 
-    @property
-    def nvlink(self) -> bool:
-        return self.link.bytes_s >= 150e9
-
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from ridgeline.errors import InputError
 from ridgeline.serving.layer_parts import Attention as Attention
@@ -31,7 +32,7 @@ KV_BYTES: Mapping[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1
 # How an engine spreads a weight over ranks. "attention": over the ranks that share one attention (tp / attention dp);
 # "ffn": over tp; "experts": over tp or ep, either way each rank holds its share; "vocab": over tp, whole on every rank
 # under attention DP; "none": the same copy on every rank of the stage.
-SPLITS = ("attention", "ffn", "experts", "vocab", "none")
+Split = Literal["attention", "ffn", "experts", "vocab", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Matrix:
     rows: int
     cols: int
     dtype: str
-    split: str
+    split: Split
     layers: tuple[int, ...]
     per_layer: int = 1
     used: int = 1
@@ -154,7 +155,7 @@ class Model:
         )
 
     def _ffn(
-        self, name: str, part: str, width: int, split: str, layers: tuple[int, ...], per_layer: int = 1, used: int = 1
+        self, name: str, part: str, width: int, split: Split, layers: tuple[int, ...], per_layer: int = 1, used: int = 1
     ) -> tuple[Matrix, ...]:
         if not layers or not width:
             return ()

@@ -177,10 +177,11 @@ def plan(
     if not schemes:
         raise _nothing_fits(question, longest)
     asked_for = [named_scheme(text, considered) for text in named]
-    found = try_all([s for s in schemes if s.layout not in [a.layout for a in asked_for]], traffic, rate_s)
+    kept = {scheme.layout for scheme in asked_for}
+    found = try_all([s for s in schemes if s.layout not in kept], traffic, rate_s)
     found += [tried(s, traffic) for s in asked_for]
     options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None))
-    options = [o for n, o in enumerate(options) if n < top or o.scheme.layout in [a.layout for a in asked_for]]
+    options = [o for n, o in enumerate(options) if n < top or o.scheme.layout in kept]
     options = [with_knee(o) if n < KNEES else o for n, o in enumerate(options)]
     front = pareto(options)
     words = asked or Asked(model.name)

@@ -19,7 +19,7 @@ from ridgeline.serving.pairing import Pair
 from ridgeline.serving.requests import Slo
 from ridgeline.serving.scheme import Scheme
 from ridgeline.serving.traffic import Fixed, LogNormal, OpenLoop, Traffic, sharegpt
-from ridgeline.serving.twin.deployment import role_words
+from ridgeline.serving.twin.deployment import Deployment, role_words
 from ridgeline.serving.twin.engine import CURRENT_VERSION
 
 MOST_REQUESTS = 2000
@@ -113,18 +113,8 @@ def _groups(option: Option, traffic: Traffic, asked: Asked) -> list[str]:
     load: list[object] = ["--traffic", _dataset(traffic), "--requests", _requests(traffic), "--seed", traffic.seed]
     load += [word for text in _pace(option, traffic) for word in (f"--{text.partition(':')[0]}", text.split()[1])]
     load += [word for slo in scheme.question.slos for word in ("--slo", slo)]
-    # this interpreter: a checkout's `ridgeline` is seldom on the PATH of a job
-    ask: list[object] = [sys.executable, "-m", "ridgeline", "simulate", "--model", _beside(asked.model)]
-    ask += ["--gpu", deployment.cluster.gpu.name, *_dtypes(asked)]
-    ask += ["--nodes", layout.nodes, "--gpus-per-node", layout.gpus_per_node]
-    ask += ["--fabric", deployment.cluster.fabric.name]
-    ask += ["--attention-backend", deployment.settings.attention_backend]
-    if deployment.settings.version != CURRENT_VERSION:
-        ask += ["--engine", f"sglang:{'.'.join(map(str, deployment.settings.version))}"]
-    if asked.calibration:
-        ask += ["--calibration", asked.calibration.absolute()]
-    unit = scheme.main
-    running = unit.running_flag
+    ask = _simulate_words(deployment, asked)
+    running = scheme.main.running_flag
     latencies = [f"{name}_{q}_ms" for name in ("ttft", "itl", "tpot", "e2e") for q in MEASURED]
     return [
         "workload:",
@@ -146,6 +136,21 @@ def _groups(option: Option, traffic: Traffic, asked: Asked) -> list[str]:
         f"baseline: {{max_running_requests: {running}}}",
         "",
     ]
+
+
+def _simulate_words(deployment: Deployment, asked: Asked) -> list[object]:
+    """The command that simulates this deployment, up to its groups and traffic."""
+    layout, settings = deployment.layout, deployment.settings
+    # this interpreter: a checkout's `ridgeline` is seldom on the PATH of a job
+    ask: list[object] = [sys.executable, "-m", "ridgeline", "simulate", "--model", _beside(asked.model)]
+    ask += ["--gpu", deployment.cluster.gpu.name, *_dtypes(asked)]
+    ask += ["--nodes", layout.nodes, "--gpus-per-node", layout.gpus_per_node]
+    ask += ["--fabric", deployment.cluster.fabric.name, "--attention-backend", settings.attention_backend]
+    if settings.version != CURRENT_VERSION:
+        ask += ["--engine", f"sglang:{'.'.join(map(str, settings.version))}"]
+    if asked.calibration:
+        ask += ["--calibration", asked.calibration.absolute()]
+    return ask
 
 
 def _roles(scheme: Scheme, layout: Layout) -> str:

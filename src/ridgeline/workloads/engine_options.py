@@ -29,6 +29,7 @@ from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
+from ridgeline.records.template import NO_VARIABLE, is_variable
 from ridgeline.serving.hardware import load_gpu
 from ridgeline.serving.requests import Slo
 from ridgeline.serving.traffic import Traffic, parse_traffic
@@ -132,7 +133,9 @@ class _Reader:
         if "load_format" in given:
             out.flags.setdefault("load_format", self._text(given, "load_format"))
         for name, text in self._mapping(given, "env").items():
-            if isinstance(text, bool) or not isinstance(text, str | int | float):
+            if not is_variable(name):
+                self._report(("workload", "env", name), NO_VARIABLE)
+            elif isinstance(text, bool) or not isinstance(text, str | int | float):
                 self._report(("workload", "env", name), f'must be text; write "{text}" in quotes')
             else:
                 out.env[name] = str(text)

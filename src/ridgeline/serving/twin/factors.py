@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 
 from ridgeline.errors import InputError
 
@@ -30,9 +30,6 @@ class Factors:
                     f"factor {field.name} is {value!r}; it must be a number above zero, from {1 / FARTHEST:g} to "
                     f"{FARTHEST:g}, 1 where nothing is known"
                 )
-
-    def with_(self, **changes: float) -> Factors:
-        return replace(self, **changes)
 
     def as_json(self) -> dict[str, float]:
         return asdict(self)
