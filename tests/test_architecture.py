@@ -31,6 +31,8 @@ ALLOWED: dict[str, set[str]] = {
     "catalog": set(),
     "errors": set(),
 }
+# the wings of serving from the ground up: each imports only those before it
+WINGS = ("model", "hardware", "engine", "traffic", "twin", "load", "planner", "node")
 ANYTHING = {"cli", "testing", "__main__", "__init__"}
 OPEN_TO_ALL = {"errors"}
 JUNK = {"utils", "helpers", "common", "misc", "core", "manager", "handler", "info", "data"}
@@ -89,19 +91,89 @@ def test_the_rule_would_catch_a_breach() -> None:
     assert permitted("campaign", "samplers.base.Sampler")
 
 
-def test_no_import_cycles_between_rooms() -> None:
+def wing_breach(path: Path, imported: str) -> bool:
+    """Whether a module of a wing of serving imports a wing above its own; twin and load do not see each other."""
+    here, there = path.relative_to(SRC).parts, imported.split(".")
+    if here[0] != "serving" or there[0] != "serving" or len(here) < 3 or here[1] == there[1]:
+        return False
+    if there[1] not in WINGS:
+        return True  # a module of serving that lies in no wing
+    return WINGS.index(there[1]) > WINGS.index(here[1]) or {here[1], there[1]} == {"twin", "load"}
+
+
+def test_wings_of_serving_import_only_downwards() -> None:
+    broken = [
+        f"{path.relative_to(ROOT)}:{line}: the wing {path.relative_to(SRC).parts[1]} may not import ridgeline.{name}"
+        for path in modules()
+        for line, name in own_imports(path)
+        if wing_breach(path, name)
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_the_rule_of_wings_would_catch_a_breach() -> None:
+    assert wing_breach(SRC / "serving/engine/memory.py", "serving.twin.simulate.simulate")
+    assert wing_breach(SRC / "serving/load/bench.py", "serving.twin.simulate.simulate")
+    assert not wing_breach(SRC / "serving/planner/planner.py", "serving.twin.simulate.simulate")
+
+
+def test_serving_is_all_wings() -> None:
+    folder = SRC / "serving"
+    assert {p.name for p in folder.iterdir() if p.is_dir() and p.name != "__pycache__"} == set(WINGS)
+    assert [p.name for p in folder.glob("*.py")] == ["__init__.py"]
+
+
+def module_graph() -> dict[str, set[str]]:
+    """Module -> modules it imports, imports inside functions and for type checking included."""
+    names = {".".join(p.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): p for p in modules()}
     graph: dict[str, set[str]] = {}
-    for path in modules():
-        room = room_of(path)
-        if room not in ANYTHING:
-            targets = {name.split(".")[0] for _, name in own_imports(path)} - {room}
-            graph.setdefault(room, set()).update(targets)
+    for name, path in names.items():
+        imported = [target for _, target in own_imports(path)]
+        # `from a.b import c`: c is a module of a.b, or a name inside the module a.b
+        graph[name] = {t if t in names else t.rpartition(".")[0] for t in imported} & names.keys() - {name}
+    return graph
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """What is left when everything that imports nothing of the rest is taken away, again and again."""
     waiting = dict(graph)
-    while waiting:
-        free = [room for room, targets in waiting.items() if not targets & waiting.keys()]
-        assert free, f"rooms import each other in a circle: {sorted(waiting)}"
-        for room in free:
-            del waiting[room]
+    while free := [name for name, targets in waiting.items() if not targets & waiting.keys()]:
+        for name in free:
+            del waiting[name]
+    return sorted(waiting)
+
+
+def test_no_import_cycles_between_rooms_or_inside_them() -> None:
+    assert circle(module_graph()) == []
+
+
+def test_a_circle_would_be_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+
+
+def test_a_prefix_is_not_used_for_a_folder() -> None:
+    """Three files of one folder that begin with the same word are a folder that has not been made yet."""
+    shared: dict[tuple[Path, str], list[str]] = {}
+    for path in modules():
+        if path.stem.strip("_") == path.stem:
+            shared.setdefault((path.parent, path.stem.split("_")[0]), []).append(path.name)
+    assert not {f"{folder}: {first}": files for (folder, first), files in shared.items() if len(files) > 2}
+
+
+def test_no_folder_holds_more_than_twenty_modules() -> None:
+    folders: dict[Path, int] = {}
+    for path in modules():
+        folders[path.parent] = folders.get(path.parent, 0) + (path.name != "__init__.py")
+    assert not {str(folder): count for folder, count in folders.items() if count > 20}
+
+
+def test_one_class_name_has_one_meaning() -> None:
+    where: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(str(path.relative_to(SRC)))
+    assert not {name: places for name, places in where.items() if len(places) > 1}
 
 
 def test_no_junk_drawers() -> None:

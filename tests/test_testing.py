@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.records.run import Cause, Job
 from ridgeline.records.site import Site
-from ridgeline.testing import Answer, MemoryExecutor, World
+from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
 
 
 def job(folder: Path, name: str, limit_s: float = 60.0) -> Job:
@@ -19,7 +19,9 @@ def job(folder: Path, name: str, limit_s: float = 60.0) -> Job:
 
 def test_jobs_end_in_the_order_of_their_dates_and_the_clock_moves_no_further(tmp_path: Path) -> None:
     lengths = {"long": 5.0, "short": 2.0}
-    executor = MemoryExecutor(Site(jobs_at_once=2), act=lambda job: Answer({"x": 1.0}, seconds=lengths[job.name]))
+    executor = MemoryExecutor(
+        Site(jobs_at_once=2), act=lambda job: ScriptedAnswer({"x": 1.0}, seconds=lengths[job.name])
+    )
     tickets = {name: executor.submit(job(tmp_path, name)) for name in lengths}
     assert executor.poll(tickets.values()) == {}
     executor.wait(100)
@@ -42,7 +44,7 @@ def test_a_world_outlives_a_controller(tmp_path: Path) -> None:
 
 
 def test_limits_and_cancelling(tmp_path: Path) -> None:
-    executor = MemoryExecutor(act=lambda job: Answer(seconds=50.0))
+    executor = MemoryExecutor(act=lambda job: ScriptedAnswer(seconds=50.0))
     late, gone = executor.submit(job(tmp_path, "late", limit_s=3.0)), executor.submit(job(tmp_path, "gone"))
     executor.cancel(gone)
     assert executor.poll([late, gone])[gone].cause is Cause.CANCELLED

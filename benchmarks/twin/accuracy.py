@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ridgeline.serving.engine.settings import DEFAULTS
 from ridgeline.serving.twin.calibrate import READ, calibrate, row_observations
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.engine import DEFAULTS
 from ridgeline.serving.twin.fit import fit
 from ridgeline.serving.twin.measured import Measured, read_rows
 from ridgeline.serving.twin.simulate import DoesNotFit, simulate

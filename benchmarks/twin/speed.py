@@ -14,9 +14,9 @@ import sys
 import time
 from dataclasses import replace
 
-from ridgeline.serving.layout import Layout
-from ridgeline.serving.traffic import parse_traffic
-from ridgeline.serving.twin.deployment import Deployment, describe
+from ridgeline.serving.engine.deployment import Deployment, describe
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin.simulate import simulate
 
 RUNS = 5

@@ -15,13 +15,13 @@ from ridgeline.errors import InputError
 
 TABLE: dict[str, dict[str, str]] = {
     "workloads": {
-        "command": "ridgeline.workloads.command:CommandWorkload",
-        "sglang-offline": "ridgeline.workloads.sglang:offline",
-        "sglang-serve": "ridgeline.workloads.sglang:serve",
-        "vllm-offline": "ridgeline.workloads.vllm:offline",
-        "vllm-serve": "ridgeline.workloads.vllm:serve",
-        "twin": "ridgeline.workloads.twin:TwinWorkload",
-        "nwchem": "ridgeline.workloads.nwchem:NwchemWorkload",
+        "command": "ridgeline.workloads.command.workload:CommandWorkload",
+        "sglang-offline": "ridgeline.workloads.engine.kinds:sglang_offline",
+        "sglang-serve": "ridgeline.workloads.engine.kinds:sglang_serve",
+        "vllm-offline": "ridgeline.workloads.engine.kinds:vllm_offline",
+        "vllm-serve": "ridgeline.workloads.engine.kinds:vllm_serve",
+        "twin": "ridgeline.workloads.twin.workload:TwinWorkload",
+        "nwchem": "ridgeline.workloads.nwchem.workload:NwchemWorkload",
     },
     "executors": {
         "local": "ridgeline.executors.local:LocalExecutor",

@@ -2,7 +2,7 @@
 
     world = World()
     executor = MemoryExecutor(site, world)                  # jobs take no time: the clock jumps from end to end
-    workload = FunctionWorkload(study, lambda settings: Answer({"rate": settings["block"] ** 0.5}))
+    workload = FunctionWorkload(study, lambda settings: ScriptedAnswer({"rate": settings["block"] ** 0.5}))
 
 A second `MemoryExecutor` on the same world is a controller that came back after a crash. `FunctionWorkload` runs on
 real executors too: its job prints the answer that was computed when it was prepared.
@@ -28,7 +28,7 @@ ANSWER_FILE = "answer.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScriptedAnswer:
     """What a pretended run measures, how long it takes, and how it leaves."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -37,13 +37,13 @@ class Answer:
     stderr: str = ""
 
 
-Act = Callable[[Job], Answer]
+Act = Callable[[Job], ScriptedAnswer]
 
 
-def answer_of(job: Job) -> Answer:
+def answer_of(job: Job) -> ScriptedAnswer:
     """What `FunctionWorkload` put into the job's folder; a job of another workload does nothing, well."""
     path = job.folder / ANSWER_FILE
-    return Answer(**json.loads(path.read_text())) if path.is_file() else Answer()
+    return ScriptedAnswer(**json.loads(path.read_text())) if path.is_file() else ScriptedAnswer()
 
 
 @dataclass
@@ -51,7 +51,7 @@ class World:
     """What outlives a controller: the clock, and the jobs with their dates and answers."""
 
     now_s: float = 1_700_000_000.0
-    jobs: dict[str, tuple[Job, float, Answer]] = field(default_factory=dict)
+    jobs: dict[str, tuple[Job, float, ScriptedAnswer]] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
     submitted: list[str] = field(default_factory=list)  # names, in the order they came
 
@@ -131,7 +131,7 @@ class FunctionWorkload:
     def __init__(
         self,
         study: Study,
-        function: Callable[[Settings], Answer],
+        function: Callable[[Settings], ScriptedAnswer],
         *,
         signatures: tuple[Signature, ...] = (),
         refuse: Callable[[Settings], str | None] = lambda settings: None,

@@ -20,7 +20,7 @@ from ridgeline.records.space import Discrete, Rule, Settings, Space
 from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage, Study, WorkloadChoice
 from ridgeline.store.history import History
 from ridgeline.store.journal import Journal
-from ridgeline.testing import Answer, FunctionWorkload, MemoryExecutor, World
+from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
 
 
 def study(folder: Path, **changes: Any) -> Study:
@@ -51,16 +51,16 @@ def rule(refuse: str, because: str = "because") -> Rule:
     return Rule(Expression.parse(refuse), because)
 
 
-def rate(settings: Settings) -> Answer:
-    return Answer({"rate": 100.0 + 10 * float(settings["sum"] or 0)})
+def rate(settings: Settings) -> ScriptedAnswer:
+    return ScriptedAnswer({"rate": 100.0 + 10 * float(settings["sum"] or 0)})
 
 
 def campaign(
     root: Path,
     question: Study,
-    function: Callable[[Settings], Answer] = rate,
+    function: Callable[[Settings], ScriptedAnswer] = rate,
     *,
-    act: Callable[[Job], Answer] | None = None,
+    act: Callable[[Job], ScriptedAnswer] | None = None,
     executor: Any = None,
     signatures: tuple[Signature, ...] = (),
     refuse: Callable[[Settings], str | None] = lambda settings: None,

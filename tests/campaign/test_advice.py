@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from ridgeline import catalog
 from ridgeline.campaign.advice import LONGEST_CHAIN, PROPOSER, Advice, stepped
 from ridgeline.campaign.engine import Interrupted
-from ridgeline.campaign.standing import standing
-from ridgeline.cli.wording import standing_lines
+from ridgeline.campaign.status import standing
+from ridgeline.cli.text.wording import standing_lines
 from ridgeline.errors import StoreError
 from ridgeline.records.outcome import Kind, Move, Outcome, Signature
 from ridgeline.records.space import Continuous, Discrete, Settings, Space, point_key
@@ -25,7 +25,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.table import rows
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events
-from ridgeline.testing import Answer, World
+from ridgeline.testing import ScriptedAnswer, World
 from tests.campaign.harness import campaign, rule, slots, study
 
 SAMPLERS = catalog.names("samplers")
@@ -57,16 +57,16 @@ def question(folder: Path, sampler: str = "random", **changes: Any) -> Study:
     return study(folder, **{**base, **changes})
 
 
-def engine(settings: Settings) -> Answer:
+def engine(settings: Settings) -> ScriptedAnswer:
     """Works from 10 to 30, less far with larger batches."""
     mem, batch = settings["mem"], settings["batch"]
     assert isinstance(mem, int)
     assert isinstance(batch, int)
     if mem < 10:
-        return Answer(exit_code=1, stderr="pool is empty\n")
+        return ScriptedAnswer(exit_code=1, stderr="pool is empty\n")
     if mem + batch // 8 > 31:
-        return Answer(exit_code=1, stderr="out of memory\n")
-    return Answer({"rate": 100.0 + mem + batch})
+        return ScriptedAnswer(exit_code=1, stderr="out of memory\n")
+    return ScriptedAnswer({"rate": 100.0 + mem + batch})
 
 
 def searched(history: History) -> list[Trial]:

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ridgeline.campaign.assembly import apply_overrides, open_campaign
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.edge import Ladder, Question, Seen, bracket, ladder_values, next_index, wants_more
+from ridgeline.campaign.edge import EdgeQuestion, Ladder, Seen, bracket, ladder_values, next_index, wants_more
 from ridgeline.campaign.edge_hunt import EdgeHunt, edge_hunt, ladder_of
 from ridgeline.campaign.edge_opening import edge_folder
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.opening import apply_overrides, open_campaign
 from ridgeline.errors import InputError, StoreError
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome, Signature
 from ridgeline.records.space import Continuous, Discrete, Settings, Space
@@ -29,14 +29,14 @@ from ridgeline.store.history import History
 from ridgeline.store.journal import Journal
 from ridgeline.store.study_file import StudyFile
 from ridgeline.store.yaml_tree import parse_yaml
-from ridgeline.testing import Answer, FunctionWorkload, MemoryExecutor, World
+from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
 
 SIGNATURES = (
     Signature(re.compile("pool is empty"), Kind.OOM_START, "the pool came out empty: raise --mem"),
     Signature(re.compile("out of memory"), Kind.OOM_RUN, "out of memory: lower --mem"),
 )
-TOO_MUCH = Answer({}, exit_code=1, stderr="out of memory\n")
-TOO_LITTLE = Answer({}, exit_code=1, stderr="pool is empty\n")
+TOO_MUCH = ScriptedAnswer({}, exit_code=1, stderr="out of memory\n")
+TOO_LITTLE = ScriptedAnswer({}, exit_code=1, stderr="pool is empty\n")
 
 
 def study(folder: Path, values: Any = range(100), start: int = 40, **changes: Any) -> Study:
@@ -75,10 +75,16 @@ def number(settings: Settings) -> float:
     return value
 
 
-def cliff_at(last_safe: float, first_safe: float = -math.inf) -> Callable[[Settings], Answer]:
-    def answer(settings: Settings) -> Answer:
+def cliff_at(last_safe: float, first_safe: float = -math.inf) -> Callable[[Settings], ScriptedAnswer]:
+    def answer(settings: Settings) -> ScriptedAnswer:
         value = number(settings)
-        return TOO_MUCH if value > last_safe else TOO_LITTLE if value < first_safe else Answer({"rate": 10 + value})
+        return (
+            TOO_MUCH
+            if value > last_safe
+            else TOO_LITTLE
+            if value < first_safe
+            else ScriptedAnswer({"rate": 10 + value})
+        )
 
     return answer
 
@@ -90,7 +96,7 @@ def _file(question: Study) -> StudyFile:
 def hunt(
     root: Path,
     question: Study,
-    function: Callable[[Settings], Answer],
+    function: Callable[[Settings], ScriptedAnswer],
     *,
     foreseen: float | None = None,
     refuse: Callable[[Settings], str | None] = lambda settings: None,
@@ -190,23 +196,23 @@ def test_a_pool_too_small_moves_the_other_way(tmp_path: Path) -> None:
 def test_an_edge_that_holds_only_sometimes_is_not_safe(tmp_path: Path) -> None:
     runs: Counter[float] = Counter()
 
-    def act(job: Any) -> Answer:
+    def act(job: Any) -> ScriptedAnswer:
         value = json.loads((job.folder / "answer.json").read_text())["metrics"]["rate"]
         runs[value] += 1
         if value > 72 or (value == 72 and runs[value] > 1):
             return TOO_MUCH
-        return Answer({"rate": value})
+        return ScriptedAnswer({"rate": value})
 
-    verdict = hunt(tmp_path, study(tmp_path), lambda s: Answer({"rate": number(s)}), act=act).run()
+    verdict = hunt(tmp_path, study(tmp_path), lambda s: ScriptedAnswer({"rate": number(s)}), act=act).run()
     assert verdict["edge"] == 71
     assert not verdict["monotone"]
     assert "72 passed 1 of 2 runs: not safe" in verdict["notes"]
 
 
 def test_a_pass_above_a_fail_is_reported(tmp_path: Path) -> None:
-    def holed(settings: Settings) -> Answer:
+    def holed(settings: Settings) -> ScriptedAnswer:
         value = number(settings)
-        return TOO_MUCH if value > 75 or 70 <= value <= 72 else Answer({"rate": value})
+        return TOO_MUCH if value > 75 or 70 <= value <= 72 else ScriptedAnswer({"rate": value})
 
     verdict = hunt(tmp_path, study(tmp_path), holed).run()
     assert verdict["edge"] == 69, "the recommendation lies below every failure seen"
@@ -275,7 +281,7 @@ def test_advice_is_read_for_the_knob_it_names() -> None:
 
 
 def test_repeats_may_run_side_by_side_the_climb_may_not() -> None:
-    ladder, question = Ladder(tuple(range(10))), Question("mem", repeats=3)
+    ladder, question = Ladder(tuple(range(10))), EdgeQuestion("mem", repeats=3)
     failed = [Outcome(Kind.OOM_RUN, "x")]
     closed = {4: Seen(passes=1, flying=1), 5: Seen(failures=failed)}
     assert next_index(ladder, closed, question) == (4, "the edge, run 3 of 3")
@@ -327,7 +333,7 @@ job: {limit: 60}
 def test_a_real_memory_limit(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
     (tmp_path / "grab.py").write_text(GRAB)
-    question = Question("mib", repeats=2, margin=0.05)
+    question = EdgeQuestion("mib", repeats=2, margin=0.05)
     folder, overrides = edge_folder(tmp_path / "study.yaml", question, "baseline", tmp_path / "out")
     with open_campaign(folder, overrides) as campaign:
         verdict = campaign.run()
@@ -351,7 +357,7 @@ def test_questions_that_make_no_sense(tmp_path: Path, knob: str, at: str, messag
     (tmp_path / "study.yaml").write_text(STUDY)
     (tmp_path / "grab.py").write_text(GRAB)
     with pytest.raises(InputError, match=message):
-        edge_folder(tmp_path / "study.yaml", Question(knob), at, tmp_path / "out")
+        edge_folder(tmp_path / "study.yaml", EdgeQuestion(knob), at, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

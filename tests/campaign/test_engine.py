@@ -19,7 +19,7 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.store.history import History
-from ridgeline.testing import Answer, MemoryExecutor, World
+from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
 from tests.campaign.harness import campaign, guards, rate, rule, slots, study
 
 
@@ -87,9 +87,11 @@ def test_illegal_points_never_run(tmp_path: Path) -> None:
 
 
 def test_a_wrong_result_cannot_win(tmp_path: Path) -> None:
-    def act(settings: Settings) -> Answer:
+    def act(settings: Settings) -> ScriptedAnswer:
         wrong = settings["x"] == 9
-        return Answer({"rate": 1000.0 if wrong else rate(settings).metrics["rate"], "energy": -76.0 + 1e-3 * wrong})
+        return ScriptedAnswer(
+            {"rate": 1000.0 if wrong else rate(settings).metrics["rate"], "energy": -76.0 + 1e-3 * wrong}
+        )
 
     run = campaign(
         tmp_path, study(tmp_path, guards=guards("energy within 1e-6 of baseline"), budget=Budget(trials=29)), act
@@ -102,8 +104,12 @@ def test_a_wrong_result_cannot_win(tmp_path: Path) -> None:
 
 
 def test_when_nothing_passes_it_says_so(tmp_path: Path) -> None:
-    def act(settings: Settings) -> Answer:
-        return Answer({"rate": 1.0}) if settings["sum"] == 0 else Answer({"rate": 2.0}, exit_code=3, stderr="boom\n")
+    def act(settings: Settings) -> ScriptedAnswer:
+        return (
+            ScriptedAnswer({"rate": 1.0})
+            if settings["sum"] == 0
+            else ScriptedAnswer({"rate": 2.0}, exit_code=3, stderr="boom\n")
+        )
 
     verdict = campaign(tmp_path, study(tmp_path), act).run()
     assert verdict["kind"] == "nothing-passed"
@@ -113,7 +119,7 @@ def test_when_nothing_passes_it_says_so(tmp_path: Path) -> None:
 def test_identical_settings_show_no_difference(tmp_path: Path) -> None:
     noise = count()
     verdict = campaign(
-        tmp_path, study(tmp_path), act=lambda job: Answer({"rate": 100.0 + (next(noise) * 7919 % 13)})
+        tmp_path, study(tmp_path), act=lambda job: ScriptedAnswer({"rate": 100.0 + (next(noise) * 7919 % 13)})
     ).run()
     assert verdict["kind"] == "no-difference"
     assert "no detectable difference" in verdict["headline"]
@@ -127,7 +133,7 @@ def test_a_study_may_ask_for_no_confirmation(tmp_path: Path) -> None:
 
 
 def test_a_baseline_that_fails_ends_the_campaign(tmp_path: Path) -> None:
-    run = campaign(tmp_path, study(tmp_path), lambda s: Answer(exit_code=1, stderr="cannot open input\n"))
+    run = campaign(tmp_path, study(tmp_path), lambda s: ScriptedAnswer(exit_code=1, stderr="cannot open input\n"))
     with pytest.raises(NothingFound, match=r"baseline itself did not pass.*cannot open input"):
         run.run()
     assert len(run.history.runs) == 1
@@ -136,13 +142,13 @@ def test_a_baseline_that_fails_ends_the_campaign(tmp_path: Path) -> None:
 def test_a_candidate_that_fails_in_the_confirmation_is_out(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
 
-    def act(job: Job) -> Answer:
+    def act(job: Job) -> ScriptedAnswer:
         point = re.sub(r"^\d+-", "", job.name)
         seen[point] += 1
         if point == "x9-y2" and seen[point] > 1:
-            return Answer({}, exit_code=139, stderr="Segmentation fault\n")
+            return ScriptedAnswer({}, exit_code=139, stderr="Segmentation fault\n")
         x, y = map(int, re.findall(r"\d+", point))
-        return Answer({"rate": 100.0 + 10 * (x + y)})
+        return ScriptedAnswer({"rate": 100.0 + 10 * (x + y)})
 
     verdict = campaign(tmp_path, study(tmp_path, budget=Budget(trials=29)), act=act).run()
     assert verdict["winner"] in ({"x": 9, "y": 1}, {"x": 8, "y": 2})
@@ -152,12 +158,12 @@ def test_a_candidate_that_fails_in_the_confirmation_is_out(tmp_path: Path) -> No
 def test_a_baseline_that_fails_once_in_the_confirmation_stays_the_baseline(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
 
-    def act(job: Job) -> Answer:
+    def act(job: Job) -> ScriptedAnswer:
         point = re.sub(r"^\d+-", "", job.name)
         seen[point] += 1
         x, y = map(int, re.findall(r"\d+", point))
         fails = point == "x0-y0" and seen[point] == 7
-        return Answer({"rate": 100.0 + 10 * (x + y)}, exit_code=3 if fails else 0)
+        return ScriptedAnswer({"rate": 100.0 + 10 * (x + y)}, exit_code=3 if fails else 0)
 
     run = campaign(tmp_path, study(tmp_path), act=act)
     verdict = run.run()
@@ -170,11 +176,13 @@ def test_every_verdict_can_be_read_again(tmp_path: Path) -> None:
     """A baseline that fails in all of the confirmation leaves comparisons without an estimate."""
     seen: Counter[str] = Counter()
 
-    def act(job: Job) -> Answer:
+    def act(job: Job) -> ScriptedAnswer:
         point = re.sub(r"^\d+-", "", job.name)
         seen[point] += 1
         x, y = map(int, re.findall(r"\d+", point))
-        return Answer({"rate": 100.0 + 10 * (x + y)}, exit_code=3 if point == "x0-y0" and seen[point] > 5 else 0)
+        return ScriptedAnswer(
+            {"rate": 100.0 + 10 * (x + y)}, exit_code=3 if point == "x0-y0" and seen[point] > 5 else 0
+        )
 
     run = campaign(tmp_path, study(tmp_path), act=act)
     verdict = run.run()
@@ -253,10 +261,10 @@ def test_several_trials_fly_at_once_where_the_site_allows(tmp_path: Path) -> Non
     flying: list[int] = []
     question = study(tmp_path, site=slots(4))
 
-    def act(job: Job) -> Answer:
+    def act(job: Job) -> ScriptedAnswer:
         flying.append(sum(world.now_s < start + a.seconds for _, start, a in world.jobs.values()) + 1)
         x, y = map(int, re.findall(r"\d+", re.sub(r"^\d+-", "", job.name)))
-        return Answer({"rate": 100.0 + x + y}, seconds=5.0)
+        return ScriptedAnswer({"rate": 100.0 + x + y}, seconds=5.0)
 
     verdict = campaign(tmp_path, question, act=act, world=world).run()
     assert max(flying) == 4
@@ -269,11 +277,11 @@ def test_the_line_that_decided_is_kept(tmp_path: Path) -> None:
         Signature(re.compile("error"), Kind.CRASH, "an error"),
     )
 
-    def act(settings: Settings) -> Answer:
+    def act(settings: Settings) -> ScriptedAnswer:
         return (
             rate(settings)
             if settings["x"] != 9
-            else Answer(exit_code=1, stderr="error: x\nCUDA out of memory. 8 GiB\n")
+            else ScriptedAnswer(exit_code=1, stderr="error: x\nCUDA out of memory. 8 GiB\n")
         )
 
     run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=29)), act, signatures=table)
@@ -284,7 +292,7 @@ def test_the_line_that_decided_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_time_out_is_told_from_a_crash(tmp_path: Path) -> None:
-    def act(settings: Settings) -> Answer:
+    def act(settings: Settings) -> ScriptedAnswer:
         return replace(rate(settings), seconds=1.0 if settings["x"] != 9 else 500.0)
 
     run = campaign(tmp_path, study(tmp_path, job=JobLimits(limit_s=100.0), budget=Budget(trials=29)), act)
@@ -298,7 +306,7 @@ def test_a_program_that_we_ended_has_not_crashed_by_itself(tmp_path: Path) -> No
         Signature(re.compile("out of memory"), Kind.OOM_RUN, "out of memory"),
     )
 
-    def act(settings: Settings) -> Answer:
+    def act(settings: Settings) -> ScriptedAnswer:
         late = {8: "BAD TERMINATION\n", 9: "out of memory\nBAD TERMINATION\n"}.get(int(settings["x"] or 0))
         return replace(rate(settings), seconds=500.0 if late else 1.0, stderr=late or "")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from ridgeline.campaign.assembly import open_campaign, read_standing
 from ridgeline.campaign.engine import Campaign, Interrupted
-from ridgeline.campaign.opening import open_campaign, read_standing
 from ridgeline.campaign.scaling_opening import scaling_folder
-from ridgeline.cli.scaling_words import scaling_lines
+from ridgeline.cli.text.scaling import scaling_lines
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.store.folder import StudyFolder
 

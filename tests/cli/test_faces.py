@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cli.wording import leftover_words, paste_lines, run_time_words, yaml_words
+from ridgeline.cli.text.wording import leftover_words, paste_lines, run_time_words, yaml_words
 from ridgeline.store.yaml_tree import resolve
 
 QUICK = """\

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ridgeline.cli.json_text import json_text
 from ridgeline.cli.main import main
-from ridgeline.serving.load.keep import read_records
+from ridgeline.cli.text.json import json_text
+from ridgeline.serving.load.records_file import read_records
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "sglang"
 R1 = "--model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16"

@@ -17,15 +17,15 @@ from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.testing import Answer, FunctionWorkload
+from ridgeline.testing import FunctionWorkload, ScriptedAnswer
 from ridgeline.workloads.base import Workload
-from ridgeline.workloads.command import CommandWorkload
-from ridgeline.workloads.nwchem import NwchemWorkload
-from ridgeline.workloads.twin import TwinWorkload
-from tests.workloads.engine_studies import study as engine_study
-from tests.workloads.nwchem_runs import GUARD
-from tests.workloads.nwchem_runs import SAMPLES as NWCHEM_SAMPLES
-from tests.workloads.nwchem_runs import checked as nwchem_study
+from ridgeline.workloads.command.workload import CommandWorkload
+from ridgeline.workloads.nwchem.workload import NwchemWorkload
+from ridgeline.workloads.twin.workload import TwinWorkload
+from tests.workloads.engine.studies import study as engine_study
+from tests.workloads.nwchem.runs import GUARD
+from tests.workloads.nwchem.runs import SAMPLES as NWCHEM_SAMPLES
+from tests.workloads.nwchem.runs import checked as nwchem_study
 
 ENGINES = [kind for kind in catalog.TABLE["workloads"] if kind.startswith(("sglang-", "vllm-"))]
 
@@ -59,7 +59,7 @@ def command_bench(folder: Path) -> Bench:
 
 def function_bench(folder: Path) -> Bench:
     def make(study: Study) -> Workload:
-        return FunctionWorkload(study, lambda settings: Answer({"rate": 2.0 * float(settings["size"] or 0)}))
+        return FunctionWorkload(study, lambda settings: ScriptedAnswer({"rate": 2.0 * float(settings["size"] or 0)}))
 
     return Bench(make, study(folder, "function", {}), lambda run: _write(run / "stdout", '{"rate": 4.5}\n'))
 

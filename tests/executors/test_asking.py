@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.errors import SiteError
-from ridgeline.executors.asking import ask
+from ridgeline.executors.commands import ask
 from ridgeline.executors.slurm import Slurm
 from ridgeline.records.site import Site
 

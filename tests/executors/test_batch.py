@@ -15,7 +15,7 @@ import pytest
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script
 from ridgeline.executors.batch import BatchExecutor
-from ridgeline.executors.dialect import Answer, Phase, Sighting
+from ridgeline.executors.dialect import JobReply, Phase, Sighting
 from ridgeline.executors.pbs import Pbs, pbs
 from ridgeline.executors.slurm import Slurm, slurm
 from ridgeline.records.run import Cause, Ending, Job
@@ -150,7 +150,7 @@ class Scripted(Pbs):
     def cancel_command(self, job_id: str) -> list[str]:
         return ["true"]
 
-    def read_poll(self, answer: Answer) -> dict[str, Sighting]:
+    def read_poll(self, answer: JobReply) -> dict[str, Sighting]:
         return {"1.vm": Sighting("1.vm", self.phases.pop(0), reason="so it says")}
 
 

@@ -18,7 +18,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.claim import CLAIM_FILE, read_claim
 from ridgeline.executors.local import LocalExecutor
-from ridgeline.executors.watch import STOP_FILE
+from ridgeline.executors.local_job import STOP_FILE
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 

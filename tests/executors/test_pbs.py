@@ -10,7 +10,7 @@ import pytest
 
 from ridgeline.errors import SiteError
 from ridgeline.executors.batch import BatchExecutor
-from ridgeline.executors.dialect import Answer, Blame, Phase
+from ridgeline.executors.dialect import Blame, JobReply, Phase
 from ridgeline.executors.pbs import Pbs, pbs
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
@@ -23,16 +23,16 @@ CAPTURED = """{"timestamp":1,"pbs_version":"v","pbs_server":"vm","Jobs":{"0.vm":
 "comment":"Job run at Sun Nov 15 and finished","Exit_status":0}}}"""
 
 
-def answer(**attributes: object) -> Answer:
-    return Answer(0, json.dumps({"Jobs": {"0.vm": {"Job_Name": "j", "exec_host": "vm1/0*8+vm2/0*8", **attributes}}}))
+def answer(**attributes: object) -> JobReply:
+    return JobReply(0, json.dumps({"Jobs": {"0.vm": {"Job_Name": "j", "exec_host": "vm1/0*8+vm2/0*8", **attributes}}}))
 
 
-def read(text: Answer):
+def read(text: JobReply):
     return (DIALECT.read_poll(text) or {})["0.vm"]
 
 
 def test_the_captured_answer() -> None:
-    seen = read(Answer(0, CAPTURED))
+    seen = read(JobReply(0, CAPTURED))
     assert seen.ending == Ending(
         Cause.EXITED, 0, nodes=("vm",), usage={"cpu_s": 0.0, "wall_s": 6.0, "max_rss_bytes": 0.0}
     )
@@ -81,19 +81,19 @@ def test_waiting_and_running(state: str, comment: str, phase: Phase) -> None:
     ("code", "said"), [(153, "qstat: Unknown Job Id 999.vm"), (35, "qstat: 0.vm Job has finished")]
 )
 def test_unknown_ids_do_not_hide_the_others(code: int, said: str) -> None:
-    assert set(DIALECT.read_poll(Answer(code, CAPTURED, said)) or {}) == {"0.vm"}
-    assert DIALECT.read_poll(Answer(code, "", said)) == {}
+    assert set(DIALECT.read_poll(JobReply(code, CAPTURED, said)) or {}) == {"0.vm"}
+    assert DIALECT.read_poll(JobReply(code, "", said)) == {}
 
 
 def test_a_server_that_is_away_is_no_news() -> None:
-    assert DIALECT.read_poll(Answer(255, "", "qstat: cannot connect to server vm (errno=15010)")) is None
+    assert DIALECT.read_poll(JobReply(255, "", "qstat: cannot connect to server vm (errno=15010)")) is None
 
 
 def test_quotes_that_a_server_does_not_escape_do_not_hide_a_job() -> None:
     broken = CAPTURED.replace('"Output_Path":', '"Variable_List":{"PS1":"a "quoted" \t prompt"},"Output_Path":')
     with pytest.raises(json.JSONDecodeError):
         json.loads(broken)
-    ending = read(Answer(0, broken)).ending
+    ending = read(JobReply(0, broken)).ending
     assert (ending.cause, ending.exit_code, ending.nodes) == (Cause.EXITED, 0, ("vm",))
 
 
@@ -103,7 +103,7 @@ def test_the_format_of_servers_without_json() -> None:
         "    exec_host = vm/0\n    substate = 91\n    comment = Job run at Sun Nov 15 and termin\n\tated by root@vm\n"
         "    Exit_status = 0\n\n"
     )
-    ending = read(Answer(0, text)).ending
+    ending = read(JobReply(0, text)).ending
     assert (ending.cause, ending.usage["wall_s"]) == (Cause.CANCELLED, 6.0)
 
 
@@ -119,7 +119,7 @@ def test_the_format_of_servers_without_json() -> None:
     ],
 )
 def test_a_refusal_says_whether_waiting_helps(said: str, blame: Blame) -> None:
-    assert DIALECT.refusal(Answer(1, "", said), Site()).blame is blame
+    assert DIALECT.refusal(JobReply(1, "", said), Site()).blame is blame
 
 
 def test_requests_by_chunks_by_host_and_plain(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.executors import batch_script
-from ridgeline.executors.dialect import Answer, Blame, Phase
+from ridgeline.executors.dialect import Blame, JobReply, Phase
 from ridgeline.executors.nodelist import expand
 from ridgeline.executors.slurm import _COLUMNS, Slurm
 from ridgeline.records.run import Cause, Job, Resources
@@ -18,9 +18,9 @@ from ridgeline.records.site import Site
 DIALECT = Slurm()
 
 
-def squeue(**cells: str) -> Answer:
+def squeue(**cells: str) -> JobReply:
     given = {"JobID": "7", "exit_code": "0", "StartTime": "N/A", "EndTime": "N/A", "Name": "j", **cells}
-    return Answer(0, "".join(given.get(name, "").ljust(width) for name, width in _COLUMNS.items()) + "\n")
+    return JobReply(0, "".join(given.get(name, "").ljust(width) for name, width in _COLUMNS.items()) + "\n")
 
 
 def seen(**cells: str):
@@ -85,9 +85,9 @@ def test_a_waiting_job_is_given_up_only_when_it_can_never_start(reason: str, pha
 
 
 def test_a_poll_without_an_answer_is_no_news_about_any_job() -> None:
-    away = Answer(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    away = JobReply(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     assert DIALECT.read_poll(away) is None
-    assert DIALECT.read_poll(Answer(0, "", "")) == {}
+    assert DIALECT.read_poll(JobReply(0, "", "")) == {}
 
 
 @pytest.mark.parametrize(
@@ -118,18 +118,18 @@ def test_a_poll_without_an_answer_is_no_news_about_any_job() -> None:
     ],
 )
 def test_a_refusal_says_whether_waiting_helps(said: str, blame: Blame) -> None:
-    refusal = DIALECT.refusal(Answer(1, "", said), Site(queue="q1", account="a1"))
+    refusal = DIALECT.refusal(JobReply(1, "", said), Site(queue="q1", account="a1"))
     assert refusal.blame is blame
     assert said.splitlines()[-1] in refusal.message
 
 
 @pytest.mark.parametrize(("text", "job_id"), [("12\n", "12"), ("12;ridge\n", "12"), ("Hello, user!\n345\n", "345")])
 def test_job_ids(text: str, job_id: str) -> None:
-    assert DIALECT.job_id(Answer(0, text)) == job_id
+    assert DIALECT.job_id(JobReply(0, text)) == job_id
 
 
 def test_accounting_and_the_completion_log_are_read_alike() -> None:
-    sacct = Answer(
+    sacct = JobReply(
         0,
         "3|FAILED|7:0|1794717822|1794717822|n1|seven-80537baa|/tmp/s/seven\n"
         "4|FAILED|0:9|1794717822|1794717822|n2|killed-d4aa1fb3|/tmp/s/killed\n"
@@ -150,15 +150,15 @@ def test_accounting_and_the_completion_log_are_read_alike() -> None:
         "ReservationName= Tres=cpu=1,mem=4000M,node=1,billing=1 Account= QOS= WcKey= Cluster=unknown "
         "SubmitTime=2026-11-15T03:58:48 EligibleTime=2026-11-15T03:58:48 DerivedExitCode=0:0 ExitCode=0:9 "
     )
-    nine = DIALECT.read_history(Answer(0, jobcomp))["9"]
+    nine = DIALECT.read_history(JobReply(0, jobcomp))["9"]
     assert nine.ending is not None
     assert (nine.ending.cause, nine.ending.signal, nine.name, nine.folder) == (Cause.EXITED, 9, "wrap", "/tmp")
 
 
 def test_no_accounting_is_no_answer_about_a_job_but_a_broken_one_is_a_reason_to_wait() -> None:
-    assert DIALECT.read_found(Answer(1, "", "Slurm accounting storage is disabled"), "j") == []
-    assert DIALECT.read_found(Answer(127, "", "env: 'sacct': No such file or directory"), "j") == []
-    broken = Answer(1, "", "sacct: error: slurm_persist_conn_open_without_init: failed to open: Connection refused")
+    assert DIALECT.read_found(JobReply(1, "", "Slurm accounting storage is disabled"), "j") == []
+    assert DIALECT.read_found(JobReply(127, "", "env: 'sacct': No such file or directory"), "j") == []
+    broken = JobReply(1, "", "sacct: error: slurm_persist_conn_open_without_init: failed to open: Connection refused")
     assert DIALECT.read_found(broken, "j") is None
     assert DIALECT.read_history(broken) is None
 

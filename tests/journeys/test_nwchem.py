@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ridgeline.store.journal import read_events
-from tests.workloads.nwchem_runs import WATER
+from tests.workloads.nwchem.runs import WATER
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"

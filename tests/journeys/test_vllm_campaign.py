@@ -18,7 +18,7 @@ from ridgeline.campaign.judge import find_signature
 from ridgeline.records.outcome import Kind
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events
-from ridgeline.workloads.engine_failures import signatures
+from ridgeline.workloads.engine.failures import signatures
 from tests.journeys.vllm_engine import ALONE, ENGINE, answered, missing, ridgeline, vllm_command, write_model
 
 pytestmark = [

@@ -50,11 +50,11 @@ def missing(engine: Path = ENGINE) -> str:
 
 
 def write_model(folder: Path, context_tokens: int = 2048, shape: Mapping[str, object] = TINY) -> Path:
-    from ridgeline.serving.model_folder import make_model
+    from ridgeline.serving.model.folder import write_model_folder
 
     config = folder.parent / f"{folder.name}.json"
     config.write_text(json.dumps(dict(shape)))
-    make_model(str(config), folder, context_tokens=context_tokens)
+    write_model_folder(str(config), folder, context_tokens=context_tokens)
     return folder
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.readers.bench_results import read_bench_results
-from ridgeline.readers.bench_run import BenchRun
+from ridgeline.readers.bench.results import read_bench_results
+from ridgeline.readers.bench.run import BenchRun
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "bench"
 

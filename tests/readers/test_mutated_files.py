@@ -13,18 +13,18 @@ from ridgeline import catalog
 from ridgeline.analyzers.base import Analyzer
 from ridgeline.errors import ReadError
 from ridgeline.readers.batch_footer import read_batch_footer
-from ridgeline.readers.ipm import read_ipm
 from ridgeline.readers.lines import TextFile
-from ridgeline.readers.mpip import read_mpip
 from ridgeline.readers.nccl_log import read_nccl_log
-from ridgeline.readers.nsys import read_nsys
-from ridgeline.readers.nwchem_out import read_nwchem_out
-from ridgeline.readers.perf_report import read_perf_report
+from ridgeline.readers.nwchem.output import read_nwchem_out
+from ridgeline.readers.profiles.ipm import read_ipm
+from ridgeline.readers.profiles.mpip import read_mpip
+from ridgeline.readers.profiles.nsys import read_nsys
+from ridgeline.readers.profiles.perf_report import read_perf_report
+from ridgeline.readers.profiles.vtune import read_vtune
 from ridgeline.readers.report_bindings import read_bindings
-from ridgeline.readers.sglang_log import read_sglang_log
-from ridgeline.readers.sglang_offline import read_offline_jsonl
+from ridgeline.readers.sglang.log import read_sglang_log
+from ridgeline.readers.sglang.offline import read_offline_jsonl
 from ridgeline.readers.vllm_log import read_vllm_log
-from ridgeline.readers.vtune import read_vtune
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 Reader = Callable[[Iterable[str]], object]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ridgeline.readers.lines import TextFile
-from ridgeline.readers.nwchem_facts import NwchemOut
-from ridgeline.readers.nwchem_out import read_nwchem_out
+from ridgeline.readers.nwchem.facts import NwchemOut
+from ridgeline.readers.nwchem.output import read_nwchem_out
 
 SAMPLES = Path(__file__).parent.parent / "samples" / "nwchem"
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.readers.ipm import read_ipm
 from ridgeline.readers.lines import TextFile
-from ridgeline.readers.mpip import read_mpip
-from ridgeline.readers.nsys import read_nsys
-from ridgeline.readers.perf_report import read_perf_report
-from ridgeline.readers.profile import Call
-from ridgeline.readers.vtune import read_vtune
+from ridgeline.readers.profiles.ipm import read_ipm
+from ridgeline.readers.profiles.mpip import read_mpip
+from ridgeline.readers.profiles.nsys import read_nsys
+from ridgeline.readers.profiles.perf_report import read_perf_report
+from ridgeline.readers.profiles.profile import Call
+from ridgeline.readers.profiles.vtune import read_vtune
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ridgeline.readers.lines import TextFile
-from ridgeline.readers.sglang_log import read_sglang_log, sglang_facts
-from ridgeline.readers.sglang_offline import read_offline_jsonl
+from ridgeline.readers.sglang.log import read_sglang_log, sglang_facts
+from ridgeline.readers.sglang.offline import read_offline_jsonl
 
 SAMPLES = Path(__file__).parent.parent / "samples" / "sglang"
 GIB = 2**30

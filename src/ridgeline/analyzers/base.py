@@ -49,7 +49,7 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Claimed:
     """A finding whose evidence is still only line numbers."""
 
     claim: str
@@ -72,7 +72,7 @@ def rereadable(lines: Iterable[str]) -> Iterable[str]:
     return list(lines) if isinstance(lines, Iterator) else lines
 
 
-def cited(source: str, lines: Iterable[str], claims: Sequence[Claim]) -> list[Finding]:
+def cited(source: str, lines: Iterable[str], claims: Sequence[Claimed]) -> list[Finding]:
     """Claims with their lines quoted, gravest first. Without a line to show, in a torn file, a claim is dropped."""
     wanted = {quote.line for claim in claims for quote in claim.quotes}
     last = max(wanted, default=0)

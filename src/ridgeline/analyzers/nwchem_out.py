@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ridgeline.analyzers.base import Analyzer, Claim, Quote, cited, rereadable
-from ridgeline.readers.nwchem_facts import NwchemOut
-from ridgeline.readers.nwchem_out import read_nwchem_out
-from ridgeline.readers.report_bindings import Binding, read_bindings
+from ridgeline.analyzers.base import Analyzer, Claimed, Quote, cited, rereadable
+from ridgeline.readers.nwchem.facts import NwchemOut
+from ridgeline.readers.nwchem.output import read_nwchem_out
+from ridgeline.readers.report_bindings import RankBinding, read_bindings
 from ridgeline.records.finding import Finding
 
 # a stored integral takes one double: value and labels packed
@@ -24,20 +24,20 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     return cited(source, text, [*claims, *_progress_ranks(out, read_bindings(text))])
 
 
-def _failed(out: NwchemOut) -> list[Claim]:
+def _failed(out: NwchemOut) -> list[Claimed]:
     known = [f for f in out.failures if f.kind in _FAILURES]
     if known:
         failure = min(known, key=lambda f: list(_FAILURES).index(f.kind))
         claim, advice = _FAILURES[failure.kind]
         energies = [Quote(e.line) for e in out.energies[-1:]] if failure.kind == "not-converged" else []
-        return [Claim(claim, (Quote(failure.line), *energies), advice, "fault")]
+        return [Claimed(claim, (Quote(failure.line), *energies), advice, "fault")]
     if out.failures:
         advice = "The lines above the quoted one hold the cause."
-        return [Claim("NWChem was aborted", (Quote(out.failures[0].line),), advice, "fault")]
+        return [Claimed("NWChem was aborted", (Quote(out.failures[0].line),), advice, "fault")]
     return []
 
 
-def _wrong_density(out: NwchemOut) -> list[Claim]:
+def _wrong_density(out: NwchemOut) -> list[Claimed]:
     """Integrating the density must give back the number of electrons; when it does not, the energy means nothing."""
     density, electrons = out.integrated_density, out.electrons
     if not density or not electrons or abs(density - electrons) < 1e-3 * electrons:
@@ -46,7 +46,7 @@ def _wrong_density(out: NwchemOut) -> list[Claim]:
     if out.program and "mpich" in out.program and (out.nproc or 0) > 1:
         advice = "Set ARMCI_USE_WIN_ALLOCATE=0: this MPICH build of NWChem gives wrong results without it."
     return [
-        Claim(
+        Claimed(
             f"the density integrates to {density:.4f} electrons where there are {electrons}: the result is wrong",
             (Quote(out.density_line), *(Quote(e.line) for e in out.energies[-1:])),
             advice,
@@ -55,12 +55,12 @@ def _wrong_density(out: NwchemOut) -> list[Claim]:
     ]
 
 
-def _unfinished(out: NwchemOut) -> list[Claim]:
+def _unfinished(out: NwchemOut) -> list[Claimed]:
     if out.finished or out.failures or not (out.nproc_line or out.tasks):
         return []
     line = out.iterations[-1].line if out.iterations else out.tasks[-1].line if out.tasks else out.nproc_line
     return [
-        Claim(
+        Claimed(
             "the output ends without `Total times`: the program did not finish",
             (Quote(line),),
             "It was killed (time limit, memory, node) or is still running. The exit code alone does not tell: "
@@ -70,7 +70,7 @@ def _unfinished(out: NwchemOut) -> list[Claim]:
     ]
 
 
-def _recomputed(out: NwchemOut) -> list[Claim]:
+def _recomputed(out: NwchemOut) -> list[Claimed]:
     if not out.integral_caches or not out.integral_files:
         return []
     cache = out.integral_caches[-1]
@@ -82,7 +82,7 @@ def _recomputed(out: NwchemOut) -> list[Claim]:
     # whole records, a fifth more than needed since ranks do not share evenly
     doubles = -(-int(1.2 * cache.integrals / (out.nproc or 1)) // record + 1) * record
     return [
-        Claim(
+        Claimed(
             f"{cache.direct_share:.0%} of the integrals are computed again in every iteration, although keeping them "
             f"takes {_mib(missing)} and {_mib(free)} is unused",
             (Quote(cache.line), Quote(out.integral_files[-1].line)),
@@ -92,7 +92,7 @@ def _recomputed(out: NwchemOut) -> list[Claim]:
     ]
 
 
-def _direct(out: NwchemOut) -> list[Claim]:
+def _direct(out: NwchemOut) -> list[Claimed]:
     """A direct calculation prints no cache line; n**4/8 integrals are an upper bound for n functions."""
     rows = [i for i in out.iterations if i.theory == "DFT"]
     if out.integral_caches or not rows or not out.basis_functions or not out.finished:
@@ -103,7 +103,7 @@ def _direct(out: NwchemOut) -> list[Claim]:
         return []
     doubles = (int(most / _INTEGRAL_BYTES / (out.nproc or 1)) // 65536 + 2) * 65536
     return [
-        Claim(
+        Claimed(
             f"integrals are computed again in each of {len(rows)} iterations, although all of them take at most "
             f"{_mib(most)} and {_mib(free)} is unused",
             (Quote(out.memory.line), Quote(rows[-1].line)),
@@ -112,7 +112,7 @@ def _direct(out: NwchemOut) -> list[Claim]:
     ]
 
 
-def _guess(out: NwchemOut) -> list[Claim]:
+def _guess(out: NwchemOut) -> list[Claimed]:
     """An SCF task before a DFT task only provides its starting orbitals."""
     for first, second in zip(out.tasks, out.tasks[1:], strict=False):
         if first.theory == "SCF" and second.theory == "DFT" and first.times and second.times:
@@ -120,7 +120,7 @@ def _guess(out: NwchemOut) -> list[Claim]:
             share = first.times.wall_s / whole if whole > 0 else 0.0
             if share >= 0.05:
                 return [
-                    Claim(
+                    Claimed(
                         f"{share:.0%} of the time is an SCF task that only gives the DFT task its starting guess",
                         (Quote(first.times.line), Quote(second.times.line)),
                         "Remove `task scf` unless its energy is wanted, and check that the DFT energy stays inside "
@@ -130,12 +130,12 @@ def _guess(out: NwchemOut) -> list[Claim]:
     return []
 
 
-def _idle(out: NwchemOut) -> list[Claim]:
+def _idle(out: NwchemOut) -> list[Claimed]:
     total = out.total
     if total is None or total.wall_s < 2.0 or total.cpu_s >= 0.75 * total.wall_s:
         return []
     return [
-        Claim(
+        Claimed(
             f"rank 0 used the processor for {total.cpu_s:.0f} of {total.wall_s:.0f} seconds",
             (Quote(total.line),),
             "It waited for the disk, for other ranks, or for a core it shares: check scratch, binding "
@@ -144,11 +144,11 @@ def _idle(out: NwchemOut) -> list[Claim]:
     ]
 
 
-def _coarse(out: NwchemOut) -> list[Claim]:
+def _coarse(out: NwchemOut) -> list[Claimed]:
     if out.grid not in ("coarse", "xcoarse") or not out.energies:
         return []
     return [
-        Claim(
+        Claimed(
             f"the integration grid is {out.grid}",
             (Quote(out.energies[-1].line),),
             "It is fast and moves the energy by some 1e-5 Ha: above the usual guard of 1e-6. Use medium or fine.",
@@ -157,13 +157,13 @@ def _coarse(out: NwchemOut) -> list[Claim]:
     ]
 
 
-def _progress_ranks(out: NwchemOut, bindings: Iterable[Binding]) -> list[Claim]:
+def _progress_ranks(out: NwchemOut, bindings: Iterable[RankBinding]) -> list[Claimed]:
     bound = {b.rank: b for b in bindings}
     if not out.nproc or len(bound) <= out.nproc:
         return []
     last = max(bound.values(), key=lambda b: b.line)
     return [
-        Claim(
+        Claimed(
             f"{len(bound)} ranks were started and {out.nproc} compute: {len(bound) - out.nproc} only make progress",
             (Quote(out.nproc_line), Quote(last.line)),
             "This is how ARMCI MPI-PR works, one rank per node. Compare builds by computing ranks, give each node one "

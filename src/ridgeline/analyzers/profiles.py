@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from ridgeline.analyzers.base import Analyzer, Claim, Quote, cited, rereadable
-from ridgeline.readers.ipm import read_ipm
-from ridgeline.readers.mpip import read_mpip
-from ridgeline.readers.nsys import read_nsys
-from ridgeline.readers.perf_report import read_perf_report
-from ridgeline.readers.profile import Call, Profile
-from ridgeline.readers.vtune import read_vtune
+from ridgeline.analyzers.base import Analyzer, Claimed, Quote, cited, rereadable
+from ridgeline.readers.profiles.ipm import read_ipm
+from ridgeline.readers.profiles.mpip import read_mpip
+from ridgeline.readers.profiles.nsys import read_nsys
+from ridgeline.readers.profiles.perf_report import read_perf_report
+from ridgeline.readers.profiles.profile import Call, Profile
+from ridgeline.readers.profiles.vtune import read_vtune
 from ridgeline.records.finding import Finding
 
 _GEMM = re.compile(r"^[sdcz]gemm_?$")
@@ -21,13 +21,13 @@ _OLD_KERNEL = re.compile(r"^[sdcz]\w{2,30}_(PRESCOTT|CORE2|PENRYN|DUNNINGTON|NEH
 _WIDE = re.compile(r"avx512|evex|avx2|_fma$")
 
 
-def judged(profile: Profile) -> list[Claim]:
+def judged(profile: Profile) -> list[Claimed]:
     """Claims that follow from a profile, whichever tool wrote it."""
     rules = (_waiting, _imbalance, _collectives, _mostly_communication, _io, _reference_blas, _old_kernels)
     return [claim for rule in rules for claim in rule(profile)]
 
 
-def _waiting(profile: Profile) -> list[Claim]:
+def _waiting(profile: Profile) -> list[Claimed]:
     share, waiting = profile.communication_share, profile.waiting_share
     waits = [c for c in profile.calls if c.waits]
     if share is None or waiting is None or share < 0.1 or waiting < 0.5 or not waits:
@@ -39,7 +39,7 @@ def _waiting(profile: Profile) -> list[Claim]:
         else "Ranks reach the same point at different times: look for imbalance, serial parts and oversubscribed cores."
     )
     return [
-        Claim(
+        Claimed(
             f"{waiting:.0%} of MPI time is waiting for other ranks ({longest}), not moving data; "
             f"MPI takes {share:.0%} of the run",
             _quotes(profile, waits[:3]),
@@ -50,13 +50,13 @@ def _waiting(profile: Profile) -> list[Claim]:
     ]
 
 
-def _imbalance(profile: Profile) -> list[Claim]:
+def _imbalance(profile: Profile) -> list[Claimed]:
     times = profile.rank_times
     if profile.busy_ratio is None or profile.busy_ratio < 1.2:
         return []
     if not times:
         return [
-            Claim(
+            Claimed(
                 f"the busiest rank computes {profile.busy_ratio:.2f} times as long as the mean",
                 (Quote(profile.busy_line),),
                 "Write a profile with one row per rank (mpiP, or IPM_REPORT=full with its XML) to see which ranks.",
@@ -65,7 +65,7 @@ def _imbalance(profile: Profile) -> list[Claim]:
     busiest = max(times, key=lambda t: t.time_s - t.communication_s)
     idlest = min(times, key=lambda t: t.time_s - t.communication_s)
     return [
-        Claim(
+        Claimed(
             f"rank {busiest.rank} computes {profile.busy_ratio:.2f} times as long as the mean; all others wait for it",
             (Quote(busiest.line), Quote(idlest.line)),
             "If it is rank 0, look for serial work (input, output, diagonalisation) that grows with the ranks; "
@@ -75,7 +75,7 @@ def _imbalance(profile: Profile) -> list[Claim]:
     ]
 
 
-def _collectives(profile: Profile) -> list[Claim]:
+def _collectives(profile: Profile) -> list[Claimed]:
     share = profile.communication_share
     collectives = [c for c in profile.calls if c.collective]
     of_communication = sum(c.share_of_communication or 0.0 for c in collectives)
@@ -92,7 +92,7 @@ def _collectives(profile: Profile) -> list[Claim]:
             "are large or ranks arrive late. Compare the time of the ranks before changing the network."
         )
     return [
-        Claim(
+        Claimed(
             f"collectives take {share * of_communication:.0%} of the run, {top.name} most",
             _quotes(profile, collectives[:2]),
             advice,
@@ -100,14 +100,14 @@ def _collectives(profile: Profile) -> list[Claim]:
     ]
 
 
-def _mostly_communication(profile: Profile) -> list[Claim]:
+def _mostly_communication(profile: Profile) -> list[Claimed]:
     share = profile.communication_share
     if share is None or share < 0.3 or not profile.communication_line:
         return []
     quotes = (Quote(profile.communication_line),)
     if profile.tool == "nsys":
         return [
-            Claim(
+            Claimed(
                 f"NCCL kernels take {share:.0%} of GPU time",
                 quotes,
                 "Try a smaller tensor-parallel size (pipeline or data parallel for the rest), a larger batch, and read "
@@ -117,7 +117,7 @@ def _mostly_communication(profile: Profile) -> list[Claim]:
     if (profile.waiting_share or 0.0) >= 0.5:
         return []
     return [
-        Claim(
+        Claimed(
             f"{share:.0%} of the run is spent in MPI",
             quotes,
             "More ranks will make this worse. `ridgeline scale` shows where adding ranks stops paying.",
@@ -125,14 +125,14 @@ def _mostly_communication(profile: Profile) -> list[Claim]:
     ]
 
 
-def _io(profile: Profile) -> list[Claim]:
+def _io(profile: Profile) -> list[Claimed]:
     calls = [c for c in profile.calls if c.io]
     share = profile.io_share or sum(c.share_of_time or 0.0 for c in calls)
     if share < 0.1:
         return []
     line = calls[0].line if calls else profile.io_line
     return [
-        Claim(
+        Claimed(
             f"input and output take {share:.0%} of the run",
             (Quote(line),),
             "Put scratch files on a node's own disk or in memory, or compute instead of reading back "
@@ -141,13 +141,13 @@ def _io(profile: Profile) -> list[Claim]:
     ]
 
 
-def _reference_blas(profile: Profile) -> list[Claim]:
+def _reference_blas(profile: Profile) -> list[Claimed]:
     slow = [f for f in profile.functions if _GEMM.match(f.name) and _REFERENCE.match(f.module.rpartition("/")[2])]
     share = sum(f.share for f in slow)
     if share < 0.05:
         return []
     return [
-        Claim(
+        Claimed(
             f"{share:.0%} of the time is in {slow[0].name.rstrip('_').upper()} of the reference BLAS, {slow[0].module}",
             (Quote(slow[0].line),),
             "Link or preload an optimised BLAS. On Debian: install libopenblas0-serial and put its folder first in "
@@ -157,7 +157,7 @@ def _reference_blas(profile: Profile) -> list[Claim]:
     ]
 
 
-def _old_kernels(profile: Profile) -> list[Claim]:
+def _old_kernels(profile: Profile) -> list[Claimed]:
     old = [f for f in profile.functions if _OLD_KERNEL.match(f.name)]
     wide = sorted((f for f in profile.functions if _WIDE.search(f.name)), key=lambda f: "avx512" not in f.name)
     share = sum(f.share for f in old)
@@ -167,7 +167,7 @@ def _old_kernels(profile: Profile) -> list[Claim]:
     name = found.group(1) if found else ""
     coretype = "SKYLAKEX" if any("avx512" in f.name or "evex" in f.name for f in wide) else "HASWELL"
     return [
-        Claim(
+        Claimed(
             f"{share:.0%} of the time is in OpenBLAS kernels for {name}, a processor without AVX, "
             f"while this one has it ({wide[0].name})",
             (Quote(old[0].line), Quote(wide[0].line)),

@@ -6,10 +6,10 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from ridgeline.analyzers.base import Analyzer, Claim, Quote, cited, rereadable
+from ridgeline.analyzers.base import Analyzer, Claimed, Quote, cited, rereadable
 from ridgeline.analyzers.engine_failures import failure_claims
-from ridgeline.readers.sglang_facts import DecodeBatch, PrefillBatch, SglangLog
-from ridgeline.readers.sglang_log import read_sglang_log
+from ridgeline.readers.sglang.facts import DecodeBatch, PrefillBatch, SglangLog
+from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.finding import Finding
 
 # Chat templates and chance give a few shared tokens; above this a benchmark's prompts were seen before.
@@ -32,14 +32,14 @@ def _measured(log: SglangLog) -> tuple[list[PrefillBatch], list[DecodeBatch]]:
     return [p for p in log.prefills if p.stamp.line > start], [d for d in log.decodes if d.stamp.line > start]
 
 
-def _contaminated(log: SglangLog) -> list[Claim]:
+def _contaminated(log: SglangLog) -> list[Claimed]:
     share = log.cached_token_share
     if share is None or share <= CONTAMINATED_SHARE:
         return []
     prefills, _ = _measured(log)
     most = max(prefills, key=lambda p: p.cached_tokens)
     return [
-        Claim(
+        Claimed(
             f"{share:.1%} of the prompt tokens came from the cache: these prompts were seen before",
             (Quote(most.stamp.line, "#cached-token"),),
             "Unless users really share these prefixes, the result is too good. Use another seed for warm-up and "
@@ -49,7 +49,7 @@ def _contaminated(log: SglangLog) -> list[Claim]:
     ]
 
 
-def _graphs(log: SglangLog) -> list[Claim]:
+def _graphs(log: SglangLog) -> list[Claimed]:
     largest = log.largest_decode_graph
     _, decodes = _measured(log)
     without = [d for d in decodes if d.cuda_graph is False]
@@ -60,7 +60,7 @@ def _graphs(log: SglangLog) -> list[Claim]:
     quotes = (*capture, Quote(worst.stamp.line))
     if largest is None:
         return [
-            Claim(
+            Claimed(
                 f"{len(without)} of {len(decodes)} decode lines ran without a CUDA graph, and none was captured",
                 quotes,
                 "Decode steps of small batches are then limited by the host. Leave CUDA graphs on unless they do not "
@@ -71,7 +71,7 @@ def _graphs(log: SglangLog) -> list[Claim]:
     if not beyond:
         return []
     return [
-        Claim(
+        Claimed(
             f"{len(beyond)} of {len(decodes)} decode lines ran more requests ({min(d.running for d in beyond)} to "
             f"{worst.running}) than the largest captured CUDA graph holds ({largest}), so the host became the limit",
             quotes,
@@ -81,7 +81,7 @@ def _graphs(log: SglangLog) -> list[Claim]:
     ]
 
 
-def _pool(log: SglangLog) -> list[Claim]:
+def _pool(log: SglangLog) -> list[Claimed]:
     _, decodes = _measured(log)
     full = [d for d in decodes if (d.token_usage or 0.0) >= 0.95 and (d.queued or 0) > 0]
     if len(full) < max(2, len(decodes) // 10):
@@ -90,7 +90,7 @@ def _pool(log: SglangLog) -> list[Claim]:
     spare = f" {free / 2**30:.1f} GiB of GPU memory stayed free after start." if free else ""
     pool = [Quote(log.kv_pools[0].stamp.line)] if log.kv_pools else []
     return [
-        Claim(
+        Claimed(
             f"the KV pool limits the batch: full in {len(full)} of {len(decodes)} decode lines while requests waited",
             (*pool, Quote(full[0].stamp.line, "token usage")),
             f"Raise --mem-fraction-static in small steps (`ridgeline edge` finds the last safe value), use "
@@ -99,13 +99,13 @@ def _pool(log: SglangLog) -> list[Claim]:
     ]
 
 
-def _retractions(log: SglangLog) -> list[Claim]:
+def _retractions(log: SglangLog) -> list[Claimed]:
     if not log.retractions:
         return []
     requests = sum(r.requests for r in log.retractions)
     first, last = log.retractions[0].stamp.line, log.retractions[-1].stamp.line
     return [
-        Claim(
+        Claimed(
             f"{requests} requests were taken back because the KV pool was full, and computed again later",
             tuple(Quote(line) for line in dict.fromkeys((first, last))),
             "Raise --schedule-conservativeness (1.3, say), lower --max-running-requests, or give the pool more memory.",
@@ -114,7 +114,7 @@ def _retractions(log: SglangLog) -> list[Claim]:
     ]
 
 
-def _queue(log: SglangLog) -> list[Claim]:
+def _queue(log: SglangLog) -> list[Claimed]:
     """Requests wait although the pool has room: the cap on running requests is the limit."""
     _, decodes = _measured(log)
     caps = [lim.max_running_requests for lim in log.limits if lim.max_running_requests]
@@ -126,7 +126,7 @@ def _queue(log: SglangLog) -> list[Claim]:
         return []
     usage = max(d.token_usage or 0.0 for d in capped)
     return [
-        Claim(
+        Claimed(
             f"requests waited in {len(capped)} of {len(decodes)} decode lines at the cap of {cap} running requests, "
             f"with the KV pool at most {usage:.0%} full",
             (Quote(log.limits[0].stamp.line, "max_running_requests"), Quote(capped[0].stamp.line)),
@@ -135,13 +135,13 @@ def _queue(log: SglangLog) -> list[Claim]:
     ]
 
 
-def _compiles(log: SglangLog) -> list[Claim]:
+def _compiles(log: SglangLog) -> list[Claimed]:
     start = log.benchmark_line or log.ready_line
     late = [c for c in log.compiles if start is not None and c.stamp.line > start]
     if not late:
         return []
     return [
-        Claim(
+        Claimed(
             f"kernels were compiled while the run was being measured ({len(late)} lines)",
             (Quote(late[0].stamp.line),),
             "The first run of a setting pays this once. Compile before (sglang.compile_deep_gemm, a warm-up with the "
@@ -151,7 +151,7 @@ def _compiles(log: SglangLog) -> list[Claim]:
     ]
 
 
-def _chunks(log: SglangLog) -> list[Claim]:
+def _chunks(log: SglangLog) -> list[Claimed]:
     """Long stretches of full prefill chunks keep running requests from their next token."""
     chunk = log.limits[-1].chunked_prefill_size if log.limits else None
     if not chunk or chunk < 0:
@@ -173,7 +173,7 @@ def _chunks(log: SglangLog) -> list[Claim]:
     seconds = (last.stamp.time - first.stamp.time).total_seconds() if first.stamp.time and last.stamp.time else None
     lasting = f" for {seconds:.0f} s" if seconds else ""
     return [
-        Claim(
+        Claimed(
             f"{len(longest)} full prefill chunks of {chunk} tokens in a row{lasting}, while up to "
             f"{last.running} running requests got no token",
             (Quote(first.stamp.line), Quote(last.stamp.line)),
@@ -189,13 +189,13 @@ def _between(lines: list[int], low: int, high: int) -> bool:
     return bisect_left(lines, low) < bisect_left(lines, high)
 
 
-def _notices(log: SglangLog) -> list[Claim]:
+def _notices(log: SglangLog) -> list[Claimed]:
     claims = []
     for kind, claim, advice in _NOTICES:
         said = [n for n in log.notices if n.kind == kind]
         if said:
             claims.append(
-                Claim(claim, (Quote(said[0].stamp.line),), advice, "note" if kind == "deprecated" else "advice")
+                Claimed(claim, (Quote(said[0].stamp.line),), advice, "note" if kind == "deprecated" else "advice")
             )
     return claims
 

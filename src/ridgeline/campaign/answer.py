@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import catalog
-from ridgeline.campaign.opening import with_overrides
-from ridgeline.campaign.standing import Best, standing
+from ridgeline.campaign.assembly import with_overrides
+from ridgeline.campaign.status import Best, standing
 from ridgeline.errors import NothingFound
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History

@@ -5,8 +5,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
+from ridgeline.campaign.assembly import Overrides
 from ridgeline.campaign.check import CheckedStudy, check_study
-from ridgeline.campaign.opening import Overrides
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.records.space import Point, point_hash, point_key

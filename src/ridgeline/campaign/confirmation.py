@@ -18,7 +18,7 @@ from ridgeline.store.history import History
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConfirmationPlan:
     candidates: tuple[Point, ...]
     blocks: int
 
@@ -36,7 +36,7 @@ def reserve(study: Study) -> Reserve:
     return Reserve(runs_needed(stage, stage.top, stage.blocks), least)
 
 
-def choose(study: Study, history: History, affordable_runs: float) -> Plan:
+def choose(study: Study, history: History, affordable_runs: float) -> ConfirmationPlan:
     """The top settings of the search, as many as can be afforded; first fewer settings, then fewer blocks.
 
     Settings that looked worse than the baseline are left out, unless none looked better: then the best one is
@@ -44,7 +44,7 @@ def choose(study: Study, history: History, affordable_runs: float) -> Plan:
     """
     ranked = ranking(study, history)
     if study.confirm.top == 0 or not ranked:
-        return Plan((), 0)
+        return ConfirmationPlan((), 0)
     base = baseline_score(study, history)
     better = [point for point, score in ranked if base is None or score > base]
     points = tuple(better[: study.confirm.top] or [point for point, _ in ranked[:1]])
@@ -54,8 +54,8 @@ def choose(study: Study, history: History, affordable_runs: float) -> Plan:
     while blocks > FEWEST_BLOCKS and runs_needed(stage, len(points), blocks) > affordable_runs:
         blocks -= 1
     if runs_needed(stage, len(points), blocks) > affordable_runs:
-        return Plan((), 0)
-    return Plan(points, blocks)
+        return ConfirmationPlan((), 0)
+    return ConfirmationPlan(points, blocks)
 
 
 def ranking(study: Study, history: History) -> list[tuple[Point, float]]:

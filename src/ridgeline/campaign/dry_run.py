@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ridgeline.campaign.assembly import Overrides, parts, with_overrides
 from ridgeline.campaign.builds import Recipe
 from ridgeline.campaign.check import check_file
-from ridgeline.campaign.opening import Overrides, parts, with_overrides
 from ridgeline.records.space import Point
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.study_file import read_study_file
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class DryRun:
     """One trial as it would run: the commands of its build (if the study builds) and the exact script."""
 
     trial: Trial
@@ -23,7 +23,7 @@ class Rehearsal:
     script: str
 
 
-def rehearse(study_path: Path, overrides: Overrides, count: int, folder: Path) -> Iterator[Rehearsal]:
+def rehearse(study_path: Path, overrides: Overrides, count: int, folder: Path) -> Iterator[DryRun]:
     """The first `count` trials, rendered into `folder`. Later proposals of a learning sampler depend on results."""
     found = check_file(with_overrides(read_study_file(study_path), overrides))
     study = found.study
@@ -43,4 +43,4 @@ def rehearse(study_path: Path, overrides: Overrides, count: int, folder: Path) -
             build.mkdir(parents=True, exist_ok=True)
             trial = replace(trial, build=build)
             commands = tuple(recipe.commands(trial.settings))
-        yield Rehearsal(trial, commands, executor.script(found.workload.prepare(trial, run_folder)))
+        yield DryRun(trial, commands, executor.script(found.workload.prepare(trial, run_folder)))

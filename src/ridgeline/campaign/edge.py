@@ -22,7 +22,7 @@ Number = int | float
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EdgeQuestion:
     """`repeats` runs must pass at the edge; `margin` is the share of the edge by which production stays below it."""
 
     knob: str
@@ -110,7 +110,7 @@ def wants_more(failure: Outcome, knob: str) -> bool:
     return False
 
 
-def next_index(ladder: Ladder, seen: Mapping[int, Seen], question: Question) -> tuple[int, str] | None:
+def next_index(ladder: Ladder, seen: Mapping[int, Seen], question: EdgeQuestion) -> tuple[int, str] | None:
     """The value to run now and why; None: wait for what runs, or there is nothing left to ask."""
     now = bracket(ladder, seen, question.knob)
     flying = any(what.flying for what in seen.values())
@@ -143,7 +143,7 @@ def _climb(ladder: Ladder, now: Bracket) -> tuple[int, str] | None:
     return start + step, below + above
 
 
-def production(ladder: Ladder, now: Bracket, question: Question) -> int:
+def production(ladder: Ladder, now: Bracket, question: EdgeQuestion) -> int:
     """The largest value at least the margin below the edge; the edge itself where nothing lies there."""
     assert now.low is not None
     edge = ladder.values[now.low]

@@ -10,7 +10,7 @@ from typing import Any
 from ridgeline.campaign import edge
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.edge import Ladder, Number, Question, Seen
+from ridgeline.campaign.edge import EdgeQuestion, Ladder, Number, Seen
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import InputError
@@ -66,7 +66,7 @@ class EdgeAgenda(Agenda):
     """Hands out the start value, then the climb, the repeats at the edge, and the value for production."""
 
     ladder: Ladder = field(default_factory=lambda: Ladder(()))
-    question: Question = field(default_factory=lambda: Question(""))
+    question: EdgeQuestion = field(default_factory=lambda: EdgeQuestion(""))
     out_of_budget: bool = False
 
     def fresh(self) -> Next | None:
@@ -116,7 +116,7 @@ def edge_hunt(
 ) -> EdgeHunt:
     """The hunt that the history's overrides ask for."""
     study = found.study
-    question = Question(**history.overrides["edge"])
+    question = EdgeQuestion(**history.overrides["edge"])
     ladder = ladder_of(found, question.knob, study.baseline)
     agenda = EdgeAgenda(study, history, sampler, ledger, ladder=ladder, question=question)
     return EdgeHunt(study, found.workload, executor, journal, history, agenda, ledger)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ridgeline.campaign.assembly import Overrides
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.comparison import parse_point
-from ridgeline.campaign.edge import Question
+from ridgeline.campaign.edge import EdgeQuestion
 from ridgeline.campaign.edge_hunt import ladder_of
-from ridgeline.campaign.opening import Overrides
 from ridgeline.errors import StoreError
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History
@@ -17,7 +17,7 @@ from ridgeline.store.journal import read_events
 
 
 def edge_folder(
-    study_path: Path, question: Question, at: str, out: Path | None
+    study_path: Path, question: EdgeQuestion, at: str, out: Path | None
 ) -> tuple[StudyFolder, Overrides | None]:
     """The folder of this hunt. Overrides are None when it holds the same hunt already, which then goes on."""
     found = check_study(study_path)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ridgeline.campaign.assembly import Overrides
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.comparison import parse_point
-from ridgeline.campaign.opening import Overrides
 from ridgeline.campaign.scaling import UNITS
 from ridgeline.errors import InputError
 from ridgeline.records.space import Point

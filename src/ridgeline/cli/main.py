@@ -11,34 +11,58 @@ from typing import Any
 from ridgeline import __version__
 from ridgeline.errors import InputError, RidgelineError, StoreError, StudyError
 
-# verb -> (module:function, the line `ridgeline --help` shows). The order is that of a campaign's life.
+# verb -> (module of this room:function, the line `ridgeline --help` shows). The order is that of a campaign's life.
 VERBS: dict[str, tuple[str, str]] = {
-    "check": ("ridgeline.cli.check:check", "Validate a study; print the size of its legal space and what it may cost."),
-    "tune": ("ridgeline.cli.tune:tune", "Run a study's campaign: baseline, search, confirm."),
-    "resume": ("ridgeline.cli.resume:resume", "Go on with a campaign that was stopped or killed."),
-    "status": ("ridgeline.cli.status:status", "Say how far a campaign is."),
-    "best": ("ridgeline.cli.best:best", "Print the setting to paste, with its interval."),
-    "compare": ("ridgeline.cli.compare:compare", "Compare two settings of a study in interleaved runs."),
-    "edge": ("ridgeline.cli.edge:edge", "Find the largest safe value of a knob, and the one for production."),
-    "scale": ("ridgeline.cli.scale:scale", "Run one setting over 1..n ranks or nodes; say where it stops paying."),
-    "report": ("ridgeline.cli.report:report", "Write the one-page HTML report of a study folder."),
-    "export": ("ridgeline.cli.export:export", "Write all runs of a study folder as CSV or JSON."),
-    "diagnose": ("ridgeline.cli.diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
-    "site": ("ridgeline.cli.site:site", "Try a site with small real jobs, or list the shipped ones."),
-    "preflight": ("ridgeline.cli.preflight:preflight", "Look at a node before GPU hours are spent; name the slow one."),
-    "schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study files."),
-    "model": ("ridgeline.cli.model:model", "Say what a model costs: parameters, FLOPs and bytes per token, KV bytes."),
-    "hardware": ("ridgeline.cli.hardware:hardware", "List the GPUs and fabrics that can be named."),
-    "memory": ("ridgeline.cli.memory:memory", "Say whether a model fits a layout of GPUs, with KV pool and margin."),
-    "layouts": ("ridgeline.cli.layouts:layouts", "List the legal layouts of a model on GPUs."),
-    "plan": ("ridgeline.cli.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
-    "fleet": ("ridgeline.cli.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
-    "simulate": ("ridgeline.cli.simulate:simulate", "Predict throughput and latency of a layout under some traffic."),
-    "explain": ("ridgeline.cli.explain:explain", "Show where an iteration's time goes and what bounds it."),
-    "calibrate": ("ridgeline.cli.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
-    "make-model": ("ridgeline.cli.make_model:make_model", "Write a model folder of a given shape, with no download."),
-    "bench": ("ridgeline.cli.bench:bench", "Load a server: latency, throughput, goodput, and whether to trust them."),
-    "import": ("ridgeline.cli.import_results:import_results", "Read result files of other load generators."),
+    "check": (
+        "campaign.check:check",
+        "Validate a study; print the size of its legal space and what it may cost.",
+    ),
+    "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
+    "resume": ("campaign.resume:resume", "Go on with a campaign that was stopped or killed."),
+    "status": ("campaign.status:status", "Say how far a campaign is."),
+    "best": ("campaign.best:best", "Print the setting to paste, with its interval."),
+    "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
+    "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
+    "scale": (
+        "campaign.scale:scale",
+        "Run one setting over 1..n ranks or nodes; say where it stops paying.",
+    ),
+    "report": ("campaign.report:report", "Write the one-page HTML report of a study folder."),
+    "export": ("campaign.export:export", "Write all runs of a study folder as CSV or JSON."),
+    "diagnose": ("diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
+    "site": ("site:site", "Try a site with small real jobs, or list the shipped ones."),
+    "preflight": (
+        "serving.preflight:preflight",
+        "Look at a node before GPU hours are spent; name the slow one.",
+    ),
+    "schema": ("schema:schema", "Print the JSON schema of study files."),
+    "model": (
+        "serving.model:model",
+        "Say what a model costs: parameters, FLOPs and bytes per token, KV bytes.",
+    ),
+    "hardware": ("serving.hardware:hardware", "List the GPUs and fabrics that can be named."),
+    "memory": (
+        "serving.memory:memory",
+        "Say whether a model fits a layout of GPUs, with KV pool and margin.",
+    ),
+    "layouts": ("serving.layouts:layouts", "List the legal layouts of a model on GPUs."),
+    "plan": ("serving.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
+    "fleet": ("serving.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
+    "simulate": (
+        "serving.simulate:simulate",
+        "Predict throughput and latency of a layout under some traffic.",
+    ),
+    "explain": ("serving.explain:explain", "Show where an iteration's time goes and what bounds it."),
+    "calibrate": ("serving.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
+    "make-model": (
+        "serving.make_model:make_model",
+        "Write a model folder of a given shape, with no download.",
+    ),
+    "bench": (
+        "serving.bench:bench",
+        "Load a server: latency, throughput, goodput, and whether to trust them.",
+    ),
+    "import": ("serving.import_results:import_results", "Read result files of other load generators."),
 }
 
 
@@ -64,7 +88,7 @@ def verb_named(name: str) -> Callable[..., Any]:
         hint = f"did you mean {near[0]}?" if near else "`ridgeline --help` lists the verbs"
         raise InputError(f"{name!r} is not a verb; {hint}")
     module, _, function = VERBS[name][0].partition(":")
-    verb: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    verb: Callable[..., Any] = getattr(importlib.import_module(f"ridgeline.cli.{module}"), function)
     return verb
 
 

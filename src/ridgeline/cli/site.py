@@ -13,7 +13,7 @@ import typer
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, SiteError
-from ridgeline.executors.rehearsal import Rehearsal, Step
+from ridgeline.executors.site_check import CheckStep, SiteCheck
 from ridgeline.store.site_file import SHIPPED, load_site, shipped_names
 
 POLL_S = 5.0  # a check is short: it may ask more often than a campaign
@@ -53,10 +53,10 @@ def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:
     chosen = load_site(name, Path())
     executor = catalog.part("executors", chosen.batch)(replace(chosen, poll_s=min(chosen.poll_s, POLL_S)))
     home = Path(tempfile.mkdtemp(prefix="site-check-", dir=folder.absolute()))
-    steps: list[Step] = []
+    steps: list[CheckStep] = []
     if not as_json:
         print(f"site {chosen.name} ({chosen.batch}{', queue ' + chosen.queue if chosen.queue else ''})")
-    for step in Rehearsal(executor, chosen, home, patience_s).steps():
+    for step in SiteCheck(executor, chosen, home, patience_s).steps():
         steps.append(step)
         if not as_json:
             print(f"  {step.name:10} {'ok     ' if step.ok else 'FAILED '} {step.detail}", flush=True)

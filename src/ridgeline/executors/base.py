@@ -39,5 +39,5 @@ class Executor(Protocol):
     def wait(self, timeout_s: float) -> None: ...
 
 
-class Factory(Protocol):
+class ExecutorFactory(Protocol):
     def __call__(self, site: Site) -> Executor: ...

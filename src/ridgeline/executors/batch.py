@@ -17,9 +17,9 @@ from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
-from ridgeline.executors.asking import ask, claim
 from ridgeline.executors.base import EXIT_FILE
-from ridgeline.executors.dialect import Answer, Blame, Dialect, Phase, Sighting
+from ridgeline.executors.commands import ask, claim
+from ridgeline.executors.dialect import BatchDialect, Blame, JobReply, Phase, Sighting
 from ridgeline.executors.endings import Folder, conclude
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
@@ -56,7 +56,7 @@ class BatchExecutor:
 
     detached = True
 
-    def __init__(self, site: Site, dialect: Dialect) -> None:
+    def __init__(self, site: Site, dialect: BatchDialect) -> None:
         self.site, self.dialect = site, dialect
         self.slots = site.jobs_at_once
         self.waiting: dict[str, str] = {}
@@ -99,7 +99,7 @@ class BatchExecutor:
         files.write(TICKET_FILE, job_id)
         return f"{job_id} {files.path}"
 
-    def _refused(self, files: Folder, answer: Answer) -> str:
+    def _refused(self, files: Folder, answer: JobReply) -> str:
         refusal = self.dialect.refusal(answer, self.site)
         if refusal.blame is Blame.REQUEST:
             files.write(REFUSED_FILE, refusal.message)
@@ -260,7 +260,7 @@ class BatchExecutor:
                     found.setdefault(job_id, seen)
         return found
 
-    def _away(self, answer: Answer) -> None:
+    def _away(self, answer: JobReply) -> None:
         """No answer is no news; jobs go on without us. Only a long absence is an error."""
         now_s = time.monotonic()
         self._away_since_s = self._away_since_s if self._away_since_s is not None else now_s
@@ -283,5 +283,5 @@ class BatchExecutor:
     def _option(self, name: str, otherwise: float) -> float:
         return float(str(self.site.options.get(name, otherwise)))
 
-    def _ask(self, command: list[str], keep_open: int | None = None) -> Answer:
+    def _ask(self, command: list[str], keep_open: int | None = None) -> JobReply:
         return ask(command, self.site, self.dialect, keep_open)

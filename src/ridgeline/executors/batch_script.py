@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import script
-from ridgeline.executors.dialect import Dialect
+from ridgeline.executors.dialect import BatchDialect
 from ridgeline.records.run import Cause, Job
 from ridgeline.records.site import Site
 
@@ -45,7 +45,7 @@ def memory_bytes(job: Job, site: Site) -> int | None:
     return site.memory_bytes_per_node * min(cores, site.cores_per_node) // site.cores_per_node
 
 
-def render(job: Job, site: Site, dialect: Dialect) -> str:
+def render(job: Job, site: Site, dialect: BatchDialect) -> str:
     """The text of run.sh: `sbatch run.sh` or `qsub run.sh` repeats the run by hand, and so does `sh run.sh`."""
     command, own = job.command, _user_script(site)
     directives = dialect.directives(job, site)
@@ -116,7 +116,7 @@ def _option(line: str, directive: str) -> str:
     return f"{words[0]} {words[1]}" if words[0] in ("-l", "-W") and len(words) > 1 else words[0]
 
 
-def _before(job: Job, site: Site, dialect: Dialect, inside: str) -> str:
+def _before(job: Job, site: Site, dialect: BatchDialect, inside: str) -> str:
     lines = [
         f"if {inside}; then",
         f"  export {script.MARKER}={script.run_id(job.folder)}",

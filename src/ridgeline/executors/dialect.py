@@ -16,7 +16,7 @@ from ridgeline.records.site import Site
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JobReply:
     """What a command of the batch system printed."""
 
     code: int
@@ -59,7 +59,7 @@ class Refusal:
     message: str
 
 
-class Dialect(Protocol):
+class BatchDialect(Protocol):
     name: str
     programs: Sequence[str]  # what must be on PATH
     job_variable: str  # set in every job: its id
@@ -75,17 +75,17 @@ class Dialect(Protocol):
 
     def submit_command(self, script: Path, name: str) -> list[str]: ...
 
-    def job_id(self, answer: Answer) -> str | None:
+    def job_id(self, answer: JobReply) -> str | None:
         """The id of the job that was just accepted."""
         ...
 
-    def refusal(self, answer: Answer, site: Site) -> Refusal: ...
+    def refusal(self, answer: JobReply, site: Site) -> Refusal: ...
 
     def poll_command(self, job_ids: Collection[str]) -> list[str]:
         """One command for all jobs."""
         ...
 
-    def read_poll(self, answer: Answer) -> Mapping[str, Sighting] | None:
+    def read_poll(self, answer: JobReply) -> Mapping[str, Sighting] | None:
         """What is said about each job; None when the batch system is away. A job not in it is not known there."""
         ...
 
@@ -93,7 +93,7 @@ class Dialect(Protocol):
         """Where else to look for jobs that the poll does not know."""
         ...
 
-    def read_history(self, answer: Answer) -> Mapping[str, Sighting] | None:
+    def read_history(self, answer: JobReply) -> Mapping[str, Sighting] | None:
         """None when that place is away for a while; empty when there is no such place here."""
         ...
 
@@ -101,7 +101,7 @@ class Dialect(Protocol):
         """Commands whose answers list jobs of this name."""
         ...
 
-    def read_found(self, answer: Answer, name: str) -> list[str] | None:
+    def read_found(self, answer: JobReply, name: str) -> list[str] | None:
         """Job ids of that name; None when the batch system is away."""
         ...
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE
-from ridgeline.executors.dialect import Dialect, Sighting
+from ridgeline.executors.dialect import BatchDialect, Sighting
 from ridgeline.readers.batch_footer import BatchFooter, read_batch_footer
 from ridgeline.records.run import Cause, Ending
 
@@ -63,7 +63,7 @@ class Folder:
         except OSError as error:
             raise SiteError(f"{partial}: cannot be written ({error.strerror}); make room, then resume") from error
 
-    def settled(self, dialect: Dialect, seen: Sighting) -> bool:
+    def settled(self, dialect: BatchDialect, seen: Sighting) -> bool:
         """Whether all that the job and the batch system write at the end can be seen here."""
         if seen.ending is None or (not self.has(batch_script.STARTED_FILE) and seen.ending.cause in _SUDDEN):
             return True
@@ -75,7 +75,7 @@ class Folder:
         return not dialect.copies_output_back or batch_script.BATCH_OUTPUT in names
 
 
-def conclude(folder: Folder, dialect: Dialect, seen: Sighting | None) -> Ending:
+def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> Ending:
     """The ending. Without a sighting the exit file must be there: it alone decides."""
     record = script.exit_record(folder.path)
     footer = _footer(folder)
@@ -104,7 +104,7 @@ def _broke_books(ending: Ending) -> bool:
     return ending.exit_code == script.BOOKS_FAILED
 
 
-def _without_exit_file(folder: Folder, dialect: Dialect, ending: Ending) -> Ending:
+def _without_exit_file(folder: Folder, dialect: BatchDialect, ending: Ending) -> Ending:
     if _broke_books(ending):
         last = ((folder.read("stderr") or "") + "\n" + (folder.read(batch_script.BATCH_OUTPUT) or "")).strip()
         said = "; ".join(last.splitlines()[-2:]) or f"run.sh could not write into {folder.path}: is its disk full?"
@@ -119,7 +119,7 @@ def _without_exit_file(folder: Folder, dialect: Dialect, ending: Ending) -> Endi
     return replace(ending, cause=Cause.LOST, exit_code=None, reason=said)
 
 
-def _nodes(folder: Folder, dialect: Dialect) -> tuple[str, ...]:
+def _nodes(folder: Folder, dialect: BatchDialect) -> tuple[str, ...]:
     lines = (folder.read(batch_script.STARTED_FILE) or "").splitlines()
     return dialect.node_names("\n".join(lines[1:]))
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.claim import CLAIM_FILE, claim_script
+from ridgeline.executors.local_job import Watch
 from ridgeline.executors.pinning import Cores, allowed_cores, pinned
-from ridgeline.executors.watch import Watch
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.batch_script import core_count, memory_bytes, walltime_minutes
-from ridgeline.executors.dialect import Answer, Blame, Phase, Refusal, Sighting
-from ridgeline.executors.refusals import Rule, judge
+from ridgeline.executors.dialect import Blame, JobReply, Phase, Refusal, Sighting
+from ridgeline.executors.refusals import RefusalRule, judge
 from ridgeline.readers.batch_footer import clock_s, size_bytes
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
@@ -22,32 +22,32 @@ def pbs(site: Site) -> BatchExecutor:
 
 
 _REFUSALS = (
-    Rule(
+    RefusalRule(
         r"Communication failure|End of File|Premature end of message|was ended after \d+ s|PBS_BATCH_RPT",
         Blame.UNSURE,
         "{said}; the PBS server is overloaded or restarting",
     ),
-    Rule(
+    RefusalRule(
         r"cannot connect to server|Connection refused|No default server|Server shutting down|server is in.*recovery",
         Blame.WEATHER,
         "{said}; the PBS server is down: the operator of the cluster restarts it",
     ),
-    Rule(
+    RefusalRule(
         r"would exceed .* limit|Maximum number of jobs|limit on jobs|exceeds? (server|queue) limit|too many jobs",
         Blame.WEATHER,
         "{said}; too many jobs are queued: lower jobs_at_once in the site file, or wait",
     ),
-    Rule(
+    RefusalRule(
         r"Unknown queue|Queue is not enabled|queue .*(not enabled|does not exist)|Route only",
         Blame.SITE_FILE,
         "{said}; set `queue` in the site file to one that `qstat -Q` lists (now {queue})",
     ),
-    Rule(
+    RefusalRule(
         r"[Pp]roject|[Aa]ccount|[Uu]nauthorized|not (a member|allowed|authorized)|insufficient (SU|budget|allocation)",
         Blame.SITE_FILE,
         "{said}; set `account` in the site file to a project you belong to (now {account}), or ask its lead for access",
     ),
-    Rule(
+    RefusalRule(
         r"exceeds queue and/or server resource limits|violates queue and/or server resource limits|"
         r"Illegal attribute or resource value|Unknown resource|[Ii]nvalid resource|more than the maximum",
         Blame.REQUEST,
@@ -113,18 +113,18 @@ class Pbs:
     def submit_command(self, script: Path, name: str) -> list[str]:
         return ["qsub", "-N", name, str(script)]
 
-    def job_id(self, answer: Answer) -> str | None:
+    def job_id(self, answer: JobReply) -> str | None:
         match = re.search(r"^(\d+(\[\])?\.\S+|\d+)$", answer.stdout, re.MULTILINE)
         return match[1] if match else None
 
-    def refusal(self, answer: Answer, site: Site) -> Refusal:
+    def refusal(self, answer: JobReply, site: Site) -> Refusal:
         return judge(_REFUSALS, "qsub", answer, site)
 
     def poll_command(self, job_ids: Collection[str]) -> list[str]:
         # -x: jobs that have ended too; without it qstat says 35 and forgets them
         return ["qstat", "-x", "-f", "-F", "json", *job_ids]
 
-    def read_poll(self, answer: Answer) -> Mapping[str, Sighting] | None:
+    def read_poll(self, answer: JobReply) -> Mapping[str, Sighting] | None:
         jobs = read_jobs(answer.stdout)
         # 153: some of the ids are unknown, 35: finished and no history is kept; the other jobs are printed all the same
         if not jobs and answer.code not in (0, 35, 153):
@@ -135,13 +135,13 @@ class Pbs:
         # servers before PBS 18 do not know -F json, and print nothing with it
         return [["qstat", "-x", "-f", *job_ids]]
 
-    def read_history(self, answer: Answer) -> Mapping[str, Sighting] | None:
+    def read_history(self, answer: JobReply) -> Mapping[str, Sighting] | None:
         return self.read_poll(answer)
 
     def find_commands(self, name: str) -> list[list[str]]:
         return [["qselect", "-x", "-N", name]]
 
-    def read_found(self, answer: Answer, name: str) -> list[str] | None:
+    def read_found(self, answer: JobReply, name: str) -> list[str] | None:
         return None if answer.code != 0 else answer.stdout.split()
 
     def cancel_command(self, job_id: str) -> list[str]:

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ridgeline.executors.dialect import Answer, Blame, Refusal
+from ridgeline.executors.dialect import Blame, JobReply, Refusal
 from ridgeline.records.site import Site
 
 
 @dataclass(frozen=True)
-class Rule:
+class RefusalRule:
     """`advice` may name {said}, {queue} and {account}."""
 
     pattern: str
@@ -19,7 +19,7 @@ class Rule:
     advice: str = "{said}"
 
 
-def judge(rules: Iterable[Rule], program: str, answer: Answer, site: Site) -> Refusal:
+def judge(rules: Iterable[RefusalRule], program: str, answer: JobReply, site: Site) -> Refusal:
     said = _said(answer) or f"{program} ended with {answer.code} and said nothing"
     words = {"said": said, "queue": site.queue or "not set", "account": site.account or "not set"}
     for rule in rules:
@@ -28,6 +28,6 @@ def judge(rules: Iterable[Rule], program: str, answer: Answer, site: Site) -> Re
     return Refusal(Blame.SITE_FILE, f"{said}; ask the operator of the cluster, or correct the site file")
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: JobReply) -> str:
     lines = [line.strip() for line in f"{answer.stderr}\n{answer.stdout}".splitlines() if line.strip()]
     return "; ".join(lines[-3:])

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.batch_script import core_count, memory_bytes, walltime_minutes
-from ridgeline.executors.dialect import Answer, Blame, Phase, Refusal, Sighting
+from ridgeline.executors.dialect import Blame, JobReply, Phase, Refusal, Sighting
 from ridgeline.executors.nodelist import expand
-from ridgeline.executors.refusals import Rule, judge
+from ridgeline.executors.refusals import RefusalRule, judge
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 
@@ -90,38 +90,38 @@ _STUCK = re.compile(
 
 _AWAY = re.compile(r"onnection refused|persist_conn|Unable to contact|Problem talking to|timed out|was ended after")
 _REFUSALS = (
-    Rule(
+    RefusalRule(
         r"Socket timed out|send/recv|Zero Bytes were transmitted|Message receive failure|was ended after \d+ s",
         Blame.UNSURE,
         "{said}; slurmctld is overloaded or restarting",
     ),
-    Rule(
+    RefusalRule(
         r"Munge|authentication error|auth_g_create",
         Blame.WEATHER,
         "{said}; munge is down on this machine: its operator starts munged",
     ),
-    Rule(
+    RefusalRule(
         r"Unable to contact slurm controller|Slurm backup controller|Slurm temporarily unable|Connection refused",
         Blame.WEATHER,
         "{said}; slurmctld is down: the operator of the cluster restarts it",
     ),
-    Rule(
+    RefusalRule(
         r"MaxSubmit|submit limit|accounting/QOS policy|Resource temporarily unavailable|job count limit",
         Blame.WEATHER,
         "{said}; too many jobs are queued: lower jobs_at_once in the site file, or wait",
     ),
-    Rule(
+    RefusalRule(
         r"[Ii]nvalid partition|partition specified",
         Blame.SITE_FILE,
         "{said}; set `queue` in the site file to a partition that `sinfo` lists (now {queue})",
     ),
-    Rule(
+    RefusalRule(
         r"[Ii]nvalid account|account/partition|[Ii]nvalid (qos|QOS)|not permitted to use|group not permitted",
         Blame.SITE_FILE,
         "{said}; set `account` in the site file to one that `sacctmgr show assoc user=$USER` lists (now {account}), "
         "or ask the operator for it",
     ),
-    Rule(
+    RefusalRule(
         r"node configuration is not available|Memory specification|time limit is invalid|[Nn]ode count|"
         r"More processors requested|CPU count|generic resource|Invalid feature|Invalid node name|Invalid numeric value",
         Blame.REQUEST,
@@ -175,18 +175,18 @@ class Slurm:
     def submit_command(self, script: Path, name: str) -> list[str]:
         return ["sbatch", "--parsable", f"--job-name={name}", str(script)]
 
-    def job_id(self, answer: Answer) -> str | None:
+    def job_id(self, answer: JobReply) -> str | None:
         # --parsable prints 12 or 12;cluster; site plugins may talk before it
         match = re.search(r"^(\d+)(;\S*)?$", answer.stdout, re.MULTILINE)
         return match[1] if match else None
 
-    def refusal(self, answer: Answer, site: Site) -> Refusal:
+    def refusal(self, answer: JobReply, site: Site) -> Refusal:
         return judge(_REFUSALS, "sbatch", answer, site)
 
     def poll_command(self, job_ids: Collection[str]) -> list[str]:
         return list(_SQUEUE)
 
-    def read_poll(self, answer: Answer) -> Mapping[str, Sighting] | None:
+    def read_poll(self, answer: JobReply) -> Mapping[str, Sighting] | None:
         if answer.code != 0:
             return None
         rows = (_cut(line) for line in answer.stdout.splitlines() if line.strip())
@@ -195,7 +195,7 @@ class Slurm:
     def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
         return [[*_SACCT, "-j", ",".join(job_ids)], ["sh", "-c", _JOBCOMP]]
 
-    def read_history(self, answer: Answer) -> Mapping[str, Sighting] | None:
+    def read_history(self, answer: JobReply) -> Mapping[str, Sighting] | None:
         if answer.code != 0 and _AWAY.search(answer.stderr):
             return None
         found: dict[str, Sighting] = {}
@@ -208,7 +208,7 @@ class Slurm:
     def find_commands(self, name: str) -> list[list[str]]:
         return [[*_SQUEUE, f"--name={name}"], [*_SACCT, f"--name={name}", "-S", "now-30days"], ["sh", "-c", _JOBCOMP]]
 
-    def read_found(self, answer: Answer, name: str) -> list[str] | None:
+    def read_found(self, answer: JobReply, name: str) -> list[str] | None:
         text = answer.stdout
         if answer.code != 0:
             # without accounting sacct always fails, or is not installed; that says nothing about the job

@@ -111,14 +111,14 @@ class NcclLog:
 
 def read_nccl_log(lines: Iterable[str]) -> NcclLog:
     """Gather NCCL's lines; a file without any gives an empty record."""
-    reader = _Reader()
+    reader = _NcclReader()
     for line_number, raw in enumerate(lines, 1):
         if "NCCL" in raw:
             reader.read(line_number, plain(raw)[:8000])
     return reader.gathered()
 
 
-class _Reader:
+class _NcclReader:
     def __init__(self) -> None:
         self.single: dict[str, Any] = {}
         self.settings: dict[str, Setting] = {}

@@ -26,7 +26,7 @@ _MOST_CPUS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class RankBinding:
     """`cpus` are the numbers the launcher printed (cores for Open MPI, else CPUs); None when the rank is not bound."""
 
     rank: int
@@ -35,7 +35,7 @@ class Binding:
     line: int
 
 
-def read_bindings(lines: Iterable[str]) -> tuple[Binding, ...]:
+def read_bindings(lines: Iterable[str]) -> tuple[RankBinding, ...]:
     """All bindings that were reported, in the order of the file."""
     bindings = []
     for line_number, line in enumerate(lines, 1):
@@ -46,25 +46,25 @@ def read_bindings(lines: Iterable[str]) -> tuple[Binding, ...]:
     return tuple(bindings)
 
 
-def _binding(line: str, line_number: int) -> Binding | None:
+def _binding(line: str, line_number: int) -> RankBinding | None:
     if found := _OPENMPI4.search(line) or _OPENMPI5.search(line):
         host, rank, where, place = found.groups()
         if where == "is not bound":
-            return Binding(int(rank), host, None, line_number)
+            return RankBinding(int(rank), host, None, line_number)
         cores = {int(n) for n in _CORE4.findall(place)}
         for listed in _CORE5.findall(place):
             cores.update(_ranges(listed))
-        return Binding(int(rank), host, tuple(sorted(cores)), line_number) if cores else None
+        return RankBinding(int(rank), host, tuple(sorted(cores)), line_number) if cores else None
     if found := _HYDRA.search(line):
         # the lowest CPU is the first character
         cpus = tuple(i for i, bit in enumerate(found.group(2)) if bit == "1")
-        return Binding(int(found.group(1)), None, cpus, line_number)
+        return RankBinding(int(found.group(1)), None, cpus, line_number)
     if found := _INTEL.search(line):
-        return Binding(int(found.group(1)), found.group(2), tuple(sorted(_ranges(found.group(3)))), line_number)
+        return RankBinding(int(found.group(1)), found.group(2), tuple(sorted(_ranges(found.group(3)))), line_number)
     if found := _SRUN.search(line):
         mask = int(found.group(3), 16)
         cpus = tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
-        return Binding(int(found.group(2)), found.group(1), cpus, line_number)
+        return RankBinding(int(found.group(2)), found.group(1), cpus, line_number)
     return None
 
 

@@ -68,7 +68,7 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class VllmFailure:
     """`kind` as in an SGLang log; `ready` says whether the KV cache had been allocated before."""
 
     kind: str
@@ -95,7 +95,7 @@ class VllmLog:
     throughput: tuple[Throughput, ...] = ()
     preemptions: int = 0
     preemption_line: int | None = None
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[VllmFailure, ...] = ()
 
 
 def read_vllm_log(lines: Iterable[str]) -> VllmLog:
@@ -103,7 +103,7 @@ def read_vllm_log(lines: Iterable[str]) -> VllmLog:
     single: dict[str, Any] = {}
     caches: list[KvCache] = []
     rows: list[Throughput] = []
-    failures: list[Failure] = []
+    failures: list[VllmFailure] = []
     preempted, preempted_line = 0, None
     for line_number, raw in enumerate(lines, 1):
         line = plain(raw)
@@ -202,9 +202,9 @@ def _share(percent: str | None) -> float | None:
     return None if value is None else value / 100
 
 
-def _failure(line: str, line_number: int, ready: bool) -> list[Failure]:
+def _failure(line: str, line_number: int, ready: bool) -> list[VllmFailure]:
     if "rror" in line or "xception" in line or "memory" in line or "max seq len" in line or "died" in line:
         for kind, pattern in _FAILURES:
             if pattern.search(line):
-                return [Failure(kind, ready, line_number, line[:500])]
+                return [VllmFailure(kind, ready, line_number, line[:500])]
     return []

@@ -25,5 +25,5 @@ class Sampler(Protocol):
     def tell(self, lesson: Lesson) -> None: ...
 
 
-class Factory(Protocol):
+class SamplerFactory(Protocol):
     def __call__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> Sampler: ...

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.stats.compare import Direction
-from ridgeline.stats.regression import Fit, least_squares
+from ridgeline.stats.regression import LeastSquares, least_squares
 
 FEWEST_RUNS = 3  # on a node, and on its peers, before anything is said about it
 FEWEST_FREEDOM = 4  # residual degrees of freedom
@@ -125,7 +125,12 @@ def _contrast(name: str, names: Sequence[str], others: Sequence[str], settings: 
 
 
 def _may_judge(
-    name: str, names: Sequence[str], runs: Sequence[NodeRun], counts: Mapping[str, int], fit: Fit, settings: int
+    name: str,
+    names: Sequence[str],
+    runs: Sequence[NodeRun],
+    counts: Mapping[str, int],
+    fit: LeastSquares,
+    settings: int,
 ) -> bool:
     elsewhere = sum(name not in run.nodes for run in runs)
     enough = counts[name] >= FEWEST_RUNS and elsewhere >= FEWEST_RUNS and fit.freedom >= FEWEST_FREEDOM

@@ -11,7 +11,7 @@ from ridgeline.stats.student import t_quantile
 
 
 @dataclass(frozen=True)
-class Fit:
+class LeastSquares:
     """`freedom` is the number of residual degrees of freedom; `sigma` the residual standard deviation."""
 
     coefficients: Any
@@ -40,7 +40,7 @@ class Fit:
         return estimate, estimate - half, estimate + half
 
 
-def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> Fit:
+def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> LeastSquares:
     import numpy
 
     x, y = numpy.asarray(rows, dtype=float), numpy.asarray(values, dtype=float)
@@ -50,16 +50,16 @@ def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> F
     freedom = len(y) - rank
     residual = y - x @ coefficients
     sigma = math.sqrt(float(residual @ residual) / freedom) if freedom > 0 else math.nan
-    return Fit(coefficients, inverse, inverse @ (x.T @ x), sigma, freedom)
+    return LeastSquares(coefficients, inverse, inverse @ (x.T @ x), sigma, freedom)
 
 
-def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: Sequence[bool]) -> Fit:
+def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: Sequence[bool]) -> LeastSquares:
     """The ridge is chosen by generalised cross-validation; columns not `penalised` (the mean) stay free."""
     import numpy
 
     x, y = numpy.asarray(rows, dtype=float), numpy.asarray(values, dtype=float)
     mask = numpy.diag(numpy.asarray(penalised, dtype=float))
-    best: Fit | None = None
+    best: LeastSquares | None = None
     least = math.inf
     for strength in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
         inverse = numpy.linalg.pinv(x.T @ x + strength * mask, hermitian=True)
@@ -70,6 +70,6 @@ def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: S
         score = squares / freedom**2 if freedom > 0.5 else math.inf
         if score < least or best is None:
             least = score
-            best = Fit(coefficients, inverse, None, math.sqrt(squares / max(freedom, 1.0)), freedom)
+            best = LeastSquares(coefficients, inverse, None, math.sqrt(squares / max(freedom, 1.0)), freedom)
     assert best is not None
     return best

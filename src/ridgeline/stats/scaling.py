@@ -15,7 +15,7 @@ RESAMPLES = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScalingStep:
     """`size` ranks or nodes. `speedup` is against the smallest size; `efficiency` is speed-up over the growth in size.
 
     `marginal` is the efficiency of the step from the size before: 1 for a doubling that doubles, 0 for one that gives
@@ -66,7 +66,7 @@ class Law:
 class Scaling:
     """`pays_to` is the last size before a step whose marginal efficiency is surely below `worth`; None: none is."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ScalingStep, ...]
     law: Law | None
     pays_to: int | None
     sure: bool
@@ -121,19 +121,21 @@ def _pooled_noise(logs: Mapping[int, Sequence[float]]) -> tuple[float, int]:
 
 def _step(
     sizes: Sequence[int], i: int, logs: Mapping[int, Sequence[float]], noise: float, quantile: float | None
-) -> Step:
+) -> ScalingStep:
     size, first = sizes[i], sizes[0]
     growth = size / first
     log, low, high = _difference(logs[first], logs[size], noise, quantile)
     if i == 0:
-        return Step(size, len(logs[size]), 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+        return ScalingStep(size, len(logs[size]), 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
     ends = [None if e is None else math.exp(e) for e in (low, high)]
     shares = [None if e is None else e / growth for e in ends]
     before = sizes[i - 1]
     gain = _difference(logs[before], logs[size], noise, quantile)
     marginal = [None if e is None else math.expm1(e) / (size / before - 1) for e in gain]
     speedup = math.exp(log)
-    return Step(size, len(logs[size]), speedup, ends[0], ends[1], speedup / growth, shares[0], shares[1], *marginal)
+    return ScalingStep(
+        size, len(logs[size]), speedup, ends[0], ends[1], speedup / growth, shares[0], shares[1], *marginal
+    )
 
 
 def _difference(
@@ -146,14 +148,16 @@ def _difference(
     return gap, gap - half, gap + half
 
 
-def _stops(steps: Sequence[Step], worth: float) -> tuple[int | None, bool]:
+def _stops(steps: Sequence[ScalingStep], worth: float) -> tuple[int | None, bool]:
     for before, step in pairwise(steps):
         if step.marginal is not None and step.marginal < worth:
             return before.size, step.marginal_high is not None and step.marginal_high < worth
     return None, False
 
 
-def _headline(steps: Sequence[Step], pays_to: int | None, sure: bool, worth: float, level: float, unit: str) -> str:
+def _headline(
+    steps: Sequence[ScalingStep], pays_to: int | None, sure: bool, worth: float, level: float, unit: str
+) -> str:
     last = steps[-1]
     if pays_to is None:
         return f"still pays at {_sizes(last.size, unit)}: speed-up {last.speedup:.2f}, efficiency {last.efficiency:.0%}"

@@ -28,7 +28,7 @@ def build_space(form: StudyForm, report: Reporter) -> Space | None:
     if len(form.space) > MOST_KNOBS:
         report(("space",), f"has {len(form.space)} knobs; at most {MOST_KNOBS} are accepted")
         return None
-    found = _Found(report)
+    found = _SpaceFound(report)
     knobs = [k for name, value in form.space.items() if (k := _knob(name, value, form, found)) is not None]
     derived = {name: e for name, text in form.derived.items() if (e := _derived(name, text, form, found)) is not None}
     rules = []
@@ -75,7 +75,7 @@ def _sampled(knob: Knob) -> list[Value]:
     return [*absent, *(knob.at(share / 16) for share in range(17))]
 
 
-class _Found:
+class _SpaceFound:
     """Reports on, and remembers whether anything was reported."""
 
     def __init__(self, report: Reporter) -> None:
@@ -138,7 +138,7 @@ def _check_name(name: str, where: Where, report: Reporter) -> None:
 
 def checked_point(space: Space, values: Mapping[str, Value], where: Where, report: Reporter) -> dict[str, Value] | None:
     """The point in the space's own values; None after its problems were reported. A fixed knob may be left out."""
-    found = _Found(report)
+    found = _SpaceFound(report)
     point: dict[str, Value] = {k.name: k.values[0] for k in space.knobs if isinstance(k, Discrete) and k.count == 1}
     for name, value in values.items():
         if name in space.by_name:

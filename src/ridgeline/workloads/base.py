@@ -57,5 +57,5 @@ class Foreseeing(Protocol):
         ...
 
 
-class Factory(Protocol):
+class WorkloadFactory(Protocol):
     def __call__(self, study: Study) -> Workload: ...

@@ -20,21 +20,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.serving.load import line, words
-from ridgeline.serving.load.apart import Blur, set_apart
-from ridgeline.serving.load.ask import Wish, plan_of
+from ridgeline.cli.text.bench import result_text
 from ridgeline.serving.load.bench import bench
-from ridgeline.serving.load.crew import merge
-from ridgeline.serving.load.exchange import Gaps
 from ridgeline.serving.load.fidelity import judge
-from ridgeline.serving.load.keep import line_of, read_records
-from ridgeline.serving.load.loop import Loop
-from ridgeline.serving.load.prompts import Bodies, Prompts
-from ridgeline.serving.load.pulse import Pulse, quantile_s
-from ridgeline.serving.load.route import parse_route
-from ridgeline.serving.load.share import Asking, Share, Yield, deal
-from ridgeline.serving.requests import RequestRecord, Spread, _plain_spread, summarise
-from ridgeline.serving.traffic import Arrival, parse_traffic
+from ridgeline.serving.load.options import Wish, plan_of
+from ridgeline.serving.load.records_file import line_of, read_records
+from ridgeline.serving.load.wire import stamped_socket
+from ridgeline.serving.load.wire.client_stats import Pulse, quantile_s
+from ridgeline.serving.load.wire.coalesced import Blur, set_apart
+from ridgeline.serving.load.wire.endpoint import parse_route
+from ridgeline.serving.load.wire.exchange import Gaps
+from ridgeline.serving.load.wire.loop import Loop
+from ridgeline.serving.load.workers.assignment import Asking, Share, Yield, deal
+from ridgeline.serving.load.workers.pool import merge
+from ridgeline.serving.traffic.prompts import Bodies, Prompts
+from ridgeline.serving.traffic.requests import RequestRecord, Spread, _plain_spread, summarise
+from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
 from tests.serving.load.scripted import Line, Request, Scripted, delta, event, tokens
 
 
@@ -380,7 +381,7 @@ def test_tls_with_its_own_authority_and_without(certificate: tuple[Path, Path]):
 
 def test_a_system_without_epoll_and_stamps_measures_and_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr("select.epoll", raising=False)
-    monkeypatch.setattr(line, "_SO_TIMESTAMPNS", None)
+    monkeypatch.setattr(stamped_socket, "_SO_TIMESTAMPNS", None)
     with Scripted(tokens(3, gap_s=0.005, first_s=0.02)) as server:
         closed = bench(plan_of(Wish(url=server.url, concurrency=3, requests=12, max_tokens=3)))
         timed = bench(plan_of(Wish(url=server.url, rate_s=50, requests=10, max_tokens=3)))
@@ -401,7 +402,7 @@ def test_the_text_for_a_terminal_says_void_and_why():
         result = bench(
             plan_of(Wish(url=server.url, concurrency=1, requests=3, max_tokens=2, slos=("ttft_p95_ms=500",)))
         )
-    text = words.result_text(result)
+    text = result_text(result)
     assert "TTFT ms" in text and "goodput" in text and ("VOID" in text) == result.void
 
 

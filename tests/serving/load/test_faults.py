@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, SiteError
-from ridgeline.serving.load import pulse as pulse_module
-from ridgeline.serving.load.ask import Wish, plan_of
 from ridgeline.serving.load.bench import Result, bench
-from ridgeline.serving.load.keep import read_records
+from ridgeline.serving.load.options import Wish, plan_of
+from ridgeline.serving.load.records_file import read_records
+from ridgeline.serving.load.wire import client_stats as pulse_module
 from tests.serving.load.scripted import Behaviour, Line, Request, Scripted, delta, event, tokens
 
 KEY = "sk-very-secret-0123456789"

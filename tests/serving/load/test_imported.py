@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.readers.bench_run import BenchRequest, BenchRun
+from ridgeline.readers.bench.run import BenchRequest, BenchRun
 from ridgeline.serving.load.imported import imported, text_of
-from ridgeline.serving.load.keep import read_records
+from ridgeline.serving.load.records_file import read_records
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "bench"
 

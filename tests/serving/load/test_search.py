@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.cli.text.bench import edge_text, sweep_text
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.serving.load.ask import Wish, plan_of
-from ridgeline.serving.load.bench import Plan, Result
+from ridgeline.serving.load.bench import BenchPlan, Result
 from ridgeline.serving.load.fidelity import Fidelity
 from ridgeline.serving.load.goodput import find_goodput, take_off
+from ridgeline.serving.load.options import Wish, plan_of
 from ridgeline.serving.load.sweep import parse_grid, sweep
-from ridgeline.serving.load.words import edge_text, sweep_text
-from ridgeline.serving.requests import RequestRecord, summarise
-from ridgeline.serving.traffic import ClosedLoop, Fixed, OpenLoop
+from ridgeline.serving.traffic.requests import RequestRecord, summarise
+from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, OpenLoop
 from tests.serving.load.scripted import Scripted, tokens
 
 
-def load_of(plan: Plan) -> float:
+def load_of(plan: BenchPlan) -> float:
     pace = plan.traffic.pace
     assert isinstance(pace, ClosedLoop | OpenLoop)
     return pace.concurrency if isinstance(pace, ClosedLoop) else pace.rate_s
@@ -35,7 +35,7 @@ class Pretend:
         self.capacity, self.void_above, self.moody_above = capacity, void_above, moody_above
         self.loads: list[float] = []
 
-    def __call__(self, plan: Plan) -> Result:
+    def __call__(self, plan: BenchPlan) -> Result:
         load = load_of(plan)
         self.loads.append(load)
         lengths = plan.traffic.lengths
@@ -48,7 +48,7 @@ class Pretend:
         return Result(plan, "m", summarise(rows, plan.slos), fidelity, rows)
 
 
-def plan(**wishes: object) -> Plan:
+def plan(**wishes: object) -> BenchPlan:
     return plan_of(Wish(**{"url": "http://h", "concurrency": 1, "slos": ("ttft_p95_ms=100",), **wishes}))
 
 
@@ -86,7 +86,7 @@ def test_an_slo_that_never_holds_is_an_answer():
 def test_ctrl_c_keeps_what_the_search_knows():
     server = Pretend(12)
 
-    def stopped(p: Plan) -> Result:
+    def stopped(p: BenchPlan) -> Result:
         result = server(p)
         return replace(result, interrupted=len(server.loads) > 4)
 
@@ -99,7 +99,7 @@ def test_ctrl_c_keeps_what_the_search_knows():
 def test_each_probe_keeps_its_own_requests(tmp_path: Path):
     paths = []
 
-    def run(p: Plan) -> Result:
+    def run(p: BenchPlan) -> Result:
         paths.append(p.keep_path)
         return Pretend(3)(p)
 
@@ -113,7 +113,7 @@ def test_goodput_needs_a_limit_and_a_load_to_walk():
 
 
 def test_a_queue_that_grows_through_the_run_does_not_hold():
-    def growing(p: Plan) -> Result:
+    def growing(p: BenchPlan) -> Result:
         result = Pretend(1000)(p)
         rows = [replace(r, first_token_s=r.sent_s + (0.01 if k < 11 else 0.2)) for k, r in enumerate(result.records)]
         slos = plan(slos=("ttft_p50_ms=100",)).slos

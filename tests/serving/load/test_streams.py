@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.serving.load.ask import Wish, plan_of
 from ridgeline.serving.load.bench import Result, bench
-from ridgeline.serving.load.connection import Connection
-from ridgeline.serving.load.exchange import Exchange
-from ridgeline.serving.load.loop import Loop
-from ridgeline.serving.load.pulse import Pulse
-from ridgeline.serving.load.reply import Reply
-from ridgeline.serving.traffic import Arrival
+from ridgeline.serving.load.options import Wish, plan_of
+from ridgeline.serving.load.wire.client_stats import Pulse
+from ridgeline.serving.load.wire.connection import Connection
+from ridgeline.serving.load.wire.exchange import Exchange
+from ridgeline.serving.load.wire.loop import Loop
+from ridgeline.serving.load.wire.reply import Reply
+from ridgeline.serving.traffic.traffic import Arrival
 from tests.serving.load.scripted import Behaviour, Line, Request, Scripted, delta, event, tokens, usage
 
 

@@ -2,12 +2,12 @@
 
 from hypothesis import strategies as st
 
-from ridgeline.serving.hardware import make_cluster
-from ridgeline.serving.layout import Layout, parse_layout
-from ridgeline.serving.models import load_model
-from ridgeline.serving.traffic import ClosedLoop, Fixed, LogNormal, OpenLoop, Traffic
-from ridgeline.serving.twin.deployment import Deployment
-from ridgeline.serving.twin.engine import EngineSettings
+from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.layout import Layout, parse_layout
+from ridgeline.serving.engine.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, LogNormal, OpenLoop, Traffic
 
 
 def llama(**settings: object) -> Deployment:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.serving.model_config import model_from_config
-from ridgeline.serving.models import load_model
-from ridgeline.serving.traces import read_trace
+from ridgeline.serving.model.config import load_model, model_from_config
+from ridgeline.serving.traffic.traces import read_trace
 from ridgeline.serving.twin.calibrate import calibrate
 from ridgeline.serving.twin.calibration import read_calibration
 from ridgeline.serving.twin.log_steps import observations, read_run

@@ -9,7 +9,7 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.serving.traffic import OpenLoop, parse_traffic
+from ridgeline.serving.traffic.traffic import OpenLoop, parse_traffic
 from ridgeline.serving.twin.calibrate import calibrate, row_observations
 from ridgeline.serving.twin.calibration import Calibration, read_calibration, write_calibration
 from ridgeline.serving.twin.factors import Factors
@@ -79,11 +79,11 @@ def test_one_log_predicts_other_settings_of_its_machine(site, name, settings, re
 
 
 def test_the_log_of_one_model_predicts_another_on_the_same_machine(site):
-    from ridgeline.serving.hardware import make_cluster
-    from ridgeline.serving.layout import Layout
-    from ridgeline.serving.models import load_model
-    from ridgeline.serving.twin.deployment import Deployment
-    from ridgeline.serving.twin.engine import EngineSettings
+    from ridgeline.serving.engine.deployment import Deployment
+    from ridgeline.serving.engine.layout import Layout
+    from ridgeline.serving.engine.settings import EngineSettings
+    from ridgeline.serving.hardware.cluster import make_cluster
+    from ridgeline.serving.model.config import load_model
 
     chosen = EngineSettings(
         attention_backend="triton", max_running_requests=1024, cuda_graph_max_bs=512, mem_fraction=0.8

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from ridgeline.serving.requests import Slo
-from ridgeline.serving.traffic import ClosedLoop, Fixed, Traffic, parse_traffic
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, Traffic, parse_traffic
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 from tests.serving.twin import deployments as make
 

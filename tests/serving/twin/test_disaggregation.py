@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.serving.traffic import parse_traffic
+from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin.prefill import room
 from ridgeline.serving.twin.simulate import simulate
 from tests.serving.twin import deployments as make

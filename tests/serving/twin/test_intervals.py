@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.serving.hardware import make_cluster
-from ridgeline.serving.layout import Layout
-from ridgeline.serving.models import load_model
-from ridgeline.serving.planner import plan
-from ridgeline.serving.requests import Slo
-from ridgeline.serving.traffic import Traffic, parse_traffic
+from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.engine.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.planner.planner import plan
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 from ridgeline.serving.twin.calibrate import calibrate, row_observations
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.deployment import Deployment
-from ridgeline.serving.twin.engine import EngineSettings
 from ridgeline.serving.twin.fit import fit
 from ridgeline.serving.twin.intervals import Doubts, intervals
 from ridgeline.serving.twin.measured import Measured, read_rows

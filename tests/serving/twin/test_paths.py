@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from ridgeline.serving.traffic import Fixed, Traffic
+from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.traffic.traffic import Fixed, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import serve
-from ridgeline.serving.twin.deployment import Deployment
 from ridgeline.serving.twin.factors import Factors
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.serving.layout import Layout
-from ridgeline.serving.models import load_model
+from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.model.config import load_model
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.deployment import Deployment
 from ridgeline.serving.twin.explain import explain
 from ridgeline.serving.twin.factors import Factors
 from ridgeline.serving.twin.operators import expert_share

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.serving.load.discover import Found, discover
-from ridgeline.serving.load.exchange import Gaps
 from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
-from ridgeline.serving.load.process import drive
-from ridgeline.serving.load.route import Route
-from ridgeline.serving.load.share import Asking, Share, Yield
-from ridgeline.serving.requests import RequestRecord, Slo, Summary, summarise
-from ridgeline.serving.traffic import Arrival, ClosedLoop, OpenLoop, Traffic
+from ridgeline.serving.load.wire.endpoint import Route
+from ridgeline.serving.load.wire.exchange import Gaps
+from ridgeline.serving.load.workers.assignment import Asking, Share, Yield
+from ridgeline.serving.load.workers.process import drive
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
+from ridgeline.serving.traffic.traffic import Arrival, ClosedLoop, OpenLoop, Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class LoadStage:
     """A stretch of a ramp: so many at once, or so many a second, for so long."""
 
     seconds: float
@@ -39,7 +39,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """Everything that a bench does. `salt` None means prompts that no run before has sent."""
 
     route: Route
@@ -51,7 +51,7 @@ class Plan:
     shared_prefix_tokens: int = 0
     slos: tuple[Slo, ...] = ()
     duration_s: float | None = None
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[LoadStage, ...] = ()
     most_at_once: int | None = None
     timeout_s: float = 120.0
     warmup: int = 0
@@ -74,7 +74,7 @@ class Plan:
 class Result:
     """A bench and its own account. `records` hold every request; `stages` the figures of each part of a ramp."""
 
-    plan: Plan
+    plan: BenchPlan
     model: str
     summary: Summary
     fidelity: Fidelity
@@ -112,7 +112,7 @@ class Result:
         }
 
 
-def bench(plan: Plan) -> Result:
+def bench(plan: BenchPlan) -> Result:
     """Runs the plan. A server's faults are counted in the result; only what the user must mend is raised."""
     found = discover(plan.route, plan.model, min(10.0, plan.timeout_s))
     salt = int.from_bytes(os.urandom(4)) >> 1 if plan.salt is None else plan.salt
@@ -125,12 +125,12 @@ def bench(plan: Plan) -> Result:
 def _send(share: Share, workers: int = 1) -> Yield:
     if workers == 1:
         return drive(share)
-    from ridgeline.serving.load.crew import send_with  # one process need not pay for multiprocessing's start-up
+    from ridgeline.serving.load.workers.pool import send_with  # one process need not pay for multiprocessing's start-up
 
     return send_with(workers, share)
 
 
-def describe_load(plan: Plan) -> dict[str, object]:
+def describe_load(plan: BenchPlan) -> dict[str, object]:
     pace = plan.traffic.pace
     if plan.stages:
         return {
@@ -143,7 +143,7 @@ def describe_load(plan: Plan) -> dict[str, object]:
     return {"schedule": "as recorded" if any(a.at_s for a in plan.traffic.arrivals()) else "all at once"}
 
 
-def _share(plan: Plan, found: Found, salt: int) -> Share:
+def _share(plan: BenchPlan, found: Found, salt: int) -> Share:
     arrivals, places, endless, duration_s = _schedule(plan)
     return Share(
         route=plan.route,
@@ -159,7 +159,7 @@ def _share(plan: Plan, found: Found, salt: int) -> Share:
     )
 
 
-def _schedule(plan: Plan) -> tuple[list[Arrival], tuple[tuple[float, int], ...], bool, float | None]:
+def _schedule(plan: BenchPlan) -> tuple[list[Arrival], tuple[tuple[float, int], ...], bool, float | None]:
     """(arrivals, closed-loop places, whether to repeat the list, when to stop)"""
     traffic = plan.traffic
     if plan.stages:
@@ -181,7 +181,7 @@ def _until(traffic: Traffic, limit_s: float) -> list[Arrival]:
     return [a for a in traffic.arrivals() if a.at_s < limit_s]
 
 
-def _staged_arrivals(plan: Plan, starts: Sequence[float]) -> list[Arrival]:
+def _staged_arrivals(plan: BenchPlan, starts: Sequence[float]) -> list[Arrival]:
     arrivals: list[Arrival] = []
     burstiness = plan.traffic.pace.burstiness if isinstance(plan.traffic.pace, OpenLoop) else 1.0
     for k, (at_s, stage) in enumerate(zip(starts, plan.stages, strict=True)):
@@ -196,14 +196,14 @@ def _staged_arrivals(plan: Plan, starts: Sequence[float]) -> list[Arrival]:
     return [replace(a, number=n) for n, a in enumerate(arrivals)]
 
 
-def _warm_up(plan: Plan, found: Found, salt: int) -> None:
+def _warm_up(plan: BenchPlan, found: Found, salt: int) -> None:
     """Other prompts than the measured ones, so that nothing measured is already in a cache."""
     at_once = plan.traffic.concurrency or 8
     traffic = replace(plan.traffic, requests=plan.warmup, pace=ClosedLoop(at_once), seed=plan.traffic.seed + 1)
     _send(_share(replace(plan, traffic=traffic, keep_path=None, duration_s=None, stages=()), found, salt))
 
 
-def _result(plan: Plan, found: Found, out: Yield) -> Result:
+def _result(plan: BenchPlan, found: Found, out: Yield) -> Result:
     records = out.records
     gaps_us = gaps_by_microsecond([r.gaps_s.seconds for r in records if r.ok and isinstance(r.gaps_s, Gaps)])
     gaps = [(us * 1e-6, n) for us, n in sorted(gaps_us.items())]
@@ -224,7 +224,7 @@ def _result(plan: Plan, found: Found, out: Yield) -> Result:
     )
 
 
-def _by_stage(plan: Plan, records: Sequence[RequestRecord]) -> tuple[Summary, ...]:
+def _by_stage(plan: BenchPlan, records: Sequence[RequestRecord]) -> tuple[Summary, ...]:
     """The figures of the requests that were due in each stage, over that stage's own seconds."""
     found, start_s = [], 0.0
     for stage in plan.stages:
@@ -236,7 +236,7 @@ def _by_stage(plan: Plan, records: Sequence[RequestRecord]) -> tuple[Summary, ..
     return tuple(found)
 
 
-def _notes(plan: Plan, found: Found, out: Yield, summary: Summary) -> tuple[str, ...]:
+def _notes(plan: BenchPlan, found: Found, out: Yield, summary: Summary) -> tuple[str, ...]:
     notes = [found.note] if found.note else []
     good = [r for r in out.records if r.ok]
     if out.interrupted:

@@ -8,14 +8,14 @@ import time
 from dataclasses import dataclass
 
 from ridgeline.errors import SiteError
-from ridgeline.serving.load.connection import new_connection
-from ridgeline.serving.load.exchange import Exchange
-from ridgeline.serving.load.loop import Loop
-from ridgeline.serving.load.pulse import Pulse
-from ridgeline.serving.load.reply import Reply
-from ridgeline.serving.load.route import Route
-from ridgeline.serving.load.share import Address
-from ridgeline.serving.traffic import Arrival
+from ridgeline.serving.load.wire.client_stats import Pulse
+from ridgeline.serving.load.wire.connect import new_connection
+from ridgeline.serving.load.wire.endpoint import Route
+from ridgeline.serving.load.wire.exchange import Exchange
+from ridgeline.serving.load.wire.loop import Loop
+from ridgeline.serving.load.wire.reply import Reply
+from ridgeline.serving.load.workers.assignment import Address
+from ridgeline.serving.traffic.traffic import Arrival
 
 
 @dataclass(frozen=True, slots=True)

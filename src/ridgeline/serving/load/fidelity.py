@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ridgeline.serving.load.exchange import Gaps
-from ridgeline.serving.load.pulse import quantile_s
-from ridgeline.serving.load.share import Yield
-from ridgeline.serving.requests import Spread, Summary
+from ridgeline.serving.load.wire.client_stats import quantile_s
+from ridgeline.serving.load.wire.exchange import Gaps
+from ridgeline.serving.load.workers.assignment import Yield
+from ridgeline.serving.traffic.requests import Spread, Summary
 
 LIMIT = 0.02
 # conversion of a kernel stamp to our clock: two clock readings and the stamp's own resolution

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.serving.load.bench import Plan, Result
-from ridgeline.serving.requests import summarise
-from ridgeline.serving.traffic import ClosedLoop, OpenLoop
+from ridgeline.serving.load.bench import BenchPlan, Result
+from ridgeline.serving.traffic.requests import summarise
+from ridgeline.serving.traffic.traffic import ClosedLoop, OpenLoop
 
 _MOST = 1 << 16
 # A rate is settled when holding and failing lie this close; a concurrency when they are neighbours or this close.
@@ -81,7 +81,11 @@ class Edge:
 
 
 def find_goodput(
-    plan: Plan, run: Callable[[Plan], Result], *, repeats: int = 3, note: Callable[[Probe], None] | None = None
+    plan: BenchPlan,
+    run: Callable[[BenchPlan], Result],
+    *,
+    repeats: int = 3,
+    note: Callable[[Probe], None] | None = None,
 ) -> Edge:
     """Walks the load up until the SLO breaks, narrows the bracket, and repeats at the edge.
 
@@ -129,7 +133,9 @@ class _StoppedError(Exception):
 
 
 class _Search:
-    def __init__(self, plan: Plan, run: Callable[[Plan], Result], note: Callable[[Probe], None] | None) -> None:
+    def __init__(
+        self, plan: BenchPlan, run: Callable[[BenchPlan], Result], note: Callable[[Probe], None] | None
+    ) -> None:
         self._plan = plan
         self._run = run
         self._note = note
@@ -209,7 +215,7 @@ class _Search:
             low, high = max(lower), low
 
 
-def _at(plan: Plan, load: float, number: int) -> Plan:
+def _at(plan: BenchPlan, load: float, number: int) -> BenchPlan:
     traffic, pace, path = plan.traffic, plan.traffic.pace, plan.keep_path
     if path is not None:
         plan = replace(plan, keep_path=path.with_name(f"{path.stem}-{number:02}-at-{load:g}{path.suffix}"))

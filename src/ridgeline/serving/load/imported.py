@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.readers.bench_results import read_bench_results
-from ridgeline.readers.bench_run import BenchRequest, BenchRun
-from ridgeline.serving.load.keep import line_of
-from ridgeline.serving.requests import RequestRecord, Spread, summarise
+from ridgeline.readers.bench.results import read_bench_results
+from ridgeline.readers.bench.run import BenchRequest, BenchRun
+from ridgeline.serving.load.records_file import line_of
+from ridgeline.serving.traffic.requests import RequestRecord, Spread, summarise
 
 _FEW = 100
 # Closed loop: requests under way = rate x time in the system. A client that stands in its own way breaks this first.

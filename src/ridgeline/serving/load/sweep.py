@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
-from ridgeline.serving.load.bench import Plan, Result
+from ridgeline.serving.load.bench import BenchPlan, Result
 from ridgeline.serving.load.goodput import take_off
-from ridgeline.serving.traffic import ClosedLoop, Fixed
+from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed
 
 _ROUNDS = 4
 _MAPPED = ("ttft_p50_ms", "itl_p50_ms", "output_tok_s", "requests_s")
@@ -23,7 +23,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     concurrency: int
     input_tokens: int
     output_tokens: int
@@ -48,7 +48,7 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Sweep:
     grid: Grid
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
     interrupted: bool = False
 
     def as_json(self) -> dict[str, object]:
@@ -97,7 +97,7 @@ class Sweep:
         }
 
 
-def parse_grid(text: str, plan: Plan) -> Grid:
+def parse_grid(text: str, plan: BenchPlan) -> Grid:
     """`concurrency=1,8,64 input=128,1024 output=128`; an axis left out keeps the plan's own value."""
     lengths, pace = plan.traffic.lengths, plan.traffic.pace
     if not isinstance(lengths, Fixed):
@@ -125,9 +125,11 @@ def _whole_numbers(part: str, values: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def sweep(plan: Plan, grid: Grid, run: Callable[[Plan], Result], note: Callable[[Point], None] | None = None) -> Sweep:
+def sweep(
+    plan: BenchPlan, grid: Grid, run: Callable[[BenchPlan], Result], note: Callable[[SweepPoint], None] | None = None
+) -> Sweep:
     """Runs every point; Ctrl-C keeps those that have ended."""
-    points: list[Point] = []
+    points: list[SweepPoint] = []
     for o in grid.output_tokens:
         for i in grid.input_tokens:
             for c in grid.concurrency:
@@ -136,18 +138,18 @@ def sweep(plan: Plan, grid: Grid, run: Callable[[Plan], Result], note: Callable[
                 result = run(replace(plan, traffic=traffic, keep_path=_own_file(plan, c, i, o)))
                 if result.interrupted:
                     return Sweep(grid, tuple(points), interrupted=True)
-                points.append(Point(c, i, o, result))
+                points.append(SweepPoint(c, i, o, result))
                 if note is not None:
                     note(points[-1])
     return Sweep(grid, tuple(points))
 
 
-def _own_file(plan: Plan, concurrency: int, inputs: int, outputs: int) -> Path | None:
+def _own_file(plan: BenchPlan, concurrency: int, inputs: int, outputs: int) -> Path | None:
     path = plan.keep_path
     return None if path is None else path.with_name(f"{path.stem}-c{concurrency}-i{inputs}-o{outputs}{path.suffix}")
 
 
-def table(points: Sequence[Point]) -> list[tuple[str, ...]]:
+def table(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:
     """Header and rows, as text."""
     rows: list[tuple[str, ...]] = [
         ("at once", "input", "output", "requests/s", "out tok/s", "TTFT p50", "TTFT p95", "ITL p50", "failed", "")

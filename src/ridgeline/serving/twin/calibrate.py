@@ -9,7 +9,7 @@ from pathlib import Path
 from ridgeline.errors import InputError
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.factors import NAMES, Factors
-from ridgeline.serving.twin.fit import Fit, Observation, fit
+from ridgeline.serving.twin.fit import FactorFit, Observation, fit
 from ridgeline.serving.twin.log_steps import observations, read_run
 from ridgeline.serving.twin.measured import Measured, read_rows
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
@@ -24,7 +24,7 @@ READ: dict[str, Callable[[SimulationResult], float | None]] = {
 }
 
 
-def calibrate(paths: Sequence[Path], *, model: str | None = None, gpu: str | None = None) -> Fit:
+def calibrate(paths: Sequence[Path], *, model: str | None = None, gpu: str | None = None) -> FactorFit:
     """Factors of the site that these files come from: SGLang logs, and CSV files of measured rows."""
     if not paths:
         raise InputError("nothing to calibrate from; give --from with one or more SGLang logs or CSV files")

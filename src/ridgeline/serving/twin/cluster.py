@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ridgeline.errors import InputError
-from ridgeline.serving.traffic import Arrival
+from ridgeline.serving.traffic.traffic import Arrival
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ridgeline.serving.hardware import Cluster
+from ridgeline.serving.hardware.cluster import Cluster
 
 # NCCL's large-message bus bandwidth as a share of the link: 213 of 200 GB/s on H800 (in-switch reduction), about 430 of
 # 450 on H100; over two nodes 171 of 200 on H800.

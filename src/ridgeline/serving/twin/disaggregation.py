@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ridgeline.serving.hardware import Fabric
-from ridgeline.serving.layout import Layout
-from ridgeline.serving.models import KV_BYTES, Model
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.hardware.cluster import Fabric
+from ridgeline.serving.model.model import KV_BYTES, Model
 from ridgeline.serving.twin.cluster import Router
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
+from ridgeline.serving.engine.deployment import Deployment
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.deployment import Deployment
 from ridgeline.serving.twin.operators import Term
 from ridgeline.serving.twin.simulate import step_time
 from ridgeline.serving.twin.steptime import StepTime

@@ -1,4 +1,4 @@
-"""Fit a site's factors to what was measured there, with priors, so that two points do not explode.
+"""FactorFit a site's factors to what was measured there, with priors, so that two points do not explode.
 
 Every observation predicts the logarithm of a time or rate from the factors. The fit minimises the squared misses, each
 in units of its noise, plus the squared distance of every log-factor from zero in units of its prior spread: a factor
@@ -56,12 +56,12 @@ class FitPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FactorFit:
     calibration: Calibration
     points: tuple[FitPoint, ...]
 
 
-def fit(observations: Sequence[Observation], sources: Sequence[str]) -> Fit:
+def fit(observations: Sequence[Observation], sources: Sequence[str]) -> FactorFit:
     """The most plausible factors. Leave-one-out misses come from the linearised fit, without fitting again."""
     import numpy as np
 
@@ -82,7 +82,7 @@ def fit(observations: Sequence[Observation], sources: Sequence[str]) -> Fit:
         FitPoint(o.name, o.measured, o.measured / math.exp(float(r) * o.noise), float(m))
         for o, r, m in zip(observations, found.residuals, missed, strict=True)
     )
-    return Fit(_calibration(found.at, points, observations, sources), points)
+    return FactorFit(_calibration(found.at, points, observations, sources), points)
 
 
 @dataclass(frozen=True, slots=True)

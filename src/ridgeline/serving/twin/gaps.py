@@ -7,10 +7,13 @@ was there refers to it. `RequestGaps` spells one request's gaps out when somebod
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import Protocol, overload
 
-if TYPE_CHECKING:
-    from ridgeline.serving.twin.request import Request
+
+class Joined(Protocol):
+    """A request as far as its gaps are concerned."""
+
+    joined_s: float
 
 
 class DecodeRuns:
@@ -29,7 +32,7 @@ class DecodeRuns:
         return len(self.counts)
 
     def add(
-        self, start_s: float, step_s: float, steps: int, batch: int, fresh: Sequence[Request], tokens_per_step: float
+        self, start_s: float, step_s: float, steps: int, batch: int, fresh: Sequence[Joined], tokens_per_step: float
     ) -> None:
         """`fresh` joined since the last run, so that their first gap counts from their own first token."""
         first_end = start_s + step_s
@@ -50,7 +53,7 @@ class DecodeRuns:
         self.counts.append(steps)
         self._last_end = start_s + step_s * steps
 
-    def _add_several(self, first_end: float, step_s: float, steps: int, batch: int, fresh: Sequence[Request]) -> None:
+    def _add_several(self, first_end: float, step_s: float, steps: int, batch: int, fresh: Sequence[Joined]) -> None:
         """Speculative decoding: a step brings each request several tokens on average."""
         gaps, per = self.gaps, self.tokens_per_step
         old = batch - len(fresh)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ridgeline.serving.requests import Spread, Summary
+from ridgeline.serving.traffic.requests import Spread, Summary
 from ridgeline.serving.twin.calibration import Calibration
 
 # Standard deviations of log(measured / predicted), beyond the calibration's own. Steps without a graph took 21 to 39 ms

@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
-from ridgeline.readers.sglang_facts import DecodeBatch, PrefillBatch, SglangLog
-from ridgeline.readers.sglang_log import read_sglang_log
-from ridgeline.serving.hardware import GIB, gpu_names, load_gpu, make_cluster
-from ridgeline.serving.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
-from ridgeline.serving.memory import free_bytes
-from ridgeline.serving.models import Model, load_model
-from ridgeline.serving.twin.deployment import Deployment
-from ridgeline.serving.twin.engine import BACKENDS, EngineSettings, resolve
+from ridgeline.readers.sglang.facts import DecodeBatch, PrefillBatch, SglangLog
+from ridgeline.readers.sglang.log import read_sglang_log
+from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
+from ridgeline.serving.engine.memory import free_bytes
+from ridgeline.serving.engine.settings import BACKENDS, EngineSettings, resolve
+from ridgeline.serving.hardware.cluster import GIB, gpu_names, load_gpu, make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.model.model import Model
 from ridgeline.serving.twin.factors import Factors
 from ridgeline.serving.twin.fit import Observation
 from ridgeline.serving.twin.steptime import StepTime

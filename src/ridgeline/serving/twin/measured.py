@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
-from ridgeline.serving.hardware import make_cluster
-from ridgeline.serving.layout import Layout, parse_layout
-from ridgeline.serving.models import load_model
-from ridgeline.serving.traffic import Traffic, parse_traffic
-from ridgeline.serving.twin.deployment import Deployment
-from ridgeline.serving.twin.engine import DEFAULTS, EngineSettings, parse_engine
+from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.layout import Layout, parse_layout
+from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings, parse_engine
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 
 METRICS = ("total_tok_s", "duration_s", "latency_s", "ttft_s", "ttft_p95_s", "itl_p95_s")
 LEFT_OUT = ("", "default", "-", "none")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ridgeline.serving.hardware import Gpu
-from ridgeline.serving.layout import Layout, matrix_shards, rank_kv_bytes_per_token
-from ridgeline.serving.models import BYTES_PER_WEIGHT, Model
-from ridgeline.serving.twin.engine import Applied
+from ridgeline.serving.engine.layout import Layout, matrix_shards, rank_kv_bytes_per_token
+from ridgeline.serving.engine.settings import Applied
+from ridgeline.serving.hardware.cluster import Gpu
+from ridgeline.serving.model.model import BYTES_PER_WEIGHT, Model
 from ridgeline.serving.twin.factors import Factors
 from ridgeline.serving.twin.priors import (
     DECODE_COMPUTE,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from ridgeline.serving.traces import PREFIX_BLOCK_TOKENS
-from ridgeline.serving.traffic import Arrival
+from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
+from ridgeline.serving.traffic.traffic import Arrival
 
 
 class PrefixCache:

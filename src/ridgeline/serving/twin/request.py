@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ridgeline.serving.traffic import Arrival
-
-if TYPE_CHECKING:
-    from ridgeline.serving.twin.gaps import DecodeRuns
+from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.twin.gaps import DecodeRuns
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ import heapq
 import math
 from collections import deque
 
-from ridgeline.serving.twin.engine import Applied
+from ridgeline.serving.engine.settings import Applied
 from ridgeline.serving.twin.gaps import DecodeRuns
 from ridgeline.serving.twin.prefixes import PrefixCache
 from ridgeline.serving.twin.request import Request

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
-from ridgeline.serving.fitting import nearest_fits
-from ridgeline.serving.layout import Layout
-from ridgeline.serving.memory import STARTUP_OOM, MemoryPlan, plan_memory
-from ridgeline.serving.models import Model
-from ridgeline.serving.requests import RequestRecord, Slo, Summary, summarise
-from ridgeline.serving.traffic import AllAtOnce, Arrival, Traffic
+from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.fitting import nearest_fits
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.engine.memory import STARTUP_OOM, MemoryPlan, plan_memory
+from ridgeline.serving.engine.settings import resolve
+from ridgeline.serving.model.model import Model
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
+from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
-from ridgeline.serving.twin.deployment import Deployment
 from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
-from ridgeline.serving.twin.engine import resolve
 from ridgeline.serving.twin.gaps import RequestGaps
 from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
 from ridgeline.serving.twin.prefill import PrefillEngine

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.serving.hardware import Cluster
-from ridgeline.serving.layout import Layout
-from ridgeline.serving.models import Model
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.engine.settings import Applied
+from ridgeline.serving.hardware.cluster import Cluster
+from ridgeline.serving.model.model import Model
 from ridgeline.serving.twin.collectives import Network
-from ridgeline.serving.twin.engine import Applied
 from ridgeline.serving.twin.factors import Factors
 from ridgeline.serving.twin.operators import (
     Term,

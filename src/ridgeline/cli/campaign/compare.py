@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compare(
+    study: Annotated[Path, typer.Argument(help="The study file.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Setting B: 'knob=value,knob=value' changes A, or 'baseline'.")],
+    a: Annotated[str, typer.Option("--a", help="Setting A; the study's baseline by default.")] = "baseline",
+    blocks: Annotated[int | None, typer.Option(min=3, help="Interleaved ABBA blocks.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Study folder to write.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Compare two settings of a study in fresh, interleaved runs and give a verdict with an interval."""
+    from ridgeline.campaign.comparison import comparison_folder
+    from ridgeline.cli.campaign.live import drive
+
+    folder, overrides = comparison_folder(study, a, b, blocks, out)
+    drive(folder, overrides, as_json)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def edge(
+    study: Annotated[Path, typer.Argument(help="The study file.")],
+    knob: Annotated[str, typer.Option(help="The knob to raise, such as mem_fraction_static.")],
+    at: Annotated[
+        str, typer.Option(help="Setting of the other knobs: 'knob=value,knob=value', or 'baseline'.")
+    ] = "baseline",
+    repeats: Annotated[int, typer.Option(min=1, help="Runs that must pass at the edge.")] = 3,
+    margin: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Share of the edge to stay below in production.")
+    ] = 0.03,
+    out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-edge-KNOB by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Find the largest safe value of a knob with few crashes, and the value to use in production.
+
+    Call it again, or `ridgeline resume` its folder, to go on after a stop.
+    """
+    from ridgeline.campaign.edge import EdgeQuestion
+    from ridgeline.campaign.edge_opening import edge_folder
+    from ridgeline.cli.campaign.live import drive
+
+    folder, overrides = edge_folder(study, EdgeQuestion(knob, repeats, margin), at, out)
+    drive(folder, overrides, as_json)

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeline.errors import InputError
+
+
+class Format(StrEnum):
+    csv = "csv"
+    json = "json"
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="The study folder.")],
+    form: Annotated[Format, typer.Option("--format", help="csv or json.")] = Format.csv,
+    out: Annotated[Path | None, typer.Option(help="File to write; standard output by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Write all runs of a study folder, one row each: settings, outcome, measurements, nodes, times."""
+    from ridgeline.report.table import read_rows, write_csv, write_json
+
+    rows = read_rows(folder)
+    write = write_json if as_json or form is Format.json else write_csv
+    if out is None:
+        write(rows, sys.stdout)
+    else:
+        try:
+            with out.open("w", newline="") as stream:
+                write(rows, stream)
+        except OSError as error:
+            raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
+        print(f"{len(rows)} runs written to {out}")

@@ -1,0 +1,212 @@
+"""Drives a campaign from the terminal: a live picture where there is one, a line per finished run elsewhere."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from ridgeline.campaign.advice import PROPOSER
+from ridgeline.campaign.assembly import Overrides, open_campaign
+from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.status import Standing, standing
+from ridgeline.cli.text.scaling import scaling_lines
+from ridgeline.cli.text.wording import (
+    KIND_WORDS,
+    best_words,
+    budget_words,
+    leftover_words,
+    metric_words,
+    outcome_words,
+    paste_lines,
+    run_time_words,
+    setting_words,
+    stage_words,
+    time_words,
+)
+from ridgeline.errors import NothingFound
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.run import Run
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.folder import StudyFolder
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
+
+REDRAW_S = 0.2
+
+
+def drive(folder: StudyFolder, overrides: Overrides | None, as_json: bool) -> None:
+    """Run to the end or to Ctrl-C, write the report, print the answer. Leaves with the documented exit codes."""
+    with _stop_flag() as stopping:
+        face = _Face(quiet=as_json)
+        with open_campaign(folder, overrides, face.update, lambda: stopping[0]) as campaign:
+            face.title(campaign)
+            face.note_deleted(folder.missing(run.folder for run in campaign.history.runs.values()))
+            try:
+                with face:
+                    campaign.run()
+            except (Interrupted, KeyboardInterrupt):
+                print(
+                    f"\nstopped; everything measured is kept. Go on with: ridgeline resume {quote(str(folder.path))}",
+                    file=sys.stderr,
+                )
+                sys.exit(130)
+            now = standing(campaign.study, campaign.history)
+            paste = campaign.workload.paste(now.best.trial.settings) if now.best else ""
+    from ridgeline.report.insights import insights
+    from ridgeline.report.page import write_report
+
+    report = write_report(folder.path, folder.report_path)
+    seen = insights(now.study, now.history)
+    if as_json:
+        more = {"paste": paste, "insights": seen, "folder": str(folder.path), "report": str(report)}
+        print(json.dumps(now.as_json() | more, indent=1))
+    else:
+        _print_answer(now, paste, seen, str(report))
+    if now.verdict_kind == "nothing-passed":
+        raise NothingFound(now.headline)
+
+
+def _print_answer(now: Standing, paste: str, insights: Sequence[str], report: str) -> None:
+    if now.history.verdict is not None and now.verdict_kind == "scaling":
+        print("", *scaling_lines(now.history.verdict), "", f"  report  {report}", sep="\n")
+        return
+    confirmed = "Confirmed: " if now.verdict_kind == "confirmed" else ""
+    print(f"\n{confirmed}{now.headline}\n")
+    if now.best is not None:
+        if not now.best.confirmed:
+            compared = "candidate" in now.history.overrides
+            print(
+                f"  {'setting B' if compared else 'the best of the search'}, not shown to be better than the baseline:"
+            )
+        print(*paste_lines(paste), "", sep="\n")
+    for line in insights:
+        print(f"  {line}")
+    print(f"  report  {report}")
+
+
+@contextmanager
+def _stop_flag() -> Iterator[list[bool]]:
+    """The first Ctrl-C (or SIGTERM) asks the campaign to stop at the next safe moment; the second one stops at once."""
+    asked = [False]
+
+    def ask(number: int, frame: object) -> None:
+        asked[0] = True
+        for which in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(which, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Face:
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._live: Live | None = None
+        self._shown_runs = 0
+        self._drawn_s = 0.0
+
+    def title(self, campaign: Campaign) -> None:
+        study, done = campaign.study, len(campaign.history.runs)
+        self._shown_runs = done
+        if not self._quiet:
+            resumed = f"   {done} runs kept" if done else ""
+            print(f"{study.name}   {study.workload.kind} on {study.site.name}   {study.search.sampler}{resumed}\n")
+
+    def note_deleted(self, folders: Sequence[Path]) -> None:
+        if folders and not self._quiet:
+            print(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
+
+    def __enter__(self) -> _Face:
+        if not self._quiet and sys.stdout.isatty():
+            from rich.live import Live
+
+            self._live = Live(auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, campaign: Campaign) -> None:
+        if self._quiet:
+            return
+        runs = campaign.history.runs
+        if len(runs) > self._shown_runs:
+            for run in islice(runs.values(), self._shown_runs, None):
+                self._say(campaign, run)
+            self._shown_runs = len(runs)
+        if self._live is not None and time.monotonic() - self._drawn_s > REDRAW_S:
+            self._live.update(_picture(standing(campaign.study, campaign.history)), refresh=True)
+            self._drawn_s = time.monotonic()
+
+    def _say(self, campaign: Campaign, run: Run) -> None:
+        told, story = run_words(campaign, run)
+        if self._live is None:
+            print(f"{told}   {story}" if story else told, flush=True)
+        elif campaign.history.trials[run.trial].stage is not Stage.CONFIRM or run.outcome != Outcome(Kind.OK):
+            # good confirm runs are many and alike; the picture below counts them
+            for line in (told, f"{'':8}{story}") if story else (told,):
+                self._live.console.print(line, highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
+
+
+def run_words(campaign: Campaign, run: Run) -> tuple[str, str]:
+    """What was run and what came out; and why, where that needs words: `out of memory ...; stderr:311: ...`."""
+    trial = campaign.history.trials[run.trial]
+    assert run.outcome is not None
+    metric = campaign.study.goal.metric
+    story = [trial.why] if trial.proposer == PROPOSER else []
+    if run.outcome.kind == "ok":
+        result = f"{metric} {metric_words(run.metrics[metric])}"
+    else:
+        result = KIND_WORDS.get(run.outcome.kind.value, run.outcome.kind.value)
+        evidence = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
+        story.append(f"{run.outcome.reason}{evidence}")
+    if run.ending.leftovers:
+        story.append(f"left behind and ended: {leftover_words(run.ending.leftovers)}")
+    told = f"#{run.trial:<4} {trial.stage.value:<8} {run_time_words(run.ending.duration_s):>5}   {result}"
+    # settings can be long and a narrow terminal cuts the end of a line: the result stands before them
+    return _printable(f"  {told}   {_told_settings(campaign.study, trial)}"), _printable("   ".join(story))
+
+
+def _printable(line: str) -> str:
+    """A program may have written anything, and a terminal obeys control characters."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+
+
+def _told_settings(study: Study, trial: Trial) -> str:
+    """All of the baseline once, then what differs from it."""
+    if trial.number == 1:
+        return setting_words(trial.point)
+    changed = {name: value for name, value in trial.point.items() if study.baseline.get(name) != value}
+    return setting_words(changed) or "the baseline again"
+
+
+def _picture(now: Standing) -> Text:
+    from rich.text import Text
+
+    lines = [
+        f"  #{trial.number:<4} {setting_words(trial.point)}   running {time_words(time.time() - run.planned_s)}"
+        for trial, run in now.running
+    ]
+    if now.best is not None:
+        lines.append(f"  best  {best_words(now)}")
+    lines.append(f"  {stage_words(now)}")
+    outcomes = outcome_words({kind.value: n for kind, n in now.history.outcomes.items()})
+    lines.append(f"  spent {budget_words(now)}    {outcomes}")
+    return Text("\n".join(lines))

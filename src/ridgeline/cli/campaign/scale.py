@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def scale(
+    study: Annotated[Path, typer.Argument(help="The study file.")],
+    over: Annotated[
+        str | None,
+        typer.Option(help="The knob to scale; nodes, ranks_per_node, ranks or threads by default, the first there is."),
+    ] = None,
+    at: Annotated[
+        str, typer.Option(help="Setting of the other knobs: 'knob=value,knob=value', or 'baseline'.")
+    ] = "baseline",
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each size, interleaved.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Study folder to write.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Run one setting over 1..n ranks, nodes or threads: speed-up, parallel efficiency, and where it stops paying."""
+    from ridgeline.campaign.scaling_opening import scaling_folder
+    from ridgeline.cli.campaign.live import drive
+
+    folder, overrides = scaling_folder(study, over, at, repeats, out)
+    drive(folder, overrides, as_json)

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def status(
+    folder: Annotated[Path, typer.Argument(help="The study folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Say how far a campaign is; may be asked while it runs."""
+    from ridgeline.campaign.assembly import read_standing
+    from ridgeline.cli.text.wording import standing_lines
+
+    standing = read_standing(folder)
+    print(json.dumps(standing.as_json(), indent=1) if as_json else "\n".join(standing_lines(standing)))

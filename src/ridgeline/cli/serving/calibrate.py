@@ -1,0 +1,51 @@
+"""`ridgeline calibrate`: fit the twin to a site."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeline.cli.serving import options as option
+from ridgeline.cli.text.json import json_text
+from ridgeline.errors import InputError
+
+
+def calibrate(
+    sources: Annotated[list[Path], typer.Option("--from", help="SGLang logs, or CSV files of measured rows.")],
+    out: Annotated[Path, typer.Option(help="The calibration file to write.")],
+    more: Annotated[list[Path] | None, typer.Argument(help="Further logs or CSV files.")] = None,
+    model: Annotated[str | None, typer.Option(help="Preset or config.json, where a file does not say.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="The GPU, where a file does not say.")] = None,
+    as_json: option.AsJson = False,
+) -> None:
+    """Fit compute, memory, attention, network and host factors to logs or rows, and keep them in a file.
+
+    Example: ridgeline calibrate --from server.log --out site.json
+    """
+    from ridgeline.serving.twin.calibrate import calibrate as run
+    from ridgeline.serving.twin.calibration import write_calibration
+
+    if os.path.isdir(out):  # noqa: PTH112  pathlib raises for names no file can have
+        raise InputError(f"--out {out} is a folder; name the file to write, such as {out / 'site.json'}")
+    fit = run([*sources, *(more or ())], model=model, gpu=gpu)
+    try:
+        write_calibration(fit.calibration, out)
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a file of your own") from None
+    c = fit.calibration
+    if as_json:
+        points = [
+            {"name": p.name, "measured": p.measured, "predicted": p.predicted, "left_out_log_ratio": p.left_out}
+            for p in fit.points
+        ]
+        print(json_text({**c.as_json(), "out": str(out), "fitted": points}))
+        return
+    print(f"{c.points} point{'' if c.points == 1 else 's'} from {', '.join(c.sources)}")
+    print("  " + "   ".join(f"{name} {value:.2f}" for name, value in c.factors.as_json().items()))
+    print(f"  leave-one-out error, median  {c.leave_one_out or 0:.1%}")
+    low, high = c.ratio_interval()
+    print(f"  a new setting is expected within {low - 1:+.0%} and {high - 1:+.0%} of the prediction, nine times of ten")
+    print(f"written to {out}")

@@ -1,0 +1,29 @@
+"""`ridgeline layouts`: which ways of spreading a model over GPUs an engine accepts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ridgeline.cli.serving import options as option
+from ridgeline.cli.text.json import json_text
+
+
+def layouts(
+    model: option.ModelName,
+    gpus: Annotated[int, typer.Option(help="GPUs in all.")],
+    gpu: option.GpuName = "h100",
+    gpus_per_node: option.GpusPerNode = 8,
+    engine: option.EngineName = "sglang",
+    dtype: option.Dtype = None,
+    as_json: option.AsJson = False,
+) -> None:
+    """List the legal layouts of a model on GPUs, with what fits in memory, and the reasons against the others.
+
+    Example: ridgeline layouts --model deepseek-r1 --gpus 16 --gpu h200
+    """
+    from ridgeline.serving.engine.fitting import list_layouts
+
+    listing = list_layouts(model, gpu, gpus, gpus_per_node, engine, dtype)
+    print(json_text(listing.as_json()) if as_json else listing.as_text())

@@ -1,0 +1,31 @@
+"""`ridgeline make-model`: a model folder of a given shape, with no download."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def make_model(
+    shape: Annotated[str, typer.Argument(help="A preset (llama-8b, deepseek-v2-lite, ...) or a config.json.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write config.json and the tokenizer.")],
+    layers: Annotated[int | None, typer.Option(help="Fewer layers of the same width, for a small machine.")] = None,
+    context: Annotated[int | None, typer.Option(help="Context window in tokens [default: the shape's].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Write a model folder (config.json and a tokenizer) of a given shape, to be started with --load-format dummy.
+
+    Example: ridgeline make-model llama-8b /tmp/llama-8b
+    """
+    from ridgeline.serving.model.folder import write_model_folder
+
+    made = write_model_folder(shape, folder, layers=layers, context_tokens=context)
+    if as_json:
+        print(json.dumps(made.as_json()))
+        return
+    print(f"{made.folder}: {made.params / 1e9:.2f}e9 parameters, {made.weight_bytes / 2**30:.1f} GiB of weights")
+    print(f"  vocabulary {made.vocab}, context {made.context_tokens}; no weights are written:")
+    print(f"  python3 -m sglang.launch_server --model-path {made.folder} --load-format dummy")

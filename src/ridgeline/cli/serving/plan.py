@@ -1,0 +1,77 @@
+"""`ridgeline plan`: the best ways to serve a model on given GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeline.cli.serving import options as option
+from ridgeline.cli.text.json import json_text
+from ridgeline.errors import InputError
+
+
+def plan(
+    model: option.ModelName,
+    gpu: option.GpuName,
+    nodes: Annotated[int, typer.Option(help="Nodes of the inventory.")] = 1,
+    gpus_per_node: option.GpusPerNode = 8,
+    fabric: option.Fabric = None,
+    traffic: option.TrafficText = "sharegpt",
+    rate: Annotated[
+        float | None, typer.Option(help="Requests per second; left out, the highest within the limits is found.")
+    ] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Requests under way at a time, instead of a rate.")] = None,
+    requests: Annotated[int | None, typer.Option(help="Requests of a run without rate or limits.")] = None,
+    slo: option.Slos = None,
+    engine: option.EngineName = "sglang",
+    attention_backend: option.AttentionBackend = None,
+    dtype: option.Dtype = None,
+    kv_dtype: option.KvDtype = None,
+    calibration: option.CalibrationFile = None,
+    top: Annotated[int, typer.Option(help="How many choices to show.")] = 8,
+    layout: Annotated[
+        list[str] | None, typer.Option(help="Try and show this one too, such as P3x3D4 or 'tp 16 dp 2'; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the traffic.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the commands and study file of each choice.")] = None,
+    as_json: option.AsJson = False,
+) -> None:
+    """Rank layouts for a model, GPUs, traffic and limits, with commands to start them and a study to verify them.
+
+    With --rate the fewest GPUs that keep every limit come first, else the most requests per second. --out DIR writes
+    commands.txt and study.yaml for each choice.
+
+    Example: ridgeline plan --model deepseek-r1 --gpu h200 --nodes 2 --traffic fixed:313:194 --slo ttft_p95_ms=2000
+    --slo itl_p95_ms=50
+    """
+    from ridgeline.cli.text.plan import plan_text
+    from ridgeline.serving.planner.planner import answer_plan
+
+    answer = answer_plan(
+        model,
+        gpu,
+        nodes,
+        gpus_per_node,
+        traffic,
+        fabric=fabric,
+        rate_s=rate,
+        concurrency=concurrency,
+        requests=requests,
+        slos=slo or (),
+        engine=engine,
+        attention_backend=attention_backend,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        calibration=calibration,
+        top=top,
+        named=layout or (),
+        seed=seed,
+    )
+    if out is not None:
+        try:
+            answer.write(out)
+        except OSError as error:
+            raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a folder of your own") from None
+    print(json_text(answer.as_json()) if as_json else plan_text(answer))

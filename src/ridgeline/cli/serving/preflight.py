@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeline.errors import InputError, SiteError
+
+
+def preflight(
+    files: Annotated[list[Path] | None, typer.Argument(help="With --compare: the JSON of each node.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Name the slow node among several.")] = False,
+    python: Annotated[str, typer.Option(help="The engine's Python; its torch measures the GPUs.")] = "python3",
+    scratch: Annotated[Path, typer.Option(help="Folder for runs and caches.")] = Path(),
+    port: Annotated[list[int] | None, typer.Option(help="Port that must be free; may be repeated.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Look at this node before GPU hours are spent on it: rates, memory, network, versions, ports, files, space.
+
+    On several: srun --ntasks-per-node 1 sh -c 'ridgeline preflight --json > $(hostname).json', then
+    ridgeline preflight --compare *.json
+    """
+    if compare:
+        _compare(files or [], as_json)
+        return
+    if files:
+        raise InputError("files are for --compare; without it this node is looked at")
+    from ridgeline.serving.node.preflight.run import preflight as look
+
+    node = look(python, scratch.absolute(), port or ())
+    print(json.dumps(node.as_json(), indent=1) if as_json else node.as_text())
+    if node.failed:
+        raise SiteError(f"{node.host} is not ready: {', '.join(node.failed)} failed")
+
+
+def _compare(files: list[Path], as_json: bool) -> None:
+    from ridgeline.serving.node.preflight.compare import compare, read_nodes
+
+    result = compare(read_nodes(files))
+    print(json.dumps(result.as_json(), indent=1) if as_json else result.as_text())

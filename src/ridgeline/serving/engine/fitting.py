@@ -1,0 +1,251 @@
+"""Answers about what fits: one layout, all legal ones, and when something does not fit the nearest thing that would."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ridgeline.errors import InputError
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.engine.layout_rules import (
+    LayoutProblem,
+    disaggregated_layouts,
+    layout_problems,
+    require_legal,
+    sort_layouts,
+)
+from ridgeline.serving.engine.memory import FITS, REQUEST_TOKENS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan, plan_memory
+from ridgeline.serving.engine.settings import EngineSettings, parse_engine
+from ridgeline.serving.hardware.cluster import GIB, Cluster, Gpu, gpu_names, load_gpu, make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.model.model import Model
+
+# Common GPUs of the last generations, smallest step first; others of the user's own file come after.
+LARGER = ("a100", "h100", "h800", "h20", "h200", "b200")
+# a remedy that leaves room for fewer requests than this is none
+USEFUL_BATCH = 64
+
+
+def nearest_fits(
+    model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings, plan: MemoryPlan
+) -> list[str]:
+    """Small changes after which this model fits, nearest first; empty when none of those tried does."""
+    if plan.verdict == RUNTIME_OOM:
+        return _less_at_once(model, cluster, layout, settings, plan)
+    return [
+        *_more_nodes(model, cluster, settings),
+        *_larger_gpus(model, cluster, layout, settings),
+        *_smaller_weights(model, cluster, layout, settings),
+    ]
+
+
+def _less_at_once(
+    model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings, plan: MemoryPlan
+) -> list[str]:
+    found = []
+    for percent in range(math.floor(plan.mem_fraction * 100), 49, -1):
+        trial = replace(settings, mem_fraction=percent / 100)
+        smaller = plan_memory(model, cluster.gpu, layout, trial)
+        if smaller.verdict == FITS:
+            found.append(f"--mem-fraction {percent / 100:.2f} ({smaller.kv_tokens_per_rank:,} KV tokens a rank)")
+            break
+    limit = plan.running_limit * plan.groups
+    while limit > layout.attn_dp:
+        limit //= 2
+        if plan_memory(model, cluster.gpu, layout, replace(settings, max_running_requests=limit)).verdict == FITS:
+            found.append(f"--max-running-requests {limit}")
+            break
+    if settings.attention_backend in (None, "triton"):
+        other = replace(settings, attention_backend="fa3" if cluster.gpu.generation == "hopper" else "flashinfer")
+        if plan_memory(model, cluster.gpu, layout, other).verdict == FITS:
+            found.append(f"--attention-backend {other.attention_backend}")
+    return found
+
+
+def _more_nodes(model: Model, cluster: Cluster, settings: EngineSettings) -> list[str]:
+    size = cluster.node.gpus
+    for nodes in range(cluster.nodes, 17):
+        shapes = [
+            Layout(tp=size * nodes, nodes=nodes, gpus_per_node=size),
+            Layout(tp=size, pp=nodes, nodes=nodes, gpus_per_node=size),
+        ]
+        good = [s for s in dict.fromkeys(shapes) if _works(model, cluster, s, settings)]
+        if good:
+            return [f"{nodes} node{'s' if nodes > 1 else ''} ({', or '.join(map(str, good))})"]
+    return []
+
+
+def _larger_gpus(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> list[str]:
+    names = [n for n in LARGER if n in gpu_names()] + [n for n in gpu_names() if n not in LARGER]
+    for name in names:
+        gpu = load_gpu(name)
+        if gpu.memory_bytes <= cluster.gpu.memory_bytes:
+            continue
+        plan = plan_memory(model, gpu, layout, settings)
+        if plan.verdict == FITS and plan.largest_batch() >= USEFUL_BATCH:
+            where = f"{cluster.nodes} node{'s' if cluster.nodes > 1 else ''}"
+            return [f"{where} of {name.upper()} ({layout})"]
+    return []
+
+
+def _smaller_weights(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> list[str]:
+    for dtype in ("fp8", "int4"):
+        smaller = model.with_dtype(dtype)
+        if smaller.weight_bytes < 0.9 * model.weight_bytes:
+            plan = plan_memory(smaller, cluster.gpu, layout, settings)
+            if plan.verdict == FITS:
+                return [f"--dtype {dtype} weights ({layout})"]
+    return []
+
+
+def _works(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> bool:
+    if layout_problems(model, layout, cluster.gpu, settings):
+        return False
+    plan = plan_memory(model, cluster.gpu, layout, settings)
+    return plan.verdict == FITS and plan.largest_batch() >= USEFUL_BATCH
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAnswer:
+    """`ridgeline memory`'s answer: the plan, and where it does not fit what would."""
+
+    model: Model
+    cluster: Cluster
+    layout: Layout
+    plan: MemoryPlan
+    nearest: tuple[str, ...]
+    settings: EngineSettings
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "model": self.model.name,
+            "cluster": str(self.cluster),
+            "layout": str(self.layout),
+            "gpus": self.layout.gpus,
+            **self.plan.as_json(),
+            "nearest": list(self.nearest),
+        }
+
+    def as_text(self) -> str:
+        plan = self.plan
+        head = {FITS: "fits", RUNTIME_OOM: "may run out of memory while running"}.get(plan.verdict, "does not fit")
+        lines = [f"{head}: {plan.reason}"]
+        if self.nearest:
+            lines.append(f"  nearest that fits: {'; '.join(self.nearest)}")
+        if plan.verdict == STARTUP_OOM:
+            return "\n".join(lines)
+        copies = f" in each of {plan.groups} attention groups" if plan.groups > 1 else ""
+        lines += [
+            "",
+            f"  free on a GPU    {plan.free_bytes / GIB:8.2f} GiB   {self.cluster}, {self.layout}",
+            f"  weights          {plan.weight_bytes / GIB:8.2f} GiB",
+            f"  KV pool          {plan.kv_bytes / GIB:8.2f} GiB   {plan.kv_tokens_per_rank:,} tokens{copies}",
+            f"  reserve          {plan.reserve_bytes / GIB:8.2f} GiB   mem fraction {plan.mem_fraction:g}{self._own()}",
+            *(f"    {name:<34}{size / GIB:8.2f}" for name, size in plan.needs.items() if size),
+            f"  attention        {plan.backend:>8}       verdict and figures are for this back end{self._assumed()}",
+            f"  largest batch    {plan.largest_batch():8,} requests of {REQUEST_TOKENS} tokens",
+        ]
+        return "\n".join(lines)
+
+    def _assumed(self) -> str:
+        return "" if self.settings.attention_backend else "; name yours with --attention-backend"
+
+    def _own(self) -> str:
+        plan = self.plan
+        same = abs(plan.engine_fraction - plan.mem_fraction) < 0.0005
+        return "" if same else f" (SGLang left alone: {plan.engine_fraction:g})"
+
+
+def answer_memory(
+    model_name: str,
+    gpu_name: str,
+    layout: Layout,
+    settings: EngineSettings,
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
+) -> MemoryAnswer:
+    """Whether a model fits; an impossible layout is refused with its reasons."""
+    model = load_model(model_name).with_dtype(dtype, kv_dtype)
+    require_legal(model, layout, load_gpu(gpu_name), settings)
+    cluster = make_cluster(gpu_name, layout.nodes, layout.gpus_per_node)
+    plan = plan_memory(model, cluster.gpu, layout, settings)
+    nearest = () if plan.fits else tuple(nearest_fits(model, cluster, layout, settings, plan))
+    return MemoryAnswer(model, cluster, layout, plan, nearest, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class LegalLayouts:
+    """`ridgeline layouts`: what an engine accepts, what of that fits, and why the rest is out."""
+
+    model: Model
+    cluster: Cluster
+    rows: tuple[tuple[Layout, MemoryPlan], ...]
+    refused: tuple[tuple[Layout, LayoutProblem], ...]
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "model": self.model.name,
+            "cluster": str(self.cluster),
+            "layouts": [
+                {
+                    "layout": str(layout),
+                    **{k: getattr(layout, k) for k in ("tp", "pp", "dp", "ep", "attn_dp", "nodes", "gpus_per_node")},
+                    "gpus": layout.gpus,
+                    "verdict": plan.verdict,
+                    "margin_gib": round(plan.margin_bytes / GIB, 2),
+                    "kv_tokens": _kv_tokens(layout, plan),
+                }
+                for layout, plan in self.rows
+            ],
+            "refused": [{"layout": str(layout), "rule": p.rule, "reason": str(p)} for layout, p in self.refused],
+        }
+
+    def as_text(self) -> str:
+        fitting = sum(plan.fits for _, plan in self.rows)
+        lines = [f"{self.model.name} on {self.cluster}: {len(self.rows)} legal layouts, {fitting} fit", ""]
+        width = max((len(str(layout)) for layout, _ in self.rows), default=0)
+        lines.append(f"  {'layout':<{width}}  {'verdict':<16}  {'margin':>10}  {'KV tokens':>12}")
+        lines += [
+            f"  {layout!s:<{width}}  {plan.verdict:<16}  {plan.margin_bytes / GIB:6.1f} GiB  "
+            f"{_kv_tokens(layout, plan):>12,}"
+            for layout, plan in self.rows
+        ]
+        reasons = dict.fromkeys(str(p) for _, p in self.refused)
+        lines += ["", *(f"  refused: {r}" for r in reasons)] if reasons else []
+        return "\n".join(lines)
+
+
+def tightest(model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings) -> MemoryPlan:
+    """Memory of one engine; of the role that has least to spare where prefill and decode are apart."""
+    if layout.prefill is None or layout.decode is None:
+        return plan_memory(model, gpu, layout, settings)
+    prefill = plan_memory(model, gpu, layout.prefill, replace(settings, cuda_graph_max_bs=0), "prefill")
+    decode = plan_memory(model, gpu, layout.decode, settings, "decode")
+    severity = (STARTUP_OOM, RUNTIME_OOM, FITS)
+    return min(prefill, decode, key=lambda p: (severity.index(p.verdict), p.margin_bytes))
+
+
+def _kv_tokens(layout: Layout, plan: MemoryPlan) -> int:
+    """Of all copies, or of all decode groups."""
+    return plan.kv_tokens * (layout.decode or layout).dp
+
+
+def list_layouts(
+    model_name: str, gpu_name: str, gpus: int, gpus_per_node: int = 8, engine: str = "sglang", dtype: str | None = None
+) -> LegalLayouts:
+    """Every layout that uses all `gpus`, those that fit first, most KV tokens first among them."""
+    model = load_model(model_name).with_dtype(dtype)
+    if gpus < 1 or gpus_per_node < 1:
+        raise InputError(f"--gpus {gpus} with --gpus-per-node {gpus_per_node}: both must be at least 1")
+    size = min(gpus, gpus_per_node)
+    if gpus % size:
+        raise InputError(
+            f"{gpus} GPUs do not fill nodes of {size}; use {gpus // size * size} or {-(-gpus // size) * size}"
+        )
+    cluster = make_cluster(gpu_name, gpus // size, size)
+    settings = parse_engine(engine, EngineSettings())
+    legal, refused = sort_layouts(model, cluster.gpu, cluster.nodes, size, settings)
+    legal += disaggregated_layouts(model, cluster.gpu, cluster.nodes, size, settings)
+    rows = [(layout, tightest(model, cluster.gpu, layout, settings)) for layout in legal]
+    rows.sort(key=lambda row: (not row[1].fits, row[0].disaggregated, -_kv_tokens(*row)))
+    return LegalLayouts(model, cluster, tuple(rows), tuple(refused))

@@ -1,0 +1,152 @@
+"""How an engine is started: the settings that change speed, and the defaults SGLang puts in for those left out."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+from ridgeline.errors import InputError
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.hardware.cluster import GIB, Gpu
+from ridgeline.serving.model.model import Model
+
+BACKENDS = ("fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "triton")
+CURRENT_VERSION = (0, 5)
+# Tokens a rank computes in one prefill round under DeepEP where nobody sets the chunk. Published recipes set it about
+# so: SGLang's own default, divided among 16 or 32 attention ranks, would leave every round to the host.
+PREFILL_RANK_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """None means: what the engine would choose itself (see `resolved`)."""
+
+    version: tuple[int, ...] = CURRENT_VERSION
+    attention_backend: str | None = None
+    max_running_requests: int | None = None
+    cuda_graph_max_bs: int | None = None  # 0 switches decode graphs off
+    prefill_graph: bool | None = None
+    chunked_prefill_size: int | None = None
+    max_prefill_tokens: int = 16384
+    mem_fraction: float | None = None
+    schedule_conservativeness: float = 1.0
+    page_size: int = 1
+    radix_cache: bool = True
+    accept_length: float = 1.0  # speculative decoding: tokens kept per verified step
+    draft_tokens: int = 1  # tokens verified per step and request; 1 is no speculation
+
+    def __post_init__(self) -> None:
+        if self.attention_backend is not None and self.attention_backend not in BACKENDS:
+            raise InputError(
+                f"attention backend {self.attention_backend!r} is not known; use one of {', '.join(BACKENDS)}"
+            )
+        for name in ("max_running_requests", "chunked_prefill_size", "max_prefill_tokens", "page_size", "draft_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1")
+        for name, most in (("page_size", 1024), ("draft_tokens", 1024)):
+            if getattr(self, name) > most:
+                raise InputError(f"{name} is {getattr(self, name):,}; engines take 1 to {most:,}")
+        if self.cuda_graph_max_bs is not None and self.cuda_graph_max_bs < 0:
+            raise InputError(f"cuda_graph_max_bs is {self.cuda_graph_max_bs}; use 0 to switch graphs off")
+        if not 0.0 <= self.schedule_conservativeness <= 100.0:
+            raise InputError(
+                f"schedule_conservativeness is {self.schedule_conservativeness:g}; SGLang takes 0 and above, 1 is usual"
+            )
+        if not 1.0 <= self.accept_length <= self.draft_tokens:
+            remedy = "give 1 or more tokens kept a step"
+            if 1.0 < self.accept_length < 1e6:
+                remedy = f"give at least {math.ceil(self.accept_length)} draft tokens"
+            raise InputError(
+                f"an accept length of {self.accept_length:g} is not between 1 and {self.draft_tokens} draft tokens; "
+                f"{remedy}"
+            )
+
+
+DEFAULTS = EngineSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Settings as the engine applies them, each whole engine (all attention-DP ranks and pipeline stages together)."""
+
+    backend: str
+    running_limit: int
+    graph_max_bs: int  # per attention-DP rank and micro-batch
+    prefill_graph: bool
+    chunk_tokens: int  # per round of the whole engine
+    max_prefill_tokens: int
+    conservativeness: float
+    radix_cache: bool
+    accept_length: float
+    draft_tokens: int
+    page_size: int
+
+
+def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> Applied:
+    """What SGLang would apply for one engine of this layout. `pool_tokens` is one attention-DP rank's KV pool."""
+    chunk = settings.chunked_prefill_size or _default_chunk(gpu, layout)
+    running = settings.max_running_requests
+    if running is None:
+        # model_runner: tokens / context * 512, held between 2048 and 4096, whole engine
+        running = int(min(max(pool_tokens / model.context_tokens * 512, 2048), 4096))
+    graph = settings.cuda_graph_max_bs
+    return Applied(
+        backend=settings.attention_backend or default_backend(model, gpu),
+        # attention DP and pipeline stages each divide the limit; a rank keeps at least one
+        running_limit=max(running, layout.attn_dp * layout.pp),
+        graph_max_bs=_default_graph(settings, gpu, layout) if graph is None else graph,
+        prefill_graph=_default_prefill_graph(settings, model),
+        # attention DP divides the chunk among its ranks; every pipeline stage works on a chunk of its own
+        chunk_tokens=max(chunk, layout.attn_dp) * layout.pp,
+        max_prefill_tokens=max(settings.max_prefill_tokens, chunk) * layout.pp,
+        conservativeness=settings.schedule_conservativeness,
+        radix_cache=settings.radix_cache,
+        accept_length=settings.accept_length,
+        draft_tokens=settings.draft_tokens,
+        page_size=settings.page_size,
+    )
+
+
+def default_backend(model: Model, gpu: Gpu) -> str:
+    if gpu.generation == "blackwell":
+        return "trtllm_mla" if model.attention.mla else "flashinfer"
+    return "fa3" if gpu.generation == "hopper" else "flashinfer"
+
+
+def _default_chunk(gpu: Gpu, layout: Layout) -> int:
+    if layout.ep > 1 and layout.attn_dp == layout.tp:
+        return PREFILL_RANK_TOKENS * layout.attn_dp
+    gib = gpu.memory_bytes / GIB
+    return 2048 if gib < 35 else 4096 if gib < 60 else 8192 if gib < 160 else 16384
+
+
+def _default_graph(settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
+    gib = gpu.memory_bytes / GIB
+    if settings.version < (0, 5):
+        return 8 if gib < 25 else 160
+    if gib < 35:
+        return 8 if gib < 20 else 24
+    if gib < 60:
+        return 32 if layout.tp < 4 else 160
+    return 256 if layout.tp < 4 else 512
+
+
+def _default_prefill_graph(settings: EngineSettings, model: Model) -> bool:
+    if settings.prefill_graph is not None:
+        return settings.prefill_graph
+    # piecewise prefill graphs came on by default late in 0.5 and exclude MLA
+    return settings.version >= (0, 5) and not model.attention.mla
+
+
+_ENGINE = re.compile(r"sglang(?:[:=@ ]*v?(\d+(?:\.\d+)*))?")
+
+
+def parse_engine(text: str, settings: EngineSettings) -> EngineSettings:
+    """`sglang`, or `sglang:0.4.10` for the defaults of an older version."""
+    match = _ENGINE.fullmatch(text.strip())
+    if not match:
+        raise InputError(f"engine {text!r} is not simulated; use sglang, or sglang:0.4.10 for an older one's defaults")
+    version = tuple(int(p) for p in match[1].split(".")) if match[1] else CURRENT_VERSION
+    return replace(settings, version=version)

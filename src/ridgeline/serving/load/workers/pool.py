@@ -1,0 +1,128 @@
+"""Several load generators at once, each a process with its own event loop, merged into one result."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from ridgeline.errors import RidgelineError, SiteError
+from ridgeline.serving.load.wire.client_stats import Pulse
+from ridgeline.serving.load.workers.assignment import Share, Yield, deal
+from ridgeline.serving.load.workers.process import drive
+
+# time to open connections; all processes begin to send at one moment after it
+_OPENING_S = 0.5
+
+
+def send_with(workers: int, share: Share) -> Yield:
+    """What the share yields, sent by `workers` new processes."""
+    context = multiprocessing.get_context("spawn")
+    crew: list[tuple[BaseProcess, Pipe]] = []
+    for part in deal(share, workers):
+        if not part.arrivals or (part.places and not any(n for _, n in part.places)):
+            continue
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, part), name=f"ridgeline-load-{part.worker}")
+        process.start()
+        theirs.close()
+        crew.append((process, ours))
+    with _passing_on_interrupts(crew):
+        parts = _gather(crew)
+    merged = merge(parts)
+    merged.lost_workers = len(crew) - len(parts)
+    if share.keep_path is not None:
+        _join_files(share.keep_path, workers)
+    return merged
+
+
+def merge(parts: list[Yield]) -> Yield:
+    """One yield from several whose clocks are the same host's; records in order of number."""
+    out = Yield([], Pulse(), min(p.start_s for p in parts))
+    for part in parts:
+        assert part.start_s == out.start_s, "every worker is told the same start"
+        out.records += part.records
+        out.pulse.merge(part.pulse)
+        out.interrupted |= part.interrupted
+        out.unfinished += part.unfinished
+        out.lag_s += part.lag_s
+        out.paused += part.paused
+        out.blurs += part.blurs
+        out.turns = out.turns or part.turns
+        out.keep_problem = out.keep_problem or part.keep_problem
+    out.records.sort(key=lambda r: r.number)
+    return out
+
+
+def _gather(crew: list[tuple[BaseProcess, Pipe]]) -> list[Yield]:
+    for _, pipe in crew:
+        _receive(pipe)  # each says it is ready, so a slow start delays all and spoils none
+    start_s = time.monotonic() + _OPENING_S
+    for _, pipe in crew:
+        pipe.send(start_s)
+    parts = []
+    for process, pipe in crew:
+        got = _receive(pipe)
+        process.join()
+        if isinstance(got, RidgelineError):
+            raise got
+        if isinstance(got, Yield):
+            parts.append(got)
+    if not parts:
+        raise SiteError("every load process died; nothing was measured", transient=True)
+    return parts
+
+
+def _receive(pipe: Pipe) -> object:
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None  # the process died: its records are lost, those of the others are not
+
+
+def _work(pipe: Pipe, share: Share) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        pipe.send("ready")
+        start_s = pipe.recv()
+        pipe.send(drive(replace(share, start_at_s=start_s)))
+    except RidgelineError as bad:
+        pipe.send(bad)
+    except (BrokenPipeError, EOFError):
+        return  # the parent is gone; nobody wants the result
+
+
+@contextlib.contextmanager
+def _passing_on_interrupts(crew: list[tuple[BaseProcess, Pipe]]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def pass_on(*_: object) -> None:
+        for process, _pipe in crew:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, signal.SIGTERM)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _join_files(path: Path, workers: int) -> None:
+    parts = [path.with_name(f"{path.name}.{k}") for k in range(workers)]
+    with path.open("wb") as whole:
+        for part in parts:
+            if part.exists():
+                whole.write(part.read_bytes())
+                part.unlink()

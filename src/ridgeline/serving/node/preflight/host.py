@@ -1,0 +1,124 @@
+"""What the host itself must have: ports, files, scratch space, shared and locked memory, processor features."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ridgeline.readers.quota import FileQuota, read_quota
+from ridgeline.serving.node.preflight.check import Check
+
+USUAL_PORTS = (30000, 8000, 8998, 29500)  # SGLang, vLLM, prefill/decode bootstrap, torch rendezvous
+FEW_FILES = 20_000  # a source build of an engine or of NWChem makes more
+SCRATCH_BYTES = 20 * 2**30
+SHARED_MEMORY_BYTES = 2**30  # NCCL and the engines' workers talk through it; containers often get 64 MiB
+LIMIT_S = 20.0
+
+
+def port_check(ports: Sequence[int] = USUAL_PORTS) -> Check:
+    busy = [port for port in ports if not _can_bind(port)]
+    if busy:
+        words = f"{', '.join(map(str, busy))} in use; end what listens there (`ss -ltnp`) or choose other ports"
+        return Check("ports", "warn", words)
+    return Check("ports", "ok", f"{', '.join(map(str, ports))} free")
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as sock:
+        # as servers do: a connection that is only lingering does not count
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def file_check(folder: Path) -> Check:
+    """Files that may still be made: by Lustre's quota, the host's quota, or the file system's own count."""
+    left = [quota for quota in quotas(folder) if quota.left is not None]
+    if left:
+        least = min(left, key=lambda quota: quota.left or 0)
+        words = f"{least.left:,} of {least.limit:,} files left on {least.filesystem}"
+        few = least.left is not None and least.left < FEW_FILES
+        return Check("files", "warn" if few else "ok", f"{words}; prune old builds and runs" if few else words)
+    room = os.statvfs(folder)
+    if not room.f_files:
+        return Check("files", "ok", f"no limit on the number of files in {folder}")
+    few = room.f_favail < FEW_FILES
+    words = f"no quota; {room.f_favail:,} files can be made on the file system of {folder}"
+    return Check("files", "warn" if few else "ok", words)
+
+
+def quotas(folder: Path) -> list[FileQuota]:
+    for command in (["lfs", "quota", "-u", getpass.getuser(), str(folder)], ["quota", "-w", "-p"]):
+        if shutil.which(command[0]):
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            except (OSError, subprocess.TimeoutExpired):
+                continue
+            if found := read_quota(done.stdout.splitlines()):
+                return found
+    return []
+
+
+def scratch_check(folder: Path) -> Check:
+    if not folder.is_dir():
+        return Check("scratch", "fail", f"{folder} is not a folder on this node; name one with --scratch")
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x" * 2**20)
+            file.flush()
+    except OSError as error:
+        return Check("scratch", "fail", f"{folder} cannot be written: {error.strerror}")
+    free = shutil.disk_usage(folder).free
+    words = f"{free / 2**30:,.0f} GiB free in {folder}"
+    if free < SCRATCH_BYTES:
+        return Check("scratch", "warn", f"{words}; kernel caches and logs may fill it")
+    return Check("scratch", "ok", words)
+
+
+def shared_memory_check(folder: Path = Path("/dev/shm")) -> Check:  # noqa: S108  the kernel's, not a temporary file
+    if not folder.is_dir():
+        return Check("shared memory", "warn", f"{folder} is not there; NCCL needs it between the GPUs of a node")
+    free = shutil.disk_usage(folder).free
+    words = f"{free / 2**30:.1f} GiB free in {folder}"
+    if free < SHARED_MEMORY_BYTES:
+        return Check("shared memory", "warn", f"{words}; give the container more (--shm-size 16g, or --ipc host)")
+    return Check("shared memory", "ok", words)
+
+
+def locked_memory_check(uses_infiniband: bool) -> Check:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        return Check("locked memory", "ok", "unlimited")
+    words = f"limited to {soft / 2**20:,.0f} MiB"
+    if uses_infiniband:
+        return Check(
+            "locked memory", "fail", f"{words}; InfiniBand needs `ulimit -l unlimited` (limits.conf, LimitMEMLOCK)"
+        )
+    return Check("locked memory", "ok", f"{words}; enough without InfiniBand")
+
+
+def processor_check(text: str | None = None) -> Check:
+    """Engines on the CPU die by SIGILL where an instruction is missing, with no message at all."""
+    words = f"{os.cpu_count()} cores, {platform.machine()}"
+    flags = set((text if text is not None else _cpu_text()).split())
+    if flags & {"avx512_bf16", "amx_bf16", "bf16"}:
+        return Check("processor", "ok", f"{words}, bfloat16")
+    return Check("processor", "ok", f"{words}, no bfloat16: start an engine on the CPU with --dtype float32")
+
+
+def _cpu_text() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return ""

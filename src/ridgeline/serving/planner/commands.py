@@ -1,0 +1,177 @@
+"""The exact commands of a scheme: one server per engine and node, and the router in front of them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ridgeline.serving.engine.flag_names import flag_names
+from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings
+from ridgeline.serving.planner.candidates import Unit
+from ridgeline.serving.planner.pairing import Pair
+from ridgeline.serving.planner.scheme import Scheme
+
+PORT = 30000
+BOOTSTRAP_PORT = 8998
+RENDEZVOUS_PORT = 20000
+# DeepEP's low-latency kernels take this many tokens a rank unless told otherwise.
+DEEPEP_RANK_TOKENS = 128
+DEEPEP_LIMIT = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One line to run on one node."""
+
+    what: str  # engine 0, prefill 1, router
+    node: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        return " ".join([*words, *map(shlex.quote, self.argv)])
+
+    def as_json(self) -> dict[str, object]:
+        return {"what": self.what, "node": self.node, "command": str(self)}
+
+
+def commands_for(
+    scheme: Scheme, model_path: str, nodes: Sequence[str] = (), quantization: str | None = None
+) -> list[Command]:
+    """Every server of the scheme in the order to start them, then the router. Unnamed nodes are node0, node1, ..."""
+    place = _Places(scheme.question.cluster.node.gpus, nodes)
+    commands: list[Command] = []
+    fronts: list[tuple[str, str, int]] = []
+    for unit, count in _groups(scheme):
+        for number in range(count):
+            where = place.take(unit.gpus)
+            servers = _engine(unit, number, where, model_path, quantization)
+            commands += servers
+            fronts.append((unit.role, where.nodes[0], where.port))
+    return [*commands, *_router(fronts, place)]
+
+
+def _groups(scheme: Scheme) -> list[tuple[Unit, int]]:
+    if isinstance(scheme.shape, Pair):
+        p, d = scheme.shape.prefill_groups, scheme.shape.decode_groups
+        return [(scheme.shape.prefill, scheme.copies * p), (scheme.shape.decode, scheme.copies * d)]
+    return [(scheme.shape, scheme.copies)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    nodes: tuple[str, ...]
+    first_gpu: int
+    port: int
+
+
+class _Places:
+    """Hands out nodes in order; engines smaller than a node share one, each with a port of its own."""
+
+    def __init__(self, gpus_per_node: int, names: Sequence[str]) -> None:
+        self.size, self.names = gpus_per_node, names
+        self.node, self.gpu = 0, 0
+
+    def take(self, gpus: int) -> _Place:
+        if self.gpu and self.gpu + gpus > self.size:
+            self.node, self.gpu = self.node + 1, 0
+        count = max(1, -(-gpus // self.size))
+        names = tuple(self.name(self.node + n) for n in range(count))
+        place = _Place(names, self.gpu, PORT + self.gpu)
+        self.gpu += gpus
+        if self.gpu >= self.size:
+            self.node, self.gpu = self.node + count, 0
+        return place
+
+    def name(self, number: int) -> str:
+        return self.names[number] if number < len(self.names) else f"node{number}"
+
+
+def _engine(unit: Unit, number: int, where: _Place, model_path: str, quantization: str | None) -> list[Command]:
+    common = ["python3", "-m", "sglang.launch_server", "--model-path", model_path, *unit_flags(unit)]
+    if quantization:
+        common += ["--quantization", quantization]
+    common += ["--host", "0.0.0.0", "--port", str(where.port)]  # noqa: S104  the router reaches it from another node
+    if where.first_gpu:
+        common += ["--base-gpu-id", str(where.first_gpu)]
+    if unit.role == "prefill" and where.port != PORT:
+        common += ["--disaggregation-bootstrap-port", str(_bootstrap_port(where.port))]
+    name = f"{'engine' if unit.role == 'both' else unit.role} {number}"
+    rank_batch = -(-unit.cap // (unit.layout.attn_dp * unit.layout.pp))
+    env = {}
+    if unit.role != "prefill" and _deepep(unit) and rank_batch > DEEPEP_RANK_TOKENS:
+        env[DEEPEP_LIMIT] = str(rank_batch)
+    if len(where.nodes) == 1:
+        return [Command(name, where.nodes[0], tuple(common), env)]
+    address = f"{where.nodes[0]}:{RENDEZVOUS_PORT + number}"
+    return [
+        Command(
+            name,
+            node,
+            (*common, "--nnodes", str(len(where.nodes)), "--node-rank", str(rank), "--dist-init-addr", address),
+            env,
+        )
+        for rank, node in enumerate(where.nodes)
+    ]
+
+
+def _bootstrap_port(port: int) -> int:
+    """Prefill servers that share a node must not share the port at which decode servers find them."""
+    return BOOTSTRAP_PORT + port - PORT
+
+
+def _deepep(unit: Unit) -> bool:
+    return unit.layout.ep > 1 and unit.layout.attn_dp == unit.layout.tp
+
+
+def unit_flags(unit: Unit) -> list[str]:
+    """Layout, memory and scheduling of one engine, every value written out."""
+    layout, settings, names = unit.layout, unit.settings, flag_names(unit.settings.version)
+    flags = ["--tp-size", str(layout.tp)]
+    if layout.pp > 1:
+        flags += ["--pp-size", str(layout.pp)]
+    if layout.attn_dp > 1:
+        flags += [*names["attention_dp"].split(), str(layout.attn_dp)]
+    if layout.ep > 1:
+        flags += [*names["ep"].split(), str(layout.ep)]
+    if _deepep(unit):
+        mode = {"prefill": "normal", "decode": "low_latency"}.get(unit.role, "auto")
+        flags += [*names["a2a"].split(), "--deepep-mode", mode, "--moe-dense-tp-size", "1"]
+    flags += ["--mem-fraction-static", f"{settings.mem_fraction:g}"]
+    flags += ["--max-running-requests", str(unit.running_flag)]
+    flags += ["--chunked-prefill-size", str(settings.chunked_prefill_size)]
+    no_graph = unit.role == "prefill"
+    flags += names["no_graph"].split() if no_graph else [names["graph_max_bs"], str(settings.cuda_graph_max_bs)]
+    flags += ["--attention-backend", str(settings.attention_backend), *_unusual_flags(settings)]
+    if unit.role != "both":
+        flags += ["--disaggregation-mode", unit.role]
+    return flags
+
+
+def _unusual_flags(settings: EngineSettings) -> list[str]:
+    """Settings that are said only where they are not the engine's own."""
+    flags: list[str] = []
+    for name in ("page_size", "max_prefill_tokens", "schedule_conservativeness"):
+        value = getattr(settings, name)
+        if value != getattr(DEFAULTS, name):
+            flags += [f"--{name.replace('_', '-')}", f"{value:g}"]
+    return flags if settings.radix_cache else [*flags, "--disable-radix-cache"]
+
+
+def _router(fronts: Sequence[tuple[str, str, int]], place: _Places) -> list[Command]:
+    if len(fronts) == 1:
+        return []
+    # both default to all interfaces; the router belongs on one of them
+    argv = ["python3", "-m", "sglang_router.launch_router", "--host", place.name(0), "--port", "8000"]
+    argv += ["--prometheus-host", place.name(0)]
+    workers = [f"http://{node}:{port}" for role, node, port in fronts if role == "both"]
+    if workers:
+        argv += ["--worker-urls", *workers, "--policy", "round_robin"]
+    else:
+        argv.append("--pd-disaggregation")
+        for role, node, port in fronts:
+            url = f"http://{node}:{port}"
+            argv += ["--prefill", url, str(_bootstrap_port(port))] if role == "prefill" else ["--decode", url]
+    return [Command("router", place.name(0), tuple(argv))]

@@ -1,0 +1,298 @@
+"""One way to serve, tried in the twin: what it reaches within the limits, where it breaks, what a failure costs.
+
+A rate is searched for at which every limit is still kept, and a burst at which the first token begins to wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.planner.candidates import Unit, make_unit
+from ridgeline.serving.planner.pairing import Pair, node_share
+from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.traffic.requests import Slo, Spread, Summary
+from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, Fixed, OpenLoop, Traffic
+
+MOST_REQUESTS, MOST_OFFLINE = 8000, 4000
+# A run sends this many times what is under way at a time: in a shorter one overload is over before its queue shows.
+STAYS = 8.0
+# An engine is planned to run at this share of the rate at which it would just keep the limits.
+HEADROOM = 0.9
+# Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
+TAKE_OFF = 5.0
+LATENCIES, ALIKE = ("ttft", "itl"), 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Share of the capacity that is gone until repair when one GPU, or one node, fails."""
+
+    gpu: float
+    node: float
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """The burst at which TTFT takes off: `batch` requests of `input_tokens` at once, and what holds them up."""
+
+    batch: int
+    input_tokens: int
+    bound: str  # running limit, or prefill speed
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.input_tokens
+
+
+@dataclass(frozen=True)
+class Option:
+    """A scheme at its operating point. Rates are of the whole scheme, percentiles those of any slice."""
+
+    scheme: Scheme
+    rate_s: float | None  # offered; None when requests are sent as answers come
+    capacity_s: float | None  # the highest rate that keeps every limit; None where none was searched
+    summary: Summary
+    interval: Mapping[str, tuple[float, float]]  # of one slice, as `simulate` states it
+    knee: Knee | None = None
+
+    @property
+    def layout(self) -> Layout:
+        return self.scheme.layout
+
+    @property
+    def goodput_s(self) -> float:
+        """Requests per second that keep every limit; all of them when there is none.
+
+        At an offered rate it is that rate times the share that keeps them: a short run's filling and draining do not
+        count against a service that never stops. Beyond the capacity the queue grows without end, and only its first
+        requests would be counted: there it is the capacity at most.
+        """
+        if self.rate_s is None:
+            return self.summary.requests_s * self.scheme.slices * share_within(self.summary)
+        good_s = self.rate_s * share_within(self.summary)
+        return min(good_s, self.capacity_s) if self.overloaded and self.capacity_s else good_s
+
+    @property
+    def overloaded(self) -> bool:
+        """More is offered than the limits allow."""
+        return self.rate_s is not None and self.capacity_s is not None and self.rate_s > self.capacity_s
+
+    @property
+    def total_tok_s(self) -> float:
+        if self.rate_s is not None and self.summary.requests and not self.overloaded:
+            q = self.scheme.question
+            return self.rate_s * (q.input_tokens + q.output_tokens) * self.summary.ok / self.summary.requests
+        return self.summary.total_tok_s * self.scheme.slices
+
+    @property
+    def speed_ratios(self) -> tuple[float, float]:
+        """How slow and how fast the real thing may be, over what is predicted, in nine of ten cases."""
+        low, high = self.interval["total_tok_s"]
+        predicted = self.summary.total_tok_s
+        return (low / predicted, high / predicted) if predicted > 0 else (1.0, 1.0)
+
+    @property
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """Where nine of ten measurements lie: latencies, and the speed that was not given with the rate."""
+        found = {name: both for name, both in self.interval.items() if name.endswith("_ms")}
+        low, high = self.speed_ratios
+        if self.capacity_s is not None:
+            found["capacity"] = (low * self.capacity_s, high * self.capacity_s)
+        if self.rate_s is None:
+            found["total_tok_s"] = (low * self.total_tok_s, high * self.total_tok_s)
+        return found
+
+    @property
+    def broken(self) -> tuple[Slo, ...]:
+        """Limits that the run does not keep."""
+        return tuple(s for s in self.summary.slos if not self.summary.holds(s))
+
+    @property
+    def overshoot(self) -> float:
+        """How many times its limit the worst figure is; 1 or less where the percentiles keep all."""
+        found = [(s, getattr(self.summary, f"{s.latency}_ms")) for s in self.summary.slos]
+        return max((spread.quantile(s.quantile) / s.limit_ms for s, spread in found if spread), default=0.0)
+
+    @property
+    def meets(self) -> bool:
+        return keeps_limits(self.summary)
+
+    @property
+    def margin_bytes(self) -> float:
+        """Memory to spare on the tightest GPU."""
+        return min(u.memory.margin_bytes for u in self.scheme.units)
+
+    @cached_property
+    def loss(self) -> Loss:
+        scheme = self.scheme
+        if not isinstance(scheme.shape, Pair):
+            return Loss(1 / scheme.copies, node_share(scheme.shape, scheme.copies))
+        pair = scheme.whole_pair
+        return Loss(pair.loss(), pair.loss(node=True))
+
+
+def share_within(summary: Summary) -> float:
+    """Of all requests sent, those that kept every limit."""
+    if summary.goodput_s is None or not summary.requests:
+        return summary.ok / max(1, summary.requests)
+    return summary.goodput_s * summary.duration_s / summary.requests
+
+
+def keeps_limits(summary: Summary) -> bool:
+    """Whether the run's percentiles keep every limit, and as many single requests do as the percentile says.
+
+    The second half matters: gaps between tokens may be short at the 95th percentile and still, by a few long stalls,
+    make most answers slower than the limit.
+    """
+    wanted = max((_QUANTILE_SHARE[s.quantile] for s in summary.slos), default=0.0)
+    kept = all(summary.holds(s) for s in summary.slos)
+    return kept and summary.ok == summary.requests and share_within(summary) >= wanted
+
+
+_QUANTILE_SHARE = {"mean": 0.5, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+def tried(scheme: Scheme, traffic: Traffic) -> Option:
+    """A scheme under the traffic that was asked for, with as few copies as keep the limits where a rate was given."""
+    pace = traffic.pace
+    question = scheme.question
+    if isinstance(pace, OpenLoop):
+        scheme, capacity = _searched(scheme, traffic)
+        most = scheme.slices
+        needed = most if capacity <= 0 else math.ceil(pace.rate_s / (HEADROOM * capacity / most))
+        scheme = _fewer(scheme, needed)
+        run = scheme.run(_share(traffic, scheme, pace.rate_s))
+        return Option(scheme, pace.rate_s, capacity * scheme.slices / most, run.summary, run.interval)
+    if isinstance(pace, AllAtOnce) and question.slos:
+        scheme, capacity = _searched(scheme, traffic)
+        rate = HEADROOM * capacity if capacity > 0 else 0.05 * scheme.shape.rate_s * scheme.copies
+        run = scheme.run(_share(traffic, scheme, rate))
+        return Option(scheme, rate, capacity, run.summary, run.interval)
+    if isinstance(pace, ClosedLoop):
+        each = max(1, pace.concurrency // scheme.slices)
+        count = min(traffic.requests, max(200, 4 * each))
+        run = scheme.run(replace(traffic, pace=ClosedLoop(each), requests=count))
+        return Option(scheme, None, None, run.summary, run.interval)
+    # not fewer: a shorter offline run is slower for its longer tail
+    count = max(1, min(traffic.requests // scheme.slices, MOST_OFFLINE))
+    run = scheme.run(replace(traffic, requests=count))
+    return Option(scheme, None, None, run.summary, run.interval)
+
+
+def _fewer(scheme: Scheme, slices: int) -> Scheme:
+    if isinstance(scheme.shape, Pair):
+        parts = scheme.parts
+        wanted = max(1, min(slices, scheme.slices))
+        shape = replace(scheme.shape, prefill_groups=parts[0] * wanted, decode_groups=parts[1] * wanted)
+        return replace(scheme, shape=shape, copies=1)
+    return scheme.with_copies(max(1, min(slices, scheme.copies)))
+
+
+def _share(traffic: Traffic, scheme: Scheme, rate_s: float) -> Traffic:
+    """One slice's part of an open loop, long enough for queues to settle."""
+    each = max(rate_s / scheme.slices, 1e-6)
+    stay_s = scheme.main.decode_s * scheme.main.cap
+    count = int(min(MOST_REQUESTS, max(150, STAYS * each * stay_s)))
+    burstiness = traffic.pace.burstiness if isinstance(traffic.pace, OpenLoop) else 1.0
+    return replace(traffic, pace=OpenLoop(each, burstiness), requests=count)
+
+
+def _searched(scheme: Scheme, traffic: Traffic) -> tuple[Scheme, float]:
+    """The highest rate that keeps every limit, with smaller prefill steps if those keep more."""
+    capacity = _capacity(scheme, traffic)
+    unit = scheme.shape
+    if isinstance(unit, Unit) and unit.question.itl_limit_s is not None:
+        chunk = unit.times.applied.chunk_tokens // unit.layout.pp
+        small = make_unit(unit.question, unit.layout, "both", chunk=max(2048, chunk // 4), cap=unit.cap)
+        if small is not None and chunk > 2048:
+            other = replace(scheme, shape=small)
+            reached = _capacity(other, traffic)
+            if reached > 1.02 * capacity:
+                return other, reached
+    return scheme, capacity
+
+
+def _capacity(scheme: Scheme, traffic: Traffic) -> float:
+    """Requests per second of the whole scheme that keep every limit; zero when even a trickle breaks one."""
+    guess = scheme.shape.rate_s * scheme.copies
+
+    def keeps(rate_s: float) -> bool:
+        return keeps_limits(scheme.run(_share(traffic, scheme, rate_s)).summary)
+
+    good, bad = 0.0, 1.25 * guess
+    rate = 0.7 * guess
+    while good == 0.0 and rate > 0.04 * guess:
+        if keeps(rate):
+            good = rate
+        else:
+            bad, rate = rate, 0.45 * rate
+    for _ in range(3):
+        if good == 0.0:
+            return 0.0
+        middle = math.sqrt(good * bad)
+        if keeps(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def with_knee(option: Option) -> Option:
+    """The same option with the burst at which its TTFT takes off, found in the twin."""
+    scheme, q = option.scheme, option.scheme.question
+    tokens = max(1, round(q.input_tokens)), max(1, round(q.output_tokens))
+    limit_ms = _ttft_limit_ms(scheme, tokens)
+
+    def keeps(batch: int) -> bool:
+        each = max(1, -(-batch // scheme.slices))
+        spread = scheme.run(Traffic(Fixed(*tokens), each)).summary.ttft_ms
+        return spread is not None and spread.p95 <= limit_ms
+
+    cap = scheme.main.cap * scheme.slices * max(1, scheme.parts[1])
+    batch = max(1, scheme.slices)
+    while batch < 4 * cap and keeps(2 * batch):
+        batch *= 2
+    low, high = batch, 2 * batch
+    for _ in range(3):
+        middle = (low + high) // 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    bound = "running limit" if low >= 0.8 * cap else "prefill speed"
+    return replace(option, knee=Knee(low, tokens[0], bound))
+
+
+def _ttft_limit_ms(scheme: Scheme, tokens: tuple[int, int]) -> float:
+    limit_s = scheme.question.limit_s("ttft")
+    if limit_s is not None:
+        return limit_s * 1000
+    alone = scheme.run(Traffic(Fixed(*tokens), 1)).summary.ttft_ms
+    assert alone is not None
+    return TAKE_OFF * alone.p95
+
+
+def pareto(options: Sequence[Option]) -> set[int]:
+    """Indices of options that no other beats in GPUs, goodput, TTFT, ITL and the loss with a GPU at once.
+
+    Latencies within a few percent are the same: no prediction is surer than that.
+    """
+
+    def beats(a: Option, b: Option) -> bool:
+        fewer, more = b.scheme.gpus - a.scheme.gpus, round(a.goodput_s - b.goodput_s, 3)
+        safer = round(b.loss.gpu - a.loss.gpu, 3)
+        if min(fewer, more, safer) < 0:
+            return False
+        shorter = [_p95(b, name) - _p95(a, name) for name in LATENCIES]
+        same = [ALIKE * _p95(b, name) for name in LATENCIES]
+        if any(gain < -limit for gain, limit in zip(shorter, same, strict=True)):
+            return False
+        return max(fewer, more, safer) > 0 or any(gain > limit for gain, limit in zip(shorter, same, strict=True))
+
+    return {i for i, option in enumerate(options) if not any(beats(other, option) for other in options)}
+
+
+def _p95(option: Option, latency: str) -> float:
+    spread: Spread | None = getattr(option.summary, f"{latency}_ms")
+    return spread.p95 if spread else 0.0

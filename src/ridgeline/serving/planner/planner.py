@@ -1,0 +1,276 @@
+"""Choose a layout by asking the twin: model, GPUs, traffic and limits in, ranked ways to serve out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from ridgeline.errors import InputError
+from ridgeline.serving.engine.fitting import nearest_fits
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.engine.memory import plan_memory
+from ridgeline.serving.engine.settings import EngineSettings, parse_engine
+from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.model.model import Model
+from ridgeline.serving.planner.candidates import PlanQuestion
+from ridgeline.serving.planner.commands import Command, commands_for
+from ridgeline.serving.planner.lint import LintPoint, LintReport, lint_commands
+from ridgeline.serving.planner.operating_point import Option, pareto, tried, with_knee
+from ridgeline.serving.planner.pairing import Pair
+from ridgeline.serving.planner.shortlist import named_scheme, schemes_for, try_all
+from ridgeline.serving.planner.study import PlanInputs, verification_study
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, OpenLoop, Traffic, parse_traffic
+from ridgeline.serving.twin.calibration import Calibration, read_calibration
+from ridgeline.serving.twin.simulate import check_context
+
+# Choices whose take-off is sought.
+KNEES = 8
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One ranked answer with everything needed to try it."""
+
+    rank: int
+    option: Option
+    on_front: bool  # no other choice is better in GPUs, goodput, TTFT and ITL at once
+    commands: tuple[Command, ...]
+    lint: LintReport
+    study: str
+
+    def as_json(self) -> dict[str, object]:
+        o, unit = self.option, self.option.scheme.main
+        ttft, itl = o.summary.ttft_ms, o.summary.itl_ms
+        pair = o.scheme.shape if isinstance(o.scheme.shape, Pair) else None
+        return {
+            "rank": self.rank,
+            "layout": str(o.layout),
+            "kind": "disaggregated" if pair else "colocated",
+            "gpus": o.scheme.gpus,
+            "meets_slo": o.meets,
+            "broken_slos": [str(s) for s in o.broken],
+            "goodput": round(o.goodput_s, 4),
+            "offered_rate": None if o.rate_s is None else round(o.rate_s, 4),
+            "capacity": None if o.capacity_s is None else round(o.capacity_s, 4),
+            "total_tok_s": round(o.total_tok_s, 1),
+            "ttft_ms": ttft.as_json() if ttft else None,
+            "itl_ms": itl.as_json() if itl else None,
+            "interval": {name: [round(v, 4) for v in both] for name, both in o.bounds.items()},
+            "max_running_requests": unit.running_flag,
+            "requests_at_once": unit.cap * o.scheme.slices * max(1, o.scheme.parts[1]),
+            "chunked_prefill_size": o.scheme.units[0].chunk_flag,
+            "cuda_graph_max_bs": unit.times.applied.graph_max_bs,
+            "mem_fraction": unit.memory.mem_fraction,
+            "settings": {u.role: u.settings_json() for u in o.scheme.units},
+            "kv_tokens": unit.memory.kv_tokens,
+            "kv_margin_gib": round(o.margin_bytes / GIB, 2),
+            "knee": None
+            if o.knee is None
+            else {
+                "batch": o.knee.batch,
+                "input_tokens": o.knee.input_tokens,
+                "tokens": o.knee.tokens,
+                "bound": o.knee.bound,
+            },
+            "prefill_decode_ratio": _ratio(pair),
+            "prefill_gpus": pair.prefill.gpus * pair.prefill_groups * o.scheme.copies if pair else None,
+            "decode_gpus": pair.decode.gpus * pair.decode_groups * o.scheme.copies if pair else None,
+            "prefill_layout": str(pair.prefill.layout) if pair else None,
+            "decode_layout": str(pair.decode.layout) if pair else None,
+            "loss": {"gpu": round(o.loss.gpu, 3), "node": round(o.loss.node, 3)},
+            "pareto": self.on_front,
+            "commands": [c.as_json() for c in self.commands],
+            "lint": self.lint.as_json(),
+            "study": self.study,
+        }
+
+
+def _ratio(pair: Pair | None) -> float | None:
+    """GPUs that prefill for each GPU that decodes."""
+    if pair is None:
+        return None
+    return round(pair.prefill.gpus * pair.prefill_groups / (pair.decode.gpus * pair.decode_groups), 4)
+
+
+@dataclass(frozen=True)
+class Plan:
+    question: PlanQuestion
+    traffic: Traffic
+    choices: tuple[Choice, ...]
+    considered: int  # ways to serve that were compared by step times
+    simulated: int
+    cpu_s: float
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "model": self.question.model.name,
+            "cluster": str(self.question.cluster),
+            "input_tokens": self.question.input_tokens,
+            "output_tokens": self.question.output_tokens,
+            "slos": [str(s) for s in self.question.slos],
+            "plans": [c.as_json() for c in self.choices],
+            "considered": self.considered,
+            "simulated": self.simulated,
+            "speed_interval": list(self.choices[0].option.speed_ratios),
+            "calibrated": self.question.calibration.points > 0,
+            "origin": "modelled",
+            "cpu_s": self.cpu_s,
+        }
+
+    def write(self, folder: Path) -> None:
+        """For each choice a folder with `commands.txt`, one line a server, and `study.yaml`."""
+        for choice in self.choices:
+            place = folder / f"{choice.rank:02d}-{str(choice.option.layout).replace(' ', '-')}"
+            place.mkdir(parents=True, exist_ok=True)
+            lines = [f"# {c.what} on {c.node}\n{c}\n" for c in choice.commands]
+            (place / "commands.txt").write_text("\n".join(lines))
+            (place / "study.yaml").write_text(choice.study)
+
+
+def plan(
+    model: Model,
+    cluster: Cluster,
+    traffic: Traffic,
+    slos: Sequence[Slo] = (),
+    calibration: Calibration | None = None,
+    settings: EngineSettings | None = None,
+    *,
+    top: int = 8,
+    named: Sequence[str] = (),
+    model_path: str | None = None,
+    asked: PlanInputs | None = None,
+) -> Plan:
+    """Ranked colocated and disaggregated layouts.
+
+    With a rate, the fewest GPUs that keep the limits come first; otherwise the highest goodput does. Layouts in `named`
+    are tried and shown whatever others promise. Raises where the model fits nowhere or the traffic does not fit it.
+    """
+    started_s = time.process_time()
+    arrivals = traffic.arrivals()
+    if isinstance(traffic.pace, AsRecorded):
+        # layouts are compared at the trace's mean rate; a choice can then be simulated with its own times
+        lasts_s = max(a.at_s for a in arrivals) or 1.0
+        traffic = replace(traffic, pace=OpenLoop(len(arrivals) / lasts_s))
+    check_context(arrivals, model)
+    longest = max(a.input_tokens + a.output_tokens for a in arrivals)
+    question = PlanQuestion(
+        model,
+        cluster,
+        fmean(a.input_tokens for a in arrivals),
+        fmean(a.output_tokens for a in arrivals),
+        tuple(slos),
+        settings or EngineSettings(),
+        calibration or Calibration(),
+        _in_flight(traffic, slos),
+    )
+    rate_s = traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None
+    considered, schemes = schemes_for(question, rate_s)
+    if not schemes:
+        raise _nothing_fits(question, longest)
+    asked_for = [named_scheme(text, considered) for text in named]
+    kept = {scheme.layout for scheme in asked_for}
+    found = try_all([s for s in schemes if s.layout not in kept], traffic, rate_s)
+    found += [tried(s, traffic) for s in asked_for]
+    options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None))
+    options = [o for n, o in enumerate(options) if n < top or o.scheme.layout in kept]
+    options = [with_knee(o) if n < KNEES else o for n, o in enumerate(options)]
+    front = pareto(options)
+    words = asked or PlanInputs(model.name)
+    path = model_path or f"/models/{model.name}"
+    choices = [_choice(n, o, n in front, traffic, longest, path, words) for n, o in enumerate(options)]
+    return Plan(question, traffic, tuple(choices), len(considered), len(found), time.process_time() - started_s)
+
+
+def answer_plan(
+    model_name: str,
+    gpu_name: str,
+    nodes: int,
+    gpus_per_node: int,
+    traffic: str,
+    *,
+    fabric: str | None = None,
+    rate_s: float | None = None,
+    concurrency: int | None = None,
+    requests: int | None = None,
+    slos: Sequence[str] = (),
+    engine: str = "sglang",
+    attention_backend: str | None = None,
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
+    calibration: Path | None = None,
+    top: int = 8,
+    named: Sequence[str] = (),
+    seed: int = 0,
+) -> Plan:
+    """A plan from the words of the command line."""
+    if top < 1:
+        raise InputError(f"--top {top} shows nothing; give 1 or more")
+    settings = parse_engine(engine, EngineSettings(attention_backend=attention_backend))
+    recipe = parse_traffic(traffic, requests=requests, rate_s=rate_s, concurrency=concurrency, seed=seed)
+    return plan(
+        load_model(model_name).with_dtype(dtype, kv_dtype),
+        make_cluster(gpu_name, nodes, gpus_per_node, fabric),
+        recipe,
+        [Slo.parse(text) for text in slos],
+        read_calibration(calibration) if calibration else None,
+        settings,
+        top=top,
+        named=named,
+        asked=PlanInputs(model_name, dtype, kv_dtype, calibration),
+    )
+
+
+def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:
+    """`sized`: the rate was given, so that fewer GPUs are better; else more requests are."""
+    goodput = -option.goodput_s
+    gpus = option.scheme.gpus if sized else 0
+    ttft = option.summary.ttft_ms.p95 if option.summary.ttft_ms else 0.0
+    if option.meets:
+        return 0, gpus, round(goodput, 2), option.loss.gpu, ttft
+    return 1, round(goodput, 2), round(option.overshoot, 2), gpus, option.loss.gpu, ttft
+
+
+def _in_flight(traffic: Traffic, slos: Sequence[Slo]) -> int | None:
+    """The most requests there can ever be at once; None in an open loop."""
+    if traffic.concurrency is not None:
+        return traffic.concurrency
+    return traffic.requests if isinstance(traffic.pace, AllAtOnce) and not slos else None
+
+
+def _choice(
+    number: int, option: Option, on_front: bool, traffic: Traffic, longest: int, model_path: str, asked: PlanInputs
+) -> Choice:
+    scheme = option.scheme
+    commands = commands_for(scheme, model_path)
+    engines = scheme.slices * max(1, scheme.parts[1])
+    q = scheme.question
+    e2e_s = option.summary.e2e_ms.mean / 1000 if option.summary.e2e_ms else 0.0
+    ttft_s = option.summary.ttft_ms.mean / 1000 if option.summary.ttft_ms else 0.0
+    # what is under way by Little's law; the rate of a short run would count its filling and draining
+    rate_s = option.summary.requests_s * scheme.slices if option.rate_s is None else option.rate_s
+    decoding = rate_s * max(0.0, e2e_s - ttft_s)
+    running = min(scheme.main.cap * engines, max(1, round(decoding)))
+    report = lint_commands(map(str, commands), q, LintPoint(running, q.context_tokens, longest))
+    study = verification_study(option, traffic, asked)
+    return Choice(number + 1, option, on_front, tuple(commands), report, study)
+
+
+def _nothing_fits(question: PlanQuestion, longest: int) -> InputError:
+    """The widest engine there is, why it does not fit, and what would."""
+    cluster, model = question.cluster, question.model
+    size = cluster.node.gpus
+    layout = Layout(tp=size, pp=cluster.nodes, nodes=cluster.nodes, gpus_per_node=size)
+    plan_ = plan_memory(model, cluster.gpu, layout, question.settings)
+    if plan_.fits and plan_.kv_tokens_per_rank < longest:
+        return InputError(
+            f"{model.name} fits {cluster}, but a request of {longest:,} tokens does not fit its KV pool of "
+            f"{plan_.kv_tokens_per_rank:,}; send shorter requests or use more GPUs"
+        )
+    nearest = nearest_fits(model, cluster, layout, replace(question.settings, mem_fraction=None), plan_)
+    remedy = f"\n  nearest that fits: {'; '.join(nearest)}" if nearest else ""
+    return InputError(f"{model.name} does not fit {cluster} in any layout: {plan_.reason}{remedy}")

@@ -1,0 +1,235 @@
+"""A study that checks a plan: the planned setting as baseline, its neighbours as the space.
+
+Copies behind a router do not talk to each other, so what is checked is one slice of the plan (one engine, or the
+smallest whole number of prefill and decode groups) with its share of the traffic: the fewest GPUs that can prove it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline.serving.engine.deployment import Deployment, role_words
+from ridgeline.serving.engine.layout import Layout, group_words
+from ridgeline.serving.engine.settings import CURRENT_VERSION
+from ridgeline.serving.planner.operating_point import Option
+from ridgeline.serving.planner.pairing import Pair
+from ridgeline.serving.planner.scheme import Scheme
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.traffic.traffic import Fixed, LogNormal, OpenLoop, Traffic, sharegpt
+
+MOST_REQUESTS = 2000
+# what every workload measures; a limit on another percentile is watched by the next stricter one
+MEASURED = ("p50", "p95", "p99")
+# an engine of this size starts, compiles and warms up within this time
+START_S = 1200.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """Words of the question that the plan itself no longer holds: names and files, as they were given."""
+
+    model: str  # a preset, or the path of a config.json
+    dtype: str | None = None
+    kv_dtype: str | None = None
+    calibration: Path | None = None
+
+
+def verification_study(option: Option, traffic: Traffic, asked: PlanInputs) -> str:
+    """YAML text that `ridgeline check` accepts."""
+    q = option.scheme.question
+    limits = ", ".join(map(str, q.slos)) or "no limits"
+    reach = f"{option.goodput_s:.3g} requests/s" if q.slos else f"{option.total_tok_s:,.0f} tokens/s"
+    name = re.sub(r"[^a-z0-9]+", "-", f"verify {q.model.name} {option.layout}".lower()).strip("-")
+    slice_ = f"one of {option.scheme.slices} equal parts" if option.scheme.slices > 1 else "all of it"
+    make = _groups if isinstance(option.scheme.shape, Pair) else _engine
+    parts = make(option, traffic, asked)
+    return "\n".join(
+        [
+            "version: 1",
+            f"name: {name}",
+            f"question: Does {option.layout} ({slice_} is tried here) reach the predicted {reach} with {limits}?",
+            "",
+            *parts,
+            f"goal: {_goal(q.slos)}",
+            "guards:",
+            f"  - successful_requests == {_requests(traffic)}",
+            *(f"  - {_metric(slo)} <= {slo.limit_ms:g}" for slo in q.slos),
+            "budget: {trials: 6}",
+            "confirm: {top: 1, blocks: 5}",
+            "",
+        ]
+    )
+
+
+def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
+    """One engine: the twin today, the real engine by another `kind`."""
+    unit, q = option.scheme.main, option.scheme.question
+    layout = unit.layout
+    kind = "sglang-offline" if option.rate_s is None and traffic.concurrency is None else "sglang-serve"
+    fixed: dict[str, object] = {
+        k: getattr(layout, k) for k in ("tp", "pp", "ep", "attn_dp") if k == "tp" or getattr(layout, k) > 1
+    }
+    fixed["chunked_prefill_size"] = unit.chunk_flag
+    fixed["attention_backend"] = unit.settings.attention_backend
+    fraction, gpus = unit.memory.mem_fraction, min(layout.gpus_per_node, unit.gpus)
+    share = layout.attn_dp * layout.pp
+    caps, fractions = _around(unit.cap, share), sorted({round(fraction - 0.02, 3), fraction})
+    baseline = {**fixed, "max_running_requests": unit.cap, "mem_fraction_static": f"{fraction:g}"}
+    return [
+        "workload:",
+        f"  kind: twin                    # {kind} on the real cluster, and `site`: nothing else changes",
+        f"  model: {_quoted(_beside(asked.model))}",
+        *([f"  # planned with {_words(_dtypes(asked))}: quantise the model so"] if _dtypes(asked) else []),
+        f"  gpu: {q.cluster.gpu.name}",
+        f"  traffic: {{dataset: {_dataset(traffic)!r}, requests: {_requests(traffic)}, seed: {traffic.seed}}}",
+        *(f"  {word}" for word in _pace(option, traffic)),
+        *([f"  slo: [{', '.join(map(str, q.slos))}]"] if q.slos else []),
+        *([f"  calibration: {_quoted(str(asked.calibration.absolute()))}"] if asked.calibration else []),
+        f"job: {{nodes: {layout.nodes}, gpus: {gpus}, limit: {_limit_s(option, traffic)}}}",
+        "",
+        "space:",
+        *(f"  {name}: [{value}]" for name, value in fixed.items()),
+        f"  max_running_requests: [{', '.join(map(str, caps))}]",
+        f"  mem_fraction_static: [{', '.join(f'{f:g}' for f in fractions)}]",
+        "derived:",
+        f"  cuda_graph_max_bs: min(512, max_running_requests // {share})  # without a graph a batch waits for the host",
+        f"baseline: {{{', '.join(f'{name}: {value}' for name, value in baseline.items())}}}",
+        "",
+    ]
+
+
+def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
+    """Prefill and decode groups: several servers and a router, which no single engine's workload starts."""
+    scheme = option.scheme
+    deployment = scheme.deployment()
+    layout = deployment.layout
+    assert layout.prefill is not None
+    assert layout.decode is not None
+    load: list[object] = ["--traffic", _dataset(traffic), "--requests", _requests(traffic), "--seed", traffic.seed]
+    load += [word for text in _pace(option, traffic) for word in (f"--{text.partition(':')[0]}", text.split()[1])]
+    load += [word for slo in scheme.question.slos for word in ("--slo", slo)]
+    ask = _simulate_words(deployment, asked)
+    running = scheme.main.running_flag
+    latencies = [f"{name}_{q}_ms" for name in ("ttft", "itl", "tpot", "e2e") for q in MEASURED]
+    return [
+        "workload:",
+        "  kind: command",
+        "  # on the real cluster start commands.txt with the value of the trial, and run instead:",
+        f"  #   {_words(['ridgeline', 'bench', 'http://ROUTER:8000', *load])} --json",
+        f"  run: {_quoted(f'{_words(ask + load)} {_roles(scheme, layout)} --json')}",
+        "  metrics:",
+        "    successful_requests: {json: successful_requests}",
+        "    total_tok_s: {json: total_tok_s, unit: tok/s}",
+        *(f"    {name}: {{json: {name.replace('_p', '_ms.p').removesuffix('_ms')}, unit: ms}}" for name in latencies),
+        f"job: {{limit: {_limit_s(option, traffic)}}}",
+        "",
+        "space:",
+        "  # of each attention group, as SGLang's decode role counts",
+        f"  max_running_requests: [{', '.join(map(str, _around(running, 1)))}]",
+        "derived:",
+        "  cuda_graph_max_bs: min(512, max_running_requests)",
+        f"baseline: {{max_running_requests: {running}}}",
+        "",
+    ]
+
+
+def _simulate_words(deployment: Deployment, asked: PlanInputs) -> list[object]:
+    """The command that simulates this deployment, up to its groups and traffic."""
+    layout, settings = deployment.layout, deployment.settings
+    # this interpreter: a checkout's `ridgeline` is seldom on the PATH of a job
+    ask: list[object] = [sys.executable, "-m", "ridgeline", "simulate", "--model", _beside(asked.model)]
+    ask += ["--gpu", deployment.cluster.gpu.name, *_dtypes(asked)]
+    ask += ["--nodes", layout.nodes, "--gpus-per-node", layout.gpus_per_node]
+    ask += ["--fabric", deployment.cluster.fabric.name, "--attention-backend", settings.attention_backend]
+    if settings.version != CURRENT_VERSION:
+        ask += ["--engine", f"sglang:{'.'.join(map(str, settings.version))}"]
+    if asked.calibration:
+        ask += ["--calibration", asked.calibration.absolute()]
+    return ask
+
+
+def _roles(scheme: Scheme, layout: Layout) -> str:
+    """Groups with the settings of their servers, as commands.txt starts them; the knobs of the study left open."""
+    assert layout.prefill is not None
+    assert layout.decode is not None
+    model, (first, main) = scheme.question.model, scheme.units
+    words = {"prefill": role_words(first.settings, first.layout.attn_dp)}
+    planned = role_words(main.settings, main.layout.attn_dp)
+    open_words = re.sub(r"running=\d+", "running={max_running_requests}", planned)
+    words["decode"] = re.sub(r"graph=\d+", "graph={cuda_graph_max_bs}", open_words)
+    sides = {"prefill": group_words(layout.prefill, model), "decode": group_words(layout.decode, model)}
+    joined = {role: f"{text}{',' if ':' in text else ':'}{words[role]}" for role, text in sides.items()}
+    return " ".join(f"--{role}-groups {text}" for role, text in joined.items())
+
+
+def _around(cap: int, share: int) -> list[int]:
+    """Half, as planned, and double, in whole shares."""
+    return sorted({max(share, cap // 2 // share * share), cap, 2 * cap})
+
+
+def _goal(slos: tuple[Slo, ...]) -> str:
+    # the limits are guards; among settings that keep them the one with the shortest wait is best
+    return f"{{minimize: {_metric(slos[0])}}}" if slos else "{maximize: total_tok_s}"
+
+
+def _metric(slo: Slo) -> str:
+    quantile = slo.quantile if slo.quantile in MEASURED else "p95"
+    return f"{slo.latency}_{quantile}_ms"
+
+
+def _pace(option: Option, traffic: Traffic) -> list[str]:
+    slices = option.scheme.slices
+    if option.rate_s is not None:
+        words = [f"rate: {option.rate_s / slices:.4g}"]
+        if isinstance(traffic.pace, OpenLoop) and traffic.pace.burstiness != 1:
+            words.append(f"burstiness: {traffic.pace.burstiness:g}")
+        return words
+    return [f"concurrency: {max(1, traffic.concurrency // slices)}"] if traffic.concurrency is not None else []
+
+
+def _limit_s(option: Option, traffic: Traffic) -> int:
+    """Three times what the run is predicted to take, after the engine has started; whole minutes."""
+    run_s = _requests(traffic) / max(1e-6, option.summary.requests_s)
+    return math.ceil((START_S + 3 * run_s) / 60) * 60
+
+
+def _requests(traffic: Traffic) -> int:
+    return min(traffic.requests, MOST_REQUESTS)
+
+
+def _dataset(traffic: Traffic) -> str:
+    lengths = traffic.lengths
+    if isinstance(lengths, Fixed):
+        return f"fixed:{lengths.input_tokens}:{lengths.output_tokens}"
+    if not isinstance(lengths, LogNormal):
+        return str(Path(lengths.source).absolute())
+    if lengths == sharegpt():
+        return "sharegpt"
+    means = f"{lengths.input_mean:g}:{lengths.output_mean:g}"
+    if replace(sharegpt(), input_mean=lengths.input_mean, output_mean=lengths.output_mean) == lengths:
+        return f"sharegpt:{means}"
+    return f"lognormal:{means}:{lengths.input_sigma:g}"
+
+
+def _beside(model: str) -> str:
+    """A preset by its name, a config.json by its full path: the study lies elsewhere."""
+    path = Path(model)
+    return str(path.absolute()) if path.exists() else model
+
+
+def _dtypes(asked: PlanInputs) -> list[object]:
+    given = (("--dtype", asked.dtype), ("--kv-dtype", asked.kv_dtype))
+    return [word for name, value in given if value for word in (name, value)]
+
+
+def _words(words: list[object]) -> str:
+    return shlex.join(map(str, words))
+
+
+def _quoted(text: str) -> str:
+    return text if re.fullmatch(r"[\w./+-]+", text) else "'" + text.replace("'", "''") + "'"

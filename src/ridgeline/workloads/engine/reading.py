@@ -1,0 +1,196 @@
+"""From a finished run of an engine to measurements, with the proof of what was applied."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import ReadError
+from ridgeline.readers.lines import TextFile
+from ridgeline.readers.nccl_log import read_nccl_log
+from ridgeline.records.expression import Value
+from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.run import Run
+from ridgeline.workloads.engine.dialect import ENGINE_LOG, OFFLINE_RESULT, EngineDialect, EngineLog
+
+MEASURED = "measured.json"
+REQUESTS = "requests.jsonl"
+# Prompts of a run are made for it; a share above this came from a run or a warm-up that sent the same ones.
+LARGEST_CACHED_SHARE = 0.05
+# A client whose places stand empty for longer than this share of an answer, or whose core is full, limits throughput.
+LARGEST_LAG_SHARE, BUSY_CLIENT = 0.05, 0.95
+
+# Every figure that may be a goal or stand in a guard.
+METRICS = (
+    "total_tok_s", "output_tok_s", "input_tok_s", "requests_s", "duration_s", "successful_requests", "failed_requests",
+    "input_tokens", "output_tokens", "cached_token_share", "kv_tokens", "kv_bytes", "weights_bytes",
+    "memory_after_load_bytes", "memory_to_spare_bytes", "running_limit", "graph_max_bs", "graph_capture_s",
+    "retractions", "peak_running", "eager_decode_share", "ready_s", "wall_s", "joules_per_token", "energy_j",
+    "power_mean_w", "power_peak_w", "gpu_util_mean", "gpu_memory_peak_bytes", "gpu_sm_mean_mhz", "gpu_sm_lowest_mhz",
+    "gpu_temperature_peak_c", "host_cpu_share", "host_memory_peak_bytes", "monitored_s", "predicted_tok_s",
+)  # fmt: skip
+LATENCIES, QUANTILES = ("ttft", "itl", "tpot", "e2e"), ("mean", "p50", "p90", "p95", "p99")
+SERVE_METRICS = (*(f"{latency}_{q}_ms" for latency in LATENCIES for q in QUANTILES), "goodput")
+_UNITS = {"_s": "s", "_tok_s": "tok/s", "_ms": "ms", "_bytes": "bytes", "_w": "W", "_j": "J", "_mhz": "MHz"}
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSettings:
+    """What a trial asked of the engine, under the names by which logs repeat it; travels in session.json."""
+
+    echo: Mapping[str, Value] = field(default_factory=dict)
+    nccl: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+    attention_groups: int = 1
+
+
+def read_run(dialect: EngineDialect, run: Run, needed: set[str]) -> Reading:
+    """Everything the run's files say. Nothing here raises for what an engine wrote."""
+    session, measured = _json(run.folder / "session.json"), _json(run.folder / MEASURED)
+    try:
+        log = dialect.read(TextFile(run.folder / ENGINE_LOG), int(measured.get("measured_from_line") or 0))
+    except ReadError:
+        log = EngineLog()
+    found = {m.metric: m for m in log.figures}
+    for measurement in (*_results(dialect, run.folder, session, measured), *_session_figures(measured)):
+        found[measurement.metric] = measurement
+    if log.cached_share is not None:
+        found["cached_token_share"] = Measurement("cached_token_share", log.cached_share, "", ENGINE_LOG)
+    found.setdefault("wall_s", Measurement("wall_s", run.ending.duration_s, "s", "run"))
+    found |= _per_token(found)
+    expected = session.get("predicted_tok_s")
+    if isinstance(expected, int | float) and math.isfinite(expected):
+        # said before the run, by the twin: beside what was measured, it shows how far the twin can be trusted
+        found["predicted_tok_s"] = Measurement("predicted_tok_s", float(expected), "tok/s", "session.json", "modelled")
+    asked = _asked(session)
+    version = str(measured.get("engine_version") or log.version or "")
+    return Reading(
+        measurements=tuple(found.values()),
+        texts={"engine_version": version} if version else {},
+        unverified="; ".join(_unapplied(asked, log, version, run.folder)),
+        contaminated="; ".join(_contaminations(session, measured, log, needed)),
+        problem="; ".join(_problems(session, found, needed)),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(errors="replace"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _asked(session: Mapping[str, Any]) -> AskedSettings:
+    asked = session.get("asked")
+    return AskedSettings(**asked) if isinstance(asked, dict) else AskedSettings()
+
+
+def _results(
+    dialect: EngineDialect, folder: Path, session: Mapping[str, Any], measured: Mapping[str, Any]
+) -> Iterable[Measurement]:
+    if not session.get("serves"):
+        try:
+            text = (folder / OFFLINE_RESULT).read_text(errors="replace") if (folder / OFFLINE_RESULT).exists() else ""
+            return dialect.offline_result(text, TextFile(folder / ENGINE_LOG))
+        except (OSError, ReadError):
+            return ()
+    summary = measured.get("summary")
+    return tuple(_served(summary)) if isinstance(summary, dict) else ()
+
+
+def _served(summary: Mapping[str, Any]) -> Iterator[Measurement]:
+    plain = ("total_tok_s", "output_tok_s", "input_tok_s", "requests_s", "duration_s", "goodput")
+    for name in (*plain, "successful_requests", "failed_requests"):
+        yield from _figure(name, summary.get(name))
+    for latency in LATENCIES:
+        spread = summary.get(f"{latency}_ms") or {}
+        for quantile in QUANTILES if isinstance(spread, dict) else ():
+            yield from _figure(f"{latency}_{quantile}_ms", spread.get(quantile))
+
+
+def _session_figures(measured: Mapping[str, Any]) -> Iterator[Measurement]:
+    yield from _figure("ready_s", measured.get("ready_s"))
+    monitored = measured.get("monitor")
+    for name, value in monitored.items() if isinstance(monitored, dict) else ():
+        yield from _figure(str(name), value)
+
+
+def _figure(name: str, value: object) -> Iterator[Measurement]:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        unit = next((unit for ending, unit in reversed(_UNITS.items()) if name.endswith(ending)), "")
+        yield Measurement(name, float(value), unit, MEASURED)
+
+
+def _per_token(found: Mapping[str, Measurement]) -> dict[str, Measurement]:
+    energy, rate, seconds = (found.get(name) for name in ("energy_j", "total_tok_s", "duration_s"))
+    if energy is None or rate is None or seconds is None or not rate.value * seconds.value > 0:
+        return {}
+    joules = energy.value / (rate.value * seconds.value)
+    return {"joules_per_token": Measurement("joules_per_token", joules, "J/token", MEASURED)}
+
+
+def _unapplied(asked: AskedSettings, log: EngineLog, version: str, folder: Path) -> Iterator[str]:
+    if asked.version and version and not version.startswith(asked.version):
+        yield f"the study says release {asked.version}, the engine is {version}"
+    for name, value in asked.echo.items():
+        if name in log.echo and not _same(name, value, log.echo[name], asked.attention_groups):
+            yield f"asked for {name} {value}, the engine applied {log.echo[name]}"
+    limit, wanted = log.running_limit, asked.echo.get("max_running_requests")
+    if limit is not None and isinstance(wanted, int) and limit < wanted // asked.attention_groups:
+        yield f"asked for max_running_requests {wanted}, the engine runs {limit * asked.attention_groups} at most"
+    if asked.nccl:
+        try:
+            said = read_nccl_log(TextFile(folder / ENGINE_LOG)).unapplied(asked.nccl)
+        except ReadError:
+            said = {}
+        for name, other in said.items():
+            yield f"asked for {name}={asked.nccl[name]}, NCCL says {other or 'nothing of it'}"
+
+
+def _same(name: str, asked: Value, echoed: object, groups: int) -> bool:
+    if isinstance(asked, bool) or isinstance(echoed, bool):
+        return bool(asked) == bool(echoed)
+    if isinstance(asked, int | float) and isinstance(echoed, int | float):
+        # attention DP divides the chunk among its groups before the engine prints it
+        shares = (asked, asked // groups) if name == "chunked_prefill_size" else (asked,)
+        return any(math.isclose(share, echoed, rel_tol=1e-9) for share in shares)
+    return str(asked) == str(echoed)
+
+
+def _contaminations(
+    session: Mapping[str, Any], measured: Mapping[str, Any], log: EngineLog, needed: set[str]
+) -> Iterator[str]:
+    share = log.cached_share
+    load = session.get("load")
+    replayed = isinstance(load, dict) and Path(str(load.get("traffic", ""))).is_absolute()
+    if share is not None and share > LARGEST_CACHED_SHARE and not replayed:
+        yield f"{share:.0%} of the prompts' tokens came from a cache: they were seen before"
+    summary = measured.get("summary")
+    if isinstance(summary, dict) and summary.get("void") and (needed & {*SERVE_METRICS} or _starved(summary)):
+        yield f"the load generator voids its own run: {summary.get('why') or 'no reason given'}"
+
+
+def _starved(summary: Mapping[str, Any]) -> bool:
+    """Whether the client itself held back the load. Late time stamps spoil latencies; throughput they do not touch."""
+    client = summary.get("client") or {}
+    lag, answer = client.get("send_lag_ms") or {}, summary.get("e2e_ms") or {}
+    late = float(lag.get("mean") or 0.0) > LARGEST_LAG_SHARE * float(answer.get("mean") or 0.0)
+    return late or float(client.get("cpu_share") or 0.0) > BUSY_CLIENT or not summary.get("successful_requests")
+
+
+def _problems(session: Mapping[str, Any], found: Mapping[str, Measurement], needed: set[str]) -> Iterator[str]:
+    if "total_tok_s" not in found:
+        yield "no result was written; the end of engine.log says how far the engine came"
+        return
+    load = session.get("load")
+    wanted = load.get("requests") if isinstance(load, dict) else None
+    served = found.get("successful_requests")
+    if served is not None and isinstance(wanted, int) and served.value < wanted:
+        yield f"{served.value:.0f} of {wanted} requests succeeded; the others are in engine.log or {REQUESTS}"
+    for name in sorted(needed & {*METRICS, *SERVE_METRICS} - found.keys()):
+        yield f"{name} was not measured in this run"

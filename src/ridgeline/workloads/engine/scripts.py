@@ -1,0 +1,179 @@
+"""The files of a run folder and the environment of a run: what an engine is started with, on one node or many."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+from ridgeline.records.expression import Value
+from ridgeline.records.launch import Binding, contained, launch
+from ridgeline.records.run import Resources
+from ridgeline.records.site import Site
+from ridgeline.records.space import Settings
+from ridgeline.records.study import Study
+from ridgeline.records.template import render
+from ridgeline.serving.model.config import preset_names
+from ridgeline.workloads.engine.dialect import EngineDialect, Span
+from ridgeline.workloads.engine.flags import OWN_CHOICE
+from ridgeline.workloads.engine.install import release_of
+from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, Names
+from ridgeline.workloads.engine.options import EngineOptions, Install
+from ridgeline.workloads.engine.prepare import PrepareStep, given_words, steps
+from ridgeline.workloads.engine.reading import AskedSettings
+from ridgeline.workloads.engine.rules import predicted_tok_s
+
+SESSION, ENGINE_SCRIPT = "session.json", "engine.sh"
+
+
+class Scripts:
+    """Everything that is written for a trial; the same trial gives the same text."""
+
+    def __init__(
+        self, study: Study, options: EngineOptions, dialect: EngineDialect, names: Names, *, serves: bool
+    ) -> None:
+        self._study, self._options, self._dialect, self._names = study, options, dialect, names
+        self._serves = serves
+
+    def files(self, settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
+        """Name to text: session.json, engine.sh, and a script for each one-time step."""
+        resources = self._study.job.resources(settings)
+        session = self._session(settings, resources, env)
+        return {
+            SESSION: json.dumps(session, indent=1) + "\n",
+            ENGINE_SCRIPT: self._script("The engine", self.engine(settings), settings, resources),
+            **{
+                step.script: self._script(f"One-time step {step.name}", step.command, settings, resources, keeps=True)
+                for step in self._steps(settings, resources)
+                if step.command
+            },
+        }
+
+    def comments(self, settings: Settings) -> str:
+        """What run.sh will come to, for people who read it: the exact commands of the engine and its one-time steps."""
+        resources = self._study.job.resources(settings)
+        told = [
+            f"once for model, GPU, layout and release ({step.script}): {step.command}"
+            for step in self._steps(settings, resources)
+            if step.command
+        ]
+        told.append(f"the engine ({ENGINE_SCRIPT}): {self.engine(settings)}")
+        # a command may hold a program of several lines, and each of them must stay a comment
+        return "".join(f"# {line}\n" for text in told for line in text.splitlines())
+
+    def engine(self, settings: Settings) -> str:
+        """The engine's command on one node."""
+        install = self._options.install(settings.get(ENGINE_KNOB))
+        version, cluster = release_of(install, self._dialect), Span(self._study.job.resources(settings).nodes)
+        values = self._names.values(settings)
+        words = [*self._dialect.words(values, version), *given_words(self._options.prepare, values)]
+        if self._serves:
+            return self._dialect.serve(install.python, words, cluster)
+        return self._dialect.offline(install.python, words, self._options.load, version, cluster)
+
+    def paste(self, settings: Settings) -> str:
+        """As a person would type it to serve with these settings."""
+        install = self._options.install(settings.get(ENGINE_KNOB))
+        words = self._dialect.words(self._names.values(settings), release_of(install, self._dialect))
+        resources = self._study.job.resources(settings)
+        command = self._dialect.serve(install.python, words, Span(resources.nodes))
+        command = command.replace('"$RIDGELINE_MODEL"', shlex.quote(self._options.model))
+        command = command.replace('"$RIDGELINE_PORT"', "30000")
+        env = [f"{name}={shlex.quote(text)}" for name, text in self.env(settings).items()]
+        return " ".join([*env, contained(self._site(install), resources, command)])
+
+    def env(self, settings: Settings, build: str = ".") -> dict[str, str]:
+        """The trial's environment. `{build}` is the folder that the study's `builds` made, seen from the run folder."""
+        fields = {"build": build, **settings}
+        env = {name: render(text, fields) for name, text in self._options.env.items()}
+        env |= {n: _env_text(v) for n, v in settings.items() if ENV_NAME.fullmatch(n) and v not in (None, OWN_CHOICE)}
+        if any(name.startswith("NCCL_") for name in env):
+            # NCCL ignores what it does not understand without a word; its own echo is the proof
+            env.setdefault("NCCL_DEBUG", "INFO")
+            env.setdefault("NCCL_DEBUG_SUBSYS", "INIT,ENV,TUNING")
+        return env
+
+    @property
+    def launcher(self) -> str:
+        return self._options.launcher or self._study.site.launcher
+
+    def _site(self, install: Install) -> Site:
+        return replace(self._study.site, container=install.container or self._study.site.container)
+
+    def _steps(self, settings: Settings, resources: Resources) -> list[PrepareStep]:
+        install = self._options.install(settings.get(ENGINE_KNOB))
+        return steps(self._options, self._dialect, install, self._names.values(settings), Span(resources.nodes))
+
+    def _session(self, settings: Settings, resources: Resources, env: Mapping[str, str]) -> dict[str, object]:
+        install = self._options.install(settings.get(ENGINE_KNOB))
+        version, values = release_of(install, self._dialect), self._names.values(settings)
+        asked = AskedSettings(
+            echo=self._dialect.echoed(values, version),
+            nccl={n: v for n, v in env.items() if n.startswith("NCCL_")},
+            version=install.version,
+            attention_groups=_whole(values.get("attn_dp", values.get("attn_dp_size"))),
+        )
+        predicted = None
+        if self._dialect.name == "sglang":
+            site = self._study.site
+            predicted = predicted_tok_s(self._options, values, version, resources, site, paced=self._serves)
+        return {
+            "engine": self._dialect.name,
+            "python": "" if install.container else install.python,
+            "serves": self._serves,
+            "model": self._options.model,
+            "make_model": self._options.model in preset_names(),
+            "start": self._start(ENGINE_SCRIPT, resources),
+            "load": asdict(self._options.load),
+            "ready_limit_s": self._options.ready_limit_s,
+            "prepare": [
+                step.as_json() | {"start": self._start(step.script, resources if step.everywhere else Resources())}
+                for step in self._steps(settings, resources)
+            ],
+            "asked": asdict(asked),
+            "predicted_tok_s": predicted,
+        }
+
+    def _start(self, script: str, resources: Resources) -> str:
+        """How the session starts a script: by itself, or on every node by the site's launcher."""
+        if resources.nodes == 1:
+            return f"sh ./{script}"
+        if self.launcher == "pbsdsh":
+            return f'pbsdsh -- sh "$PWD/{script}"'
+        one_each = replace(resources, ranks_per_node=1)
+        plain = replace(self._study.site, container="")
+        # an engine pins its own processes; a launcher would tie all of them to one core
+        free = Binding(bind_to="none")
+        return launch(plain, one_each, f'sh "$PWD/{script}"', free, launcher=self.launcher)
+
+    def _script(self, what: str, command: str, settings: Settings, resources: Resources, keeps: bool = False) -> str:
+        install = self._options.install(settings.get(ENGINE_KNOB))
+        rank = ""
+        if resources.nodes > 1:
+            rank = (
+                "rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${SLURM_PROCID:-${PBS_NODENUM:-0}}}}\n"
+                "[ -r ./env ] && . ./env   # launchers other than srun bring no environment along\n"
+            )
+        site = self._site(install)
+        if keeps:
+            # a step may be several commands, and leaves its results where it runs
+            inside = f"sh -c {shlex.quote(command)}" if site.container else command
+            run = f'export rank\ncd "$RIDGELINE_KEEP" || exit 1\n{contained(site, resources, inside)}'
+        else:
+            run = f"exec {contained(site, resources, command)}"
+        return (
+            f"#!/bin/sh\n# {what} on one node. session.json says what is done with it.\n"
+            'cd "$(dirname "$0")" || exit 1\n[ -r ./session.env ] && . ./session.env\n'
+            f"{rank}{run}\n"
+        )
+
+
+def _env_text(value: Value) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value)
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 1

@@ -1,0 +1,160 @@
+"""On the node: `python -m ridgeline.workloads.engine.session session.json`, started by a job's run.sh.
+
+Start the engine, wait until it serves, warm it up with other traffic, measure, stop everything, see that memory and
+port are back, and write measured.json. When the engine fails, the last line on stderr names the cause and the line of
+engine.log that shows it, and the exit code is not 0.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import ReadError, RidgelineError
+from ridgeline.readers.lines import TextFile
+from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
+from ridgeline.workloads.engine.failures import FailureCause
+from ridgeline.workloads.engine.install import installed_version
+from ridgeline.workloads.engine.options import Load
+from ridgeline.workloads.engine.reading import MEASURED, REQUESTS
+from ridgeline.workloads.engine.session import process as node
+from ridgeline.workloads.engine.session.causes import Coroner, Failed
+from ridgeline.workloads.engine.session.files import make_files, remove_files
+from ridgeline.workloads.engine.session.load import (
+    LOOK_S,
+    STOPPED,
+    await_ready,
+    measure,
+    measure_offline,
+    plan_of,
+    send_other,
+)
+from ridgeline.workloads.engine.session.prepare import Preparation
+
+WARMUP, WARMUP_AT_ONCE = 64, 16
+# a log that comes in blocks would show a mark long after the fact
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+# more than this of a GPU in use before we start is somebody else's run
+BUSY_SHARE, FREE_S = 0.1, 30.0
+
+
+class Session:
+    """One run of one engine in one folder."""
+
+    def __init__(self, folder: Path, spec: Mapping[str, Any]) -> None:
+        self.folder, self.spec = folder, spec
+        self.load = Load(**{**spec["load"], "slos": tuple(spec["load"]["slos"])})
+        self.dialect = dialect_named(str(spec["engine"]))
+        self.log = folder / ENGINE_LOG
+        self.port = node.free_port()
+        self.measured: dict[str, Any] = {}
+        self.coroner = Coroner(self.dialect, self.log)
+
+    def run(self) -> None:
+        """Everything, from an empty node to an empty node. Failed says why there is no measurement."""
+        self.log.write_bytes(b"")
+        before = self._require_free_gpus()
+        self.measured["engine_version"] = self._engine_version()
+        try:
+            make_files(
+                self.folder,
+                self.load,
+                (self.port, node.free_port()),
+                model=str(self.spec["model"]),
+                make_model=bool(self.spec["make_model"]),
+                data_for="" if self.spec["serves"] else self.dialect.name,
+            )
+            Preparation(self.folder, self.spec, self.load, self.dialect, self.port, UNBUFFERED).run()
+            self._once()
+        finally:
+            remove_files(self.folder)
+            seconds, missing = node.await_return(self.port, before)
+            self.measured["back_s"] = round(seconds, 3)
+            if missing:
+                self.measured["not_back"] = missing
+                say(f"ridgeline: {missing} {node.BACK_S:.0f} s after the engine was stopped")
+            self._write()
+
+    def _engine_version(self) -> str:
+        python = str(self.spec.get("python") or "")
+        known = (installed_version(python, package) for package in self.dialect.packages) if python else iter(())
+        return next((version for version in known if version), "")
+
+    def _once(self) -> None:
+        engine = node.EngineProcess(str(self.spec["start"]), self.folder, self.log, UNBUFFERED)
+        try:
+            if self.spec["serves"]:
+                self._serve(engine)
+            else:
+                measure_offline(engine, self.log, self.coroner, self.measured)
+        finally:
+            if left := engine.stop():
+                say(f"ridgeline: processes {left} of the engine do not end")
+
+    def _serve(self, engine: node.EngineProcess) -> None:
+        limit_s = float(self.spec["ready_limit_s"])
+        self.measured["ready_s"] = await_ready(engine, self.port, self.log, self.dialect, self.coroner, limit_s)
+        plan = plan_of(self.load, self.port, self.folder / REQUESTS)
+        warmup = min(WARMUP, self.load.requests) if self.load.warmup is None else self.load.warmup
+        if warmup:
+            send_other(plan, warmup, self.load.concurrency or WARMUP_AT_ONCE)
+        self.measured["measured_from_line"] = sum(1 for _ in TextFile(self.log))
+        measure(engine, self.port, plan, self.coroner, self.measured)
+
+    def _require_free_gpus(self) -> list[tuple[int, int]] | None:
+        """Memory in use before we start; a run that has just ended may still be giving back its own."""
+        until = time.monotonic() + FREE_S
+        while True:
+            memory = node.gpu_memory_bytes()
+            busy = [
+                f"GPU {n} holds {used / 2**30:.1f} GiB"
+                for n, (used, total) in enumerate(memory or ())
+                if used > BUSY_SHARE * total
+            ]
+            if not busy:
+                return memory
+            if time.monotonic() > until:
+                raise Failed(FailureCause("gpu-in-use", 0, f"{'; '.join(busy)} before we start"))
+            time.sleep(LOOK_S)
+
+    def _write(self) -> None:
+        partial = self.folder / f".{MEASURED}.partial"
+        partial.write_text(json.dumps(self.measured, indent=1) + "\n")
+        partial.rename(self.folder / MEASURED)
+
+
+def dialect_named(name: str) -> EngineDialect:
+    if name == "sglang":
+        from ridgeline.workloads.engine.sglang import SGLANG
+
+        return SGLANG
+    from ridgeline.workloads.engine.vllm import VLLM
+
+    return VLLM
+
+
+def say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def main(arguments: list[str]) -> int:
+    path = Path(arguments[0]).resolve()
+    # a job that is told to stop must still stop its engine
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+    try:
+        spec = json.loads(path.read_text())
+        Session(path.parent, spec).run()
+    except Failed as failed:
+        say(failed.cause.said(ENGINE_LOG))
+        code = failed.exit_code
+        return 128 - code if code < 0 else code or 1
+    except (RidgelineError, ReadError, OSError) as error:
+        say(f"ridgeline: {error}")
+        return 1
+    return 0

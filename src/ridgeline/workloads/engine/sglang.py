@@ -1,0 +1,198 @@
+"""SGLang, 0.4.8 to 0.5.23: flags that moved, its server and offline benchmark, its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+from ridgeline.readers.sglang.facts import OfflineResult, SglangLog, Stamp
+from ridgeline.readers.sglang.log import read_sglang_log
+from ridgeline.readers.sglang.offline import read_offline_jsonl
+from ridgeline.records.expression import Value
+from ridgeline.records.measurement import Measurement
+from ridgeline.serving.engine.flag_names import ATTENTION_DP, BENCHMARKS, EXPERTS, GRAPHS, flag_names
+from ridgeline.workloads.engine.dialect import (
+    DATASET,
+    ENGINE_LOG,
+    HEAD,
+    MODEL,
+    OFFLINE_RESULT,
+    PORT,
+    RENDEZVOUS,
+    EngineLog,
+    Span,
+    joined,
+    plain_echo,
+    plain_words,
+)
+from ridgeline.workloads.engine.flags import OWN_CHOICE, Flag, FlagTable, Version, read_table
+from ridgeline.workloads.engine.options import Load
+
+ALIASES = {
+    "tp": "tp_size",
+    "pp": "pp_size",
+    "dp": "dp_size",
+    "ep": "ep_size",
+    "attn_dp": "attn_dp_size",
+    "context_len": "context_length",
+}
+MOVED: Mapping[str, tuple[str, Version]] = {
+    "cuda_graph_max_bs": ("cuda_graph_max_bs_decode", GRAPHS),
+    "cuda_graph_bs": ("cuda_graph_bs_decode", GRAPHS),
+}
+# spelled out by `words` itself, whatever the table of a release says
+_SPELLED = ("attn_dp_size", "ep_size", "disable_cuda_graph", "moe_a2a_backend")
+
+_INTROSPECT = """
+import argparse, json
+from sglang.srt.server_args import ServerArgs
+parser = argparse.ArgumentParser()
+ServerArgs.add_cli_args(parser)
+kinds = {}
+for action in parser._actions:
+    for option in action.option_strings:
+        if option.startswith("--") and option != "--help":
+            kind = "switch" if action.nargs == 0 else "list" if action.nargs in ("+", "*") else "value"
+            kinds[option[2:].replace("-", "_")] = kind
+print(json.dumps(kinds))
+"""
+
+F = TypeVar("F")
+
+
+class SglangDialect:
+    name = "sglang"
+    packages: tuple[str, ...] = ("sglang",)
+    ready_line = "The server is fired up and ready to roll"
+
+    @cached_property
+    def table(self) -> FlagTable:
+        # a study may always say attn_dp: releases before 0.5.22 are told so in two other flags
+        flags = {**read_table("sglang"), "attn_dp_size": Flag("attn_dp_size", "value")}
+        return FlagTable(flags, ALIASES, MOVED)
+
+    def words(self, values: Mapping[str, Value], version: Version) -> list[str]:
+        named = {ALIASES.get(name, name): value for name, value in values.items() if value != OWN_CHOICE}
+        words = plain_words(self.table, {n: v for n, v in named.items() if n not in _SPELLED}, version)
+        renamed = flag_names(version)
+        groups, experts = named.get("attn_dp_size"), named.get("ep_size")
+        if isinstance(groups, int) and groups > 1:
+            words += [*renamed["attention_dp"].split(), str(groups)]
+        if isinstance(experts, int) and (experts > 1 or version >= EXPERTS):
+            words += [*renamed["ep"].split(), str(experts)]
+        if named.get("disable_cuda_graph"):
+            words += renamed["no_graph"].split()
+        exchange = named.get("moe_a2a_backend")
+        if exchange == "deepep":
+            words += renamed["a2a"].split()
+        elif exchange is not None and version >= EXPERTS:
+            words += ["--moe-a2a-backend", str(exchange)]
+        return words
+
+    def echoed(self, values: Mapping[str, Value], version: Version) -> dict[str, Value]:
+        echo = plain_echo(self.table, values, version)
+        groups = echo.pop("attn_dp_size", None)
+        if isinstance(groups, int) and groups > 1:
+            new = version >= ATTENTION_DP
+            echo |= {"attn_dp_size": groups} if new else {"enable_dp_attention": True, "dp_size": groups}
+        echo.pop("disable_cuda_graph", None)
+        if version < EXPERTS:
+            echo.pop("moe_a2a_backend", None)
+        return echo
+
+    def serve(self, python: str, words: Sequence[str], cluster: Span) -> str:
+        own = ["--model-path", f"${MODEL}", "--host", "127.0.0.1", "--port", f"${PORT}"]
+        return joined([python, "-m", "sglang.launch_server", *own, *words]) + self.several_nodes(cluster)
+
+    def offline(self, python: str, words: Sequence[str], load: Load, version: Version, cluster: Span) -> str:
+        new = version >= BENCHMARKS
+        module = "sglang.benchmark.offline_throughput" if new else "sglang.bench_offline_throughput"
+        own = ["--model-path", f"${MODEL}", "--dataset-name", "sharegpt", "--dataset-path", DATASET]
+        own += ["--num-prompts", str(load.requests), "--seed", str(load.seed), "--result-filename", OFFLINE_RESULT]
+        own += ["--skip-warmup"] if load.warmup == 0 else []
+        return joined([python, "-m", module, *own, *words]) + self.several_nodes(cluster)
+
+    def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
+        log = read_sglang_log(lines)
+        return EngineLog(
+            failures=tuple((f.kind, f.ready, f.stamp.line, f.text) for f in log.failures),
+            weights_loaded=bool(log.weights),
+            echo=log.server_args,
+            figures=tuple(_figures(log)),
+            cached_share=_cached_share(log, measured_from),
+            running_limit=min((x.max_running_requests for x in log.limits if x.max_running_requests), default=None),
+        )
+
+    def offline_result(self, text: str, lines: Iterable[str]) -> tuple[Measurement, ...]:
+        results = read_offline_jsonl(text.splitlines()) or read_sglang_log(lines).results
+        source = OFFLINE_RESULT if text.strip() else ENGINE_LOG
+        return tuple(_offline_figures(results[-1], source)) if results and results[-1].duration_s > 0 else ()
+
+    def several_nodes(self, cluster: Span) -> str:
+        if cluster.nodes == 1:
+            return ""
+        return f' --nnodes {cluster.nodes} --node-rank "$rank" --dist-init-addr "${HEAD}:${RENDEZVOUS}"'
+
+    def introspect(self) -> str:
+        return _INTROSPECT
+
+
+def _cached_share(log: SglangLog, measured_from: int) -> float | None:
+    if not measured_from:
+        return log.cached_token_share
+    measured = [p for p in log.prefills if p.stamp.line > measured_from]
+    cached = sum(p.cached_tokens for p in measured)
+    prompt = cached + sum(p.new_tokens for p in measured)
+    return cached / prompt if prompt else None
+
+
+def _figures(log: SglangLog) -> Iterable[Measurement]:
+    def figure(name: str, value: float | None, unit: str) -> Iterable[Measurement]:
+        if value is not None:
+            yield Measurement(name, float(value), unit, ENGINE_LOG)
+
+    tokens = _over_groups(log.kv_pools, lambda pool: pool.stamp, lambda pool: pool.tokens)
+    yield from figure("kv_tokens", tokens, "tokens")
+    pools = [pool.total_bytes for pool in log.kv_pools if pool.total_bytes is not None]
+    yield from figure("kv_bytes", max(pools, default=None), "bytes")
+    yield from figure("memory_after_load_bytes", min((w.avail_bytes for w in log.weights), default=None), "bytes")
+    yield from figure("weights_bytes", max((w.used_bytes or 0 for w in log.weights), default=None), "bytes")
+    free = [limits.available_gpu_bytes for limits in log.limits if limits.available_gpu_bytes is not None]
+    yield from figure("memory_to_spare_bytes", min(free, default=None), "bytes")
+    running = [limits.max_running_requests for limits in log.limits if limits.max_running_requests]
+    yield from figure("running_limit", min(running, default=None), "requests")
+    yield from figure("graph_max_bs", log.largest_decode_graph, "requests")
+    yield from figure("graph_capture_s", max((g.elapsed_s or 0.0 for g in log.graphs), default=None), "s")
+    yield from figure("retractions", sum(r.requests for r in log.retractions) if log.limits else None, "requests")
+    yield from figure("peak_running", max((d.running for d in log.decodes), default=None), "requests")
+    eager = [d for d in log.decodes if d.cuda_graph is False]
+    yield from figure("eager_decode_share", len(eager) / len(log.decodes) if log.decodes else None, "")
+
+
+def _over_groups(facts: Iterable[F], stamp: Callable[[F], Stamp], value: Callable[[F], int]) -> int | None:
+    """Attention groups have a pool each; the ranks of one group say the same, or the tightest counts."""
+    groups: dict[int | None, int] = {}
+    for fact in facts:
+        group = stamp(fact).rank("DP")
+        groups[group] = min(groups.get(group, value(fact)), value(fact))
+    return sum(groups.values()) if groups else None
+
+
+def _offline_figures(result: OfflineResult, source: str) -> Iterable[Measurement]:
+    both = result.input_tokens + result.output_tokens
+    rows = (
+        ("total_tok_s", result.total_tok_s or both / result.duration_s, "tok/s"),
+        ("output_tok_s", result.output_tok_s or result.output_tokens / result.duration_s, "tok/s"),
+        ("input_tok_s", result.input_tok_s or result.input_tokens / result.duration_s, "tok/s"),
+        ("requests_s", result.request_s or result.successful_requests / result.duration_s, "requests/s"),
+        ("duration_s", result.duration_s, "s"),
+        ("successful_requests", float(result.successful_requests), "requests"),
+        ("input_tokens", float(result.input_tokens), "tokens"),
+        ("output_tokens", float(result.output_tokens), "tokens"),
+    )
+    for name, value, unit in rows:
+        yield Measurement(name, value, unit, source)
+
+
+SGLANG = SglangDialect()

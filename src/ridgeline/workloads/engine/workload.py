@@ -1,0 +1,104 @@
+"""A serving engine as a workload: each trial starts it anew, measures it, stops it, and proves what was applied.
+
+A run folder holds `session.json` (what is done), `engine.sh` (the exact command of the engine on each node), one
+`prepare-STEP.sh` for each one-time step, and after the run `engine.log`, `measured.json` and, of a served run,
+`requests.jsonl`. The work on the node is `session.py`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from ridgeline.errors import StoreError
+from ridgeline.records.expression import ExpressionError
+from ridgeline.records.measurement import Reading
+from ridgeline.records.run import Job, Run
+from ridgeline.records.space import Settings
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Trial
+from ridgeline.workloads.base import Problem
+from ridgeline.workloads.engine import prepare, rules
+from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
+from ridgeline.workloads.engine.failures import signatures
+from ridgeline.workloads.engine.install import for_processors, release_of
+from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
+from ridgeline.workloads.engine.options import read_options
+from ridgeline.workloads.engine.reading import read_run
+from ridgeline.workloads.engine.scripts import SESSION, Scripts
+
+
+class EngineWorkload:
+    """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
+
+    def __init__(self, study: Study, dialect: EngineDialect, *, serves: bool) -> None:
+        self._study = study
+        self._dialect = dialect
+        self._serves = serves
+        self._options = read_options(study.workload.options, study.folder, serves=serves)
+        self._names = Names(study, self._options, dialect)
+        self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
+        self.signatures = signatures(dialect.name)
+        self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")
+
+    def problems(self) -> list[Problem]:
+        return [
+            *self._options.problems,
+            *self._names.problems(serves=self._serves),
+            *prepare.problems(self._options, self._dialect.name),
+        ]
+
+    def refusal(self, settings: Settings) -> str | None:
+        try:
+            asked = self._study.job.resources(settings)
+            self._scripts.env(settings)
+        except (ExpressionError, ValueError) as error:
+            return str(error)
+        if asked.nodes > 1 and self._scripts.launcher == "none":
+            return f"{asked.nodes} nodes need a launcher: set the site's `launcher` to srun, openmpi or mpich"
+        if reason := prepare.refusal(self._options, asked.nodes):
+            return reason
+        install = self._options.install(settings.get(ENGINE_KNOB))
+        return rules.refusal(
+            self._dialect.name,
+            self._options,
+            self._names.values(settings),
+            release_of(install, self._dialect),
+            asked,
+            self._study.site,
+            on_cpu=self._dialect.name == "vllm" and for_processors(install),
+        )
+
+    def prepare(self, trial: Trial, folder: Path) -> Job:
+        limits = self._study.job
+        build = os.path.relpath(trial.build.resolve(), folder.resolve()) if trial.build else "."
+        env = self._scripts.env(trial.settings, build)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in self._scripts.files(trial.settings, env).items():
+                (folder / name).write_text(text)
+        except OSError as error:
+            raise StoreError(
+                f"{error.filename or folder}: cannot fill the run folder ({error.strerror}); make room and resume"
+            ) from error
+        session = f"exec {shlex.quote(sys.executable)} -m ridgeline.workloads.engine.session {SESSION}"
+        return Job(
+            name=folder.name,
+            folder=folder,
+            command=f"{self._scripts.comments(trial.settings)}{session}",
+            env=env,
+            resources=limits.resources(trial.settings),
+            limit_s=limits.limit_s,
+            silence_limit_s=limits.silence_limit_s,
+        )
+
+    def read(self, run: Run) -> Reading:
+        return read_run(self._dialect, run, self._needed())
+
+    def paste(self, settings: Settings) -> str:
+        return self._scripts.paste(settings)
+
+    def _needed(self) -> set[str]:
+        return {self._study.goal.metric, *(name for guard in self._study.guards for name in guard.names)}

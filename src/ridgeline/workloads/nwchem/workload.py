@@ -1,0 +1,225 @@
+"""NWChem: an input rendered from knobs, started on its ranks, read back, and held to its energy."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ridgeline.errors import StoreError
+from ridgeline.records.expression import ExpressionError
+from ridgeline.records.launch import Binding
+from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.run import Job, Resources, Run
+from ridgeline.records.space import Settings
+from ridgeline.records.study import Study
+from ridgeline.records.template import field_names, render, unknown_fields
+from ridgeline.records.trial import Trial
+from ridgeline.workloads.base import Problem
+from ridgeline.workloads.command.options import Where, near
+from ridgeline.workloads.nwchem.failures import SIGNATURES
+from ridgeline.workloads.nwchem.input import SCRATCH, render_input
+from ridgeline.workloads.nwchem.knobs import PROGRESS_RANK, environment, knob_problems
+from ridgeline.workloads.nwchem.options import read_options
+from ridgeline.workloads.nwchem.reading import ENERGY, UNITS, Output, differences, measurements, problem
+from ridgeline.workloads.nwchem.start import INPUT, RANK_SCRIPT, Start, command, rank_line, rank_script
+
+ASKED = "asked.json"  # the setting of a run, in its folder: what is read back is held against it
+OF_THE_RUN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
+_MB = 2**20
+
+
+class NwchemWorkload:
+    """Knobs have fixed names (`nwchem_knobs`); `program` and `env` may name knobs, derived values and {build}."""
+
+    signatures = SIGNATURES
+    logs = ("stderr", "stdout")
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._options = read_options(study.workload.options, study.folder)
+
+    # before anything runs
+
+    def problems(self) -> list[Problem]:
+        found = list(self._options.problems)
+        space = self._study.space
+        found += knob_problems(space.knobs, self._used(), self._options.blas_paths)
+        known = [*space.names, *(["build"] if self._study.builds else [])]
+        for where, text in self._templates():
+            found += [
+                Problem(where, f"{{{name}}} is not a knob or a derived value; {near(name, known)}")
+                for name in unknown_fields(text, known)
+            ]
+        if "nodes" in space.by_name and self._study.job.nodes is None:
+            found.append(Problem(("space", "nodes"), "a knob decides the nodes: also write `job: {nodes: nodes}`"))
+        return [*found, *self._metric_problems()]
+
+    def _used(self) -> set[str]:
+        """Names that something outside the fixed knobs reads."""
+        builds, job, space = self._study.builds, self._study.job, self._study.space
+        texts = [text for _, text in self._templates()]
+        texts += [*builds.make, *builds.env.values()] if builds else []
+        used = {name for text in texts for name in field_names(text)}
+        sizes = (job.nodes, job.ranks_per_node, job.cores, job.gpus)
+        for expression in (*(size for size in sizes if size is not None), *space.derived.values()):
+            used |= expression.names
+        return used
+
+    def _templates(self) -> Iterator[tuple[Where, str]]:
+        yield ("workload", "program"), self._options.program
+        for name, text in self._options.env.items():
+            yield ("workload", "env", name), text
+
+    def _metric_problems(self) -> Iterator[Problem]:
+        goal, metrics = self._study.goal, [*OF_THE_RUN, *UNITS]
+        if goal.metric not in metrics:
+            yield Problem(
+                ("goal", goal.direction), f"{goal.metric} is no metric of nwchem; {near(goal.metric, metrics)}"
+            )
+        known = [*metrics, *self._study.space.names]
+        for index, guard in enumerate(self._study.guards):
+            for name in sorted(guard.names - set(known)):
+                yield Problem(("guards", index), f"{name} is no metric, knob or derived value; {near(name, known)}")
+        held = self._options.reference_energy is not None or any(ENERGY in g.names for g in self._study.guards)
+        if not held:
+            # a coarser grid, looser convergence or a broken MPI build is always faster
+            remedy = f"add the guard `{ENERGY} within 1e-6 of baseline`, or `reference_energy` to the workload"
+            yield Problem(("guards",) if self._study.guards else ("workload",), f"nothing holds the energy: {remedy}")
+
+    def refusal(self, settings: Settings) -> str | None:
+        try:
+            resources = self._resources(settings)
+            self._start(settings, ".")
+        except (ExpressionError, ValueError) as error:
+            return str(error)
+        site = self._study.site
+        cores = site.cores_per_node or (len(os.sched_getaffinity(0)) if site.batch == "local" else None)
+        threads = _count(settings, "threads")
+        if cores and resources.ranks_per_node * threads > cores:
+            asked = f"{resources.ranks_per_node} ranks" + (f" of {threads} threads" if threads > 1 else "")
+            return f"{asked} need more than the {cores} cores of a node"
+        if self._network(settings) == PROGRESS_RANK and resources.ranks_per_node < 2:
+            return f"{PROGRESS_RANK} keeps one rank of each node for progress: 1 rank leaves none to compute"
+        return self._memory_refusal(settings, resources)
+
+    def _memory_refusal(self, settings: Settings, resources: Resources) -> str | None:
+        sizes = [settings.get(f"memory_{part}_mb") for part in ("stack", "heap", "global")]
+        rank_mb = sum(size for size in sizes if isinstance(size, int))
+        node_bytes = self._study.site.memory_bytes_per_node
+        if node_bytes is None and self._study.site.batch == "local":
+            node_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        asked = rank_mb * _MB * resources.ranks_per_node
+        if node_bytes is not None and asked > node_bytes and not self._options.overcommit_memory:
+            return (
+                f"{resources.ranks_per_node} ranks x {rank_mb} MB of stack, heap, global need {asked / 2**30:.1f} GiB; "
+                f"a node has {node_bytes / 2**30:.1f} (`overcommit_memory: true` lets limits exceed it)"
+            )
+        local_mb = sum(size for size in sizes[:2] if isinstance(size, int))
+        kept_mb = settings.get("memsize_mb")
+        if settings.get("integrals") == "semidirect" and isinstance(kept_mb, int) and 0 < local_mb < kept_mb:
+            return f"memsize of {kept_mb} MB comes out of stack and heap, which have {local_mb} MB together"
+        return None
+
+    # a run
+
+    def prepare(self, trial: Trial, folder: Path) -> Job:
+        build = os.path.relpath(trial.build.resolve(), folder.resolve()) if trial.build else "."
+        start = self._start(trial.settings, build)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / INPUT).write_text(render_input(self._options, trial.settings))
+            (folder / RANK_SCRIPT).write_text(rank_script(start))
+            (folder / ASKED).write_text(json.dumps({"settings": dict(trial.settings), "build": build}, indent=1) + "\n")
+        except OSError as error:
+            raise StoreError(
+                f"{error.filename or folder}: cannot fill the run folder ({error.strerror}); make room and resume"
+            ) from error
+        limits = self._study.job
+        return Job(
+            name=folder.name,
+            folder=folder,
+            command=command(self._study.site, start),
+            env=start.env,
+            resources=start.resources,
+            limit_s=limits.limit_s,
+            silence_limit_s=limits.silence_limit_s,
+        )
+
+    def read(self, run: Run) -> Reading:
+        output, options = Output.of(run.folder), self._options
+        of_run = {"wall_s": run.ending.duration_s, **run.ending.usage}
+        found = [Measurement(name, of_run[name], unit, "run") for name, unit in OF_THE_RUN.items() if name in of_run]
+        found += measurements(output, options.theory)
+        trouble = problem(output.facts, options.theory, options.reference_energy)
+        asked = _asked(run.folder)
+        if trouble or asked is None:
+            return Reading(tuple(found), problem=trouble or f"{ASKED} is gone, so what was asked is not known")
+        settings, start = asked[0], self._start(*asked)
+        mpi = str(settings.get("mpi") or options.mpi) if not options.program else None
+        doubt = differences(output, start, settings, self._compute_ranks(settings, run.resources), mpi)
+        return Reading(tuple(found), unverified=doubt)
+
+    def paste(self, settings: Settings) -> str:
+        start, builds = self._start(settings, "."), self._study.builds
+        lines = [render(line, settings) for line in builds.make] if builds else []
+        lines += [f"cat > {INPUT} <<'END_OF_INPUT'", render_input(self._options, settings).rstrip(), "END_OF_INPUT"]
+        lines.append(f"mkdir -p {SCRATCH}")
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in start.env.items()]
+        if start.blas:
+            lines.append(f"export LD_LIBRARY_PATH=$(echo {start.blas.replace(':', ' ')} | tr ' ' :)")
+        return "\n".join([*lines, rank_line(self._study.site, start, f"{start.program} {INPUT}")])
+
+    # what a setting means
+
+    def _start(self, settings: Settings, build: str) -> Start:
+        options, site = self._options, self._study.site
+        mpi = str(settings.get("mpi") or options.mpi)
+        fields = {**settings, "build": build}
+        threads = _count(settings, "threads")
+        map_by, bind_to = (str(settings.get(name) or "") for name in ("map_by", "bind_to"))
+        binding = Binding(map_by, bind_to, threads, report=bool(map_by or bind_to))
+        launcher = site.launcher if site.launcher == "srun" else mpi
+        env = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+        if binding.report and launcher == "mpich":
+            env["HYDRA_TOPO_DEBUG"] = "1"
+        env |= environment(settings)
+        env |= {name: render(text, fields) for name, text in options.env.items()}
+        return Start(
+            program=render(options.program, fields) if options.program else f"nwchem.{mpi}",
+            launcher=launcher,
+            resources=self._resources(settings),
+            binding=binding,
+            env=env,
+            blas=options.blas_paths[str(settings["blas"])] if settings.get("blas") else "",
+        )
+
+    def _resources(self, settings: Settings) -> Resources:
+        asked = self._study.job.resources(settings)
+        if self._study.job.ranks_per_node is None:
+            asked = replace(asked, ranks_per_node=_count(settings, "ranks_per_node"))
+        return asked
+
+    def _network(self, settings: Settings) -> str:
+        return str(settings.get("armci_network") or self._options.armci_network)
+
+    def _compute_ranks(self, settings: Settings, resources: Resources) -> int:
+        ranks = resources.nodes * resources.ranks_per_node
+        return ranks - resources.nodes if self._network(settings) == PROGRESS_RANK else ranks
+
+
+def _count(settings: Settings, name: str) -> int:
+    value = settings.get(name)
+    return value if isinstance(value, int) else 1
+
+
+def _asked(folder: Path) -> tuple[Settings, str] | None:
+    """The settings of a run and where its build lies, as `prepare` wrote them."""
+    try:
+        asked = json.loads((folder / ASKED).read_text())
+        return dict(asked["settings"]), str(asked["build"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,230 @@
+"""From a simulation, or the reason why there can be none, to the log an SGLang benchmark would have written.
+
+The lines are SGLang's own wording, so that whatever reads, judges or explains real logs does the same with these. Times
+of start-up are those of a large model on fast local disks; none of them enters a measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.engine.memory import STARTUP_OOM, MemoryPlan
+from ridgeline.serving.engine.reserve import decode_graph_sizes
+from ridgeline.serving.engine.settings import resolve
+from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.twin.simulate import SimulationResult, first_run_tax_s
+
+INIT_S = 25.0  # imports, processes, communicators
+LOAD_S, LOAD_S_PER_GIB = 10.0, 1.0
+CAPTURE_S_PER_SIZE = 0.5
+WARMUP_S = 10.0
+OOM_AT = 0.3  # share of the benchmark after which the batch is so full that an allocation fails
+DECODE_LINES, PREFILL_LINES = 40, 40
+# needs that are there before the first request comes; the rest of the reserve is asked for while running
+AT_START = ("request table", "cuda graphs", "attention workspace", "communication", "libraries and fragments")
+
+Line = tuple[float, bool, str]  # second, whether SGLang puts the time in front, text
+
+
+@dataclass
+class Play:
+    """What `player` performs."""
+
+    ranks: str
+    startup: list[Line] = field(default_factory=list)
+    startup_s: float = 0.0
+    benchmark: list[Line] = field(default_factory=list)
+    benchmark_s: float = 0.0
+    compile: Mapping[str, Any] | None = None
+    bench: dict[str, Any] = field(default_factory=dict)
+    exit_code: int = 0
+
+    def say(self, text: str, after_s: float = 0.0) -> None:
+        self.startup_s += after_s
+        self.startup.append((round(self.startup_s, 3), True, text))
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def compose(
+    deployment: Deployment, plan: MemoryPlan, result: SimulationResult | None, flags: Mapping[str, Any]
+) -> Play:
+    """`result` is None where the engine does not come up."""
+    layout = deployment.layout
+    play = Play(" DP0 TP0" if layout.attn_dp > 1 else " TP0" if layout.replica_gpus > 1 else "")
+    echo = ", ".join(f"{name}={value!r}" for name, value in flags.items())
+    play.say(f"server_args=ServerArgs({echo})", 5.0)
+    if not _start(play, deployment, plan) or result is None:
+        play.exit_code = 1
+        return play
+    _serve(play, deployment, plan, result)
+    return play
+
+
+def _start(play: Play, deployment: Deployment, plan: MemoryPlan) -> bool:
+    """Whether the engine comes up."""
+    weights, free = plan.weight_bytes / GIB, plan.free_bytes / GIB
+    play.say(f"Load weight begin. avail mem={free:.2f} GB", INIT_S)
+    load_s = LOAD_S + LOAD_S_PER_GIB * weights
+    done = f"Load weight end. elapsed={load_s:.2f} s, type={deployment.model.name}"
+    play.say(f"{done}, avail mem={max(0.0, free - weights):.2f} GB, mem usage={weights:.2f} GB.", load_s)
+    if plan.verdict == STARTUP_OOM:
+        _die(play, ["RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."])
+        return False
+    kv = plan.kv_bytes / GIB
+    play.say(
+        f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {plan.kv_tokens_per_rank}, KV size: {kv:.2f} GB", 1.0
+    )
+    left = max(0.0, free - weights - kv)
+    play.say(f"Memory pool end. avail mem={left:.2f} GB")
+    _compile(play, deployment)
+    sizes = decode_graph_sizes(_graph_max_bs(deployment))
+    play.say(f"Capture target decode CUDA graph begin. backend=full, num_tokens_per_bs=1, avail mem={left:.2f} GB")
+    early = sum(plan.needs.get(name, 0.0) for name in AT_START)
+    if early > plan.reserve_bytes:
+        words = ["Exception: Capture cuda graph failed: CUDA out of memory.", "Possible solutions:"]
+        play.startup_s += 5.0
+        _die(play, [*words, "1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)"])
+        return False
+    took_s, used = CAPTURE_S_PER_SIZE * sizes, plan.needs.get("cuda graphs", 0.0) / GIB
+    left = max(0.0, left - early / GIB)
+    captured = f"Capture target decode CUDA graph end. elapsed={took_s:.2f} s, mem usage={used:.2f} GB"
+    play.say(f"{captured}, avail mem={left:.2f} GB.", took_s)
+    limits = f"max_total_num_tokens={plan.kv_tokens_per_rank}, max_running_requests={plan.running_limit * plan.groups}"
+    play.say(f"{limits}, context_len={deployment.model.context_tokens}, available_gpu_mem={left:.2f} GB")
+    play.startup_s += WARMUP_S
+    return True
+
+
+def _graph_max_bs(deployment: Deployment) -> int:
+    d = deployment
+    return resolve(d.settings, d.model, d.cluster.gpu, d.layout, pool_tokens=1).graph_max_bs
+
+
+def _compile(play: Play, deployment: Deployment) -> None:
+    """Kernels for the shapes of this layout; the next run finds them in the cache."""
+    seconds = first_run_tax_s(deployment.model)
+    layout = deployment.layout
+    if seconds:
+        sizes = {"tp": layout.tp, "pp": layout.pp, "ep": layout.ep, "attn-dp": layout.attn_dp}
+        play.compile = {
+            "key": "-".join(f"{name}{size}" for name, size in sizes.items()),
+            "at_s": play.startup_s + 0.5,
+            "seconds": seconds,
+            "lines": [f"Entering DeepGEMM JIT Pre-Compile session, kernel {n} of 4" for n in range(1, 5)],
+        }
+        play.startup_s += 1.0
+
+
+def _serve(play: Play, deployment: Deployment, plan: MemoryPlan, result: SimulationResult) -> None:
+    layout, graph_max_bs = deployment.layout, _graph_max_bs(deployment)
+    summary = result.summary
+    play.benchmark_s = summary.duration_s
+    play.benchmark = [
+        (0.0, True, "\nBenchmark..."),
+        *sorted([*_prefills(result, layout), *_decodes(result, layout, plan, graph_max_bs)]),
+    ]
+    if not plan.fits:
+        play.benchmark_s *= OOM_AT
+        play.benchmark = [line for line in play.benchmark if line[0] <= play.benchmark_s]
+        late = {name: size for name, size in plan.needs.items() if name not in AT_START}
+        asked = max(late.values()) / GIB
+        free = max(0.0, asked + plan.margin_bytes / GIB)
+        oom = f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked:.2f} GiB."
+        _die(play, [f"{oom} GPU 0 has {free:.2f} GiB free."])
+        return
+    play.benchmark += [(summary.duration_s, False, text) for text in _result_block(result)]
+    sent = sum(r.input_tokens for r in result.records)
+    play.bench = {"cached_token_share": round(sum(r.cached_tokens for r in result.records) / sent, 6)}
+    for name in ("ttft", "itl", "tpot", "e2e"):
+        spread = getattr(summary, f"{name}_ms")
+        if spread is not None:
+            play.bench |= {f"{name}_{q}_ms": f"<seconds {spread.quantile(q):.3f}>" for q in ("p50", "p95", "p99")}
+    play.bench["retractions"] = result.retractions
+
+
+def _die(play: Play, words: list[str]) -> None:
+    """As the scheduler does: an exception in a child, which takes the whole engine down."""
+    at_s, lines = (play.benchmark_s, play.benchmark) if play.benchmark else (play.startup_s, play.startup)
+    lines.append((at_s, True, "Scheduler hit an exception: Traceback (most recent call last):"))
+    lines += [(at_s, False, text) for text in words]
+    lines.append((at_s, True, "Received sigquit from a child process. It usually means the child failed."))
+    play.exit_code = 1
+
+
+def _prefills(result: SimulationResult, layout: Layout) -> Iterator[Line]:
+    """A part of the prefill rounds: requests whose first token came at the same moment were one round."""
+    rounds: dict[float, list[Any]] = {}
+    for record in result.records:
+        if record.first_token_s is not None:
+            rounds.setdefault(record.first_token_s, []).append(record)
+    times = sorted(rounds)
+    groups = layout.attn_dp * layout.dp
+    for at_s in times[:: max(1, len(times) // PREFILL_LINES)]:
+        batch = rounds[at_s]
+        cached = sum(r.cached_tokens for r in batch)
+        new = sum(r.input_tokens for r in batch) - cached
+        counts = f"#new-seq: {_share(len(batch), groups)}, #new-token: {_share(new, groups)}"
+        yield at_s, True, f"Prefill batch, {counts}, #cached-token: {cached // groups}, {_queue(result, at_s, groups)}"
+
+
+def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_max_bs: int) -> Iterator[Line]:
+    """What one attention group of one copy decodes, at evenly spaced moments."""
+    import numpy as np
+
+    rows = [
+        (r.first_token_s, r.end_s, r.input_tokens, r.output_tokens)
+        for r in result.records
+        if r.first_token_s is not None and r.end_s is not None
+    ]
+    first, end, prompt, answer = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    rate = answer / np.maximum(end - first, 1e-9)
+    groups = layout.attn_dp * layout.dp
+    for n in range(1, DECODE_LINES):
+        at_s = result.summary.duration_s * n / DECODE_LINES
+        now = (first <= at_s) & (at_s < end)
+        running = _share(int(now.sum()), groups) if now.any() else 0
+        if not running:
+            continue
+        tokens = int((prompt + rate * (at_s - first))[now].sum() / groups)
+        usage = tokens / max(1, plan.kv_tokens_per_rank)
+        graph = running <= graph_max_bs
+        speed = float(rate[now].sum()) / groups
+        told = f"#running-req: {running}, #token: {tokens}, token usage: {usage:.2f}, cuda graph: {graph}"
+        yield (
+            at_s,
+            True,
+            f"Decode batch, {told}, gen throughput (token/s): <rate {speed:.2f}>, {_queue(result, at_s, groups)}",
+        )
+
+
+def _queue(result: SimulationResult, at_s: float, groups: int) -> str:
+    waiting = sum(1 for r in result.records if r.sent_s <= at_s < (r.first_token_s or 0.0))
+    return f"#queue-req: {waiting // groups}"
+
+
+def _share(count: int, groups: int) -> int:
+    return max(1, count // groups)
+
+
+def _result_block(result: SimulationResult) -> list[str]:
+    s = result.summary
+    good = [r for r in result.records if r.ok]
+    rows = {
+        "Backend": "engine",
+        "Successful requests": str(s.ok),
+        "Benchmark duration (s)": f"<seconds {s.duration_s:.4f}>",
+        "Total input tokens": str(sum(r.input_tokens for r in good)),
+        "Total generated tokens": str(sum(r.output_tokens for r in good)),
+        "Request throughput (req/s)": f"<rate {s.requests_s:.4f}>",
+        "Input token throughput (tok/s)": f"<rate {s.input_tok_s:.4f}>",
+        "Output token throughput (tok/s)": f"<rate {s.output_tok_s:.4f}>",
+        "Total token throughput (tok/s)": f"<rate {s.total_tok_s:.4f}>",
+    }
+    head, foot = " Offline Throughput Benchmark Result ".center(50, "="), "=" * 50
+    return [head, *(f"{name + ':':<40} {value}" for name, value in rows.items()), foot]

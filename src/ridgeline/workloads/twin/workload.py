@@ -1,0 +1,229 @@
+"""A simulated SGLang cluster as a workload: the twin's answer, written as the log a real benchmark leaves.
+
+A study for it is the study for the real cluster; only `kind` and the site differ. What the twin computes is the run on
+usual nodes; the site (`batch: simulated`) says how fast its nodes are and how long things took. Every measurement says
+that it was modelled.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.errors import InputError, StoreError
+from ridgeline.readers.sglang.log import read_sglang_log
+from ridgeline.records.expression import ExpressionError
+from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.run import Job, Run
+from ridgeline.records.simulation import SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
+from ridgeline.records.space import Continuous, Discrete, Settings
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Trial
+from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.layout_rules import layout_problems
+from ridgeline.serving.engine.memory import STARTUP_OOM, MemoryPlan, plan_memory
+from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
+from ridgeline.workloads.base import Problem
+from ridgeline.workloads.command.options import near
+from ridgeline.workloads.engine.failures import signatures
+from ridgeline.workloads.twin import player
+from ridgeline.workloads.twin.log import compose
+from ridgeline.workloads.twin.options import read_options
+from ridgeline.workloads.twin.settings import KNOBS, engine_of, flags, layout_of, wrong_value
+
+LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.json"
+# By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
+DOUBT_BYTES = 1.0 * GIB
+
+UNITS = {
+    "total_tok_s": "tok/s",
+    "input_tok_s": "tok/s",
+    "output_tok_s": "tok/s",
+    "requests_s": "1/s",
+    "duration_s": "s",
+    "successful_requests": "",
+    "input_tokens": "",
+    "output_tokens": "",
+    "kv_tokens": "",
+    "cached_token_share": "",
+    "retractions": "",
+    "wall_s": "s",
+    **{f"{name}_{q}_ms": "ms" for name in ("ttft", "itl", "tpot", "e2e") for q in ("p50", "p95", "p99")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A setting on its cluster, with what its memory comes to."""
+
+    deployment: Deployment
+    plan: MemoryPlan
+
+
+class TwinWorkload:
+    """Each distinct setting is simulated once in the life of a controller."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._options = read_options(study)
+        self._cases: dict[tuple[object, ...], _Case | str] = {}
+        self._results: dict[tuple[object, ...], SimulationResult | None] = {}
+        self._longest: int | None = None
+        self.signatures = signatures("sglang")
+        self.logs = (LOG, "stderr")
+
+    def problems(self) -> list[Problem]:
+        return [*self._options.problems, *self._knob_problems(), *self._metric_problems()]
+
+    def refusal(self, settings: Settings) -> str | None:
+        case = self._case(settings)
+        return case if isinstance(case, str) else None
+
+    def foreseen_failure(self, settings: Settings) -> str | None:
+        case = self._case(settings)
+        if isinstance(case, str) or case.plan.fits:
+            return None
+        return case.plan.reason
+
+    def prepare(self, trial: Trial, folder: Path) -> Job:
+        settings = trial.settings
+        case = self._case(settings)
+        if isinstance(case, str):
+            raise InputError(f"trial {trial.number} cannot run: {case}")
+        given = self._whole(settings).items()
+        echo = {KNOBS[name].echo: value for name, value in given if name in KNOBS and value is not None}
+        model = {"model_path": self._study.workload.options["model"]}
+        play = compose(case.deployment, case.plan, self._result(settings, case), model | echo)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / PLAY).write_text(json.dumps(play.as_json()) + "\n")
+        except OSError as error:
+            raise StoreError(
+                f"{folder}: cannot fill the run folder ({error.strerror}); make room and resume"
+            ) from error
+        # -I -S: the play needs nothing but the standard library, and starts in a tenth of the time without the rest
+        start = f"{shlex.quote(sys.executable)} -IS {shlex.quote(player.__file__)}"
+        played = f'{start} {PLAY} "${{{SPEED_ENV}:-1}}" "${{{STOPS_AT_ENV}:-1}}" {TOOK_FILE}'
+        limits = self._study.job
+        return Job(
+            name=folder.name,
+            folder=folder,
+            command=f"# stands for SGLang with {self.paste(settings)}\n{played}",
+            resources=limits.resources(settings),
+            limit_s=limits.limit_s,
+            silence_limit_s=limits.silence_limit_s,
+        )
+
+    def read(self, run: Run) -> Reading:
+        found: dict[str, float | None] = {"wall_s": round(run.ending.duration_s, 3)}
+        try:
+            with (run.folder / LOG).open(errors="replace") as lines:
+                log = read_sglang_log(lines)
+            bench = json.loads((run.folder / BENCH).read_text()) if log.results else {}
+        except (OSError, ValueError) as error:
+            return Reading(problem=f"{LOG} and {BENCH} were not left by the run: {error}")
+        if log.kv_pools:
+            found["kv_tokens"] = log.kv_pools[0].tokens
+        if not log.results:
+            return Reading(_modelled(found), problem=f"{LOG} holds no result of the benchmark")
+        result = log.results[-1]
+        found |= {
+            "total_tok_s": result.total_tok_s,
+            "input_tok_s": result.input_tok_s,
+            "output_tok_s": result.output_tok_s,
+            "requests_s": result.request_s,
+            "duration_s": result.duration_s,
+            "successful_requests": result.successful_requests,
+            "input_tokens": result.input_tokens,
+            "output_tokens": result.output_tokens,
+        }
+        if isinstance(bench, dict):
+            found |= {name: value for name, value in bench.items() if name in UNITS and isinstance(value, int | float)}
+        return Reading(_modelled(found))
+
+    def paste(self, settings: Settings) -> str:
+        return flags(self._whole(settings), self._options.version.version)
+
+    def _whole(self, settings: Settings) -> Settings:
+        """With what the study fixes for every trial."""
+        return {**self._options.fixed, **settings}
+
+    def _case(self, settings: Settings) -> _Case | str:
+        """What would run, or why it cannot."""
+        key = tuple(settings.get(name) for name in KNOBS)
+        if key not in self._cases:
+            try:
+                self._cases[key] = self._judged(settings)
+            except (InputError, ExpressionError, ValueError) as error:
+                self._cases[key] = str(error)
+        return self._cases[key]
+
+    def _judged(self, settings: Settings) -> _Case | str:
+        model, cluster = self._options.model, self._options.cluster
+        if model is None or cluster is None:
+            return "the study has problems; see `ridgeline check`"
+        for name in KNOBS:
+            if wrong := wrong_value(name, settings.get(name)):
+                return wrong
+        asked = self._study.job.resources(settings)
+        whole = self._whole(settings)
+        layout = layout_of(whole, asked.nodes, asked.gpus or cluster.node.gpus)
+        engine = engine_of(whole, self._options.version)
+        if illegal := layout_problems(model, layout, cluster.gpu, engine):
+            return str(illegal[0])
+        plan = plan_memory(model, cluster.gpu, layout, engine)
+        if plan.verdict == STARTUP_OOM and plan.margin_bytes < -DOUBT_BYTES:
+            return f"does not fit: {plan.reason}"
+        if plan.verdict != STARTUP_OOM and plan.kv_tokens_per_rank < self._longest_tokens():
+            return f"does not fit: a KV pool of {plan.kv_tokens_per_rank:,} tokens cannot hold the longest request"
+        return _Case(Deployment(model, cluster, layout, engine), plan)
+
+    def _longest_tokens(self) -> int:
+        if self._longest is None:
+            self._longest = self._options.traffic.longest_tokens() if self._options.traffic else 0
+        return self._longest
+
+    def _result(self, settings: Settings, case: _Case) -> SimulationResult | None:
+        """None where the engine does not come up."""
+        key = tuple(settings.get(name) for name in KNOBS)
+        assert self._options.traffic is not None
+        if key not in self._results:
+            try:
+                self._results[key] = simulate(case.deployment, self._options.traffic, self._options.calibration)
+            except DoesNotFit:
+                self._results[key] = None
+        return self._results[key]
+
+    def _knob_problems(self) -> Iterator[Problem]:
+        for knob in self._study.space.knobs:
+            where = ("space", knob.name)
+            if knob.name not in KNOBS:
+                yield Problem(where, f"no such knob for {self._study.workload.kind}; {near(knob.name, list(KNOBS))}")
+                continue
+            values = (knob.low, knob.high) if isinstance(knob, Continuous) else knob.values
+            if isinstance(knob, Discrete) and len(values) > 1000:
+                values = (values[0], values[-1])
+            if wrong := next((w for value in values if (w := wrong_value(knob.name, value))), ""):
+                yield Problem(where, wrong)
+
+    def _metric_problems(self) -> Iterator[Problem]:
+        goal = self._study.goal
+        if goal.metric not in UNITS:
+            yield Problem(("goal", goal.direction), f"{goal.metric} is no metric; {near(goal.metric, list(UNITS))}")
+        known = [*UNITS, *self._study.space.names]
+        for index, guard in enumerate(self._study.guards):
+            for name in sorted(guard.names - set(known)):
+                yield Problem(("guards", index), f"{name} is no metric, knob or derived value; {near(name, known)}")
+
+
+def _modelled(found: dict[str, float | None]) -> tuple[Measurement, ...]:
+    return tuple(
+        Measurement(name, float(value), UNITS[name], "run" if name == "wall_s" else LOG, "modelled")
+        for name, value in found.items()
+        if value is not None
+    )

@@ -1,0 +1,100 @@
+"""Failures of engines are told apart with their line, and each says which way to move."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.readers.lines import TextFile
+from ridgeline.records.outcome import Kind
+from ridgeline.workloads.engine.dialect import EngineDialect
+from ridgeline.workloads.engine.failures import BY_NAME, FAILURES, advice, cause_of, signatures
+from ridgeline.workloads.engine.flags import NEWEST
+from ridgeline.workloads.engine.sglang import SGLANG
+from ridgeline.workloads.engine.vllm import VLLM
+from tests.workloads.engine.studies import SAMPLES
+
+LOADED = "[2026-11-15 02:47:48] Load weight end. elapsed=0.15 s, type=T, avail mem=110.24 GB, mem usage=28.89 GB."
+READY = "[2026-11-15 02:48:10] max_total_num_tokens=100, chunked_prefill_size=8192, max_running_requests=4096"
+SIGNATURES = signatures("sglang")
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.81 GiB."
+
+
+def cause(*lines: str, dialect=SGLANG) -> str:
+    log = dialect.read(lines)
+    found = cause_of(log.failures, log.weights_loaded)
+    return found.name if found else ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ((LOADED, "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."), "pool-too-small"),
+        ((LOADED, READY, OOM, "[2026-11-15 02:40:47] SIGQUIT received. signum=None"), "oom-run"),
+        ((LOADED, OOM), "oom-start"),
+        ((OOM,), "weights"),
+        ((LOADED, "Exception: Capture cuda graph failed: CUDA out of memory"), "graph-capture"),
+        (("Rank 0 scheduler died during initialization (exit code: -9). If you see OOM",), "host-oom"),
+        ((READY, "KVTransferError(bootstrap_room=1): timed out after 120.0s in KVPoll.Bootstrapping"), "kv-transfer"),
+        (("launch_server.py: error: unrecognized arguments: --attn-db-size 8",), "rejected"),
+        (("launch_server.py: error: argument --attention-backend: invalid choice: 'x'",), "rejected"),
+        (("AssertionError: page size 64 needs fa3",), "refused"),
+        ((READY, "AssertionError: page size 64 needs fa3"), "exception"),
+        (("OSError: [Errno 98] Address already in use",), "port-taken"),
+        ((READY, "[2026-11-15 02:40:47] Watchdog timeout (self.watchdog_last_forward_tick)"), "watchdog"),
+        (("[2026-11-15 02:40:47] Received sigquit from a child process. It usually means",), "child-died"),
+        ((LOADED, READY), ""),
+    ],
+)
+def test_sglang_failures(lines: tuple[str, ...], expected: str) -> None:
+    assert cause(*lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "ValueError: To serve at least one request with the model's max seq len (131072), (16.0 GiB",
+            "pool-too-small",
+        ),
+        ("ValueError: User-specified max_model_len (9999) is greater than the derived max_model_len", "rejected"),
+        ("ValueError: Total number of attention heads (32) must be divisible by tensor parallel size (3).", "rejected"),
+        ("api_server.py: error: unrecognized arguments: --max-num-seq 3", "rejected"),
+    ],
+)
+def test_vllm_failures(line: str, expected: str) -> None:
+    assert cause(line, dialect=VLLM) == expected
+
+
+def test_the_captured_run_time_oom_is_one_and_its_line_is_kept() -> None:
+    log = SGLANG.read(TextFile(SAMPLES / "offline-dsv2lite-h200-runtime-oom.log"))
+    found = cause_of(log.failures, log.weights_loaded)
+    assert found is not None
+    assert found.name == "oom-run"
+    said = found.said("engine.log")
+    assert "Tried to allocate 7.81 GiB" in said
+    assert next(s.kind for s in SIGNATURES if s.pattern.search(said)) is Kind.OOM_RUN
+
+
+def test_start_up_and_run_time_failures_of_memory_ask_for_opposite_moves() -> None:
+    moves = {f.name: [(m.knob, m.direction) for m in advice(f, "sglang")] for f in FAILURES}
+    assert moves["pool-too-small"][0] == ("mem_fraction_static", +1)
+    assert moves["oom-run"][0] == ("mem_fraction_static", -1)
+    assert moves["graph-capture"][0] == ("mem_fraction_static", -1)
+    assert not moves["host-oom"]
+    assert advice(BY_NAME["oom-run"], "vllm")[0].knob == "gpu_memory_utilization"
+
+
+@pytest.mark.parametrize("dialect", [SGLANG, VLLM], ids=lambda dialect: dialect.name)
+def test_every_move_is_about_a_flag_that_the_engine_has(dialect: EngineDialect) -> None:
+    known = set(dialect.table.names(NEWEST)) | {"VLLM_CPU_KVCACHE_SPACE"}
+    for failure in FAILURES:
+        assert {move.knob for move in advice(failure, dialect.name)} <= known, failure.name
+
+
+def test_every_failure_has_a_line_of_its_own() -> None:
+    for failure in FAILURES:
+        line = f"ridgeline: failure={failure.name}: engine.log:3: some text"
+        first = next(s for s in SIGNATURES if s.pattern.search(line))
+        assert (first.kind, first.reason) == (failure.kind, failure.reason)
+        assert first.advice == advice(failure, "sglang")
+    assert len({(f.kind, f.reason) for f in FAILURES}) == len(FAILURES)

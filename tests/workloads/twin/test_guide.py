@@ -1,0 +1,30 @@
+"""The guide to rehearsals names every knob and metric of the twin, and its site can be loaded."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from ridgeline.store.site_file import load_site
+from ridgeline.workloads.twin.options import OPTIONS
+from ridgeline.workloads.twin.settings import KNOBS
+from ridgeline.workloads.twin.workload import UNITS
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "rehearse-a-campaign.md").read_text()
+BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)]
+
+
+def test_every_knob_and_metric_is_named() -> None:
+    named = set(re.findall(r"`(\w+)`", GUIDE))
+    assert set(KNOBS) <= named
+    plain = {name for name in UNITS if not re.fullmatch(r"\w+_p\d\d_ms", name)}
+    assert plain - {"input_tokens", "output_tokens"} <= named
+    assert {name.split("_")[0] for name in UNITS.keys() - plain} <= named
+
+
+def test_the_blocks_are_ones_that_ridgeline_takes(tmp_path: Path) -> None:
+    study, site = BLOCKS
+    assert set(study["workload"]) - {"kind"} <= set(OPTIONS)
+    assert load_site(site, tmp_path).options["slow"] == {"dgx002": 0.91}
