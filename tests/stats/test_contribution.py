@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 
 import pytest
 
@@ -100,3 +101,29 @@ def test_what_the_trials_leave_open_is_not_called_no_difference() -> None:
     said = text(contributions({"tp": 2, "page": 1}, {"tp": 8, "page": 16}, made, "maximize"))
     assert "no detectable difference" not in said
     assert "too few trials to tell: page (-" in said
+
+
+def disturbed_once() -> list[tuple[Point, float]]:
+    """Only `block` matters. -O3 ran once, and something disturbed that run."""
+    rng = random.Random(1)
+    made: list[tuple[Point, float]] = []
+    for block in (16, 16, 16, 16, 32, 64, 32, 64, 16, 32, 64, 16, 64, 32):
+        schedule = rng.choice(("static", "dynamic"))
+        speed = 100 * math.exp(0.3 * math.log2(block / 16) + rng.gauss(0, 0.01))
+        made.append(({"opt": "-O2", "block": block, "schedule": schedule}, speed))
+    return [*made, ({"opt": "-O3", "block": 64, "schedule": "static"}, 0.42 * 100 * math.exp(0.6))]
+
+
+def test_an_effect_that_hangs_on_one_run_is_open() -> None:
+    baseline: Point = {"opt": "-O2", "block": 16, "schedule": "static"}
+    winner: Point = {"opt": "-O3", "block": 64, "schedule": "static"}
+    found = {c.name: c for c in contributions(baseline, winner, disturbed_once(), "maximize")}
+    assert found["block"].detectable
+    assert not found["opt"].detectable
+    assert "open, too few trials to tell: opt (" in text(list(found.values()))
+
+
+def test_a_stated_effect_carries_its_interval() -> None:
+    baseline: Point = {"opt": "-O2", "block": 16, "schedule": "static"}
+    found = contributions(baseline, {**baseline, "block": 64}, disturbed_once(), "maximize")
+    assert re.match(r"block \+\d+% \(\+\d+% to \+\d+%\)$", text(found))

@@ -128,8 +128,10 @@ class _Column:
 
 
 def text(found: Sequence[Contribution]) -> str:
-    """One line: 'tp with pp +41%, batch +12%; no detectable difference: nccl; too few trials to tell: …'."""
-    shown = ", ".join(f"{c.name} {percent(c.change, 0)}" for c in found if c.detectable)
+    """One line: 'tp with pp +41% (+30% to +53%), batch +12% (+8% to +16%); no detectable difference: nccl; open: …'."""
+    shown = ", ".join(
+        f"{c.name} {percent(c.change, 0)} ({percent(c.low, 0)} to {percent(c.high, 0)})" for c in found if c.detectable
+    )
     small = ", ".join(c.name for c in found if not c.detectable and c.small)
     unknown = ", ".join(
         f"{c.name} ({percent(c.low, 0)} to {percent(c.high, 0)})" for c in found if not (c.detectable or c.small)
@@ -137,6 +139,6 @@ def text(found: Sequence[Contribution]) -> str:
     parts = [
         shown,
         f"no detectable difference: {small}" if small else "",
-        f"too few trials to tell: {unknown}" if unknown else "",
+        f"open, too few trials to tell: {unknown}" if unknown else "",
     ]
     return "; ".join(part for part in parts if part)

@@ -9,6 +9,9 @@ from typing import Any
 
 from ridgeline.stats.student import t_quantile
 
+# A value that alone decides a coefficient leaves no residual to learn from; its error is taken as so many times larger.
+ALONE = 1e-3
+
 
 @dataclass(frozen=True)
 class LeastSquares:
@@ -19,6 +22,7 @@ class LeastSquares:
     row_space: Any  # projector on what the data can tell; None where a ridge makes everything estimable
     sigma: float
     freedom: float
+    jackknife: Any = None  # covariance of the coefficients as each value in turn is left out; None: not asked for
 
     def estimable(self, contrast: Sequence[float]) -> bool:
         """Whether the data says anything about this combination of coefficients."""
@@ -30,12 +34,15 @@ class LeastSquares:
         return bool(numpy.allclose(self.row_space @ c, c, atol=1e-8))
 
     def interval(self, contrast: Sequence[float], level: float) -> tuple[float, float, float]:
-        """Estimate, low, high."""
+        """Estimate, low, high. The wider of two errors counts: that of even noise, and that of leaving values out."""
         import numpy
 
         c = numpy.asarray(contrast, dtype=float)
         estimate = float(c @ self.coefficients)
-        error = self.sigma * math.sqrt(max(0.0, float(c @ self.inverse @ c)))
+        variance = self.sigma**2 * float(c @ self.inverse @ c)
+        if self.jackknife is not None:
+            variance = max(variance, float(c @ self.jackknife @ c))
+        error = math.sqrt(max(0.0, variance))
         half = t_quantile(0.5 + level / 2, max(1.0, self.freedom)) * error
         return estimate, estimate - half, estimate + half
 
@@ -54,7 +61,10 @@ def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> L
 
 
 def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: Sequence[bool]) -> LeastSquares:
-    """The ridge is chosen by generalised cross-validation; columns not `penalised` (the mean) stay free."""
+    """The ridge is chosen by generalised cross-validation; columns not `penalised` (the mean) stay free.
+
+    Its intervals hold where noise is uneven: a coefficient that hangs on one value is as unsure as that value.
+    """
     import numpy
 
     x, y = numpy.asarray(rows, dtype=float), numpy.asarray(values, dtype=float)
@@ -65,11 +75,15 @@ def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: S
         inverse = numpy.linalg.pinv(x.T @ x + strength * mask, hermitian=True)
         coefficients = inverse @ x.T @ y
         residual = y - x @ coefficients
-        freedom = len(y) - float(numpy.trace(x @ inverse @ x.T))
+        leverage = numpy.einsum("ij,jk,ik->i", x, inverse, x)
+        freedom = len(y) - float(leverage.sum())
         squares = float(residual @ residual)
         score = squares / freedom**2 if freedom > 0.5 else math.inf
         if score < least or best is None:
             least = score
-            best = LeastSquares(coefficients, inverse, None, math.sqrt(squares / max(freedom, 1.0)), freedom)
+            left_out = residual / numpy.maximum(1.0 - leverage, ALONE)
+            jackknife = inverse @ (x.T * left_out**2) @ x @ inverse
+            sigma = math.sqrt(squares / max(freedom, 1.0))
+            best = LeastSquares(coefficients, inverse, None, sigma, freedom, jackknife)
     assert best is not None
     return best
