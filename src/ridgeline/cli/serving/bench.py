@@ -24,7 +24,7 @@ A run whose own error could exceed 2% of a figure is marked void, with the reaso
 def bench(arguments: Sequence[str]) -> None:
     gc.set_threshold(50_000)  # little garbage is made here, and looking for it would cost more than the imports below
     from ridgeline.cli.text.bench import progress_text, session_text
-    from ridgeline.serving.load.options import Wish, plan_of
+    from ridgeline.serving.load.options import BenchOptions, plan_from
     from ridgeline.serving.load.session import run_session
 
     words = vars(_parser().parse_args(arguments))
@@ -34,7 +34,7 @@ def bench(arguments: Sequence[str]) -> None:
     words["key"] = words["key"] or os.environ.get("RIDGELINE_API_KEY")
     words["headers"], words["slos"] = tuple(words["headers"]), tuple(words["slos"])
     session = run_session(
-        plan_of(Wish(**words)),
+        plan_from(BenchOptions(**words)),
         find_goodput=find_goodput,
         grid=grid,
         progress=lambda part: print(progress_text(part), file=sys.stderr, flush=True),
@@ -48,7 +48,7 @@ bench.reads_arguments = True  # type: ignore[attr-defined]  # see cli/main.py
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Every option is stored under the name it has in `Wish`."""
+    """Every option is stored under the name it has in `BenchOptions`."""
     parser = argparse.ArgumentParser(
         "ridgeline bench", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

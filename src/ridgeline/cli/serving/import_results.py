@@ -18,7 +18,8 @@ def import_results(
 
     Figures that were not measured, or that contradict each other, are marked with the reason.
     """
-    from ridgeline.serving.load import imported
+    from ridgeline.cli.text.imported import imported_text
+    from ridgeline.serving.load.imported import import_results as run
 
-    found = imported.import_results(paths, out)
-    print(json.dumps({"runs": [one.as_json() for one in found]}) if as_json else imported.text_of(found))
+    found = run(paths, out)
+    print(json.dumps({"runs": [one.as_json() for one in found]}) if as_json else imported_text(found))

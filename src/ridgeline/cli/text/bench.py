@@ -1,18 +1,18 @@
-"""A bench in words, for a terminal."""
+"""A bench, for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ridgeline.serving.load.bench import Result
+from ridgeline.serving.load.bench import BenchResult
 from ridgeline.serving.load.goodput import Edge, Probe
-from ridgeline.serving.load.sweep import Sweep, SweepPoint, table
+from ridgeline.serving.load.sweep import Sweep, SweepPoint
 from ridgeline.serving.traffic.requests import Spread, Summary
 
 
-def session_text(found: Result | Edge | Sweep) -> str:
+def session_text(found: BenchResult | Edge | Sweep) -> str:
     """The answer of `ridgeline bench`, whichever of its questions was asked."""
-    if isinstance(found, Result):
+    if isinstance(found, BenchResult):
         return result_text(found)
     return edge_text(found) if isinstance(found, Edge) else sweep_text(found)
 
@@ -24,10 +24,10 @@ def progress_text(part: Probe | SweepPoint) -> str:
     return f"  {part.concurrency} at once, input {part.input_tokens}, output {part.output_tokens}: done"
 
 
-def result_text(result: Result) -> str:
+def result_text(result: BenchResult) -> str:
     s, f = result.summary, result.fidelity
     lines = [
-        f"{result.plan.route.url}   {result.model or 'model not named'}",
+        f"{result.plan.endpoint.url}   {result.model or 'model not named'}",
         f"{s.ok} of {s.requests} requests in {s.duration_s:.1f} s",
         "",
         f"  requests/s {s.requests_s:,.2f}   output tok/s {s.output_tok_s:,.0f}   input tok/s {s.input_tok_s:,.0f}",
@@ -79,7 +79,7 @@ def edge_text(edge: Edge) -> str:
 
 
 def sweep_text(sweep: Sweep) -> str:
-    lines = _columns(table(sweep.points))
+    lines = _columns([_SWEEP_HEAD, *map(_sweep_row, sweep.points)])
     for knee in sweep.knees():
         if knee["concurrency"] is not None:
             lines.append(
@@ -87,6 +87,25 @@ def sweep_text(sweep: Sweep) -> str:
                 f"at once ({knee['prompt_tokens_at_once']} prompt tokens): TTFT p50 twice its unloaded value"
             )
     return "\n".join(lines)
+
+
+_SWEEP_HEAD = ("at once", "input", "output", "requests/s", "out tok/s", "TTFT p50", "TTFT p95", "ITL p50", "failed", "")
+
+
+def _sweep_row(point: SweepPoint) -> tuple[str, ...]:
+    s = point.result.summary
+    return (
+        str(point.concurrency),
+        str(point.input_tokens),
+        str(point.output_tokens),
+        f"{s.requests_s:.2f}",
+        f"{s.output_tok_s:.0f}",
+        "-" if s.ttft_ms is None else f"{s.ttft_ms.p50:.2f}",
+        "-" if s.ttft_ms is None else f"{s.ttft_ms.p95:.2f}",
+        "-" if s.itl_ms is None else f"{s.itl_ms.p50:.3f}",
+        str(s.requests - s.ok),
+        "void" if point.result.void else "",
+    )
 
 
 def _latencies(s: Summary) -> list[tuple[str, ...]]:
