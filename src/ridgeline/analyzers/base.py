@@ -66,6 +66,18 @@ class Diagnosis:
     kinds: tuple[str, ...]
     findings: tuple[Finding, ...]
 
+    def as_json(self) -> dict[str, object]:
+        findings = [
+            {
+                "severity": f.severity,
+                "claim": f.claim,
+                "evidence": [{"file": e.source, "line": e.line_number, "text": e.text} for e in f.evidence],
+                "advice": f.advice,
+            }
+            for f in self.findings
+        ]
+        return {"file": str(self.path), "kinds": list(self.kinds), "findings": findings}
+
 
 def rereadable(lines: Iterable[str]) -> Iterable[str]:
     """Lines that can be read a second time, for the quotes; only a one-shot iterator is held in memory."""

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from ridgeline import catalog
+from ridgeline.cli.text.site import site_head, sites_text, step_text
 from ridgeline.errors import InputError, SiteError
 from ridgeline.executors.site_check import CheckStep, SiteCheck
 from ridgeline.store.site_file import SHIPPED, load_site, shipped_names
@@ -38,15 +39,12 @@ def site(
 
 
 def _list(as_json: bool) -> None:
-    sites = [
-        {"name": n, "batch": load_site(n, Path()).batch, "file": str(SHIPPED / f"{n}.yaml")} for n in shipped_names()
-    ]
+    sites = [(load_site(name, Path()), SHIPPED / f"{name}.yaml") for name in shipped_names()]
     if as_json:
-        print(json.dumps({"sites": sites}, indent=1))
-        return
-    for shipped in sites:
-        print(f"{shipped['name']:20} {shipped['batch']:6} {shipped['file']}")
-    print("\nCopy one beside your study, fill it in, and try it: ridgeline site check my-cluster.yaml")
+        rows = [{"name": shipped.name, "batch": shipped.batch, "file": str(path)} for shipped, path in sites]
+        print(json.dumps({"sites": rows}, indent=1))
+    else:
+        print(sites_text(sites))
 
 
 def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:
@@ -55,11 +53,11 @@ def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:
     home = Path(tempfile.mkdtemp(prefix="site-check-", dir=folder.absolute()))
     steps: list[CheckStep] = []
     if not as_json:
-        print(f"site {chosen.name} ({chosen.batch}{', queue ' + chosen.queue if chosen.queue else ''})")
+        print(site_head(chosen))
     for step in SiteCheck(executor, chosen, home, patience_s).steps():
         steps.append(step)
         if not as_json:
-            print(f"  {step.name:10} {'ok     ' if step.ok else 'FAILED '} {step.detail}", flush=True)
+            print(step_text(step), flush=True)
     failed = [step.name for step in steps if not step.ok]
     if as_json:
         print(json.dumps({"site": chosen.name, "ok": not failed, "steps": [asdict(step) for step in steps]}, indent=1))

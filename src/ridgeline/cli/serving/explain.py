@@ -23,6 +23,7 @@ def explain(
 
     Example: ridgeline explain --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --batch 512 --context 450
     """
+    from ridgeline.cli.text.explain import explanation_text
     from ridgeline.serving.twin.calibration import read_calibration
     from ridgeline.serving.twin.explain import explain as answer
 
@@ -31,4 +32,4 @@ def explain(
     if as_json:
         print(json_text({"deployment": str(deployment), "steps": [e.as_json() for e in found]}))
     else:
-        print("\n\n".join([str(deployment), *(e.as_text() for e in found)]))
+        print("\n\n".join([str(deployment), *map(explanation_text, found)]))

@@ -20,12 +20,8 @@ def make_model(
 
     Example: ridgeline make-model llama-8b /tmp/llama-8b
     """
+    from ridgeline.cli.text.model import folder_text
     from ridgeline.serving.model.folder import write_model_folder
 
     made = write_model_folder(shape, folder, layers=layers, context_tokens=context)
-    if as_json:
-        print(json.dumps(made.as_json()))
-        return
-    print(f"{made.folder}: {made.params / 1e9:.2f}e9 parameters, {made.weight_bytes / 2**30:.1f} GiB of weights")
-    print(f"  vocabulary {made.vocab}, context {made.context_tokens}; no weights are written:")
-    print(f"  python3 -m sglang.launch_server --model-path {made.folder} --load-format dummy")
+    print(json.dumps(made.as_json()) if as_json else folder_text(made))

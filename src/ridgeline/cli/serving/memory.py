@@ -12,8 +12,9 @@ def memory(words: option.EngineWords, as_json: option.AsJson = False) -> None:
 
     Example: ridgeline memory --model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16
     """
+    from ridgeline.cli.text.memory import memory_text
     from ridgeline.serving.engine.fitting import answer_memory
 
     layout = words.layout(whole_nodes=False)
     answer = answer_memory(words.model, words.gpu, layout, words.settings(), words.dtype, words.kv_dtype)
-    print(json_text(answer.as_json()) if as_json else answer.as_text())
+    print(json_text(answer.as_json()) if as_json else memory_text(answer))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from ridgeline.cli.text.table import aligned
 from ridgeline.serving.load.bench import BenchResult
 from ridgeline.serving.load.goodput import Edge, Probe
 from ridgeline.serving.load.sweep import Sweep, SweepPoint
@@ -32,14 +31,14 @@ def result_text(result: BenchResult) -> str:
         "",
         f"  requests/s {s.requests_s:,.2f}   output tok/s {s.output_tok_s:,.0f}   input tok/s {s.input_tok_s:,.0f}",
         "",
-        *_columns([("", "mean", "p50", "p90", "p95", "p99"), *_latencies(s)]),
+        *aligned([("", "mean", "p50", "p90", "p95", "p99"), *_latencies(s)]),
     ]
     if s.slos:
         lines += ["", f"  goodput {s.goodput_s or 0.0:,.2f} requests/s within " + ", ".join(map(str, s.slos))]
         lines += [f"    {slo}: {'held' if s.holds(slo) else 'not held'}" for slo in s.slos]
     for k, stage in enumerate(result.stages):
         lines += ["", f"  stage {k + 1}: {stage.requests_s:,.2f} requests/s, {stage.ok} of {stage.requests}"]
-        lines += _columns(_latencies(stage))
+        lines += aligned(_latencies(stage))
     lines += ["", *(f"  {note}" for note in result.notes)] if result.notes else []
     lag = f"{f.lag_ms.p99:.2f} ms" if f.lag_ms else "-"
     lines += [
@@ -79,7 +78,7 @@ def edge_text(edge: Edge) -> str:
 
 
 def sweep_text(sweep: Sweep) -> str:
-    lines = _columns([_SWEEP_HEAD, *map(_sweep_row, sweep.points)])
+    lines = aligned([_SWEEP_HEAD, *map(_sweep_row, sweep.points)])
     for knee in sweep.knees():
         if knee["concurrency"] is not None:
             lines.append(
@@ -118,10 +117,3 @@ def _latencies(s: Summary) -> list[tuple[str, ...]]:
 
 def _figures(spread: Spread) -> tuple[str, ...]:
     return tuple(f"{v:,.2f}" for v in (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99))
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    if not rows:
-        return []
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return [("  " + "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True))).rstrip() for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ridgeline.cli.text.table import aligned
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.planner import Choice, Plan
@@ -98,7 +99,7 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
     legend = ["  * no other is better in GPUs, goodput, TTFT, ITL and what a dead GPU costs at once"]
     if not all(c.option.meets for c in choices):
         legend.append("  ! a limit is broken")
-    return [*_aligned(rows), *legend]
+    return [*aligned(rows, left=(0, 1)), *legend]
 
 
 def _settings(choices: tuple[Choice, ...]) -> list[str]:
@@ -125,19 +126,7 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
         "  of a split, the cap of each attention group that decodes and the chunk of a prefill group",
         "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repair",
     ]
-    return [*_aligned(rows), *legend]
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    left = ("#", "layout")
-    return [
-        "  "
-        + "  ".join(
-            w.ljust(n) if rows[0][i] in left else w.rjust(n) for i, (w, n) in enumerate(zip(r, widths, strict=True))
-        ).rstrip()
-        for r in rows
-    ]
+    return [*aligned(rows, left=(0,)), *legend]
 
 
 def _details(choice: Choice) -> list[str]:
