@@ -11,11 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline import catalog
-from ridgeline.cli.text.site import site_head, sites_text, step_text
 from ridgeline.errors import InputError, SiteError
-from ridgeline.executors.site_check import CheckStep, SiteCheck
-from ridgeline.store.site_file import SHIPPED, load_site, shipped_names
 
 POLL_S = 5.0  # a check is short: it may ask more often than a campaign
 
@@ -39,6 +35,9 @@ def site(
 
 
 def _list(as_json: bool) -> None:
+    from ridgeline.cli.text.site import sites_text
+    from ridgeline.store.site_file import SHIPPED, load_site, shipped_names
+
     sites = [(load_site(name, Path()), SHIPPED / f"{name}.yaml") for name in shipped_names()]
     if as_json:
         rows = [{"name": shipped.name, "batch": shipped.batch, "file": str(path)} for shipped, path in sites]
@@ -48,6 +47,11 @@ def _list(as_json: bool) -> None:
 
 
 def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:
+    from ridgeline import catalog
+    from ridgeline.cli.text.site import site_head, step_text
+    from ridgeline.executors.site_check import CheckStep, SiteCheck
+    from ridgeline.store.site_file import load_site
+
     chosen = load_site(name, Path())
     executor = catalog.part("executors", chosen.batch)(replace(chosen, poll_s=min(chosen.poll_s, POLL_S)))
     home = Path(tempfile.mkdtemp(prefix="site-check-", dir=folder.absolute()))

@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli.serving import options as option
+
 
 def import_results(
     paths: Annotated[list[Path], typer.Argument(help="Result files or folders of other load generators.")],
     out: Annotated[Path | None, typer.Option(help="File for their requests as our records, one line each.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: option.AsJson = False,
 ) -> None:
     """Read results of genai-bench, evalscope, guidellm, aiperf, vllm bench and SGLang's benches.
 

@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli.serving import options as option
+
 
 def make_model(
     shape: Annotated[str, typer.Argument(help="A preset (llama-8b, deepseek-v2-lite, ...) or a config.json.")],
     folder: Annotated[Path, typer.Argument(help="Where to write config.json and the tokenizer.")],
     layers: Annotated[int | None, typer.Option(help="Fewer layers of the same width, for a small machine.")] = None,
     context: Annotated[int | None, typer.Option(help="Context window in tokens [default: the shape's].")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: option.AsJson = False,
 ) -> None:
     """Write a model folder (config.json and a tokenizer) of a given shape, to be started with --load-format dummy.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli.serving import options as option
 from ridgeline.errors import InputError, SiteError
 
 
@@ -17,7 +18,7 @@ def preflight(
     python: Annotated[str, typer.Option(help="The engine's Python; its torch measures the GPUs.")] = "python3",
     scratch: Annotated[Path, typer.Option(help="Folder for runs and caches.")] = Path(),
     port: Annotated[list[int] | None, typer.Option(help="Port that must be free; may be repeated.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: option.AsJson = False,
 ) -> None:
     """Look at this node before GPU hours are spent on it: rates, memory, network, versions, ports, files, space.
 
