@@ -19,6 +19,7 @@ from ridgeline.cli.text.preflight import comparison_text, node_text
 from ridgeline.errors import InputError, ReadError
 from ridgeline.readers.ibv_devinfo import HcaPort, read_ibv_devinfo, read_infiniband_folder
 from ridgeline.readers.quota import FileQuota, read_quota
+from ridgeline.serving.node.nvidia_smi import rows_of
 from ridgeline.serving.node.preflight import gpu, host
 from ridgeline.serving.node.preflight.check import Check, NodeReport, node_from
 from ridgeline.serving.node.preflight.compare import compare, read_nodes
@@ -197,7 +198,9 @@ def test_every_known_bad_row_says_why_and_can_match() -> None:
 
 
 def test_gpu_memory_in_use_is_named() -> None:
-    gpus = gpu.read_gpus("NVIDIA H200, 143771, 4, 570.124.06\nNVIDIA H200, 143771, 70000, 570.124.06\njunk\n")
+    gpus = gpu.gpu_states(
+        rows_of("NVIDIA H200, 143771, 4, 570.124.06\nNVIDIA H200, 143771, 70000, 570.124.06\njunk\n", 4)
+    )
     assert len(gpus) == 2
     assert gpu.memory_check(gpus[:1]).status == "ok"
     check = gpu.memory_check(gpus)
