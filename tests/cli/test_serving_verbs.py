@@ -198,7 +198,7 @@ def test_json_stays_one_document_whatever_it_holds() -> None:
         ("plan --model llama-8b --gpu h100 --gpus-per-node 1 --out /proc/none", "--out /proc/none: cannot be written"),
         ("calibrate --from nowhere.log --out x.json", "give the log of an SGLang run"),
         ("calibrate --from nowhere.log --out .", "name the file"),
-        ("model llama-8b --tokens 0", "from 1 to 131,072"),
+        ("model llama-8b --tokens 0", "takes 1 to 131,072"),
         ("memory --model llama-9b --gpu h100", "did you mean llama-8b"),
         ("memory --model llama-8b --gpu h101", "did you mean h100"),
     ],

@@ -108,7 +108,7 @@ def diagnose(path: Path, analyzers: Sequence[Analyzer]) -> Diagnosis:
     if not path.exists():
         raise InputError(f"{path}: no such file")
     if path.is_dir():
-        raise InputError(f"{path}: is a folder; name the files in it, for example {path}/*")
+        raise InputError(f"{path} is a folder; name the files in it, for example {path}/*")
     text = TextFile(path)
     known = kinds_of(text, analyzers)
     findings = [finding for analyzer in known for finding in analyzer.analyze(str(path), text)]

@@ -14,8 +14,8 @@ from ridgeline.errors import InputError, RidgelineError, StoreError, StudyError
 VERBS: dict[str, tuple[str, str]] = {
     "check": ("campaign.check:check", "Validate a study; print the size of its legal space and what it may cost."),
     "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
-    "resume": ("campaign.resume:resume", "Go on with a campaign that was stopped or killed."),
-    "status": ("campaign.status:status", "Say how far a campaign is."),
+    "resume": ("campaign.resume:resume", "Continue a campaign that was stopped or killed."),
+    "status": ("campaign.status:status", "Show how far a campaign has got."),
     "best": ("campaign.best:best", "Print the setting to paste, with its interval."),
     "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
     "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
@@ -27,7 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "preflight": ("serving.preflight:preflight", "Look at a node before GPU hours are spent; name the slow one."),
     "schema": ("schema:schema", "Print the JSON schema of study files."),
     "model": ("serving.model:model", "Say what a model costs: parameters, FLOPs and bytes per token, KV bytes."),
-    "hardware": ("serving.hardware:hardware", "List the GPUs and fabrics that can be named."),
+    "hardware": ("serving.hardware:hardware", "List the known GPUs and fabrics, your own included."),
     "memory": ("serving.memory:memory", "Say whether a model fits a layout of GPUs, with KV pool and margin."),
     "layouts": ("serving.layouts:layouts", "List the legal layouts of a model on GPUs."),
     "plan": ("serving.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
@@ -48,7 +48,7 @@ Finds the fastest correct setting of a cluster program, in the fewest node-hours
 
 EXIT_CODES = """Exit codes: 0 done; 1 nothing passed the guards, or no answer yet; 2 the study or command line is wrong;
 3 the site refused; 4 an output could not be read; 5 the study folder is locked, damaged or its disk is full;
-130 stopped by Ctrl-C (go on with `ridgeline resume`)."""
+130 stopped by Ctrl-C (continue with `ridgeline resume`)."""
 
 
 def overview() -> str:

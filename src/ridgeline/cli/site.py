@@ -25,7 +25,7 @@ def site(
     patience: Annotated[float, typer.Option(help="Seconds to wait in the queue.", min=1)] = 600.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Try a site: can it submit, run, start ranks, be watched and cancel; or list what is shipped."""
+    """Try a site: submit, run, start ranks, watch and cancel small jobs; or list the shipped sites."""
     if action == "list":
         _list(as_json)
     elif action == "check" and name:

@@ -35,5 +35,5 @@ def calibrate(
     try:
         write_calibration(fit.calibration, out)
     except OSError as error:
-        raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a file of your own") from None
+        raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a file that you may write") from None
     print(json_text({**fit.as_json(), "out": str(out)}) if as_json else calibration_text(fit, out))

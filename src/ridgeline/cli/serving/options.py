@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
 GpuName = Annotated[str, typer.Option(help="a100, h20, h100, h200, h800, b200, l40s, or one of your own.")]
-Nodes = Annotated[int | None, typer.Option(help="Nodes; as many as are needed if left out.")]
-GpusPerNode = Annotated[int, typer.Option(help="GPUs of one node.")]
+Nodes = Annotated[int | None, typer.Option(help="Nodes; default: as many as needed.")]
+GpusPerNode = Annotated[int, typer.Option(help="GPUs per node.")]
 Fabric = Annotated[str | None, typer.Option(help="ib-ndr, roce-400, ...; default: what such GPUs come with.")]
 EngineName = Annotated[str, typer.Option(help="sglang, or sglang:0.4.10 for an older version's defaults and rules.")]
 Dtype = Annotated[str | None, typer.Option(help="Weights: bf16, fp8, int4, ...; default: the config's.")]
@@ -55,12 +55,12 @@ class EngineArguments:
     model: ModelName
     gpu: GpuName
     nodes: Nodes = None
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of one node; 8 if left out.")] = None
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per node; default: 8.")] = None
     tp: Annotated[int, typer.Option(help="Tensor parallel ranks.")] = 1
     pp: Annotated[int, typer.Option(help="Pipeline stages.")] = 1
     dp: Annotated[int, typer.Option(help="Whole copies of the engine behind a router.")] = 1
     ep: Annotated[int, typer.Option(help="Ranks that hold whole experts.")] = 1
-    attn_dp: Annotated[int, typer.Option(help="Attention groups inside tp, each with requests and KV of its own.")] = 1
+    attn_dp: Annotated[int, typer.Option(help="Attention groups inside tp, each with its own requests and KV.")] = 1
     engine: EngineName = "sglang"
     dtype: Dtype = None
     kv_dtype: KvDtype = None
@@ -101,8 +101,8 @@ class DeploymentArguments(EngineArguments):
     decode_groups: Annotated[
         str | None,
         typer.Option(
-            help="Likewise for decode, such as 1x4, or 1x4:attn-dp=8,ep=1 for a shape of its own; running=, chunk=, "
-            "graph= and fraction= after the colon set one role's servers apart from the other's."
+            help="Likewise for decode, such as 1x4, or 1x4:attn-dp=8,ep=1 with its own shape; running=, chunk=, "
+            "graph= and fraction= after the colon apply to that role only."
         ),
     ] = None
     fabric: Fabric = None

@@ -45,7 +45,7 @@ def _no_split(plan: Plan) -> list[str]:
     smallest, gpus = min(c.option.scheme.main.gpus for c in plan.choices), plan.question.cluster.gpus
     if any(c.option.layout.disaggregated for c in plan.choices) or 2 * smallest <= gpus:
         return []
-    return [f"  prefill and decode cannot be apart here: the smallest engine that fits takes {smallest} of {gpus} GPUs"]
+    return [f"  prefill and decode cannot be split here: the smallest engine that fits takes {smallest} of {gpus} GPUs"]
 
 
 def _safer(choices: Sequence[Choice]) -> list[str]:
@@ -75,7 +75,7 @@ def _way_out(choices: Sequence[Choice]) -> list[str]:
 def _breach(option: Option) -> str:
     broken = ", ".join(map(str, option.broken))
     if not broken:
-        return "whose percentiles keep them while too many single requests do not"
+        return "whose percentiles keep them, but too many single requests do not"
     return f"which breaks {broken}, at worst {option.overshoot:.3g} times its limit"
 
 
@@ -96,7 +96,7 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
                 f"{itl.p95:.1f} ms" if itl else "-",
             )
         )
-    legend = ["  * no other is better in GPUs, goodput, TTFT, ITL and what a dead GPU costs at once"]
+    legend = ["  * no other is better in all of GPUs, goodput, TTFT, ITL and what a dead GPU costs"]
     if not all(c.option.meets for c in choices):
         legend.append("  ! a limit is broken")
     return [*aligned(rows, left=(0, 1)), *legend]
@@ -124,7 +124,7 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
     legend = [
         "  cap, chunk, fraction: --max-running-requests, --chunked-prefill-size, --mem-fraction-static of an engine;",
         "  of a split, the cap of each attention group that decodes and the chunk of a prefill group",
-        "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repair",
+        "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repaired",
     ]
     return [*aligned(rows, left=(0,)), *legend]
 

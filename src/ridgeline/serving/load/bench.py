@@ -248,14 +248,14 @@ def _notes(plan: BenchPlan, server: Server, out: LoadResult, summary: Summary) -
         example = next(r.error for r in out.records if r.status == kind)
         notes.append(f"{kind} x {summary.errors[kind]}: {example}" if example else f"{kind} x {summary.errors[kind]}")
     if out.paused:
-        notes.append(f"{out.paused} answers carried Retry-After; their slots waited (5 s at most) before going on")
+        notes.append(f"{out.paused} answers carried Retry-After; their slots waited (5 s at most) before sending again")
     events, tokens = sum(r.counted_tokens or 0 for r in good), sum(r.output_tokens for r in good)
     if plan.stream and events and tokens > 1.02 * events:
         notes.append(
             f"{tokens / events:.2f} tokens came per event: itl_ms is the time between events, tpot_ms per token"
         )
     if plan.stream and good and not events:
-        notes.append("the server answered in one piece although a stream was asked for: no TTFT, no ITL")
+        notes.append("the server answered in one piece although we asked for a stream: no TTFT, no ITL")
     if out.stats.clock_steps:
         notes.append(f"the wall clock was moved {out.stats.clock_steps} times; all times are on the monotonic clock")
     if 0 < len(good) < 100:

@@ -79,14 +79,14 @@ def _model_from(endpoint: Endpoint, address: Address, exchange: Exchange) -> Ser
     if exchange.status.startswith("http-") or not exchange.reply.text:
         why = endpoint.without_secrets(exchange.error or exchange.status or "no list")
         return Server(
-            address, "", f"/v1/models gave no name ({exchange.status or 'empty'}: {why[:120]}); requests name none"
+            address, "", f"/v1/models gave no name ({exchange.status or 'empty'}: {why[:120]}); requests name no model"
         )
     try:
         names = [entry["id"] for entry in json.loads(exchange.reply.text)["data"]]
     except (ValueError, KeyError, TypeError):
-        return Server(address, "", "/v1/models is not a list of models; requests name none")
+        return Server(address, "", "/v1/models is not a list of models; requests name no model")
     if not names:
-        return Server(address, "", "/v1/models lists no model; requests name none")
+        return Server(address, "", "/v1/models lists no model; requests name no model")
     note = (
         f"the server lists {len(names)} models; the first was asked (--model names another)" if len(names) > 1 else ""
     )

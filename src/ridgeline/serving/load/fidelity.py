@@ -122,7 +122,7 @@ def _late_sends(lag: Spread | None, summary: Summary, closed: bool) -> list[str]
         if lag.mean > LIMIT * summary.e2e_ms.mean:
             return [
                 f"slots were empty for {lag.mean:.2g} ms between requests of {summary.e2e_ms.mean:.3g} ms, so the "
-                f"concurrency asked for was not reached; {_MORE}"
+                f"requested concurrency was not reached; {_MORE}"
             ]
         return []
     answer = summary.ttft_ms or summary.e2e_ms

@@ -177,7 +177,7 @@ class _Search:
         missed = next((s for s in last.summary.slos if not last.summary.holds(s)), None)
         spread = getattr(last.summary, f"{missed.latency}_ms") if missed else None
         if missed is None or spread is None:
-            return "its latency was never seen or grew all through the run"
+            return "its latency was not measured, or grew throughout the run"
         return f"{missed.latency} {missed.quantile} is {spread.quantile(missed.quantile):.4g} ms; relax the limit"
 
     def holds(self, load: float) -> bool:

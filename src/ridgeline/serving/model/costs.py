@@ -58,7 +58,5 @@ def answer_costs(name: str, dtype: str | None, kv_dtype: str | None, tokens: int
     if batch < 1:
         raise InputError(f"--batch is {batch}; give at least 1")
     if not 1 <= tokens <= model.context_tokens:
-        raise InputError(
-            f"--tokens is {tokens:,}; the context of {model.name} takes from 1 to {model.context_tokens:,}"
-        )
+        raise InputError(f"--tokens is {tokens:,}; the context of {model.name} takes 1 to {model.context_tokens:,}")
     return ModelCosts(model, tokens, batch)

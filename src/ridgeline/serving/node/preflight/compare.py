@@ -55,7 +55,7 @@ def read_nodes(paths: Sequence[Path]) -> list[NodeReport]:
     nodes = [_read(path) for path in paths]
     hosts = [node.host for node in nodes]
     if doubled := sorted({host for host in hosts if hosts.count(host) > 1}):
-        raise InputError(f"{', '.join(doubled)} is in more than one file; give one file a node")
+        raise InputError(f"{', '.join(doubled)} is in more than one file; give one file per node")
     return nodes
 
 

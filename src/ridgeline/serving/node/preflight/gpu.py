@@ -67,7 +67,7 @@ def memory_check(gpus: Sequence[GpuState]) -> Check:
         if gpu.used_bytes > IN_USE_SHARE * gpu.total_bytes
     ]
     if busy:
-        return Check("gpu memory", "warn", f"in use: {', '.join(busy)}; see `nvidia-smi` for whose, and end it first")
+        return Check("gpu memory", "warn", f"in use: {', '.join(busy)}; `nvidia-smi` shows by whom; stop that first")
     least = min(gpu.total_bytes - gpu.used_bytes for gpu in gpus)
     return Check("gpu memory", "ok", f"{len(gpus)} x {gpus[0].name}, {least / 2**30:.1f} GiB free on each")
 
@@ -80,9 +80,9 @@ def probe(python: str, *arguments: str) -> Probed:
     except FileNotFoundError:
         return Probed(skipped=f"{python}: no such program; name the engine's Python with --python")
     except PermissionError:
-        return Probed(skipped=f"{python} may not be run; name the engine's Python with --python")
+        return Probed(skipped=f"{python} is not executable; name the engine's Python with --python")
     except subprocess.TimeoutExpired:
-        return Probed(skipped=f"the GPU probe did not end within {PROBE_LIMIT_S:g} s: a GPU or its links hang")
+        return Probed(skipped=f"the GPU probe did not finish within {PROBE_LIMIT_S:g} s: a GPU or its links hang")
     try:
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return Probed(
