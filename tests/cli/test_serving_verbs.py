@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +198,7 @@ def test_json_stays_one_document_whatever_it_holds() -> None:
         ("plan --model llama-8b --gpu h100 --gpus-per-node 1 --out /proc/none", "--out /proc/none: cannot be written"),
         ("calibrate --from nowhere.log --out x.json", "give the log of an SGLang run"),
         ("calibrate --from nowhere.log --out .", "name the file"),
-        ("model llama-8b --tokens 0", "from 1 to 131,072"),
+        ("model llama-8b --tokens 0", "takes 1 to 131,072"),
         ("memory --model llama-9b --gpu h100", "did you mean llama-8b"),
         ("memory --model llama-8b --gpu h101", "did you mean h100"),
     ],
@@ -242,3 +244,37 @@ def test_no_mangled_log_ends_in_a_traceback(ask: Any, tmp_path: Path, seed: int)
     (tmp_path / "server.log").write_bytes(raw)
     code, _, message = ask(["calibrate", "--from", str(tmp_path / "server.log"), "--out", str(tmp_path / "site.json")])
     assert code in (0, 2), message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--concurency", "3"], "--concurrency"), (["--rate", "fast"], "--rate"), (["--slo"], "--slo"), ([], "url")],
+)
+def test_a_wrong_option_of_bench_is_named(arguments: list[str], said: str) -> None:
+    url = ["http://127.0.0.1:1"] if arguments else []
+    done = subprocess.run(
+        [sys.executable, "-m", "ridgeline", "bench", *url, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_bench_options_on_the_command_line_are_those_of_the_load_generator() -> None:
+    from ridgeline.cli.serving.bench import BenchArguments
+    from ridgeline.serving.load.options import BenchOptions
+
+    assert BenchArguments("http://h").options() == BenchOptions("http://h")
+    assert {f.name for f in fields(BenchArguments)} == {f.name for f in fields(BenchOptions)}
+
+
+@pytest.mark.parametrize("heavy", ["pydantic", "numpy", "optuna", "rich"])
+def test_bench_starts_without_anything_heavy(heavy: str) -> None:
+    code = f"""
+import sys
+from ridgeline.cli.main import run
+try:
+    run(["bench", "http://127.0.0.1:1", "--requests", "1", "--model", "m", "--concurrency", "1"])
+except SystemExit as ended:
+    assert ended.code == 3, ended.code
+assert {heavy!r} not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)

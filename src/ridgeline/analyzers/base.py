@@ -66,6 +66,18 @@ class Diagnosis:
     kinds: tuple[str, ...]
     findings: tuple[Finding, ...]
 
+    def as_json(self) -> dict[str, object]:
+        findings = [
+            {
+                "severity": f.severity,
+                "claim": f.claim,
+                "evidence": [{"file": e.source, "line": e.line_number, "text": e.text} for e in f.evidence],
+                "advice": f.advice,
+            }
+            for f in self.findings
+        ]
+        return {"file": str(self.path), "kinds": list(self.kinds), "findings": findings}
+
 
 def rereadable(lines: Iterable[str]) -> Iterable[str]:
     """Lines that can be read a second time, for the quotes; only a one-shot iterator is held in memory."""
@@ -96,7 +108,7 @@ def diagnose(path: Path, analyzers: Sequence[Analyzer]) -> Diagnosis:
     if not path.exists():
         raise InputError(f"{path}: no such file")
     if path.is_dir():
-        raise InputError(f"{path}: is a folder; name the files in it, for example {path}/*")
+        raise InputError(f"{path} is a folder; name the files in it, for example {path}/*")
     text = TextFile(path)
     known = kinds_of(text, analyzers)
     findings = [finding for analyzer in known for finding in analyzer.analyze(str(path), text)]

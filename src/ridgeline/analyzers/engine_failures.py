@@ -51,7 +51,7 @@ def _meaning(kind: str, ready: bool, fraction: str) -> tuple[str, str]:
         )
     return _MEANINGS.get(
         kind,
-        ("the engine stopped with an exception", "The lines above the quoted one hold the cause."),
+        ("the engine stopped with an exception", "The cause is in the lines above the quoted one."),
     )
 
 
@@ -62,7 +62,7 @@ _MEANINGS = {
     ),
     "pool-too-small": (
         "no room for the KV pool after the weights were loaded",
-        "Raise the memory fraction (the opposite move of an out-of-memory while running), shorten the context, "
+        "Raise the memory fraction (the opposite of what an out-of-memory while running needs), shorten the context, "
         "or spread the weights over more GPUs.",
     ),
     "graph-capture": (
@@ -70,7 +70,7 @@ _MEANINGS = {
         "Lower the memory fraction or the largest graph batch; without graphs decode is slower.",
     ),
     "host-oom": (
-        "the host killed a process for its memory",
+        "the host ran out of memory and killed a process",
         "Ask for more host memory, load weights one rank at a time, or stage the model on local disk.",
     ),
     "kv-transfer": (
@@ -78,7 +78,7 @@ _MEANINGS = {
         "Check the InfiniBand devices given to --disaggregation-ib-device and that both sides can reach each other.",
     ),
     "port-taken": (
-        "the port is in use, perhaps by an engine that is still ending",
+        "the port is in use, perhaps by an engine that is still shutting down",
         "Wait for the old process to end, or use another port.",
     ),
     "watchdog": (
@@ -86,11 +86,11 @@ _MEANINGS = {
         "Look for a node or link that is slower or gone; raise the limit only if a long compile explains it.",
     ),
     "signal": (
-        "a process of the engine died by a signal",
+        "a signal killed a process of the engine",
         "Exit code -11 is a crash in native code, -9 the system's memory limit: look at dmesg of that node.",
     ),
     "child-died": (
         "a child process ended and took the engine with it",
-        "The cause is above the quoted line; if it is not there, look into the log of the other nodes.",
+        "The cause is above the quoted line; if not, look in the logs of the other nodes.",
     ),
 }

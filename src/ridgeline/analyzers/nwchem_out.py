@@ -32,7 +32,7 @@ def _failed(out: NwchemOut) -> list[Claimed]:
         energies = [Quote(e.line) for e in out.energies[-1:]] if failure.kind == "not-converged" else []
         return [Claimed(claim, (Quote(failure.line), *energies), advice, "fault")]
     if out.failures:
-        advice = "The lines above the quoted one hold the cause."
+        advice = "The cause is in the lines above the quoted one."
         return [Claimed("NWChem was aborted", (Quote(out.failures[0].line),), advice, "fault")]
     return []
 
@@ -203,7 +203,7 @@ _FAILURES = {
         "the calculation did not converge; the energy it prints is not a result",
         "Raise `iterations`, keep the default convergence, and check that the MPI build is sound on one rank.",
     ),
-    "energy-failed": ("the energy could not be computed", "The lines above the quoted one hold the cause."),
+    "energy-failed": ("the energy could not be computed", "The cause is in the lines above the quoted one."),
     "segfault": (
         "the program crashed",
         "ARMCI or MPI and NWChem may not match: try one rank, then another ARMCI_NETWORK build.",

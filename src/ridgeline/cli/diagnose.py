@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from ridgeline import catalog
-from ridgeline.analyzers.base import Analyzer, Diagnosis
+from ridgeline.analyzers.base import Analyzer
 from ridgeline.analyzers.base import diagnose as diagnose_file
+from ridgeline.cli.text.diagnosis import diagnosis_text
 from ridgeline.errors import InputError
-from ridgeline.records.finding import Finding
 
 
 def diagnose(
@@ -27,39 +27,11 @@ def diagnose(
     analyzers: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.names("analyzers")]
     diagnoses = [diagnose_file(path, analyzers) for path in files]
     if as_json:
-        print(json.dumps({"files": [_document(d) for d in diagnoses]}, indent=2, ensure_ascii=False))
+        print(json.dumps({"files": [d.as_json() for d in diagnoses]}, indent=2, ensure_ascii=False))
     else:
-        print("\n\n".join(_page(d) for d in diagnoses if d.kinds))
+        print("\n\n".join(diagnosis_text(d) for d in diagnoses if d.kinds))
     strange = [d.path for d in diagnoses if not d.kinds]
     if strange:
         known = "\n".join(f"  {a.kind:<14}{a.what}" for a in analyzers)
         names = ", ".join(map(str, strange))
         raise InputError(f"{names}: not recognised. Known kinds of file:\n{known}")
-
-
-def _document(diagnosis: Diagnosis) -> dict[str, object]:
-    return {
-        "file": str(diagnosis.path),
-        "kinds": list(diagnosis.kinds),
-        "findings": [
-            {
-                "severity": f.severity,
-                "claim": f.claim,
-                "evidence": [{"file": e.source, "line": e.line_number, "text": e.text} for e in f.evidence],
-                "advice": f.advice,
-            }
-            for f in diagnosis.findings
-        ],
-    }
-
-
-def _page(diagnosis: Diagnosis) -> str:
-    head = f"{diagnosis.path} ({', '.join(diagnosis.kinds)})"
-    if not diagnosis.findings:
-        return f"{head}: nothing to report"
-    return "\n\n".join([head, *map(_paragraph, diagnosis.findings)])
-
-
-def _paragraph(finding: Finding) -> str:
-    shown = [f"      {e.line_number}: {e.text}" for e in finding.evidence]
-    return "\n".join([f"  {finding.severity}: {finding.claim}", *shown, f"    -> {finding.advice}"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 from ridgeline import __version__
@@ -13,55 +12,31 @@ from ridgeline.errors import InputError, RidgelineError, StoreError, StudyError
 
 # verb -> (module of this room:function, the line `ridgeline --help` shows). The order is that of a campaign's life.
 VERBS: dict[str, tuple[str, str]] = {
-    "check": (
-        "campaign.check:check",
-        "Validate a study; print the size of its legal space and what it may cost.",
-    ),
+    "check": ("campaign.check:check", "Validate a study; print the size of its legal space and what it may cost."),
     "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
-    "resume": ("campaign.resume:resume", "Go on with a campaign that was stopped or killed."),
-    "status": ("campaign.status:status", "Say how far a campaign is."),
+    "resume": ("campaign.resume:resume", "Continue a campaign that was stopped or killed."),
+    "status": ("campaign.status:status", "Show how far a campaign has got."),
     "best": ("campaign.best:best", "Print the setting to paste, with its interval."),
     "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
     "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
-    "scale": (
-        "campaign.scale:scale",
-        "Run one setting over 1..n ranks or nodes; say where it stops paying.",
-    ),
+    "scale": ("campaign.scale:scale", "Run one setting over 1..n ranks or nodes; say where it stops paying."),
     "report": ("campaign.report:report", "Write the one-page HTML report of a study folder."),
     "export": ("campaign.export:export", "Write all runs of a study folder as CSV or JSON."),
     "diagnose": ("diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
     "site": ("site:site", "Try a site with small real jobs, or list the shipped ones."),
-    "preflight": (
-        "serving.preflight:preflight",
-        "Look at a node before GPU hours are spent; name the slow one.",
-    ),
+    "preflight": ("serving.preflight:preflight", "Look at a node before GPU hours are spent; name the slow one."),
     "schema": ("schema:schema", "Print the JSON schema of study files."),
-    "model": (
-        "serving.model:model",
-        "Say what a model costs: parameters, FLOPs and bytes per token, KV bytes.",
-    ),
-    "hardware": ("serving.hardware:hardware", "List the GPUs and fabrics that can be named."),
-    "memory": (
-        "serving.memory:memory",
-        "Say whether a model fits a layout of GPUs, with KV pool and margin.",
-    ),
+    "model": ("serving.model:model", "Say what a model costs: parameters, FLOPs and bytes per token, KV bytes."),
+    "hardware": ("serving.hardware:hardware", "List the known GPUs and fabrics, your own included."),
+    "memory": ("serving.memory:memory", "Say whether a model fits a layout of GPUs, with KV pool and margin."),
     "layouts": ("serving.layouts:layouts", "List the legal layouts of a model on GPUs."),
     "plan": ("serving.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
     "fleet": ("serving.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
-    "simulate": (
-        "serving.simulate:simulate",
-        "Predict throughput and latency of a layout under some traffic.",
-    ),
+    "simulate": ("serving.simulate:simulate", "Predict throughput and latency of a layout under some traffic."),
     "explain": ("serving.explain:explain", "Show where an iteration's time goes and what bounds it."),
     "calibrate": ("serving.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
-    "make-model": (
-        "serving.make_model:make_model",
-        "Write a model folder of a given shape, with no download.",
-    ),
-    "bench": (
-        "serving.bench:bench",
-        "Load a server: latency, throughput, goodput, and whether to trust them.",
-    ),
+    "make-model": ("serving.make_model:make_model", "Write a model folder of a given shape, with no download."),
+    "bench": ("serving.bench:bench", "Load a server: latency, throughput, goodput, and whether to trust them."),
     "import": ("serving.import_results:import_results", "Read result files of other load generators."),
 }
 
@@ -73,7 +48,7 @@ Finds the fastest correct setting of a cluster program, in the fewest node-hours
 
 EXIT_CODES = """Exit codes: 0 done; 1 nothing passed the guards, or no answer yet; 2 the study or command line is wrong;
 3 the site refused; 4 an output could not be read; 5 the study folder is locked, damaged or its disk is full;
-130 stopped by Ctrl-C (go on with `ridgeline resume`)."""
+130 stopped by Ctrl-C (continue with `ridgeline resume`)."""
 
 
 def overview() -> str:
@@ -84,6 +59,8 @@ def overview() -> str:
 
 def verb_named(name: str) -> Callable[..., Any]:
     if name not in VERBS:
+        from difflib import get_close_matches  # slow to load, and only a mistake needs it
+
         near = get_close_matches(name, VERBS, n=1)
         hint = f"did you mean {near[0]}?" if near else "`ridgeline --help` lists the verbs"
         raise InputError(f"{name!r} is not a verb; {hint}")
@@ -99,9 +76,6 @@ def run(arguments: list[str]) -> None:
         print(f"ridgeline {__version__}")
     else:
         verb = verb_named(arguments[0])
-        if getattr(verb, "reads_arguments", False):  # it cannot afford what typer costs at start-up
-            verb(arguments[1:])
-            return
         import typer  # here, so that the overview does not wait for it
 
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)

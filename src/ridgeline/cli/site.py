@@ -11,10 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline import catalog
 from ridgeline.errors import InputError, SiteError
-from ridgeline.executors.site_check import CheckStep, SiteCheck
-from ridgeline.store.site_file import SHIPPED, load_site, shipped_names
 
 POLL_S = 5.0  # a check is short: it may ask more often than a campaign
 
@@ -28,7 +25,7 @@ def site(
     patience: Annotated[float, typer.Option(help="Seconds to wait in the queue.", min=1)] = 600.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Try a site: can it submit, run, start ranks, be watched and cancel; or list what is shipped."""
+    """Try a site: submit, run, start ranks, watch and cancel small jobs; or list the shipped sites."""
     if action == "list":
         _list(as_json)
     elif action == "check" and name:
@@ -38,28 +35,33 @@ def site(
 
 
 def _list(as_json: bool) -> None:
-    sites = [
-        {"name": n, "batch": load_site(n, Path()).batch, "file": str(SHIPPED / f"{n}.yaml")} for n in shipped_names()
-    ]
+    from ridgeline.cli.text.site import sites_text
+    from ridgeline.store.site_file import SHIPPED, load_site, shipped_names
+
+    sites = [(load_site(name, Path()), SHIPPED / f"{name}.yaml") for name in shipped_names()]
     if as_json:
-        print(json.dumps({"sites": sites}, indent=1))
-        return
-    for shipped in sites:
-        print(f"{shipped['name']:20} {shipped['batch']:6} {shipped['file']}")
-    print("\nCopy one beside your study, fill it in, and try it: ridgeline site check my-cluster.yaml")
+        rows = [{"name": shipped.name, "batch": shipped.batch, "file": str(path)} for shipped, path in sites]
+        print(json.dumps({"sites": rows}, indent=1))
+    else:
+        print(sites_text(sites))
 
 
 def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:
+    from ridgeline import catalog
+    from ridgeline.cli.text.site import site_head, step_text
+    from ridgeline.executors.site_check import CheckStep, SiteCheck
+    from ridgeline.store.site_file import load_site
+
     chosen = load_site(name, Path())
     executor = catalog.part("executors", chosen.batch)(replace(chosen, poll_s=min(chosen.poll_s, POLL_S)))
     home = Path(tempfile.mkdtemp(prefix="site-check-", dir=folder.absolute()))
     steps: list[CheckStep] = []
     if not as_json:
-        print(f"site {chosen.name} ({chosen.batch}{', queue ' + chosen.queue if chosen.queue else ''})")
+        print(site_head(chosen))
     for step in SiteCheck(executor, chosen, home, patience_s).steps():
         steps.append(step)
         if not as_json:
-            print(f"  {step.name:10} {'ok     ' if step.ok else 'FAILED '} {step.detail}", flush=True)
+            print(step_text(step), flush=True)
     failed = [step.name for step in steps if not step.ok]
     if as_json:
         print(json.dumps({"site": chosen.name, "ok": not failed, "steps": [asdict(step) for step in steps]}, indent=1))

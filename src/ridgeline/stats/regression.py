@@ -51,13 +51,12 @@ def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> L
     import numpy
 
     x, y = numpy.asarray(rows, dtype=float), numpy.asarray(values, dtype=float)
-    inverse = numpy.linalg.pinv(x.T @ x, rcond=1e-10, hermitian=True)
-    coefficients = inverse @ x.T @ y
-    rank = int(numpy.linalg.matrix_rank(x))
-    freedom = len(y) - rank
+    solver = numpy.linalg.pinv(x, rcond=1e-8)
+    coefficients, row_space = solver @ y, solver @ x
+    freedom = len(y) - round(float(numpy.trace(row_space)))
     residual = y - x @ coefficients
     sigma = math.sqrt(float(residual @ residual) / freedom) if freedom > 0 else math.nan
-    return LeastSquares(coefficients, inverse, inverse @ (x.T @ x), sigma, freedom)
+    return LeastSquares(coefficients, solver @ solver.T, row_space, sigma, freedom)
 
 
 def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: Sequence[bool]) -> LeastSquares:
@@ -68,22 +67,24 @@ def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: S
     import numpy
 
     x, y = numpy.asarray(rows, dtype=float), numpy.asarray(values, dtype=float)
-    mask = numpy.diag(numpy.asarray(penalised, dtype=float))
+    penalties = numpy.diag(numpy.asarray(penalised, dtype=float))
     best: LeastSquares | None = None
     least = math.inf
     for strength in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
-        inverse = numpy.linalg.pinv(x.T @ x + strength * mask, hermitian=True)
-        coefficients = inverse @ x.T @ y
+        # a ridge is least squares with a row more for each penalised column
+        solver = numpy.linalg.pinv(numpy.vstack([x, math.sqrt(strength) * penalties]))
+        of_values = solver[:, : len(y)]
+        coefficients = of_values @ y
         residual = y - x @ coefficients
-        leverage = numpy.einsum("ij,jk,ik->i", x, inverse, x)
+        leverage = (x * of_values.T).sum(axis=1)
         freedom = len(y) - float(leverage.sum())
         squares = float(residual @ residual)
         score = squares / freedom**2 if freedom > 0.5 else math.inf
         if score < least or best is None:
             least = score
             left_out = residual / numpy.maximum(1.0 - leverage, ALONE)
-            jackknife = inverse @ (x.T * left_out**2) @ x @ inverse
+            jackknife = (of_values * left_out**2) @ of_values.T
             sigma = math.sqrt(squares / max(freedom, 1.0))
-            best = LeastSquares(coefficients, inverse, None, sigma, freedom, jackknife)
+            best = LeastSquares(coefficients, solver @ solver.T, None, sigma, freedom, jackknife)
     assert best is not None
     return best

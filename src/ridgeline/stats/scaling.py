@@ -196,45 +196,19 @@ def _law(logs: Mapping[int, Sequence[float]], noise: float, freedom: int, rng: r
 
 def _fit(means: Mapping[int, float], weights: Mapping[int, float]) -> tuple[float, float]:
     """size / speed = a + b (size - 1) + c size (size - 1) is linear; least relative squares with b, c >= 0."""
-    rows, values = [], []
-    for size, log in means.items():
-        weight = math.sqrt(weights[size])
-        relative = weight / (size * math.exp(-log))
-        rows.append([relative, (size - 1) * relative, size * (size - 1) * relative])
-        values.append(weight)
-    best: tuple[float, list[float]] | None = None
-    for used in ((0, 1, 2), (0, 1), (0, 2), (0,)):
-        solved = _solve(rows, values, used)
-        if solved is None or any(v < 0 for v in solved) or solved[0] <= 0:
-            continue
-        fitted = [sum(r * v for r, v in zip(row, solved, strict=True)) for row in rows]
-        error = math.fsum((f - v) ** 2 for f, v in zip(fitted, values, strict=True))
-        if best is None or error < best[0]:
-            best = error, solved
-    assert best is not None  # a alone always fits with a > 0
-    a, b, c = best[1]
+    import numpy
+
+    sizes = numpy.array(list(means), dtype=float)
+    values = numpy.sqrt([weights[size] for size in means])
+    relative = values / (sizes * numpy.exp([-log for log in means.values()]))
+    rows = numpy.column_stack([relative, (sizes - 1) * relative, sizes * (sizes - 1) * relative])
+    best, least = numpy.zeros(3), math.inf
+    for used in ([0, 1, 2], [0, 1], [0, 2], [0]):
+        solved, _, rank, _ = numpy.linalg.lstsq(rows[:, used], values, rcond=None)
+        error = float(((rows[:, used] @ solved - values) ** 2).sum())
+        if rank == len(used) and solved[0] > 0 and solved.min() >= 0 and error < least:
+            best, least = numpy.zeros(3), error
+            best[used] = solved
+    a, b, c = map(float, best)
+    assert a > 0  # a alone always fits
     return b / a, c / a
-
-
-def _solve(rows: Sequence[Sequence[float]], values: Sequence[float], used: Sequence[int]) -> list[float] | None:
-    """Least squares over the chosen columns by the normal equations; the others are 0. None when they are singular."""
-    matrix = [[math.fsum(r[i] * r[j] for r in rows) for j in used] for i in used]
-    right = [math.fsum(r[i] * v for r, v in zip(rows, values, strict=True)) for i in used]
-    n = len(used)
-    for k in range(n):
-        pivot = max(range(k, n), key=lambda i: abs(matrix[i][k]))
-        if abs(matrix[pivot][k]) < 1e-300:
-            return None
-        matrix[k], matrix[pivot], right[k], right[pivot] = matrix[pivot], matrix[k], right[pivot], right[k]
-        for i in range(k + 1, n):
-            factor = matrix[i][k] / matrix[k][k]
-            right[i] -= factor * right[k]
-            matrix[i] = [m - factor * p for m, p in zip(matrix[i], matrix[k], strict=True)]
-    solution = [0.0] * n
-    for k in reversed(range(n)):
-        rest = math.fsum(matrix[k][j] * solution[j] for j in range(k + 1, n))
-        solution[k] = (right[k] - rest) / matrix[k][k]
-    full = [0.0, 0.0, 0.0]
-    for place, value in zip(used, solution, strict=True):
-        full[place] = value
-    return full

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ridgeline.cli.text.memory import layouts_text, memory_text
 from ridgeline.errors import InputError
 from ridgeline.serving.engine.fitting import answer_memory, list_layouts
 from ridgeline.serving.engine.layout import Layout
@@ -98,7 +99,7 @@ def test_the_buffer_that_broke_the_run() -> None:
 
 def test_the_answer_names_what_would_fit() -> None:
     answer = answer_memory("deepseek-r1", "h100", Layout(tp=8), EngineSettings())
-    text = answer.as_text()
+    text = memory_text(answer)
     assert text.startswith("does not fit: weights need")
     assert "2 nodes (tp 16, or tp 8 pp 2)" in text
     assert "1 node of H200 (tp 8)" in text
@@ -131,7 +132,7 @@ def test_verdict_and_needs_are_those_of_one_named_back_end(named, limit) -> None
     if again.mem_fraction == shown.mem_fraction:
         assert (again.needs, again.verdict, again.margin_bytes) == (shown.needs, shown.verdict, shown.margin_bytes)
     assert shown.margin_bytes == pytest.approx(shown.reserve_bytes - sum(shown.needs.values()))
-    assert shown.backend in answer.as_text()
+    assert shown.backend in memory_text(answer)
     assert named in (None, shown.backend)
 
 
@@ -147,7 +148,7 @@ def test_listing_puts_what_fits_first() -> None:
     verdicts = [p.verdict for _, p in listing.rows]
     assert verdicts == sorted(verdicts, key=lambda v: v != FITS)
     assert listing.as_json()["layouts"]
-    assert "legal layouts" in listing.as_text()
+    assert "legal layouts" in layouts_text(listing)
     with pytest.raises(InputError, match="8 or 16"):
         list_layouts("deepseek-r1", "h200", 12)
 

@@ -23,16 +23,16 @@ from hypothesis import strategies as st
 from ridgeline.cli.text.bench import result_text
 from ridgeline.serving.load.bench import bench
 from ridgeline.serving.load.fidelity import judge
-from ridgeline.serving.load.options import Wish, plan_of
-from ridgeline.serving.load.records_file import line_of, read_records
+from ridgeline.serving.load.options import BenchOptions, plan_from
+from ridgeline.serving.load.records_file import read_records, record_line
 from ridgeline.serving.load.wire import stamped_socket
-from ridgeline.serving.load.wire.client_stats import Pulse, quantile_s
-from ridgeline.serving.load.wire.coalesced import Blur, set_apart
-from ridgeline.serving.load.wire.endpoint import parse_route
+from ridgeline.serving.load.wire.client_stats import ClientStats, quantile_s
+from ridgeline.serving.load.wire.coalesced import CoalescedTokens, spread_coalesced
+from ridgeline.serving.load.wire.endpoint import parse_endpoint
 from ridgeline.serving.load.wire.exchange import Gaps
 from ridgeline.serving.load.wire.loop import Loop
-from ridgeline.serving.load.workers.assignment import Asking, Share, Yield, deal
-from ridgeline.serving.load.workers.pool import merge
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
+from ridgeline.serving.load.workers.pool import merge_results
 from ridgeline.serving.traffic.prompts import Bodies, Prompts
 from ridgeline.serving.traffic.requests import RequestRecord, Spread, _plain_spread, summarise
 from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
@@ -55,7 +55,7 @@ def test_the_figures_are_the_servers_own():
         line.end()
 
     with Scripted(behave) as server:
-        result = bench(plan_of(Wish(url=server.url, concurrency=2, requests=12, max_tokens=5)))
+        result = bench(plan_from(BenchOptions(url=server.url, concurrency=2, requests=12, max_tokens=5)))
     truth = sorted(times[0] - arrived for arrived, times in sent)
     ttft = result.summary.ttft_ms
     assert ttft is not None and ttft.p50 / 1e3 == pytest.approx(truth[len(truth) // 2], abs=0.004)
@@ -79,14 +79,14 @@ def test_a_closed_loop_never_has_more_under_way_and_reaches_its_number():
         tokens(2)(line, request)
 
     with Scripted(behave) as server:
-        result = bench(plan_of(Wish(url=server.url, concurrency=5, requests=40, max_tokens=2)))
+        result = bench(plan_from(BenchOptions(url=server.url, concurrency=5, requests=40, max_tokens=2)))
     assert result.summary.ok == 40 and most == 5
     assert sorted(r.number for r in result.records) == list(range(40))
 
 
 def test_an_open_loop_sends_on_time_whatever_the_server_does():
     with Scripted(tokens(2, first_s=0.3)) as server:
-        plan = plan_of(Wish(url=server.url, rate_s=60, requests=60, max_tokens=2, seed=3))
+        plan = plan_from(BenchOptions(url=server.url, rate_s=60, requests=60, max_tokens=2, seed=3))
         result = bench(plan)
         due = [a.at_s for a in plan.traffic.arrivals()]
         seen = sorted(r.arrived_s for r in server.posts)
@@ -100,7 +100,9 @@ def test_an_open_loop_sends_on_time_whatever_the_server_does():
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_poisson_gaps_pass_a_kolmogorov_smirnov_test(seed: int):
-    at = [a.at_s for a in plan_of(Wish(url="http://h", rate_s=50, requests=1000, seed=seed)).traffic.arrivals()]
+    at = [
+        a.at_s for a in plan_from(BenchOptions(url="http://h", rate_s=50, requests=1000, seed=seed)).traffic.arrivals()
+    ]
     gaps, rate = sorted(b - a for a, b in pairwise(at)), len(at) / at[-1]
     assert abs(rate - 50) < 50 / math.sqrt(len(at))
     share = [1 - math.exp(-50 * g) for g in gaps]
@@ -111,7 +113,7 @@ def test_poisson_gaps_pass_a_kolmogorov_smirnov_test(seed: int):
 
 def test_a_rate_with_a_cap_on_concurrency_that_falls_behind_is_void():
     with Scripted(tokens(2, first_s=0.05)) as server:
-        result = bench(plan_of(Wish(url=server.url, rate_s=100, concurrency=1, requests=20, max_tokens=2)))
+        result = bench(plan_from(BenchOptions(url=server.url, rate_s=100, concurrency=1, requests=20, max_tokens=2)))
     assert result.summary.ok == 20 and result.void and "schedule" in " ".join(result.fidelity.why)
 
 
@@ -122,7 +124,7 @@ def test_a_trace_is_replayed_at_its_own_times(tmp_path: Path):
     ]
     trace.write_text("".join(json.dumps(r) + "\n" for r in rows))
     with Scripted(tokens(2)) as server:
-        result = bench(plan_of(Wish(url=server.url, traffic=str(trace))))
+        result = bench(plan_from(BenchOptions(url=server.url, traffic=str(trace))))
         prompts = [r.json["messages"][0]["content"] for r in server.posts]
     assert result.summary.ok == 5
     assert sorted(r.scheduled_s for r in result.records) == pytest.approx([0, 0.04, 0.08, 0.12, 0.16])
@@ -132,8 +134,8 @@ def test_a_trace_is_replayed_at_its_own_times(tmp_path: Path):
 
 def test_stages_of_concurrency_and_of_rate_are_reported_apart():
     with Scripted(tokens(2, first_s=0.02)) as server:
-        ramp = bench(plan_of(Wish(url=server.url, stages="1:0.4,4:0.4", max_tokens=2)))
-        rates = bench(plan_of(Wish(url=server.url, stages="20/s:0.5,60/s:0.5", max_tokens=2)))
+        ramp = bench(plan_from(BenchOptions(url=server.url, stages="1:0.4,4:0.4", max_tokens=2)))
+        rates = bench(plan_from(BenchOptions(url=server.url, stages="20/s:0.5,60/s:0.5", max_tokens=2)))
     assert len(ramp.stages) == len(rates.stages) == 2
     assert ramp.stages[1].requests > 2 * ramp.stages[0].requests
     assert rates.stages[1].requests > 1.5 * rates.stages[0].requests
@@ -142,14 +144,16 @@ def test_stages_of_concurrency_and_of_rate_are_reported_apart():
 
 def test_a_duration_ends_the_run():
     with Scripted(tokens(2, first_s=0.01)) as server:
-        result = bench(plan_of(Wish(url=server.url, concurrency=2, duration_s=0.5, requests=3, max_tokens=2)))
+        result = bench(plan_from(BenchOptions(url=server.url, concurrency=2, duration_s=0.5, requests=3, max_tokens=2)))
     assert result.summary.ok > 6 and result.summary.duration_s < 3
 
 
 def test_several_processes_send_everything_once_and_merge_exactly(tmp_path: Path):
     with Scripted(tokens(3, first_s=0.005)) as server:
         out = tmp_path / "r.jsonl"
-        result = bench(plan_of(Wish(url=server.url, concurrency=5, requests=31, max_tokens=3, workers=2, out=out)))
+        result = bench(
+            plan_from(BenchOptions(url=server.url, concurrency=5, requests=31, max_tokens=3, workers=2, out=out))
+        )
     assert [r.number for r in result.records] == list(range(31)) and result.summary.ok == 31
     assert {r.worker for r in result.records} == {"client-0", "client-1"}
     assert sorted(r.number for r in read_records(out)) == list(range(31))
@@ -157,14 +161,16 @@ def test_several_processes_send_everything_once_and_merge_exactly(tmp_path: Path
 
 
 @given(st.integers(1, 7), st.integers(1, 40), st.integers(0, 60))
-def test_dealing_loses_and_doubles_nothing(workers: int, places: int, requests: int):
+def test_splitting_loses_and_doubles_nothing(workers: int, slots: int, requests: int):
     arrivals = tuple(Arrival(n, 0.0, 1, 1) for n in range(requests))
-    route = parse_route("http://h")
-    share = Share(route, (2, ("127.0.0.1", 1)), Asking(), arrivals, ((0.0, places), (1.0, 2 * places)), places)
-    parts = deal(share, workers)
+    endpoint = parse_endpoint("http://h")
+    assignment = Assignment(
+        endpoint, (2, ("127.0.0.1", 1)), RequestTemplate(), arrivals, ((0.0, slots), (1.0, 2 * slots)), slots
+    )
+    parts = split_over_workers(assignment, workers)
     assert sorted(a.number for p in parts for a in p.arrivals) == list(range(requests))
-    assert sum(p.places[0][1] for p in parts) == places and sum(p.places[1][1] for p in parts) == 2 * places
-    assert sum(p.most_at_once or 0 for p in parts) == places
+    assert sum(p.slots[0][1] for p in parts) == slots and sum(p.slots[1][1] for p in parts) == 2 * slots
+    assert sum(p.most_at_once or 0 for p in parts) == slots
 
 
 def record(
@@ -175,63 +181,65 @@ def record(
     return RequestRecord(number, number - lag_s, number, first, end, 10, tokens, gaps_s=((gap_s, tokens - 1),))
 
 
-def yielded(records: list[RequestRecord], lag_s: float = 0.0, ages: int = 2, delays: int = 2) -> Yield:
-    pulse = Pulse(cpu_s=0.1, wall_s=1.0, busiest_share=0.1)
-    pulse.delays[delays] = 1000
+def load_result(records: list[RequestRecord], lag_s: float = 0.0, ages: int = 2, delays: int = 2) -> LoadResult:
+    stats = ClientStats(cpu_s=0.1, wall_s=1.0, busiest_share=0.1)
+    stats.delays[delays] = 1000
     if ages >= 0:
-        pulse.ages[ages] = 1000
-    out = Yield(records, pulse, 0.0)
+        stats.ages[ages] = 1000
+    out = LoadResult(records, stats, 0.0)
     out.lag_s.extend([lag_s] * len(records))
     return out
 
 
-def why(out: Yield, closed: bool = True, gaps_us: dict[int, int] | None = None) -> str:
+def why(out: LoadResult, closed: bool = True, gaps_us: dict[int, int] | None = None) -> str:
     return " ".join(judge(out, summarise(out.records), gaps_us or {5000: 400}, closed).why)
 
 
 def test_a_quiet_run_counts():
-    assert why(yielded([record(k) for k in range(100)])) == ""
+    assert why(load_result([record(k) for k in range(100)])) == ""
 
 
-def test_empty_places_void_a_closed_loop():
+def test_empty_slots_void_a_closed_loop():
     rows = [record(k) for k in range(100)]
-    assert "places stood empty" in why(yielded(rows, lag_s=0.002))
-    assert why(yielded(rows, lag_s=0.0005)) == ""
+    assert "slots were empty" in why(load_result(rows, lag_s=0.002))
+    assert why(load_result(rows, lag_s=0.0005)) == ""
 
 
 def test_a_late_schedule_voids_an_open_loop():
     rows = [record(k) for k in range(100)]
-    assert "schedule" in why(yielded(rows, lag_s=0.001), closed=False)
-    assert why(yielded(rows, lag_s=0.0002), closed=False) == ""
+    assert "schedule" in why(load_result(rows, lag_s=0.001), closed=False)
+    assert why(load_result(rows, lag_s=0.0002), closed=False) == ""
 
 
 def test_late_reads_void_a_run_without_kernel_stamps_only():
     rows = [record(k) for k in range(100)]
-    assert why(yielded(rows, ages=9)) == ""
-    assert "could be off" in why(yielded(rows, ages=-1, delays=9))
+    assert why(load_result(rows, ages=9)) == ""
+    assert "could be off" in why(load_result(rows, ages=-1, delays=9))
 
 
-def blur(number: int, earliest_s: float, latest_s: float) -> Blur:
+def read_together(number: int, earliest_s: float, latest_s: float) -> CoalescedTokens:
     same = array("d", [0.005] * 4)
-    return Blur(number, (earliest_s, latest_s), (same, same))
+    return CoalescedTokens(number, (earliest_s, latest_s), (same, same))
 
 
 def test_tokens_that_could_not_be_told_apart_void_a_run_only_where_they_could_move_a_figure():
     rows = [record(k) for k in range(1000)]
-    out = yielded(rows)
-    out.blurs = [blur(k, 0.012, 0.020) for k in range(5)]  # half a percent of them moves no percentile we report
+    out = load_result(rows)
+    out.coalesced = [
+        read_together(k, 0.012, 0.020) for k in range(5)
+    ]  # half a percent of them moves no percentile we report
     assert why(out) == ""
-    out.blurs = [blur(k, 0.020, 0.035) for k in range(20)]
+    out.coalesced = [read_together(k, 0.020, 0.035) for k in range(20)]
     assert "ttft p99 of 20 ms could be 35 ms" in why(out)
-    out.blurs = [blur(k, 0.0199, 0.0201) for k in range(900)]
+    out.coalesced = [read_together(k, 0.0199, 0.0201) for k in range(900)]
     assert why(out) == ""
 
 
 def test_gaps_that_could_not_be_told_apart_void_a_run_too():
     rows = [replace(record(k), gaps_s=Gaps([0.0, 0.005, 0.010, 0.015, 0.020])) for k in range(100)]
-    out = yielded(rows)
+    out = load_result(rows)
     together = (array("d", [0.001, 0.004, 0.010, 0.005]), array("d", [0.005] * 4))
-    out.blurs = [Blur(k, (0.02, 0.02), together) for k in range(50)]
+    out.coalesced = [CoalescedTokens(k, (0.02, 0.02), together) for k in range(50)]
     assert "itl p" in why(out) and "read late and together" in why(out)
 
 
@@ -243,21 +251,21 @@ def test_tokens_set_apart_stay_in_order_and_within_what_is_known(counts: list[in
     sent_s, stamps = 1.0, [1.02 + 0.005 * k for k in range(len(counts))]
     times = [at for at, count in zip(stamps, counts, strict=True) for _ in range(count)]
     since = {at: at - late for at, late in zip(stamps, lateness, strict=False) if late > 0}
-    likely, blur = set_apart(7, times, since, sent_s)
+    likely, coalesced = spread_coalesced(7, times, since, sent_s)
     assert len(likely) == len(times) and likely == sorted(likely) and likely[-1] == times[-1]
     assert all(sent_s <= told <= stamp for told, stamp in zip(likely, times, strict=True))
-    if blur is None:
+    if coalesced is None:
         assert likely == times
     else:
-        assert blur.first_s[0] <= likely[0] - sent_s <= blur.first_s[1] == times[0] - sent_s
-        assert sum(blur.gaps_s[0]) <= times[-1] - sent_s + 1e-9
+        assert coalesced.first_s[0] <= likely[0] - sent_s <= coalesced.first_s[1] == times[0] - sent_s
+        assert sum(coalesced.gaps_s[0]) <= times[-1] - sent_s + 1e-9
 
 
 def test_tokens_that_were_merged_keep_the_pace_of_their_answer():
     times = [1.02, 1.025, 1.03, 1.08, 1.08, 1.08]
-    likely, blur = set_apart(0, times, {1.08: 1.031}, 1.0)
+    likely, coalesced = spread_coalesced(0, times, {1.08: 1.031}, 1.0)
     assert likely == pytest.approx([1.02, 1.025, 1.03, 1.07, 1.075, 1.08])
-    assert blur is not None and list(blur.gaps_s[0]) == pytest.approx([0.005, 0.005, 0.001, 0, 0.049])
+    assert coalesced is not None and list(coalesced.gaps_s[0]) == pytest.approx([0.005, 0.005, 0.001, 0, 0.049])
 
 
 def test_a_client_that_was_put_aside_still_tells_tokens_apart():
@@ -265,7 +273,7 @@ def test_a_client_that_was_put_aside_still_tells_tokens_apart():
     if sys.platform != "linux":
         pytest.skip("only Linux stamps what arrives")
     with Scripted(tokens(6, gap_s=0.02, first_s=0.03)) as server:
-        plan = plan_of(Wish(url=server.url, concurrency=2, requests=8, max_tokens=6))
+        plan = plan_from(BenchOptions(url=server.url, concurrency=2, requests=8, max_tokens=6))
         with putting_aside(0.09):
             result = bench(plan)
     gaps_ms = sorted(gap * 1e3 for r in result.records for gap, _ in r.gaps_s)
@@ -289,18 +297,18 @@ def putting_aside(seconds: float) -> Iterator[None]:
 
 
 def test_a_client_without_idle_time_voids_its_run():
-    out = yielded([record(k) for k in range(100)])
-    out.pulse.busiest_share = 0.99
+    out = load_result([record(k) for k in range(100)])
+    out.stats.busiest_share = 0.99
     assert "core" in why(out)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=50), st.integers(1, 4))
 def test_merged_counters_equal_those_of_one_process(buckets: list[int], parts: int):
-    whole, shares = Pulse(), [Yield([], Pulse(), 1.0) for _ in range(parts)]
+    whole, results = ClientStats(), [LoadResult([], ClientStats(), 1.0) for _ in range(parts)]
     for k, bucket in enumerate(buckets):
         whole.ages[bucket] += 1
-        shares[k % parts].pulse.ages[bucket] += 1
-    merged = merge(shares).pulse
+        results[k % parts].stats.ages[bucket] += 1
+    merged = merge_results(results).stats
     assert merged.ages == whole.ages and quantile_s(merged.ages, 0.99) == quantile_s(whole.ages, 0.99)
 
 
@@ -334,25 +342,25 @@ def test_bodies_say_what_was_asked():
     ],
 )  # fmt: skip
 def test_urls_as_people_type_them(url: str, path: str, interface: str):
-    route = parse_route(url)
-    assert (route.path, route.interface) == (path, interface)
+    endpoint = parse_endpoint(url)
+    assert (endpoint.path, endpoint.interface) == (path, interface)
 
 
 def test_nothing_is_asked_of_the_server_but_the_model_list_and_the_requests():
     with Scripted(tokens(2)) as server:
-        bench(plan_of(Wish(url=server.url, concurrency=1, requests=2, max_tokens=2)))
+        bench(plan_from(BenchOptions(url=server.url, concurrency=1, requests=2, max_tokens=2)))
         assert [(r.method, r.path) for r in server.requests] == [("GET", "/v1/models")] + 2 * [
             ("POST", "/v1/chat/completions")
         ]
     with Scripted(tokens(2)) as server:
-        bench(plan_of(Wish(url=server.url, concurrency=1, requests=2, max_tokens=2, model="mine")))
+        bench(plan_from(BenchOptions(url=server.url, concurrency=1, requests=2, max_tokens=2, model="mine")))
         assert [r.method for r in server.requests] == ["POST", "POST"]
         assert server.posts[0].json["model"] == "mine"
 
 
 def test_warm_up_uses_other_prompts_and_is_not_counted():
     with Scripted(tokens(2)) as server:
-        result = bench(plan_of(Wish(url=server.url, concurrency=2, requests=4, warmup=3, max_tokens=2)))
+        result = bench(plan_from(BenchOptions(url=server.url, concurrency=2, requests=4, warmup=3, max_tokens=2)))
         prompts = [r.json["messages"][0]["content"] for r in server.posts]
     assert result.summary.requests == 4 and len(prompts) == len(set(prompts)) == 7
 
@@ -373,8 +381,8 @@ def test_tls_with_its_own_authority_and_without(certificate: tuple[Path, Path]):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem, key)
     with Scripted(tokens(3, first_s=0.01), tls=context) as server:
-        good = bench(plan_of(Wish(url=server.url, concurrency=2, requests=6, max_tokens=3, ca_file=pem)))
-        bad = bench(plan_of(Wish(url=server.url, concurrency=2, requests=3, max_tokens=3)))
+        good = bench(plan_from(BenchOptions(url=server.url, concurrency=2, requests=6, max_tokens=3, ca_file=pem)))
+        bad = bench(plan_from(BenchOptions(url=server.url, concurrency=2, requests=3, max_tokens=3)))
     assert good.summary.ok == 6 and good.model == "toy" and good.summary.ttft_ms is not None
     assert dict(bad.summary.errors) == {"tls": 3}
 
@@ -383,8 +391,8 @@ def test_a_system_without_epoll_and_stamps_measures_and_says_so(monkeypatch: pyt
     monkeypatch.delattr("select.epoll", raising=False)
     monkeypatch.setattr(stamped_socket, "_SO_TIMESTAMPNS", None)
     with Scripted(tokens(3, gap_s=0.005, first_s=0.02)) as server:
-        closed = bench(plan_of(Wish(url=server.url, concurrency=3, requests=12, max_tokens=3)))
-        timed = bench(plan_of(Wish(url=server.url, rate_s=50, requests=10, max_tokens=3)))
+        closed = bench(plan_from(BenchOptions(url=server.url, concurrency=3, requests=12, max_tokens=3)))
+        timed = bench(plan_from(BenchOptions(url=server.url, rate_s=50, requests=10, max_tokens=3)))
     for result in (closed, timed):
         assert result.summary.ok == result.summary.requests and result.fidelity.kernel_stamped_share == 0
         assert result.summary.ttft_ms is not None and 19 < result.summary.ttft_ms.p50 < 500
@@ -393,21 +401,23 @@ def test_a_system_without_epoll_and_stamps_measures_and_says_so(monkeypatch: pyt
 def test_records_survive_the_disk(tmp_path: Path):
     rows = [record(k) for k in range(3)]
     path = tmp_path / "r.jsonl"
-    path.write_text("".join(map(line_of, rows)) + line_of(record(9))[:40])
+    path.write_text("".join(map(record_line, rows)) + record_line(record(9))[:40])
     assert list(read_records(path)) == rows
 
 
 def test_the_text_for_a_terminal_says_void_and_why():
     with Scripted(tokens(2)) as server:
         result = bench(
-            plan_of(Wish(url=server.url, concurrency=1, requests=3, max_tokens=2, slos=("ttft_p95_ms=500",)))
+            plan_from(BenchOptions(url=server.url, concurrency=1, requests=3, max_tokens=2, slos=("ttft_p95_ms=500",)))
         )
     text = result_text(result)
     assert "TTFT ms" in text and "goodput" in text and ("VOID" in text) == result.void
 
 
 def test_the_shortest_traffic_words_reach_the_server():
-    traffic = plan_of(Wish(url="http://h", traffic="sharegpt", requests=50, concurrency=4, max_tokens=64)).traffic
+    traffic = plan_from(
+        BenchOptions(url="http://h", traffic="sharegpt", requests=50, concurrency=4, max_tokens=64)
+    ).traffic
     assert max(a.output_tokens for a in traffic.arrivals()) <= 64
     assert parse_traffic("sharegpt", requests=50, concurrency=4).requests == traffic.requests
 

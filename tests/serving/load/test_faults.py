@@ -15,18 +15,20 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError, SiteError
-from ridgeline.serving.load.bench import Result, bench
-from ridgeline.serving.load.options import Wish, plan_of
+from ridgeline.serving.load.bench import BenchResult, bench
+from ridgeline.serving.load.options import BenchOptions, plan_from
 from ridgeline.serving.load.records_file import read_records
-from ridgeline.serving.load.wire import client_stats as pulse_module
+from ridgeline.serving.load.wire import client_stats
 from tests.serving.load.scripted import Behaviour, Line, Request, Scripted, delta, event, tokens
 
 KEY = "sk-very-secret-0123456789"
 
 
-def run(behaviour: Behaviour, **wishes: object) -> Result:
+def run(behaviour: Behaviour, **wishes: object) -> BenchResult:
     with Scripted(behaviour) as server:
-        return bench(plan_of(Wish(**{"url": server.url, "concurrency": 2, "requests": 6, "max_tokens": 4, **wishes})))
+        return bench(
+            plan_from(BenchOptions(**{"url": server.url, "concurrency": 2, "requests": 6, "max_tokens": 4, **wishes}))
+        )
 
 
 def free_port() -> int:
@@ -35,7 +37,7 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def errors_of(result: Result) -> dict[str, int]:
+def errors_of(result: BenchResult) -> dict[str, int]:
     return dict(result.summary.errors)
 
 
@@ -45,7 +47,7 @@ def refusing(status: str, words: str, **fields: str) -> Behaviour:
 
 @pytest.mark.parametrize("count", [10, 10_000])
 def test_refused_connections_are_all_counted(count: int):
-    plan = plan_of(Wish(url=f"http://127.0.0.1:{free_port()}", concurrency=128, requests=count))
+    plan = plan_from(BenchOptions(url=f"http://127.0.0.1:{free_port()}", concurrency=128, requests=count))
     result = bench(plan)
     assert errors_of(result) == {"refused": count}
     assert result.void and "no request succeeded" in result.fidelity.why[0]
@@ -53,7 +55,7 @@ def test_refused_connections_are_all_counted(count: int):
 
 def test_a_host_that_does_not_exist_is_named():
     with pytest.raises(SiteError, match=r"no-such-host\.invalid"):
-        bench(plan_of(Wish(url="http://no-such-host.invalid:8000", requests=1)))
+        bench(plan_from(BenchOptions(url="http://no-such-host.invalid:8000", requests=1)))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_a_place_that_was_told_to_wait_waits(status: str):
     began = time.monotonic()
     result = run(refusing(status, "slow down", Retry_After="0.2"))
     assert errors_of(result) == {f"http-{status[:3]}": 6}
-    assert time.monotonic() - began > 0.4  # two places, three rounds, two waits between them
+    assert time.monotonic() - began > 0.4  # two slots, three rounds, two waits between them
     assert any("Retry-After" in note for note in result.notes)
 
 
@@ -205,7 +207,7 @@ def test_without_a_model_list_the_run_goes_on():
         server.behaviour = lambda line, r: (
             line.document({}, "404 Not Found") if r.method == "GET" else tokens(4)(line, r)
         )
-        result = bench(plan_of(Wish(url=server.url, concurrency=1, requests=2, max_tokens=4)))
+        result = bench(plan_from(BenchOptions(url=server.url, concurrency=1, requests=2, max_tokens=4)))
         assert result.summary.ok == 2 and "model" not in server.posts[0].json
         assert any("/v1/models" in note for note in result.notes)
 
@@ -218,7 +220,7 @@ def test_a_moved_wall_clock_moves_no_figure(monkeypatch: pytest.MonkeyPatch):
         calls += 1
         return real() + (3_600_000_000_000 if calls > 12 else 0)
 
-    monkeypatch.setattr(pulse_module.time, "time_ns", stepping)
+    monkeypatch.setattr(client_stats.time, "time_ns", stepping)
     result = run(tokens(4, gap_s=0.01, first_s=0.02), requests=20)
     assert result.summary.ok == 20
     assert result.summary.ttft_ms is not None and 15 < result.summary.ttft_ms.p50 < 500
@@ -241,7 +243,7 @@ def test_keys_appear_nowhere(tmp_path: Path):
             seen = done.stdout + done.stderr + "".join(p.read_text() for p in (tmp_path / "kept").iterdir())
             assert KEY not in seen and "hush-hush-value" not in seen and "Traceback" not in seen
         assert server.posts[0].headers["authorization"] == f"Bearer {KEY}"
-        assert KEY not in repr(plan_of(Wish(url=server.url, key=KEY)))
+        assert KEY not in repr(plan_from(BenchOptions(url=server.url, key=KEY)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -294,6 +296,6 @@ def test_a_killed_run_leaves_its_records(tmp_path: Path):
 def test_bad_input_is_named_before_anything_is_sent(wish: dict[str, object]):
     with pytest.raises(InputError), Scripted(tokens(2)) as server:
         try:
-            bench(plan_of(Wish(**{"url": server.url, "requests": 1, **wish})))
+            bench(plan_from(BenchOptions(**{"url": server.url, "requests": 1, **wish})))
         finally:
             assert not server.posts

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.cli.text.imported import imported_text
 from ridgeline.readers.bench.run import BenchRequest, BenchRun
-from ridgeline.serving.load.imported import imported, text_of
+from ridgeline.serving.load.imported import imported
 from ridgeline.serving.load.records_file import read_records
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "bench"
@@ -47,7 +48,7 @@ def test_a_run_that_adds_up_has_no_doubts():
 def test_figures_that_contradict_each_other_are_marked(fields: dict[str, object], figure: str, words: str):
     one = imported(run(**fields))
     assert words in one.doubts[figure]
-    assert f"do not trust {figure}" in text_of([one])
+    assert f"do not trust {figure}" in imported_text([one])
 
 
 def test_requests_become_records_and_fill_in_percentiles():

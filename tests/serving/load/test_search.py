@@ -12,10 +12,10 @@ import pytest
 
 from ridgeline.cli.text.bench import edge_text, sweep_text
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.serving.load.bench import BenchPlan, Result
+from ridgeline.serving.load.bench import BenchPlan, BenchResult
 from ridgeline.serving.load.fidelity import Fidelity
 from ridgeline.serving.load.goodput import find_goodput, take_off
-from ridgeline.serving.load.options import Wish, plan_of
+from ridgeline.serving.load.options import BenchOptions, plan_from
 from ridgeline.serving.load.sweep import parse_grid, sweep
 from ridgeline.serving.traffic.requests import RequestRecord, summarise
 from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, OpenLoop
@@ -35,7 +35,7 @@ class Pretend:
         self.capacity, self.void_above, self.moody_above = capacity, void_above, moody_above
         self.loads: list[float] = []
 
-    def __call__(self, plan: BenchPlan) -> Result:
+    def __call__(self, plan: BenchPlan) -> BenchResult:
         load = load_of(plan)
         self.loads.append(load)
         lengths = plan.traffic.lengths
@@ -45,11 +45,11 @@ class Pretend:
         rows = [RequestRecord(k, k, k, k + ttft_s, k + ttft_s + 0.1, 10, 5, gaps_s=((0.025, 4),)) for k in range(20)]
         why = ("client gave out",) if load > self.void_above else ()
         fidelity = Fidelity(why, None, 0, 0, 0, 1, 0, 0.1, 0.1)
-        return Result(plan, "m", summarise(rows, plan.slos), fidelity, rows)
+        return BenchResult(plan, "m", summarise(rows, plan.slos), fidelity, rows)
 
 
 def plan(**wishes: object) -> BenchPlan:
-    return plan_of(Wish(**{"url": "http://h", "concurrency": 1, "slos": ("ttft_p95_ms=100",), **wishes}))
+    return plan_from(BenchOptions(**{"url": "http://h", "concurrency": 1, "slos": ("ttft_p95_ms=100",), **wishes}))
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3, 7, 12, 100])
@@ -86,7 +86,7 @@ def test_an_slo_that_never_holds_is_an_answer():
 def test_ctrl_c_keeps_what_the_search_knows():
     server = Pretend(12)
 
-    def stopped(p: BenchPlan) -> Result:
+    def stopped(p: BenchPlan) -> BenchResult:
         result = server(p)
         return replace(result, interrupted=len(server.loads) > 4)
 
@@ -99,8 +99,8 @@ def test_ctrl_c_keeps_what_the_search_knows():
 def test_each_probe_keeps_its_own_requests(tmp_path: Path):
     paths = []
 
-    def run(p: BenchPlan) -> Result:
-        paths.append(p.keep_path)
+    def run(p: BenchPlan) -> BenchResult:
+        paths.append(p.records_path)
         return Pretend(3)(p)
 
     find_goodput(plan(out=tmp_path / "r.jsonl"), run)
@@ -113,7 +113,7 @@ def test_goodput_needs_a_limit_and_a_load_to_walk():
 
 
 def test_a_queue_that_grows_through_the_run_does_not_hold():
-    def growing(p: BenchPlan) -> Result:
+    def growing(p: BenchPlan) -> BenchResult:
         result = Pretend(1000)(p)
         rows = [replace(r, first_token_s=r.sent_s + (0.01 if k < 11 else 0.2)) for k, r in enumerate(result.records)]
         slos = plan(slos=("ttft_p50_ms=100",)).slos

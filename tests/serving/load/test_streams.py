@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.serving.load.bench import Result, bench
-from ridgeline.serving.load.options import Wish, plan_of
-from ridgeline.serving.load.wire.client_stats import Pulse
+from ridgeline.serving.load.bench import BenchResult, bench
+from ridgeline.serving.load.options import BenchOptions, plan_from
+from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.wire.connection import Connection
 from ridgeline.serving.load.wire.exchange import Exchange
 from ridgeline.serving.load.wire.loop import Loop
@@ -20,10 +20,12 @@ from ridgeline.serving.traffic.traffic import Arrival
 from tests.serving.load.scripted import Behaviour, Line, Request, Scripted, delta, event, tokens, usage
 
 
-def run(behaviour: Behaviour, requests: int = 2, path: str = "", **wishes: object) -> Result:
+def run(behaviour: Behaviour, requests: int = 2, path: str = "", **wishes: object) -> BenchResult:
     with Scripted(behaviour) as server:
-        wish = Wish(url=server.url + path, concurrency=1, requests=requests, max_tokens=4, timeout_s=5, **wishes)
-        return bench(plan_of(wish))
+        wish = BenchOptions(
+            url=server.url + path, concurrency=1, requests=requests, max_tokens=4, timeout_s=5, **wishes
+        )
+        return bench(plan_from(wish))
 
 
 def whole(line: Line, body: bytes) -> None:
@@ -298,7 +300,7 @@ def test_the_short_road_and_the_careful_road_agree(kinds: list[str]):
 def answered(pieces: list[bytes], times_s: list[float]) -> Reply:
     """What a connection makes of an answer that arrives in these pieces, each at its time."""
     ended: list[Exchange] = []
-    connection = Connection(Loop(), (2, ("127.0.0.1", 1)), Pulse(), lambda _, exchange: ended.append(exchange))
+    connection = Connection(Loop(), (2, ("127.0.0.1", 1)), ClientStats(), lambda _, exchange: ended.append(exchange))
     exchange = Exchange(Arrival(0, 0.0, 1, 1), b"", 0.0, Reply("chat"))
     connection.exchange = exchange
     connection._body_times_s, connection._bodies = exchange.reply.times_s, exchange.reply.bodies

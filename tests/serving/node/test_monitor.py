@@ -20,7 +20,8 @@ from ridgeline.errors import ReadError
 from ridgeline.readers.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
 from ridgeline.serving.node import monitor as monitoring
 from ridgeline.serving.node.monitor import Monitor, cpu_share, cpu_ticks, line_of, memory_used_bytes, summary
-from ridgeline.serving.node.nvml import open_gpus, smi_sample, visible
+from ridgeline.serving.node.nvidia_smi import rows_of, sample_of
+from ridgeline.serving.node.nvml import open_gpus, visible
 
 
 class TwoGpus:
@@ -158,9 +159,9 @@ def test_visible_gpus_follow_cuda() -> None:
 
 
 def test_nvidia_smi_lines() -> None:
-    sample = smi_sample("97, 71234, 1980, 2619, 412.55, 61")
-    assert sample == GpuSample(0.97, 71234 * 2**20, 1980.0, 2619.0, 412.55, None, 61.0)
-    assert smi_sample("[N/A], 10, [Not Supported], 1, [N/A], 40").power_w is None
+    (row,) = rows_of("Unable to determine a handle: GPU is lost\n97, 71234, 1980, 2619, 412.55, 61\n", 6)
+    assert sample_of(row) == GpuSample(0.97, 71234 * 2**20, 1980.0, 2619.0, 412.55, None, 61.0)
+    assert sample_of(["[N/A]", "10", "[Not Supported]", "1", "[N/A]", "40"]).power_w is None
 
 
 # the calls of NVIDIA's library that we use, with its own types: two GPUs, the second without an energy counter
@@ -170,7 +171,7 @@ typedef struct { long index; } device;
 static device devices[2] = {{0}, {1}};
 typedef struct { unsigned gpu, memory; } use_t;
 typedef struct { unsigned long long total, free, used; } memory_t;
-int nvmlInit_v2(void) { return 0; }
+int nvmlInitWithFlags(unsigned flags) { return flags; }
 int nvmlShutdown(void) { return 0; }
 int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, device **d) { *d = &devices[i]; return 0; }
@@ -188,6 +189,7 @@ int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *c) { *c = 61; retu
 ASK = """
 import json
 from dataclasses import asdict
+from ridgeline.serving.node.nvidia_smi import rows_of, sample_of
 from ridgeline.serving.node.nvml import Nvml
 driver = Nvml()
 print(json.dumps([asdict(sample) for sample in driver.read()]))

@@ -15,9 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeline.cli.text.preflight import comparison_text, node_text
 from ridgeline.errors import InputError, ReadError
 from ridgeline.readers.ibv_devinfo import HcaPort, read_ibv_devinfo, read_infiniband_folder
 from ridgeline.readers.quota import FileQuota, read_quota
+from ridgeline.serving.node.nvidia_smi import rows_of
 from ridgeline.serving.node.preflight import gpu, host
 from ridgeline.serving.node.preflight.check import Check, NodeReport, node_from
 from ridgeline.serving.node.preflight.compare import compare, read_nodes
@@ -196,7 +198,9 @@ def test_every_known_bad_row_says_why_and_can_match() -> None:
 
 
 def test_gpu_memory_in_use_is_named() -> None:
-    gpus = gpu.read_gpus("NVIDIA H200, 143771, 4, 570.124.06\nNVIDIA H200, 143771, 70000, 570.124.06\njunk\n")
+    gpus = gpu.gpu_states(
+        rows_of("NVIDIA H200, 143771, 4, 570.124.06\nNVIDIA H200, 143771, 70000, 570.124.06\njunk\n", 4)
+    )
     assert len(gpus) == 2
     assert gpu.memory_check(gpus[:1]).status == "ok"
     check = gpu.memory_check(gpus)
@@ -258,7 +262,7 @@ def test_a_host_without_gpu_says_what_it_skips(tmp_path: Path) -> None:
         assert {"gpu memory", "gpu rates"} <= skipped
     assert not [check for check in node.checks if not check.detail]
     assert node_from(json.loads(json.dumps(node.as_json()))) == node
-    assert node.host in node.as_text()
+    assert node.host in node_text(node)
 
 
 def node(name: str, matmul: float, noise: float = 0.004, driver: str = "570.1", status: Any = "ok") -> NodeReport:
@@ -270,14 +274,14 @@ def node(name: str, matmul: float, noise: float = 0.004, driver: str = "570.1", 
 def test_the_slow_node_is_named() -> None:
     result = compare([node("a", 700), node("b", 702), node("c", 590), node("d", 698)])
     assert [difference.node for difference in result.slow] == ["c"]
-    assert "node c is 16% slower than its peers" in result.as_text()
+    assert "node c is 16% slower than its peers" in comparison_text(result)
     assert result.as_json()["slow"][0]["speed"] == pytest.approx(0.84, abs=0.02)
 
 
 def test_small_and_noisy_differences_are_not_tickets() -> None:
     alike = compare([node("a", 700), node("b", 693), node("c", 705)])
     assert not alike.slow
-    assert "no slow node" in alike.as_text()
+    assert "no slow node" in comparison_text(alike)
     noisy = compare([node("a", 700, noise=0.2), node("b", 640, noise=0.2)])
     assert not noisy.slow
 
@@ -287,7 +291,7 @@ def test_other_versions_and_failures_are_named_too() -> None:
     assert result.mixed == ("driver differs: 570.1 on a, c; 550.2 on b",)
     assert result.failed[0].startswith("c: gpu matmul")
     nothing = compare([NodeReport("a", ()), NodeReport("b", ())])
-    assert "no rates to compare" in nothing.as_text()
+    assert "no rates to compare" in comparison_text(nothing)
 
 
 def test_files_to_compare(tmp_path: Path) -> None:

@@ -1,108 +1,106 @@
-"""ridgeline bench: load a server and report what it did.
-
-Read with argparse and not with typer, whose import costs more than sending a thousand requests: the CPU time of a load
-generator is part of what it reports.
-"""
+"""`ridgeline bench`: load a server and report what it did."""
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
-import os
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from ridgeline.cli.serving import options as option
 from ridgeline.errors import InputError
 
-ABOUT = """Load a server and report latency, throughput and goodput, and whether the load generator itself kept up.
+if TYPE_CHECKING:
+    from ridgeline.serving.load.options import BenchOptions
 
-A run whose own error could exceed 2% of a figure is marked void, with the reason. Exit code 3: nothing answered."""
+
+@dataclass(frozen=True)
+class BenchArguments:
+    """Every option under the name that it has in `BenchOptions`."""
+
+    url: Annotated[str, typer.Argument(help="Base URL (http://127.0.0.1:8000) or full endpoint of the server.")]
+    # load
+    concurrency: option.Concurrency = None
+    rate_s: option.Rate = None
+    burstiness: option.Burstiness = 1.0
+    stages: Annotated[str | None, typer.Option(help="Ramp: 8:30,16:30 (at once:seconds) or 2/s:30,4/s:30.")] = None
+    requests: Annotated[int | None, typer.Option(help="How many requests; default: 10 rounds, at least 100.")] = None
+    duration_s: Annotated[float | None, typer.Option("--duration", help="Stop sending after this many seconds.")] = None
+    warmup: Annotated[int, typer.Option(help="Unmeasured requests before the clock starts.")] = 0
+    workers: Annotated[int, typer.Option(help="Processes that send the load.")] = 1
+    # traffic
+    traffic: Annotated[
+        str | None, typer.Option(help="sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, lognormal:IN:OUT, or a trace file.")
+    ] = None
+    input_tokens: Annotated[int, typer.Option(help="Prompt length without --traffic.")] = 128
+    max_tokens: Annotated[int | None, typer.Option(help="Length limit of each answer; default: 128.")] = None
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Ask for the full length (SGLang, vLLM).")] = False
+    shared_prefix_tokens: Annotated[
+        int, typer.Option("--shared-prefix", help="Tokens at the start of every prompt that are the same.")
+    ] = 0
+    body: Annotated[
+        str | None, typer.Option(metavar="JSON", help="JSON object of further body fields, such as temperature.")
+    ] = None
+    stream: Annotated[bool, typer.Option(help="Ask for a stream of tokens, or for answers in one piece.")] = True
+    seed: Annotated[int, typer.Option(help="Seed of lengths and arrival times.")] = 0
+    # server
+    model: Annotated[str | None, typer.Option(help="Model name; default: the first of /v1/models.")] = None
+    api: Annotated[
+        str | None, typer.Option(help="chat, completions or generate; default: what the URL says, or chat.")
+    ] = None
+    key: Annotated[str | None, typer.Option(envvar="RIDGELINE_API_KEY", help="API key, sent as a bearer token.")] = None
+    headers: Annotated[
+        list[str] | None, typer.Option("--header", metavar="'NAME: VALUE'", help="Further header; may be repeated.")
+    ] = None
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca", help="PEM file of the authority that signed the server's key.")
+    ] = None
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", help="Seconds without a byte after which a request has failed.")
+    ] = 120.0
+    # question and answer
+    slos: option.Slos = None
+    out: Annotated[Path | None, typer.Option(help="File (or folder) for one JSON line per request.")] = None
+
+    def options(self) -> BenchOptions:
+        from ridgeline.serving.load.options import BenchOptions
+
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        return BenchOptions(**{**given, "headers": tuple(self.headers or ()), "slos": tuple(self.slos or ())})
 
 
-def bench(arguments: Sequence[str]) -> None:
+@option.takes(BenchArguments)
+def bench(
+    arguments: BenchArguments,
+    find_goodput: Annotated[bool, typer.Option("--find-goodput", help="Find the most load that holds --slo.")] = False,
+    sweep: Annotated[
+        str | None, typer.Option(metavar="GRID", help="Grid, such as 'concurrency=1,8,64 input=128,1024 output=128'.")
+    ] = None,
+    as_json: option.AsJson = False,
+) -> None:
+    """Load a server and report latency, throughput and goodput, and whether the load generator itself kept up.
+
+    A run whose own error could exceed 2% of a figure is marked void, with the reason. Exit code 3: nothing answered.
+
+    Example: ridgeline bench http://127.0.0.1:8000 --concurrency 16 --slo ttft_p95_ms=2000
+    """
     gc.set_threshold(50_000)  # little garbage is made here, and looking for it would cost more than the imports below
     from ridgeline.cli.text.bench import progress_text, session_text
-    from ridgeline.serving.load.options import Wish, plan_of
+    from ridgeline.serving.load.options import plan_from
     from ridgeline.serving.load.session import run_session
 
-    words = vars(_parser().parse_args(arguments))
-    as_json, find_goodput, grid = words.pop("as_json"), words.pop("find_goodput"), words.pop("sweep")
-    if find_goodput and grid is not None:
+    if find_goodput and sweep is not None:
         raise InputError("--find-goodput and --sweep are two different questions; ask one at a time")
-    words["key"] = words["key"] or os.environ.get("RIDGELINE_API_KEY")
-    words["headers"], words["slos"] = tuple(words["headers"]), tuple(words["slos"])
     session = run_session(
-        plan_of(Wish(**words)),
+        plan_from(arguments.options()),
         find_goodput=find_goodput,
-        grid=grid,
+        grid=sweep,
         progress=lambda part: print(progress_text(part), file=sys.stderr, flush=True),
     )
     print(json.dumps(session.document) if as_json else session_text(session.found))
     if session.exit_code:
-        raise SystemExit(session.exit_code)
-
-
-bench.reads_arguments = True  # type: ignore[attr-defined]  # see cli/main.py
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Every option is stored under the name it has in `Wish`."""
-    parser = argparse.ArgumentParser(
-        "ridgeline bench", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("url", help="Base URL (http://127.0.0.1:8000) or full endpoint of the server.")
-    _load_options(parser)
-    _traffic_options(parser)
-    _server_options(parser)
-    _run_options(parser)
-    return parser
-
-
-def _load_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("load").add_argument
-    add("--concurrency", type=int, metavar="N", help="Closed loop: this many requests at once.")
-    add("--rate", type=float, dest="rate_s", metavar="R", help="Open loop: this many requests a second.")
-    add("--burstiness", type=float, default=1.0, help="Open loop: 0 constant, 1 Poisson (default), above 1 bursts.")
-    add("--stages", help="Ramp: 8:30,16:30 (at once:seconds) or 2/s:30,4/s:30.")
-    add("--requests", type=int, metavar="N", help="How many requests [default: 10 rounds, at least 100].")
-    add("--duration", type=float, dest="duration_s", metavar="S", help="Stop sending after this many seconds.")
-    add("--warmup", type=int, default=0, metavar="N", help="Unmeasured requests before the clock starts.")
-    add("--workers", type=int, default=1, metavar="N", help="Processes that send the load [default: 1].")
-
-
-def _traffic_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("traffic").add_argument
-    add("--traffic", help="sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, lognormal:IN:OUT, or a trace file.")
-    add("--input-tokens", type=int, default=128, metavar="N", help="Prompt length without --traffic [default: 128].")
-    add("--max-tokens", type=int, metavar="N", help="Length limit of each answer [default: 128].")
-    add("--ignore-eos", action="store_true", help="Ask for the full length (SGLang, vLLM).")
-    add("--shared-prefix", type=int, default=0, dest="shared_prefix_tokens", metavar="N",
-        help="Tokens at the start of every prompt that are the same.")  # fmt: skip
-    add("--body", metavar="JSON", help="JSON object of further body fields, such as temperature.")
-    add("--no-stream", action="store_false", dest="stream", help="Ask for answers in one piece.")
-    add("--seed", type=int, default=0, metavar="N", help="Seed of lengths and arrival times.")
-
-
-def _server_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("server").add_argument
-    add("--model", help="Model name [default: the first of /v1/models].")
-    add("--api", help="chat, completions or generate [default: by the URL, or chat].")
-    add("--key", help="API key, sent as a bearer token [default: the environment's RIDGELINE_API_KEY].")
-    add("--header", action="append", default=[], dest="headers", metavar="'NAME: VALUE'",
-        help="Further header; may be repeated.")  # fmt: skip
-    add("--ca", type=Path, dest="ca_file", metavar="FILE",
-        help="PEM file of the authority that signed the server's key.")  # fmt: skip
-    add("--timeout", type=float, default=120.0, dest="timeout_s", metavar="S",
-        help="Seconds without a byte after which a request has failed [default: 120].")  # fmt: skip
-
-
-def _run_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("question and answer").add_argument
-    add("--slo", action="append", default=[], dest="slos", metavar="LIMIT",
-        help="Limit such as ttft_p95_ms=2000; may be repeated.")  # fmt: skip
-    add("--find-goodput", action="store_true", help="Find the most load that holds --slo.")
-    add("--sweep", metavar="GRID", help="Grid, such as 'concurrency=1,8,64 input=128,1024 output=128'.")
-    add("--out", type=Path, metavar="PATH", help="File (or folder) for one JSON line per request.")
-    add("--json", action="store_true", dest="as_json", help="Print one JSON document.")
+        raise typer.Exit(session.exit_code)

@@ -25,6 +25,7 @@ def calibrate(
 
     Example: ridgeline calibrate --from server.log --out site.json
     """
+    from ridgeline.cli.text.calibration import calibration_text
     from ridgeline.serving.twin.calibrate import calibrate as run
     from ridgeline.serving.twin.calibration import write_calibration
 
@@ -34,18 +35,5 @@ def calibrate(
     try:
         write_calibration(fit.calibration, out)
     except OSError as error:
-        raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a file of your own") from None
-    c = fit.calibration
-    if as_json:
-        points = [
-            {"name": p.name, "measured": p.measured, "predicted": p.predicted, "left_out_log_ratio": p.left_out}
-            for p in fit.points
-        ]
-        print(json_text({**c.as_json(), "out": str(out), "fitted": points}))
-        return
-    print(f"{c.points} point{'' if c.points == 1 else 's'} from {', '.join(c.sources)}")
-    print("  " + "   ".join(f"{name} {value:.2f}" for name, value in c.factors.as_json().items()))
-    print(f"  leave-one-out error, median  {c.leave_one_out or 0:.1%}")
-    low, high = c.ratio_interval()
-    print(f"  a new setting is expected within {low - 1:+.0%} and {high - 1:+.0%} of the prediction, nine times of ten")
-    print(f"written to {out}")
+        raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a file that you may write") from None
+    print(json_text({**fit.as_json(), "out": str(out)}) if as_json else calibration_text(fit, out))

@@ -10,9 +10,9 @@ from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.json import json_text
 
 
-@option.takes(option.DeploymentWords)
+@option.takes(option.DeploymentArguments)
 def explain(
-    words: option.DeploymentWords,
+    arguments: option.DeploymentArguments,
     batch: Annotated[int, typer.Option(help="Requests in the decode step.")] = 128,
     context: Annotated[int, typer.Option(help="Cached tokens of each of them.")] = 500,
     prompt: Annotated[int, typer.Option(help="Tokens of each prompt in the prefill round.")] = 300,
@@ -23,12 +23,13 @@ def explain(
 
     Example: ridgeline explain --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --batch 512 --context 450
     """
+    from ridgeline.cli.text.explain import explanation_text
     from ridgeline.serving.twin.calibration import read_calibration
     from ridgeline.serving.twin.explain import explain as answer
 
-    deployment = words.deployment()
+    deployment = arguments.deployment()
     found = answer(deployment, batch, context, prompt, read_calibration(calibration) if calibration else None)
     if as_json:
         print(json_text({"deployment": str(deployment), "steps": [e.as_json() for e in found]}))
     else:
-        print("\n\n".join([str(deployment), *(e.as_text() for e in found)]))
+        print("\n\n".join([str(deployment), *map(explanation_text, found)]))

@@ -23,7 +23,8 @@ def fleet(
     Example: ridgeline fleet --input-tokens-per-day 608e9 --output-tokens-per-day 168e9 --prefill-tok-s 73.7e3
     --decode-tok-s 14.8e3
     """
+    from ridgeline.cli.text.fleet import fleet_text
     from ridgeline.serving.planner.fleet import size_fleet
 
     answer = size_fleet(input_tokens_per_day, output_tokens_per_day, prefill_tok_s, decode_tok_s, utilisation)
-    print(json_text(answer.as_json()) if as_json else answer.as_text())
+    print(json_text(answer.as_json()) if as_json else fleet_text(answer))

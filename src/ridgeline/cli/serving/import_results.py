@@ -8,17 +8,20 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli.serving import options as option
+
 
 def import_results(
     paths: Annotated[list[Path], typer.Argument(help="Result files or folders of other load generators.")],
     out: Annotated[Path | None, typer.Option(help="File for their requests as our records, one line each.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: option.AsJson = False,
 ) -> None:
     """Read results of genai-bench, evalscope, guidellm, aiperf, vllm bench and SGLang's benches.
 
     Figures that were not measured, or that contradict each other, are marked with the reason.
     """
-    from ridgeline.serving.load import imported
+    from ridgeline.cli.text.imported import imported_text
+    from ridgeline.serving.load.imported import import_results as run
 
-    found = imported.import_results(paths, out)
-    print(json.dumps({"runs": [one.as_json() for one in found]}) if as_json else imported.text_of(found))
+    found = run(paths, out)
+    print(json.dumps({"runs": [one.as_json() for one in found]}) if as_json else imported_text(found))

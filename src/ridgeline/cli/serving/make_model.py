@@ -8,24 +8,22 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli.serving import options as option
+
 
 def make_model(
     shape: Annotated[str, typer.Argument(help="A preset (llama-8b, deepseek-v2-lite, ...) or a config.json.")],
     folder: Annotated[Path, typer.Argument(help="Where to write config.json and the tokenizer.")],
     layers: Annotated[int | None, typer.Option(help="Fewer layers of the same width, for a small machine.")] = None,
     context: Annotated[int | None, typer.Option(help="Context window in tokens [default: the shape's].")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: option.AsJson = False,
 ) -> None:
     """Write a model folder (config.json and a tokenizer) of a given shape, to be started with --load-format dummy.
 
     Example: ridgeline make-model llama-8b /tmp/llama-8b
     """
+    from ridgeline.cli.text.model import folder_text
     from ridgeline.serving.model.folder import write_model_folder
 
     made = write_model_folder(shape, folder, layers=layers, context_tokens=context)
-    if as_json:
-        print(json.dumps(made.as_json()))
-        return
-    print(f"{made.folder}: {made.params / 1e9:.2f}e9 parameters, {made.weight_bytes / 2**30:.1f} GiB of weights")
-    print(f"  vocabulary {made.vocab}, context {made.context_tokens}; no weights are written:")
-    print(f"  python3 -m sglang.launch_server --model-path {made.folder} --load-format dummy")
+    print(json.dumps(made.as_json()) if as_json else folder_text(made))

@@ -6,14 +6,17 @@ from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.json import json_text
 
 
-@option.takes(option.EngineWords)
-def memory(words: option.EngineWords, as_json: option.AsJson = False) -> None:
+@option.takes(option.EngineArguments)
+def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) -> None:
     """Say whether a model fits a layout of GPUs, with the KV pool, the largest batch and the margin.
 
     Example: ridgeline memory --model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16
     """
+    from ridgeline.cli.text.memory import memory_text
     from ridgeline.serving.engine.fitting import answer_memory
 
-    layout = words.layout(whole_nodes=False)
-    answer = answer_memory(words.model, words.gpu, layout, words.settings(), words.dtype, words.kv_dtype)
-    print(json_text(answer.as_json()) if as_json else answer.as_text())
+    layout = arguments.layout(whole_nodes=False)
+    answer = answer_memory(
+        arguments.model, arguments.gpu, layout, arguments.settings(), arguments.dtype, arguments.kv_dtype
+    )
+    print(json_text(answer.as_json()) if as_json else memory_text(answer))

@@ -24,7 +24,8 @@ def model(
 
     Example: ridgeline model deepseek-r1
     """
+    from ridgeline.cli.text.model import costs_text
     from ridgeline.serving.model.costs import answer_costs
 
     answer = answer_costs(name, dtype, kv_dtype, tokens, batch)
-    print(json_text(answer.as_json()) if as_json else answer.as_text())
+    print(json_text(answer.as_json()) if as_json else costs_text(answer))

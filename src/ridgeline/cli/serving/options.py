@@ -1,7 +1,7 @@
-"""The options that several serving verbs take, each worded once, and what they say together.
+"""The options that several serving verbs take, each declared once, and what they mean together.
 
-Typer reads a verb's options from its signature. `takes` writes the fields of a record of words into that signature, so
-that a verb receives the record and adds only what is its own.
+Typer reads a verb's options from its signature. `takes` writes the fields of a record of arguments into that signature,
+so that a verb receives the record and adds only what is its own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
 GpuName = Annotated[str, typer.Option(help="a100, h20, h100, h200, h800, b200, l40s, or one of your own.")]
-Nodes = Annotated[int | None, typer.Option(help="Nodes; as many as are needed if left out.")]
-GpusPerNode = Annotated[int, typer.Option(help="GPUs of one node.")]
+Nodes = Annotated[int | None, typer.Option(help="Nodes; default: as many as needed.")]
+GpusPerNode = Annotated[int, typer.Option(help="GPUs per node.")]
 Fabric = Annotated[str | None, typer.Option(help="ib-ndr, roce-400, ...; default: what such GPUs come with.")]
 EngineName = Annotated[str, typer.Option(help="sglang, or sglang:0.4.10 for an older version's defaults and rules.")]
 Dtype = Annotated[str | None, typer.Option(help="Weights: bf16, fp8, int4, ...; default: the config's.")]
@@ -39,25 +39,28 @@ TrafficText = Annotated[
 ]
 Slos = Annotated[
     list[str] | None,
-    typer.Option(help="A limit such as ttft_p95_ms=2000; ttft, itl, tpot or e2e; may be repeated."),
+    typer.Option("--slo", help="A limit such as ttft_p95_ms=2000; ttft, itl, tpot or e2e; may be repeated."),
 ]
 CalibrationFile = Annotated[Path | None, typer.Option(help="A site file made by `ridgeline calibrate`.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+Concurrency = Annotated[int | None, typer.Option(help="Closed loop: this many requests at once.")]
+Rate = Annotated[float | None, typer.Option("--rate", help="Open loop: this many requests a second.")]
+Burstiness = Annotated[float, typer.Option(help="Open loop: 0 constant, 1 Poisson, above 1 burstier.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @dataclass(frozen=True)
-class EngineWords:
+class EngineArguments:
     """A model on GPUs, spread in one way, in an engine started with these settings."""
 
     model: ModelName
     gpu: GpuName
     nodes: Nodes = None
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of one node; 8 if left out.")] = None
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per node; default: 8.")] = None
     tp: Annotated[int, typer.Option(help="Tensor parallel ranks.")] = 1
     pp: Annotated[int, typer.Option(help="Pipeline stages.")] = 1
     dp: Annotated[int, typer.Option(help="Whole copies of the engine behind a router.")] = 1
     ep: Annotated[int, typer.Option(help="Ranks that hold whole experts.")] = 1
-    attn_dp: Annotated[int, typer.Option(help="Attention groups inside tp, each with requests and KV of its own.")] = 1
+    attn_dp: Annotated[int, typer.Option(help="Attention groups inside tp, each with its own requests and KV.")] = 1
     engine: EngineName = "sglang"
     dtype: Dtype = None
     kv_dtype: KvDtype = None
@@ -88,7 +91,7 @@ class EngineWords:
 
 
 @dataclass(frozen=True)
-class DeploymentWords(EngineWords):
+class DeploymentArguments(EngineArguments):
     """The same, or prefill and decode apart."""
 
     prefill_groups: Annotated[
@@ -98,8 +101,8 @@ class DeploymentWords(EngineWords):
     decode_groups: Annotated[
         str | None,
         typer.Option(
-            help="Likewise for decode, such as 1x4, or 1x4:attn-dp=8,ep=1 for a shape of its own; running=, chunk=, "
-            "graph= and fraction= after the colon set one role's servers apart from the other's."
+            help="Likewise for decode, such as 1x4, or 1x4:attn-dp=8,ep=1 with its own shape; running=, chunk=, "
+            "graph= and fraction= after the colon apply to that role only."
         ),
     ] = None
     fabric: Fabric = None
@@ -110,7 +113,7 @@ class DeploymentWords(EngineWords):
 
         ranks = {name: getattr(self, name) for name in ("tp", "pp", "dp", "ep", "attn_dp")}
         if self.prefill_groups and (unused := [f"--{n.replace('_', '-')} {v}" for n, v in ranks.items() if v != 1]):
-            shape = "a group is one engine over all its GPUs, and its shape is said as in 3x3:attn-dp=1,ep=24"
+            shape = "a group is one engine over all its GPUs, and its shape is written as in 3x3:attn-dp=1,ep=24"
             print(f"note: {' '.join(unused)} not used with groups: {shape}", file=sys.stderr)
         found = describe(
             self.model,
@@ -132,11 +135,11 @@ class DeploymentWords(EngineWords):
         return found
 
 
-def takes(words: type[EngineWords]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A verb whose first parameter is a record of `words` as a command with an option for each of its fields."""
+def takes(record: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Turns a verb whose first parameter is such a record into a command with an option for each of its fields."""
 
-    def spell(verb: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(words, include_extras=True)
+    def declare(verb: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(record, include_extras=True)
         shared = [
             inspect.Parameter(
                 f.name,
@@ -144,17 +147,17 @@ def takes(words: type[EngineWords]) -> Callable[[Callable[..., None]], Callable[
                 default=inspect.Parameter.empty if f.default is MISSING else f.default,
                 annotation=hints[f.name],
             )
-            for f in fields(words)
+            for f in fields(record)
         ]
         own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
         own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
 
         @functools.wraps(verb)
         def command(**given: Any) -> None:
-            verb(words(**{p.name: given.pop(p.name) for p in shared}), **given)
+            verb(record(**{p.name: given.pop(p.name) for p in shared}), **given)
 
         command.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in (*shared, *own)}
         return command
 
-    return spell
+    return declare

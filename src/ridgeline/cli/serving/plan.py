@@ -15,14 +15,14 @@ from ridgeline.errors import InputError
 def plan(
     model: option.ModelName,
     gpu: option.GpuName,
-    nodes: Annotated[int, typer.Option(help="Nodes of the inventory.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Nodes to plan for.")] = 1,
     gpus_per_node: option.GpusPerNode = 8,
     fabric: option.Fabric = None,
     traffic: option.TrafficText = "sharegpt",
     rate: Annotated[
-        float | None, typer.Option(help="Requests per second; left out, the highest within the limits is found.")
+        float | None, typer.Option(help="Requests per second; default: the highest within the limits.")
     ] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Requests under way at a time, instead of a rate.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Requests at once, instead of a rate.")] = None,
     requests: Annotated[int | None, typer.Option(help="Requests of a run without rate or limits.")] = None,
     slo: option.Slos = None,
     engine: option.EngineName = "sglang",
@@ -73,5 +73,7 @@ def plan(
         try:
             answer.write(out)
         except OSError as error:
-            raise InputError(f"--out {out}: cannot be written ({error.strerror}); name a folder of your own") from None
+            raise InputError(
+                f"--out {out}: cannot be written ({error.strerror}); name a folder that you may write"
+            ) from None
     print(json_text(answer.as_json()) if as_json else plan_text(answer))

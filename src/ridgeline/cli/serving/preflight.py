@@ -1,3 +1,5 @@
+"""`ridgeline preflight`: look at a node before GPU hours are spent on it; compare several."""
+
 from __future__ import annotations
 
 import json
@@ -6,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli.serving import options as option
 from ridgeline.errors import InputError, SiteError
 
 
@@ -15,7 +18,7 @@ def preflight(
     python: Annotated[str, typer.Option(help="The engine's Python; its torch measures the GPUs.")] = "python3",
     scratch: Annotated[Path, typer.Option(help="Folder for runs and caches.")] = Path(),
     port: Annotated[list[int] | None, typer.Option(help="Port that must be free; may be repeated.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: option.AsJson = False,
 ) -> None:
     """Look at this node before GPU hours are spent on it: rates, memory, network, versions, ports, files, space.
 
@@ -26,17 +29,19 @@ def preflight(
         _compare(files or [], as_json)
         return
     if files:
-        raise InputError("files are for --compare; without it this node is looked at")
+        raise InputError("files go with --compare; without it, this node is checked")
+    from ridgeline.cli.text.preflight import node_text
     from ridgeline.serving.node.preflight.run import preflight as look
 
     node = look(python, scratch.absolute(), port or ())
-    print(json.dumps(node.as_json(), indent=1) if as_json else node.as_text())
+    print(json.dumps(node.as_json(), indent=1) if as_json else node_text(node))
     if node.failed:
         raise SiteError(f"{node.host} is not ready: {', '.join(node.failed)} failed")
 
 
 def _compare(files: list[Path], as_json: bool) -> None:
+    from ridgeline.cli.text.preflight import comparison_text
     from ridgeline.serving.node.preflight.compare import compare, read_nodes
 
     result = compare(read_nodes(files))
-    print(json.dumps(result.as_json(), indent=1) if as_json else result.as_text())
+    print(json.dumps(result.as_json(), indent=1) if as_json else comparison_text(result))

@@ -11,9 +11,9 @@ from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.json import json_text
 
 
-@option.takes(option.DeploymentWords)
+@option.takes(option.DeploymentArguments)
 def simulate(
-    words: option.DeploymentWords,
+    arguments: option.DeploymentArguments,
     schedule_conservativeness: Annotated[float, typer.Option(help="KV kept free for running requests.")] = 1.0,
     page_size: Annotated[int, typer.Option(help="Tokens of one KV page.")] = 1,
     radix_cache: Annotated[bool, typer.Option(help="Reuse the KV of equal beginnings.")] = True,
@@ -22,9 +22,9 @@ def simulate(
     routing: Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")] = "round-robin",
     traffic: option.TrafficText = "sharegpt",
     requests: Annotated[int | None, typer.Option(help="How many; default 1000, or all of a trace.")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Closed loop: this many at a time.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Open loop: requests per second.")] = None,
-    burstiness: Annotated[float, typer.Option(help="Open loop: 0 constant, 1 Poisson, above 1 burstier.")] = 1.0,
+    concurrency: option.Concurrency = None,
+    rate: option.Rate = None,
+    burstiness: option.Burstiness = 1.0,
     calibration: option.CalibrationFile = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer.")] = 0,
     slo: option.Slos = None,
@@ -45,7 +45,7 @@ def simulate(
     from ridgeline.serving.twin.calibration import read_calibration
     from ridgeline.serving.twin.simulate import simulate as run
 
-    deployment = words.deployment(
+    deployment = arguments.deployment(
         routing,
         schedule_conservativeness=schedule_conservativeness,
         page_size=page_size,

@@ -1,18 +1,17 @@
-"""A bench in words, for a terminal."""
+"""A bench, for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ridgeline.serving.load.bench import Result
+from ridgeline.cli.text.table import aligned
+from ridgeline.serving.load.bench import BenchResult
 from ridgeline.serving.load.goodput import Edge, Probe
-from ridgeline.serving.load.sweep import Sweep, SweepPoint, table
+from ridgeline.serving.load.sweep import Sweep, SweepPoint
 from ridgeline.serving.traffic.requests import Spread, Summary
 
 
-def session_text(found: Result | Edge | Sweep) -> str:
+def session_text(found: BenchResult | Edge | Sweep) -> str:
     """The answer of `ridgeline bench`, whichever of its questions was asked."""
-    if isinstance(found, Result):
+    if isinstance(found, BenchResult):
         return result_text(found)
     return edge_text(found) if isinstance(found, Edge) else sweep_text(found)
 
@@ -24,22 +23,22 @@ def progress_text(part: Probe | SweepPoint) -> str:
     return f"  {part.concurrency} at once, input {part.input_tokens}, output {part.output_tokens}: done"
 
 
-def result_text(result: Result) -> str:
+def result_text(result: BenchResult) -> str:
     s, f = result.summary, result.fidelity
     lines = [
-        f"{result.plan.route.url}   {result.model or 'model not named'}",
+        f"{result.plan.endpoint.url}   {result.model or 'model not named'}",
         f"{s.ok} of {s.requests} requests in {s.duration_s:.1f} s",
         "",
         f"  requests/s {s.requests_s:,.2f}   output tok/s {s.output_tok_s:,.0f}   input tok/s {s.input_tok_s:,.0f}",
         "",
-        *_columns([("", "mean", "p50", "p90", "p95", "p99"), *_latencies(s)]),
+        *aligned([("", "mean", "p50", "p90", "p95", "p99"), *_latencies(s)]),
     ]
     if s.slos:
         lines += ["", f"  goodput {s.goodput_s or 0.0:,.2f} requests/s within " + ", ".join(map(str, s.slos))]
         lines += [f"    {slo}: {'held' if s.holds(slo) else 'not held'}" for slo in s.slos]
     for k, stage in enumerate(result.stages):
         lines += ["", f"  stage {k + 1}: {stage.requests_s:,.2f} requests/s, {stage.ok} of {stage.requests}"]
-        lines += _columns(_latencies(stage))
+        lines += aligned(_latencies(stage))
     lines += ["", *(f"  {note}" for note in result.notes)] if result.notes else []
     lag = f"{f.lag_ms.p99:.2f} ms" if f.lag_ms else "-"
     lines += [
@@ -79,7 +78,7 @@ def edge_text(edge: Edge) -> str:
 
 
 def sweep_text(sweep: Sweep) -> str:
-    lines = _columns(table(sweep.points))
+    lines = aligned([_SWEEP_HEAD, *map(_sweep_row, sweep.points)])
     for knee in sweep.knees():
         if knee["concurrency"] is not None:
             lines.append(
@@ -87,6 +86,25 @@ def sweep_text(sweep: Sweep) -> str:
                 f"at once ({knee['prompt_tokens_at_once']} prompt tokens): TTFT p50 twice its unloaded value"
             )
     return "\n".join(lines)
+
+
+_SWEEP_HEAD = ("at once", "input", "output", "requests/s", "out tok/s", "TTFT p50", "TTFT p95", "ITL p50", "failed", "")
+
+
+def _sweep_row(point: SweepPoint) -> tuple[str, ...]:
+    s = point.result.summary
+    return (
+        str(point.concurrency),
+        str(point.input_tokens),
+        str(point.output_tokens),
+        f"{s.requests_s:.2f}",
+        f"{s.output_tok_s:.0f}",
+        "-" if s.ttft_ms is None else f"{s.ttft_ms.p50:.2f}",
+        "-" if s.ttft_ms is None else f"{s.ttft_ms.p95:.2f}",
+        "-" if s.itl_ms is None else f"{s.itl_ms.p50:.3f}",
+        str(s.requests - s.ok),
+        "void" if point.result.void else "",
+    )
 
 
 def _latencies(s: Summary) -> list[tuple[str, ...]]:
@@ -99,10 +117,3 @@ def _latencies(s: Summary) -> list[tuple[str, ...]]:
 
 def _figures(spread: Spread) -> tuple[str, ...]:
     return tuple(f"{v:,.2f}" for v in (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99))
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    if not rows:
-        return []
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return [("  " + "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True))).rstrip() for row in rows]

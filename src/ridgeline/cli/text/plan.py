@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ridgeline.cli.text.table import aligned
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.planner import Choice, Plan
@@ -44,7 +45,7 @@ def _no_split(plan: Plan) -> list[str]:
     smallest, gpus = min(c.option.scheme.main.gpus for c in plan.choices), plan.question.cluster.gpus
     if any(c.option.layout.disaggregated for c in plan.choices) or 2 * smallest <= gpus:
         return []
-    return [f"  prefill and decode cannot be apart here: the smallest engine that fits takes {smallest} of {gpus} GPUs"]
+    return [f"  prefill and decode cannot be split here: the smallest engine that fits takes {smallest} of {gpus} GPUs"]
 
 
 def _safer(choices: Sequence[Choice]) -> list[str]:
@@ -74,7 +75,7 @@ def _way_out(choices: Sequence[Choice]) -> list[str]:
 def _breach(option: Option) -> str:
     broken = ", ".join(map(str, option.broken))
     if not broken:
-        return "whose percentiles keep them while too many single requests do not"
+        return "whose percentiles keep them, but too many single requests do not"
     return f"which breaks {broken}, at worst {option.overshoot:.3g} times its limit"
 
 
@@ -95,10 +96,10 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
                 f"{itl.p95:.1f} ms" if itl else "-",
             )
         )
-    legend = ["  * no other is better in GPUs, goodput, TTFT, ITL and what a dead GPU costs at once"]
+    legend = ["  * no other is better in all of GPUs, goodput, TTFT, ITL and what a dead GPU costs"]
     if not all(c.option.meets for c in choices):
         legend.append("  ! a limit is broken")
-    return [*_aligned(rows), *legend]
+    return [*aligned(rows, left=(0, 1)), *legend]
 
 
 def _settings(choices: tuple[Choice, ...]) -> list[str]:
@@ -123,21 +124,9 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
     legend = [
         "  cap, chunk, fraction: --max-running-requests, --chunked-prefill-size, --mem-fraction-static of an engine;",
         "  of a split, the cap of each attention group that decodes and the chunk of a prefill group",
-        "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repair",
+        "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repaired",
     ]
-    return [*_aligned(rows), *legend]
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    left = ("#", "layout")
-    return [
-        "  "
-        + "  ".join(
-            w.ljust(n) if rows[0][i] in left else w.rjust(n) for i, (w, n) in enumerate(zip(r, widths, strict=True))
-        ).rstrip()
-        for r in rows
-    ]
+    return [*aligned(rows, left=(0,)), *legend]
 
 
 def _details(choice: Choice) -> list[str]:

@@ -14,7 +14,7 @@ from ridgeline.serving.engine.layout_rules import (
     require_legal,
     sort_layouts,
 )
-from ridgeline.serving.engine.memory import FITS, REQUEST_TOKENS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan, plan_memory
+from ridgeline.serving.engine.memory import FITS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.serving.engine.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import GIB, Cluster, Gpu, gpu_names, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
@@ -126,35 +126,6 @@ class MemoryAnswer:
             "nearest": list(self.nearest),
         }
 
-    def as_text(self) -> str:
-        plan = self.plan
-        head = {FITS: "fits", RUNTIME_OOM: "may run out of memory while running"}.get(plan.verdict, "does not fit")
-        lines = [f"{head}: {plan.reason}"]
-        if self.nearest:
-            lines.append(f"  nearest that fits: {'; '.join(self.nearest)}")
-        if plan.verdict == STARTUP_OOM:
-            return "\n".join(lines)
-        copies = f" in each of {plan.groups} attention groups" if plan.groups > 1 else ""
-        lines += [
-            "",
-            f"  free on a GPU    {plan.free_bytes / GIB:8.2f} GiB   {self.cluster}, {self.layout}",
-            f"  weights          {plan.weight_bytes / GIB:8.2f} GiB",
-            f"  KV pool          {plan.kv_bytes / GIB:8.2f} GiB   {plan.kv_tokens_per_rank:,} tokens{copies}",
-            f"  reserve          {plan.reserve_bytes / GIB:8.2f} GiB   mem fraction {plan.mem_fraction:g}{self._own()}",
-            *(f"    {name:<34}{size / GIB:8.2f}" for name, size in plan.needs.items() if size),
-            f"  attention        {plan.backend:>8}       verdict and figures are for this back end{self._assumed()}",
-            f"  largest batch    {plan.largest_batch():8,} requests of {REQUEST_TOKENS} tokens",
-        ]
-        return "\n".join(lines)
-
-    def _assumed(self) -> str:
-        return "" if self.settings.attention_backend else "; name yours with --attention-backend"
-
-    def _own(self) -> str:
-        plan = self.plan
-        same = abs(plan.engine_fraction - plan.mem_fraction) < 0.0005
-        return "" if same else f" (SGLang left alone: {plan.engine_fraction:g})"
-
 
 def answer_memory(
     model_name: str,
@@ -193,26 +164,12 @@ class LegalLayouts:
                     "gpus": layout.gpus,
                     "verdict": plan.verdict,
                     "margin_gib": round(plan.margin_bytes / GIB, 2),
-                    "kv_tokens": _kv_tokens(layout, plan),
+                    "kv_tokens": kv_tokens(layout, plan),
                 }
                 for layout, plan in self.rows
             ],
             "refused": [{"layout": str(layout), "rule": p.rule, "reason": str(p)} for layout, p in self.refused],
         }
-
-    def as_text(self) -> str:
-        fitting = sum(plan.fits for _, plan in self.rows)
-        lines = [f"{self.model.name} on {self.cluster}: {len(self.rows)} legal layouts, {fitting} fit", ""]
-        width = max((len(str(layout)) for layout, _ in self.rows), default=0)
-        lines.append(f"  {'layout':<{width}}  {'verdict':<16}  {'margin':>10}  {'KV tokens':>12}")
-        lines += [
-            f"  {layout!s:<{width}}  {plan.verdict:<16}  {plan.margin_bytes / GIB:6.1f} GiB  "
-            f"{_kv_tokens(layout, plan):>12,}"
-            for layout, plan in self.rows
-        ]
-        reasons = dict.fromkeys(str(p) for _, p in self.refused)
-        lines += ["", *(f"  refused: {r}" for r in reasons)] if reasons else []
-        return "\n".join(lines)
 
 
 def tightest(model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings) -> MemoryPlan:
@@ -225,8 +182,8 @@ def tightest(model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings) -
     return min(prefill, decode, key=lambda p: (severity.index(p.verdict), p.margin_bytes))
 
 
-def _kv_tokens(layout: Layout, plan: MemoryPlan) -> int:
-    """Of all copies, or of all decode groups."""
+def kv_tokens(layout: Layout, plan: MemoryPlan) -> int:
+    """Tokens of KV cache in all copies, or in all decode groups."""
     return plan.kv_tokens * (layout.decode or layout).dp
 
 
@@ -247,5 +204,5 @@ def list_layouts(
     legal, refused = sort_layouts(model, cluster.gpu, cluster.nodes, size, settings)
     legal += disaggregated_layouts(model, cluster.gpu, cluster.nodes, size, settings)
     rows = [(layout, tightest(model, cluster.gpu, layout, settings)) for layout in legal]
-    rows.sort(key=lambda row: (not row[1].fits, row[0].disaggregated, -_kv_tokens(*row)))
+    rows.sort(key=lambda row: (not row[1].fits, row[0].disaggregated, -kv_tokens(*row)))
     return LegalLayouts(model, cluster, tuple(rows), tuple(refused))

@@ -1,4 +1,4 @@
-"""What a GPU, a node and a fabric can do. Numbers are in presets/hardware.yaml; users add a file of their own.
+"""What a GPU, a node and a fabric can do. Numbers are in serving/hardware/presets.yaml; users add a file of their own.
 
 Rates are bytes and FLOPs per second, one direction, peak: what part of them an engine reaches is the twin's business.
 """
@@ -106,7 +106,7 @@ def load_gpu(name: str) -> Gpu:
             sms=int(_positive(row.get("sms", 132), f"{where}.sms")),
         )
     except KeyError as missing:
-        raise InputError(f"{where}: {missing} is missing; see presets/hardware.yaml for the shape") from None
+        raise InputError(f"{where}: {missing} is missing; see serving/hardware/presets.yaml for the shape") from None
 
 
 def load_link(name: str) -> Link:
@@ -130,11 +130,11 @@ def make_cluster(gpu: str | Gpu, nodes: int = 1, gpus_per_node: int = 8, fabric:
     """`nodes` equal nodes; without a name the fabric is the one such GPUs usually come with."""
     if nodes < 1 or gpus_per_node < 1:
         raise InputError(
-            f"a cluster of {nodes} nodes with {gpus_per_node} GPUs each has no GPU; give at least 1 of both"
+            f"a cluster of {nodes} nodes with {gpus_per_node} GPUs each has no GPU; give at least 1 of each"
         )
     if nodes * gpus_per_node > MOST_GPUS:
         raise InputError(
-            f"{nodes:,} nodes of {gpus_per_node:,} GPUs are more than the {MOST_GPUS:,} looked at together; "
+            f"{nodes:,} nodes of {gpus_per_node:,} GPUs are more than the {MOST_GPUS:,} that we look at together; "
             "ask for one part of them, and let `ridgeline fleet` count the parts"
         )
     chosen = load_gpu(gpu) if isinstance(gpu, str) else gpu
@@ -156,7 +156,7 @@ def _tables() -> Mapping[str, Mapping[str, Any]]:
 @lru_cache(maxsize=4)
 def _read_tables(own_file: str) -> Mapping[str, Mapping[str, Any]]:
     shipped = (resources.files("ridgeline.serving.hardware") / "presets.yaml").read_text()
-    tables = _parse(shipped, "presets/hardware.yaml")
+    tables = _parse(shipped, "serving/hardware/presets.yaml")
     if not own_file:
         return tables
     try:
@@ -176,7 +176,9 @@ def _parse(text: str, source: str) -> dict[str, dict[str, Any]]:
         raise InputError(f"{source}: not YAML ({error})") from None
     kinds = ("gpus", "links", "fabrics")
     if not isinstance(tree, dict) or set(tree) - set(kinds):
-        raise InputError(f"{source}: expected the keys gpus, links, fabrics; see presets/hardware.yaml for the shape")
+        raise InputError(
+            f"{source}: expected the keys gpus, links, fabrics; see serving/hardware/presets.yaml for the shape"
+        )
     for kind in kinds:
         rows = tree.setdefault(kind, {})
         if not isinstance(rows, dict) or not all(isinstance(r, dict) for r in rows.values()):

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
-from ridgeline.serving.load.discover import Found, discover
+from ridgeline.serving.load.discover import Server, discover
 from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
-from ridgeline.serving.load.wire.endpoint import Route
+from ridgeline.serving.load.wire.endpoint import Endpoint
 from ridgeline.serving.load.wire.exchange import Gaps
-from ridgeline.serving.load.workers.assignment import Asking, Share, Yield
-from ridgeline.serving.load.workers.process import drive
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate
+from ridgeline.serving.load.workers.process import run_worker
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic.traffic import Arrival, ClosedLoop, OpenLoop, Traffic
 
@@ -42,7 +42,7 @@ class LoadStage:
 class BenchPlan:
     """Everything that a bench does. `salt` None means prompts that no run before has sent."""
 
-    route: Route
+    endpoint: Endpoint
     traffic: Traffic
     model: str | None = None
     stream: bool = True
@@ -56,7 +56,7 @@ class BenchPlan:
     timeout_s: float = 120.0
     warmup: int = 0
     workers: int = 1
-    keep_path: Path | None = None
+    records_path: Path | None = None
     salt: int | None = None
 
     def __post_init__(self) -> None:
@@ -71,8 +71,8 @@ class BenchPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """A bench and its own account. `records` hold every request; `stages` the figures of each part of a ramp."""
+class BenchResult:
+    """What a bench measured. `records` holds every request, `stages` the figures of each part of a ramp."""
 
     plan: BenchPlan
     model: str
@@ -95,8 +95,8 @@ class Result:
     def as_json(self) -> dict[str, object]:
         plan, shown = self.plan, self.summary.as_json()
         return {
-            "url": plan.route.url,
-            "api": plan.route.interface,
+            "url": plan.endpoint.url,
+            "api": plan.endpoint.interface,
             "model": self.model,
             "load": describe_load(plan),
             **{k: round(v, 4) if isinstance(v, float) else v for k, v in shown.items()},
@@ -112,22 +112,23 @@ class Result:
         }
 
 
-def bench(plan: BenchPlan) -> Result:
-    """Runs the plan. A server's faults are counted in the result; only what the user must mend is raised."""
-    found = discover(plan.route, plan.model, min(10.0, plan.timeout_s))
+def bench(plan: BenchPlan) -> BenchResult:
+    """Runs the plan. A server's faults are counted in the result; only what the user must fix is raised."""
+    server = discover(plan.endpoint, plan.model, min(10.0, plan.timeout_s))
     salt = int.from_bytes(os.urandom(4)) >> 1 if plan.salt is None else plan.salt
     if plan.warmup:
-        _warm_up(plan, found, salt + 1)
-    out = _send(_share(plan, found, salt), plan.workers)
-    return _result(plan, found, out)
+        _warm_up(plan, server, salt + 1)
+    out = _send(_assignment(plan, server, salt), plan.workers)
+    return _result(plan, server, out)
 
 
-def _send(share: Share, workers: int = 1) -> Yield:
+def _send(assignment: Assignment, workers: int = 1) -> LoadResult:
     if workers == 1:
-        return drive(share)
-    from ridgeline.serving.load.workers.pool import send_with  # one process need not pay for multiprocessing's start-up
+        return run_worker(assignment)
+    # one worker runs in this process and need not pay for multiprocessing's start-up
+    from ridgeline.serving.load.workers.pool import run_workers
 
-    return send_with(workers, share)
+    return run_workers(workers, assignment)
 
 
 def describe_load(plan: BenchPlan) -> dict[str, object]:
@@ -143,31 +144,33 @@ def describe_load(plan: BenchPlan) -> dict[str, object]:
     return {"schedule": "as recorded" if any(a.at_s for a in plan.traffic.arrivals()) else "all at once"}
 
 
-def _share(plan: BenchPlan, found: Found, salt: int) -> Share:
-    arrivals, places, endless, duration_s = _schedule(plan)
-    return Share(
-        route=plan.route,
-        address=found.address,
-        asking=Asking(found.model, plan.stream, plan.ignore_eos, plan.extra, salt, plan.shared_prefix_tokens),
+def _assignment(plan: BenchPlan, server: Server, salt: int) -> Assignment:
+    arrivals, slots, endless, duration_s = _schedule(plan)
+    return Assignment(
+        endpoint=plan.endpoint,
+        address=server.address,
+        template=RequestTemplate(
+            server.model, plan.stream, plan.ignore_eos, plan.extra, salt, plan.shared_prefix_tokens
+        ),
         arrivals=tuple(arrivals),
-        places=places,
+        slots=slots,
         most_at_once=plan.most_at_once,
         endless=endless,
         duration_s=duration_s,
         timeout_s=plan.timeout_s,
-        keep_path=plan.keep_path,
+        records_path=plan.records_path,
     )
 
 
 def _schedule(plan: BenchPlan) -> tuple[list[Arrival], tuple[tuple[float, int], ...], bool, float | None]:
-    """(arrivals, closed-loop places, whether to repeat the list, when to stop)"""
+    """(arrivals, closed-loop slots, whether to repeat the list, when to stop)"""
     traffic = plan.traffic
     if plan.stages:
         starts = [sum(s.seconds for s in plan.stages[:k]) for k in range(len(plan.stages))]
         length_s = starts[-1] + plan.stages[-1].seconds
         if plan.stages[0].concurrency is not None:
-            places = tuple((at, s.concurrency or 0) for at, s in zip(starts, plan.stages, strict=True))
-            return traffic.arrivals(), places, True, length_s
+            slots = tuple((at, s.concurrency or 0) for at, s in zip(starts, plan.stages, strict=True))
+            return traffic.arrivals(), slots, True, length_s
         return _staged_arrivals(plan, starts), (), False, length_s
     if isinstance(traffic.pace, ClosedLoop):
         return traffic.arrivals(), ((0.0, traffic.pace.concurrency),), plan.duration_s is not None, plan.duration_s
@@ -196,14 +199,14 @@ def _staged_arrivals(plan: BenchPlan, starts: Sequence[float]) -> list[Arrival]:
     return [replace(a, number=n) for n, a in enumerate(arrivals)]
 
 
-def _warm_up(plan: BenchPlan, found: Found, salt: int) -> None:
+def _warm_up(plan: BenchPlan, server: Server, salt: int) -> None:
     """Other prompts than the measured ones, so that nothing measured is already in a cache."""
     at_once = plan.traffic.concurrency or 8
     traffic = replace(plan.traffic, requests=plan.warmup, pace=ClosedLoop(at_once), seed=plan.traffic.seed + 1)
-    _send(_share(replace(plan, traffic=traffic, keep_path=None, duration_s=None, stages=()), found, salt))
+    _send(_assignment(replace(plan, traffic=traffic, records_path=None, duration_s=None, stages=()), server, salt))
 
 
-def _result(plan: BenchPlan, found: Found, out: Yield) -> Result:
+def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:
     records = out.records
     gaps_us = gaps_by_microsecond([r.gaps_s.seconds for r in records if r.ok and isinstance(r.gaps_s, Gaps)])
     gaps = [(us * 1e-6, n) for us, n in sorted(gaps_us.items())]
@@ -212,13 +215,13 @@ def _result(plan: BenchPlan, found: Found, out: Yield) -> Result:
     )
     summary = summarise(records, plan.slos, gaps_s=gaps)
     fidelity = judge(out, summary, gaps_us, closed)
-    return Result(
+    return BenchResult(
         plan=plan,
-        model=found.model,
+        model=server.model,
         summary=summary,
         fidelity=fidelity,
         records=records,
-        notes=_notes(plan, found, out, summary),
+        notes=_notes(plan, server, out, summary),
         stages=_by_stage(plan, records),
         interrupted=out.interrupted,
     )
@@ -236,8 +239,8 @@ def _by_stage(plan: BenchPlan, records: Sequence[RequestRecord]) -> tuple[Summar
     return tuple(found)
 
 
-def _notes(plan: BenchPlan, found: Found, out: Yield, summary: Summary) -> tuple[str, ...]:
-    notes = [found.note] if found.note else []
+def _notes(plan: BenchPlan, server: Server, out: LoadResult, summary: Summary) -> tuple[str, ...]:
+    notes = [server.note] if server.note else []
     good = [r for r in out.records if r.ok]
     if out.interrupted:
         notes.append(f"stopped early: {len(out.records)} requests ended, {out.unfinished} under way were dropped")
@@ -245,18 +248,18 @@ def _notes(plan: BenchPlan, found: Found, out: Yield, summary: Summary) -> tuple
         example = next(r.error for r in out.records if r.status == kind)
         notes.append(f"{kind} x {summary.errors[kind]}: {example}" if example else f"{kind} x {summary.errors[kind]}")
     if out.paused:
-        notes.append(f"{out.paused} answers carried Retry-After; their places waited (5 s at most) before going on")
+        notes.append(f"{out.paused} answers carried Retry-After; their slots waited (5 s at most) before sending again")
     events, tokens = sum(r.counted_tokens or 0 for r in good), sum(r.output_tokens for r in good)
     if plan.stream and events and tokens > 1.02 * events:
         notes.append(
             f"{tokens / events:.2f} tokens came per event: itl_ms is the time between events, tpot_ms per token"
         )
     if plan.stream and good and not events:
-        notes.append("the server answered in one piece although a stream was asked for: no TTFT, no ITL")
-    if out.pulse.clock_steps:
-        notes.append(f"the wall clock was moved {out.pulse.clock_steps} times; all times are on the monotonic clock")
+        notes.append("the server answered in one piece although we asked for a stream: no TTFT, no ITL")
+    if out.stats.clock_steps:
+        notes.append(f"the wall clock was moved {out.stats.clock_steps} times; all times are on the monotonic clock")
     if 0 < len(good) < 100:
         notes.append(f"{len(good)} requests are few for a p99; 1000 or more make it steady")
-    if out.keep_problem:
-        notes.append(out.keep_problem)
+    if out.records_problem:
+        notes.append(out.records_problem)
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""How far the load generator's own doings could have moved a figure, and whether the run may count.
+"""How far the load generator itself could have shifted a figure, and whether the run counts.
 
 A run is void when its own error could exceed 2% of something it reports, or when it could not keep its schedule.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ridgeline.serving.load.wire.client_stats import quantile_s
 from ridgeline.serving.load.wire.exchange import Gaps
-from ridgeline.serving.load.workers.assignment import Yield
+from ridgeline.serving.load.workers.assignment import LoadResult
 from ridgeline.serving.traffic.requests import Spread, Summary
 
 LIMIT = 0.02
@@ -35,8 +35,8 @@ class Fidelity:
     coalesced_share: float
     cpu_share: float
     cpu_ms_per_request: float
-    blurred_requests: int = 0
-    turns: str = ""
+    coalesced_requests: int = 0
+    time_slices: str = ""
 
     @property
     def void(self) -> bool:
@@ -50,34 +50,32 @@ class Fidelity:
             "timestamp_error_ms": round(self.timestamp_error_ms, 4),
             "kernel_stamped_share": round(self.kernel_stamped_share, 4),
             "coalesced_share": round(self.coalesced_share, 4),
-            "blurred_requests": self.blurred_requests,
+            "blurred_requests": self.coalesced_requests,
             "cpu_share": round(self.cpu_share, 4),
-            "turns": self.turns,
+            "turns": self.time_slices,
         }
 
 
-def judge(out: Yield, summary: Summary, gaps_us: dict[int, int], closed: bool) -> Fidelity:
+def judge(out: LoadResult, summary: Summary, gaps_us: dict[int, int], closed: bool) -> Fidelity:
     """`gaps_us` counts the run's inter-token gaps by microsecond."""
-    pulse = out.pulse
-    stamped = pulse.stamped / max(1, pulse.stamped + pulse.unstamped)
-    by_kernel = pulse.stamped > 0 and stamped > 1 - LIMIT / 2
-    waits = pulse.ages if by_kernel else pulse.delays
+    stats = out.stats
+    stamped = stats.stamped / max(1, stats.stamped + stats.unstamped)
+    by_kernel = stats.stamped > 0 and stamped > 1 - LIMIT / 2
+    waits = stats.ages if by_kernel else stats.delays
     late50_s, late99_s = quantile_s(waits, 0.5), quantile_s(waits, 0.99)
-    total = sum(gaps_us.values())
-    coalesced = gaps_us.get(0, 0) / total if total else 0.0
     lag = Spread.of(out.lag_s)
     why: list[str] = []
     if summary.ok == 0:
         why.append(_nothing_came(summary))
     if by_kernel:
-        why += _blurred(out, summary, gaps_us)
+        why += _coalesced_tokens(out, summary, gaps_us)
         error50_s = error99_s = _STAMP_S
     else:
         error50_s, error99_s = late50_s, late99_s
     why += _late_stamps(summary, error50_s * 1e3, error99_s * 1e3)
     why += _late_sends(lag, summary, closed)
-    if pulse.busiest_share > _BUSY:
-        why.append(f"the load generator used {pulse.busiest_share:.0%} of a core and had no time left; {_MORE}")
+    if stats.busiest_share > _BUSY:
+        why.append(f"the load generator used {stats.busiest_share:.0%} of a core and had no time left; {_MORE}")
     if out.lost_workers:
         why.append(f"{out.lost_workers} load processes died and their requests are missing; see their messages above")
     return Fidelity(
@@ -87,11 +85,11 @@ def judge(out: Yield, summary: Summary, gaps_us: dict[int, int], closed: bool) -
         read_delay_p99_ms=late99_s * 1e3,
         timestamp_error_ms=error99_s * 1e3,
         kernel_stamped_share=stamped if by_kernel else 0.0,
-        coalesced_share=coalesced,
-        blurred_requests=len(out.blurs),
-        turns=out.turns,
-        cpu_share=pulse.busiest_share,
-        cpu_ms_per_request=pulse.cpu_s * 1e3 / max(1, len(out.records)),
+        coalesced_share=gaps_us.get(0, 0) / max(1, sum(gaps_us.values())),
+        coalesced_requests=len(out.coalesced),
+        time_slices=out.time_slices,
+        cpu_share=stats.busiest_share,
+        cpu_ms_per_request=stats.cpu_s * 1e3 / max(1, len(out.records)),
     )
 
 
@@ -123,8 +121,8 @@ def _late_sends(lag: Spread | None, summary: Summary, closed: bool) -> list[str]
     if closed:
         if lag.mean > LIMIT * summary.e2e_ms.mean:
             return [
-                f"places stood empty for {lag.mean:.2g} ms between requests of {summary.e2e_ms.mean:.3g} ms, so the "
-                f"concurrency asked for was not reached; {_MORE}"
+                f"slots were empty for {lag.mean:.2g} ms between requests of {summary.e2e_ms.mean:.3g} ms, so the "
+                f"requested concurrency was not reached; {_MORE}"
             ]
         return []
     answer = summary.ttft_ms or summary.e2e_ms
@@ -136,9 +134,9 @@ def _late_sends(lag: Spread | None, summary: Summary, closed: bool) -> list[str]
     return []
 
 
-def _blurred(out: Yield, summary: Summary, gaps_us: dict[int, int]) -> list[str]:
+def _coalesced_tokens(out: LoadResult, summary: Summary, gaps_us: dict[int, int]) -> list[str]:
     """Figures that would move by more than the limit had the tokens that were read together come early, or late."""
-    if not out.blurs:
+    if not out.coalesced:
         return []
     found = []
     for name, reported in (("ttft", summary.ttft_ms), ("itl", summary.itl_ms)):
@@ -154,26 +152,26 @@ def _blurred(out: Yield, summary: Summary, gaps_us: dict[int, int]) -> list[str]
         if worst[0] > LIMIT:
             _, quantile, value, other = worst
             found.append(
-                f"{name} {quantile} of {value:.4g} ms could be {other:.4g} ms, since tokens of {len(out.blurs)} "
+                f"{name} {quantile} of {value:.4g} ms could be {other:.4g} ms, since tokens of {len(out.coalesced)} "
                 f"requests were read late and together; {_MORE}"
             )
     return found
 
 
-def _possible_ttft(out: Yield) -> Iterator[Spread | None]:
-    blurred = {blur.number: blur for blur in out.blurs}
-    clear = [t for r in out.records if r.ok and r.number not in blurred and (t := r.ttft_s) is not None]
+def _possible_ttft(out: LoadResult) -> Iterator[Spread | None]:
+    affected = {answer.number for answer in out.coalesced}
+    clear = [t for r in out.records if r.ok and r.number not in affected and (t := r.ttft_s) is not None]
     for side in (0, 1):
-        yield Spread.of(clear + [blur.first_s[side] for blur in out.blurs])
+        yield Spread.of(clear + [answer.first_s[side] for answer in out.coalesced])
 
 
-def _possible_itl(out: Yield, gaps_us: dict[int, int]) -> Iterator[Spread | None]:
-    blurred = {blur.number for blur in out.blurs}
-    told = [r.gaps_s.seconds for r in out.records if r.number in blurred and isinstance(r.gaps_s, Gaps)]
+def _possible_itl(out: LoadResult, gaps_us: dict[int, int]) -> Iterator[Spread | None]:
+    affected = {answer.number for answer in out.coalesced}
+    told = [r.gaps_s.seconds for r in out.records if r.number in affected and isinstance(r.gaps_s, Gaps)]
     for side in (0, 1):
         counts = Counter(gaps_us)
         counts.subtract(gaps_by_microsecond(told))
-        counts.update(gaps_by_microsecond([blur.gaps_s[side] for blur in out.blurs]))
+        counts.update(gaps_by_microsecond([answer.gaps_s[side] for answer in out.coalesced]))
         yield Spread.of([us * 1e-6 for us in counts], list(counts.values()))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.serving.load.bench import BenchPlan, Result
+from ridgeline.serving.load.bench import BenchPlan, BenchResult
 from ridgeline.serving.traffic.requests import summarise
 from ridgeline.serving.traffic.traffic import ClosedLoop, OpenLoop
 
@@ -26,7 +26,7 @@ class Probe:
 
     load: float
     holds: bool
-    result: Result
+    result: BenchResult
 
     def as_json(self) -> dict[str, object]:
         s = self.result.summary
@@ -82,7 +82,7 @@ class Edge:
 
 def find_goodput(
     plan: BenchPlan,
-    run: Callable[[BenchPlan], Result],
+    run: Callable[[BenchPlan], BenchResult],
     *,
     repeats: int = 3,
     note: Callable[[Probe], None] | None = None,
@@ -102,7 +102,7 @@ def find_goodput(
         while high is not None and not search.settled(low, high):
             middle = search.between(low, high)
             low, high = (middle, high) if search.holds(middle) else (low, middle)
-        low, high, _ = search.confirm(low, high, repeats)
+        low, high = search.confirm(low, high, repeats)
     except _StoppedError:
         held = [p.load for p in search.probes if p.holds]
         if not held:
@@ -134,7 +134,7 @@ class _StoppedError(Exception):
 
 class _Search:
     def __init__(
-        self, plan: BenchPlan, run: Callable[[BenchPlan], Result], note: Callable[[Probe], None] | None
+        self, plan: BenchPlan, run: Callable[[BenchPlan], BenchResult], note: Callable[[Probe], None] | None
     ) -> None:
         self._plan = plan
         self._run = run
@@ -177,11 +177,11 @@ class _Search:
         missed = next((s for s in last.summary.slos if not last.summary.holds(s)), None)
         spread = getattr(last.summary, f"{missed.latency}_ms") if missed else None
         if missed is None or spread is None:
-            return "its latency was never seen or grew all through the run"
+            return "its latency was not measured, or grew throughout the run"
         return f"{missed.latency} {missed.quantile} is {spread.quantile(missed.quantile):.4g} ms; relax the limit"
 
     def holds(self, load: float) -> bool:
-        result = self._run(_at(self._plan, load, len(self.probes)))
+        result = self._run(_plan_at(self._plan, load, len(self.probes)))
         if result.interrupted:
             self.stopped = True
             raise _StoppedError
@@ -201,24 +201,24 @@ class _Search:
         middle = math.sqrt(low * high)
         return float(min(max(round(middle), low + 1), high - 1)) if self.whole else middle
 
-    def confirm(self, low: float, high: float | None, repeats: int) -> tuple[float, float | None, int]:
+    def confirm(self, low: float, high: float | None, repeats: int) -> tuple[float, float | None]:
         """Repeats at the edge; an edge that fails in most of them moves down to the next load that held."""
         while True:
             runs = [p.holds for p in self.probes if p.load == low]
             while len(runs) < repeats:
                 runs.append(self.holds(low))
             if 2 * sum(runs) > len(runs):
-                return low, high, sum(runs)
+                return low, high
             lower = [p.load for p in self.probes if p.holds and p.load < low]
             if not lower:
                 raise NothingFound(f"{self.axis} {low:g} held once and failed when repeated: {self._reason()}")
             low, high = max(lower), low
 
 
-def _at(plan: BenchPlan, load: float, number: int) -> BenchPlan:
-    traffic, pace, path = plan.traffic, plan.traffic.pace, plan.keep_path
+def _plan_at(plan: BenchPlan, load: float, number: int) -> BenchPlan:
+    traffic, pace, path = plan.traffic, plan.traffic.pace, plan.records_path
     if path is not None:
-        plan = replace(plan, keep_path=path.with_name(f"{path.stem}-{number:02}-at-{load:g}{path.suffix}"))
+        plan = replace(plan, records_path=path.with_name(f"{path.stem}-{number:02}-at-{load:g}{path.suffix}"))
     if isinstance(pace, OpenLoop):
         enough = math.ceil(load * _SECONDS_AT_RATE)
         return replace(
@@ -233,13 +233,13 @@ def _rate(pace: object) -> float:
     return pace.rate_s
 
 
-def _second_half_holds(result: Result) -> bool:
+def _second_half_holds(result: BenchResult) -> bool:
     records = sorted(result.records, key=lambda r: r.scheduled_s)
     later = summarise(records[len(records) // 2 :], result.summary.slos)
     return all(map(later.holds, later.slos))
 
 
-def _ttft(result: Result) -> float | None:
+def _ttft(result: BenchResult) -> float | None:
     spread = result.summary.ttft_ms or result.summary.e2e_ms
     return spread.p50 if spread else None
 

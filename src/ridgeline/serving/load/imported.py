@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ridgeline.readers.bench.results import read_bench_results
 from ridgeline.readers.bench.run import BenchRequest, BenchRun
-from ridgeline.serving.load.records_file import line_of
+from ridgeline.serving.load.records_file import record_line
 from ridgeline.serving.traffic.requests import RequestRecord, Spread, summarise
 
 _FEW = 100
@@ -54,7 +54,7 @@ def import_results(paths: Sequence[Path], out: Path | None = None) -> list[Impor
     if out is not None:
         with out.open("w", encoding="utf-8") as lines:
             for one in found:
-                lines.writelines(map(line_of, one.records))
+                lines.writelines(map(record_line, one.records))
     return found
 
 
@@ -119,11 +119,11 @@ def _broken_balance(run: BenchRun, e2e: Mapping[str, float]) -> dict[str, str]:
     at_once, rounds = run.requests_s * e2e["mean"] / 1e3, run.requests / run.concurrency
     # the last round of a closed loop is rarely full
     if at_once < _KEPT * run.concurrency * rounds / math.ceil(rounds):
-        words = f"only {at_once:.0f} of {run.concurrency} requests were under way on average (rate x time)"
-        return {"requests_s": f"{words}: the client did not keep its load up"}
+        load = f"only {at_once:.0f} of {run.concurrency} requests were under way on average (rate x time)"
+        return {"requests_s": f"{load}: the client did not keep its load up"}
     if at_once > run.concurrency / _KEPT:
-        words = f"rate x time gives {at_once:.0f} requests under way where {run.concurrency} were allowed"
-        return dict.fromkeys(("e2e_ms", "ttft_ms"), f"{words}: the client's own queue is in its latencies")
+        load = f"rate x time gives {at_once:.0f} requests under way where {run.concurrency} were allowed"
+        return dict.fromkeys(("e2e_ms", "ttft_ms"), f"{load}: the client's own queue is in its latencies")
     return {}
 
 
@@ -142,25 +142,3 @@ def _tokens(run: BenchRun) -> float:
     if run.output_tok_s and run.requests_s and "output_tok_s" not in run.derived:
         return run.output_tok_s / run.requests_s
     return 0.0
-
-
-def text_of(found: Sequence[Imported]) -> str:
-    lines = []
-    for one in found:
-        run = one.run
-        load = (
-            f"{run.concurrency} at once"
-            if run.concurrency
-            else f"{run.rate_s:g}/s"
-            if run.rate_s
-            else "load not stated"
-        )
-        lines.append(f"{run.tool}   {run.source}   {load}   {run.requests - run.failed} of {run.requests} requests")
-        rates = (("requests/s", run.requests_s), ("output tok/s", run.output_tok_s), ("input tok/s", run.input_tok_s))
-        lines.append("  " + "   ".join(f"{name} {value:,.2f}" for name, value in rates if value is not None))
-        for name, values in one.latencies_ms.items():
-            shown = "   ".join(f"{q} {v:,.2f}" for q, v in values.items())
-            lines.append(f"  {name.upper()} ms   {shown}")
-        lines += [f"  do not trust {figure}: {reason}" for figure, reason in one.doubts.items()]
-        lines.append("")
-    return "\n".join(lines).rstrip()

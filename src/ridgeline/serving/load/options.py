@@ -1,4 +1,4 @@
-"""From the words of the command line to a plan, with every mistake named."""
+"""From the options of `ridgeline bench` to a plan; every mistake is named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.serving.load.bench import BenchPlan, LoadStage
-from ridgeline.serving.load.wire.endpoint import parse_route
+from ridgeline.serving.load.wire.endpoint import parse_endpoint
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import Fixed, LogNormal, Replay, Traffic, parse_traffic
 
@@ -18,8 +18,8 @@ _OUTPUT_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a user typed, unchecked."""
+class BenchOptions:
+    """What the user typed, unchecked."""
 
     url: str
     concurrency: int | None = None
@@ -48,31 +48,31 @@ class Wish:
     out: Path | None = None
 
 
-def plan_of(wish: Wish) -> BenchPlan:
-    if wish.warmup < 0 or wish.shared_prefix_tokens < 0:
+def plan_from(options: BenchOptions) -> BenchPlan:
+    if options.warmup < 0 or options.shared_prefix_tokens < 0:
         raise InputError("--warmup and --shared-prefix count requests and tokens; use 0 or more")
-    stages = parse_stages(wish.stages) if wish.stages else ()
-    if stages and (wish.concurrency or wish.rate_s or wish.duration_s):
+    stages = parse_stages(options.stages) if options.stages else ()
+    if stages and (options.concurrency or options.rate_s or options.duration_s):
         raise InputError("--stages sets load and duration itself; leave --concurrency, --rate and --duration out")
-    route = parse_route(
-        wish.url, interface=wish.api, key=wish.key, headers=_headers(wish.headers), ca_file=wish.ca_file
+    endpoint = parse_endpoint(
+        options.url, interface=options.api, key=options.key, headers=_headers(options.headers), ca_file=options.ca_file
     )
     return BenchPlan(
-        route=route,
-        traffic=_traffic(wish, stages),
-        model=wish.model,
-        stream=wish.stream,
-        ignore_eos=wish.ignore_eos,
-        extra=_body(wish.body),
-        shared_prefix_tokens=wish.shared_prefix_tokens,
-        slos=tuple(map(Slo.parse, wish.slos)),
-        duration_s=wish.duration_s,
+        endpoint=endpoint,
+        traffic=_traffic(options, stages),
+        model=options.model,
+        stream=options.stream,
+        ignore_eos=options.ignore_eos,
+        extra=_body(options.body),
+        shared_prefix_tokens=options.shared_prefix_tokens,
+        slos=tuple(map(Slo.parse, options.slos)),
+        duration_s=options.duration_s,
         stages=stages,
-        most_at_once=wish.concurrency if wish.rate_s is not None else None,
-        timeout_s=wish.timeout_s,
-        warmup=wish.warmup,
-        workers=wish.workers,
-        keep_path=_keep_path(wish.out),
+        most_at_once=options.concurrency if options.rate_s is not None else None,
+        timeout_s=options.timeout_s,
+        warmup=options.warmup,
+        workers=options.workers,
+        records_path=_records_path(options.out),
     )
 
 
@@ -100,20 +100,25 @@ def _above_zero(value: float) -> float:
     return value
 
 
-def _traffic(wish: Wish, stages: tuple[LoadStage, ...]) -> Traffic:
-    text = wish.traffic or f"fixed:{wish.input_tokens}:{wish.max_tokens or _OUTPUT_TOKENS}"
-    if wish.max_tokens is not None and wish.max_tokens < 1:
-        raise InputError(f"--max-tokens {wish.max_tokens}: an answer has at least one token")
-    concurrency = None if wish.rate_s is not None else wish.concurrency
-    if wish.rate_s is None and concurrency is None and (stages or not _has_times(text)):
+def _traffic(options: BenchOptions, stages: tuple[LoadStage, ...]) -> Traffic:
+    text = options.traffic or f"fixed:{options.input_tokens}:{options.max_tokens or _OUTPUT_TOKENS}"
+    if options.max_tokens is not None and options.max_tokens < 1:
+        raise InputError(f"--max-tokens {options.max_tokens}: an answer has at least one token")
+    concurrency = None if options.rate_s is not None else options.concurrency
+    if options.rate_s is None and concurrency is None and (stages or not _has_times(text)):
         concurrency = max((s.concurrency or 0 for s in stages), default=0) or _CONCURRENCY
-    requests = wish.requests
+    requests = options.requests
     if requests is None and not Path(text).exists():
-        requests = max(100, 10 * (concurrency or 0), math.ceil(10 * (wish.rate_s or 0)))
+        requests = max(100, 10 * (concurrency or 0), math.ceil(10 * (options.rate_s or 0)))
     traffic = parse_traffic(
-        text, requests=requests, rate_s=wish.rate_s, concurrency=concurrency, burstiness=wish.burstiness, seed=wish.seed
+        text,
+        requests=requests,
+        rate_s=options.rate_s,
+        concurrency=concurrency,
+        burstiness=options.burstiness,
+        seed=options.seed,
     )
-    return _cut_short(traffic, wish.max_tokens) if wish.traffic and wish.max_tokens else traffic
+    return _cut_short(traffic, options.max_tokens) if options.traffic and options.max_tokens else traffic
 
 
 def _has_times(text: str) -> bool:
@@ -158,7 +163,7 @@ def _body(text: str | None) -> dict[str, object]:
     return fields
 
 
-def _keep_path(out: Path | None) -> Path | None:
+def _records_path(out: Path | None) -> Path | None:
     if out is None:
         return None
     folder = out.is_dir() or out.suffix == ""

@@ -14,8 +14,8 @@ from ridgeline.serving.traffic.requests import RequestRecord
 _NAMES = tuple(f.name for f in fields(RequestRecord))
 
 
-class Keeper:
-    """Appends records to a file. Flushed ten times a second by the driver, so a killed run loses next to nothing.
+class RecordsFile:
+    """Records are appended to it. The driver flushes it ten times a second, so a killed run loses next to nothing.
 
     A disk that fills up does not end the measurement: writing stops and `problem` says why.
     """
@@ -31,7 +31,7 @@ class Keeper:
     def write(self, record: RequestRecord) -> None:
         if not self.problem:
             try:
-                self._file.write(line_of(record))
+                self._file.write(record_line(record))
             except OSError as bad:
                 self.problem = f"{self._path}: {bad.strerror}; the records on disk end there"
 
@@ -52,15 +52,15 @@ class Keeper:
 
 def write_records(path: Path, records: Iterable[RequestRecord]) -> None:
     """A whole run at once, as one that was simulated."""
-    keeper = Keeper(path)
+    records_file = RecordsFile(path)
     for record in records:
-        keeper.write(record)
-    keeper.close()
-    if keeper.problem:
-        raise InputError(f"--out {keeper.problem}")
+        records_file.write(record)
+    records_file.close()
+    if records_file.problem:
+        raise InputError(f"--out {records_file.problem}")
 
 
-def line_of(record: RequestRecord) -> str:
+def record_line(record: RequestRecord) -> str:
     row: dict[str, Any] = {name: getattr(record, name) for name in _NAMES if name != "gaps_s"}
     row = {name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}
     row["gaps_s"] = [[round(gap, 6), times] for gap, times in record.gaps_s]

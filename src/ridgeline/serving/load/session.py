@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ridgeline.serving.load.bench import BenchPlan, Result, bench
+from ridgeline.serving.load.bench import BenchPlan, BenchResult, bench
 from ridgeline.serving.load.goodput import Edge, Probe
 from ridgeline.serving.load.goodput import find_goodput as find_goodput_edge
 from ridgeline.serving.load.sweep import Sweep, SweepPoint, parse_grid, sweep
@@ -17,7 +17,7 @@ STOPPED = 130
 
 @dataclass(frozen=True, slots=True)
 class BenchSession:
-    found: Result | Edge | Sweep
+    found: BenchResult | Edge | Sweep
     document: dict[str, object]
     exit_code: int = 0
 
@@ -33,8 +33,8 @@ def run_session(
         session = _searched(plan, sweep(plan, parse_grid(grid, plan), bench, note=progress))
     else:
         session = _single(plan)
-    if plan.keep_path is not None:
-        plan.keep_path.with_suffix(".summary.json").write_text(json.dumps(session.document, indent=1) + "\n")
+    if plan.records_path is not None:
+        plan.records_path.with_suffix(".summary.json").write_text(json.dumps(session.document, indent=1) + "\n")
     return session
 
 
@@ -45,4 +45,4 @@ def _single(plan: BenchPlan) -> BenchSession:
 
 
 def _searched(plan: BenchPlan, found: Edge | Sweep) -> BenchSession:
-    return BenchSession(found, {"url": plan.route.url, **found.as_json()}, STOPPED if found.interrupted else 0)
+    return BenchSession(found, {"url": plan.endpoint.url, **found.as_json()}, STOPPED if found.interrupted else 0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
-from ridgeline.serving.load.bench import BenchPlan, Result
+from ridgeline.serving.load.bench import BenchPlan, BenchResult
 from ridgeline.serving.load.goodput import take_off
 from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed
 
@@ -27,7 +27,7 @@ class SweepPoint:
     concurrency: int
     input_tokens: int
     output_tokens: int
-    result: Result
+    result: BenchResult
 
     def figure(self, name: str) -> float | None:
         s = self.result.summary
@@ -126,7 +126,10 @@ def _whole_numbers(part: str, values: str) -> tuple[int, ...]:
 
 
 def sweep(
-    plan: BenchPlan, grid: Grid, run: Callable[[BenchPlan], Result], note: Callable[[SweepPoint], None] | None = None
+    plan: BenchPlan,
+    grid: Grid,
+    run: Callable[[BenchPlan], BenchResult],
+    note: Callable[[SweepPoint], None] | None = None,
 ) -> Sweep:
     """Runs every point; Ctrl-C keeps those that have ended."""
     points: list[SweepPoint] = []
@@ -135,7 +138,7 @@ def sweep(
             for c in grid.concurrency:
                 requests = max(_ROUNDS * c, min(plan.traffic.requests, 10 * c))
                 traffic = replace(plan.traffic, lengths=Fixed(i, o), pace=ClosedLoop(c), requests=requests)
-                result = run(replace(plan, traffic=traffic, keep_path=_own_file(plan, c, i, o)))
+                result = run(replace(plan, traffic=traffic, records_path=_own_file(plan, c, i, o)))
                 if result.interrupted:
                     return Sweep(grid, tuple(points), interrupted=True)
                 points.append(SweepPoint(c, i, o, result))
@@ -145,29 +148,5 @@ def sweep(
 
 
 def _own_file(plan: BenchPlan, concurrency: int, inputs: int, outputs: int) -> Path | None:
-    path = plan.keep_path
+    path = plan.records_path
     return None if path is None else path.with_name(f"{path.stem}-c{concurrency}-i{inputs}-o{outputs}{path.suffix}")
-
-
-def table(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:
-    """Header and rows, as text."""
-    rows: list[tuple[str, ...]] = [
-        ("at once", "input", "output", "requests/s", "out tok/s", "TTFT p50", "TTFT p95", "ITL p50", "failed", "")
-    ]
-    for p in points:
-        s = p.result.summary
-        rows.append(
-            (
-                str(p.concurrency),
-                str(p.input_tokens),
-                str(p.output_tokens),
-                f"{s.requests_s:.2f}",
-                f"{s.output_tok_s:.0f}",
-                "-" if s.ttft_ms is None else f"{s.ttft_ms.p50:.2f}",
-                "-" if s.ttft_ms is None else f"{s.ttft_ms.p95:.2f}",
-                "-" if s.itl_ms is None else f"{s.itl_ms.p50:.3f}",
-                str(s.requests - s.ok),
-                "void" if p.result.void else "",
-            )
-        )
-    return rows

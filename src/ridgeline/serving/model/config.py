@@ -82,8 +82,8 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         config = {**config, **config["text_config"]}
     if str(config.get("model_type")) in UNKNOWN_KINDS:
         raise InputError(
-            f"{source}: {config['model_type']} is not a decoder-only transformer of a kind we can count; "
-            "Llama, Qwen, Mixtral and DeepSeek shapes are"
+            f"{source}: {config['model_type']} is not a decoder-only transformer that we can count; "
+            "we know the shapes of Llama, Qwen, Mixtral and DeepSeek"
         )
     fields = _Fields(config, source)
     fields.need("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")

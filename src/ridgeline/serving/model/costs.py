@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
-from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 
@@ -23,7 +22,7 @@ class ModelCosts:
         return {
             "model": m.name,
             "layers": m.layers,
-            "attention": self._attention(),
+            "attention": self.attention,
             "experts": None if m.experts is None else {"count": m.experts.count, "per_token": m.experts.per_token},
             "context_tokens": m.context_tokens,
             "dtype": m.dtype,
@@ -46,26 +45,8 @@ class ModelCosts:
             },
         }
 
-    def as_text(self) -> str:
-        m, tokens, batch = self.model, self.tokens, self.batch
-        mixture = f", {m.experts.per_token} of {m.experts.count} experts a token" if m.experts else ""
-        parts = sorted(m.weight_bytes_by_part().items(), key=lambda part: -part[1])
-        return "\n".join(
-            [
-                f"{m.name}: {m.layers} layers, {self._attention()}{mixture}, context {m.context_tokens:,}",
-                "",
-                f"  parameters   {m.params / 1e9:10.2f} e9      {m.active_params / 1e9:.2f} e9 met by one token",
-                f"  weights      {m.weight_bytes / GIB:10.2f} GiB     {m.dtype}",
-                *(f"    {name:<15}{size / GIB:10.3f}" for name, size in parts),
-                f"  KV cache     {m.kv_bytes_per_token / 1024:10.2f} KiB a token, {m.kv_dtype}",
-                f"  prefill      {m.prefill_flops(tokens) / tokens / 1e9:10.2f} GFLOP and "
-                f"{m.prefill_bytes(tokens) / tokens / 1e6:,.1f} MB a token, prompt of {tokens:,}",
-                f"  decode       {m.decode_flops(tokens) / 1e9:10.2f} GFLOP and "
-                f"{m.decode_bytes(batch, tokens) / batch / 1e6:,.1f} MB a token, {batch:,} requests of {tokens:,}",
-            ]
-        )
-
-    def _attention(self) -> str:
+    @property
+    def attention(self) -> str:
         a = self.model.attention
         if a.mla:
             return f"MLA with {a.heads} heads on a latent of {a.latent} + {a.rope_dim}"
@@ -77,7 +58,5 @@ def answer_costs(name: str, dtype: str | None, kv_dtype: str | None, tokens: int
     if batch < 1:
         raise InputError(f"--batch is {batch}; give at least 1")
     if not 1 <= tokens <= model.context_tokens:
-        raise InputError(
-            f"--tokens is {tokens:,}; the context of {model.name} takes from 1 to {model.context_tokens:,}"
-        )
+        raise InputError(f"--tokens is {tokens:,}; the context of {model.name} takes 1 to {model.context_tokens:,}")
     return ModelCosts(model, tokens, batch)

@@ -75,7 +75,7 @@ def write_model_folder(
     smallest = 256 + len(_merged_words()) + 2
     if model.vocab < smallest:
         raise InputError(
-            f"{shape}: a vocabulary of {model.vocab} is too small for a tokenizer; {smallest} is the least"
+            f"{shape}: a vocabulary of {model.vocab} is too small for a tokenizer; it needs {smallest} or more"
         )
     texts = {
         "config.json": json.dumps(config, indent=1),

@@ -44,16 +44,6 @@ class Fleet:
             "decode_nodes_whole": self.decode_whole,
         }
 
-    def as_text(self) -> str:
-        ratio = self.decode_per_prefill
-        lines = [
-            f"prefill {self.prefill_nodes:8.1f} nodes",
-            f"decode  {self.decode_nodes:8.1f} nodes" + ("" if ratio is None else f"   {ratio:.2f} per prefill node"),
-            f"in all  {self.total_nodes:8.1f} nodes   averaged over the day; whole: "
-            f"{self.prefill_whole} + {self.decode_whole} = {self.prefill_whole + self.decode_whole}",
-        ]
-        return "\n".join(lines)
-
 
 def size_fleet(
     input_tokens_per_day: float,

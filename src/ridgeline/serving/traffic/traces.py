@@ -86,7 +86,7 @@ def _row(where: str, fields: Any) -> TraceRow:
         at_s = stamp / 1000.0 if isinstance(stamp, int | float) else stamp
     if at_s is not None and not (isinstance(at_s, int | float) and 0 <= at_s <= LATEST_S):
         raise InputError(
-            f"{where}: the time {at_s!r} is no time; at_s in seconds or timestamp in milliseconds, zero or above"
+            f"{where}: {at_s!r} is not a time; give at_s in seconds or timestamp in milliseconds, zero or above"
         )
     hashes = fields.get("hash_ids") or ()
     if not isinstance(hashes, list | tuple) or not all(isinstance(h, int) for h in hashes):

@@ -102,7 +102,7 @@ class Traffic:
         if self.requests > MOST_REQUESTS:
             raise InputError(
                 f"{self.requests:,} requests are more than the {MOST_REQUESTS:,} that one run keeps; send fewer: "
-                "a rate shows what it does long before"
+                "a rate shows its effect long before that"
             )
         if isinstance(self.pace, AsRecorded) and not (isinstance(self.lengths, Replay) and self.lengths.timed):
             raise InputError("this traffic carries no times to replay; give a rate, a concurrency, or send all at once")

@@ -64,7 +64,7 @@ def read_calibration(path: Path) -> Calibration:
     if not isinstance(tree, dict) or not isinstance(tree.get("factors"), dict):
         raise InputError(f"{where}: holds no factors; {REMEDY}")
     if tree.get("version", VERSION) != VERSION:
-        raise InputError(f"{where}: is of version {tree['version']!r}, this release reads {VERSION}; {REMEDY}")
+        raise InputError(f"{where}: is version {tree['version']!r}, but this release reads {VERSION}; {REMEDY}")
     spread = _number(tree, "spread", UNCALIBRATED_SPREAD, f"{where}: ")
     if not 0 <= spread < 3:
         raise InputError(f"{where}: spread {spread:g} is not a number between 0 and 3; {REMEDY}")

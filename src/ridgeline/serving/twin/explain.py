@@ -11,14 +11,6 @@ from ridgeline.serving.twin.operators import Term
 from ridgeline.serving.twin.simulate import step_time
 from ridgeline.serving.twin.steptime import StepTime
 
-REMEDIES = {
-    "compute": "faster tensor cores, a smaller dtype, or more GPUs",
-    "memory": "more memory bandwidth, a smaller dtype, or more GPUs that share the weights",
-    "network": "fewer ranks that must talk, a faster fabric, or attention DP and pipeline stages instead of TP",
-    "latency": "fewer, larger kernels; larger batches use the same gaps better",
-    "host": "a larger --cuda-graph-max-bs, smaller batches per rank, or a faster CPU",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -56,15 +48,6 @@ class Explanation:
             "by_bound_ms": {name: s * 1000 for name, s in self.by_bound.items()},
             "terms": [{"name": t.name, "ms": t.seconds * 1000, "bound": t.bound} for t in self.terms],
         }
-
-    def as_text(self) -> str:
-        what = f"{self.batch:,} requests, {self.tokens:,} {'cached' if self.phase == 'decode' else 'new'} tokens"
-        lines = [f"{self.phase}   {self.seconds * 1000:.2f} ms   {what}"]
-        for t in sorted(self.terms, key=lambda t: -t.seconds):
-            if t.seconds > 0:
-                lines.append(f"  {t.seconds * 1000:10.3f} ms  {t.seconds / self.seconds:4.0%}  {t.name:<44} {t.bound}")
-        lines.append(f"  mostly {self.bound}: {REMEDIES[self.bound]}")
-        return "\n".join(lines)
 
 
 def explain(

@@ -1,4 +1,4 @@
-"""FactorFit a site's factors to what was measured there, with priors, so that two points do not explode.
+"""Fit a site's factors to what was measured there, with priors, so that two points do not explode.
 
 Every observation predicts the logarithm of a time or rate from the factors. The fit minimises the squared misses, each
 in units of its noise, plus the squared distance of every log-factor from zero in units of its prior spread: a factor
@@ -59,6 +59,13 @@ class FitPoint:
 class FactorFit:
     calibration: Calibration
     points: tuple[FitPoint, ...]
+
+    def as_json(self) -> dict[str, object]:
+        points = [
+            {"name": p.name, "measured": p.measured, "predicted": p.predicted, "left_out_log_ratio": p.left_out}
+            for p in self.points
+        ]
+        return {**self.calibration.as_json(), "fitted": points}
 
 
 def fit(observations: Sequence[Observation], sources: Sequence[str]) -> FactorFit:

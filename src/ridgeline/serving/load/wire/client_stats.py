@@ -1,4 +1,4 @@
-"""What the load generator observes about itself while it measures a server."""
+"""What the load generator measures of itself while it measures a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _cpu_s() -> float:
 
 
 @dataclass(slots=True)
-class Pulse:
+class ClientStats:
     """Counters of one process. `merge` of several processes equals the counters of one that did all the work."""
 
     ages: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
@@ -59,7 +59,7 @@ class Pulse:
         """A wake-up of the event loop came this late."""
         self.delays[(int(max(late_s, 0.0) * 1e9) >> 13).bit_length()] += 1
 
-    def merge(self, other: Pulse) -> None:
+    def merge(self, other: ClientStats) -> None:
         self.ages = [a + b for a, b in zip(self.ages, other.ages, strict=True)]
         self.delays = [a + b for a, b in zip(self.delays, other.delays, strict=True)]
         self.unstamped += other.unstamped

@@ -17,17 +17,17 @@ from ridgeline.serving.load.wire.loop import LATE_S
 
 
 @dataclass(frozen=True, slots=True)
-class Blur:
-    """The earliest and the latest that the tokens of one answer can have come: TTFT and gaps."""
+class CoalescedTokens:
+    """Tokens of one answer that were read together: the earliest and latest they can have come, as TTFT and gaps."""
 
     number: int
     first_s: tuple[float, float]
     gaps_s: tuple[array[float], array[float]]
 
 
-def set_apart(
+def spread_coalesced(
     number: int, times_s: Sequence[float], since_s: Mapping[float, float], sent_s: float
-) -> tuple[list[float], Blur | None]:
+) -> tuple[list[float], CoalescedTokens | None]:
     """The tokens' most likely times, and how far they may be off (None: not at all).
 
     `since_s` holds, for times at which reads ran late, the moment before which nothing of that read can have come.
@@ -36,7 +36,7 @@ def set_apart(
     likely: list[float] = []
     earliest: list[float] = []
     pace_s = _pace_s(times_s, since_s)
-    before_s, blurred = sent_s, False
+    before_s, coalesced = sent_s, False
     for at_s, same in groupby(times_s):
         count = sum(1 for _ in same)
         low_s = max(since_s.get(at_s, at_s), before_s)
@@ -44,15 +44,15 @@ def set_apart(
             likely += [at_s] * count
             earliest += [at_s] * count
         else:
-            blurred = True
+            coalesced = True
             step_s = min(pace_s, (at_s - low_s) / count) if at_s - low_s > LATE_S else 0.0
             likely += [at_s - step_s * k for k in range(count - 1, -1, -1)]
             earliest += [low_s] * (count - 1) + [at_s]
         before_s = at_s
-    if not blurred:
+    if not coalesced:
         return likely, None
     first_s = (earliest[0] - sent_s, times_s[0] - sent_s)
-    return likely, Blur(number, first_s, (gaps_between(earliest), gaps_between(times_s)))
+    return likely, CoalescedTokens(number, first_s, (gaps_between(earliest), gaps_between(times_s)))
 
 
 def _pace_s(times_s: Sequence[float], since_s: Mapping[float, float]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ridgeline.serving.load.wire.client_stats import Pulse
+from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.wire.connection import Connection
 from ridgeline.serving.load.wire.exchange import Exchange
 from ridgeline.serving.load.wire.loop import Loop
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def new_connection(
     loop: Loop,
     address: tuple[int, tuple[str, int]],
-    pulse: Pulse,
+    stats: ClientStats,
     on_end: Callable[[Connection, Exchange], None],
     tls: tuple[ssl.SSLContext, str] | None,
 ) -> Connection:
     """A plain connection, or one through TLS to the server of the given name."""
     if tls is None:
-        return Connection(loop, address, pulse, on_end)
+        return Connection(loop, address, stats, on_end)
     # most servers under test need no ssl, which is slow to load
     from ridgeline.serving.load.wire.tls import TlsConnection
 
-    return TlsConnection(loop, address, pulse, on_end, *tls)
+    return TlsConnection(loop, address, stats, on_end, *tls)

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection: sends a request, keeps what comes back with its arrival times, and sees where it ends.
 
-Parsing waits until an answer has ended or grown long: while it lasts next to nothing stands between one token and the
-next, and most of it can then be read at one go.
+Parsing waits until an answer has ended or grown long: while it lasts next to nothing delays the next token, and most
+of it can then be read in one go.
 """
 
 from __future__ import annotations
@@ -10,18 +10,14 @@ import contextlib
 import errno
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import httptools
 
 from ridgeline.serving.load.wire.chunks import realigned
-from ridgeline.serving.load.wire.client_stats import Pulse
+from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.wire.exchange import Exchange
 from ridgeline.serving.load.wire.loop import Loop
-from ridgeline.serving.load.wire.stamped_socket import KINDS, Line
-
-if TYPE_CHECKING:
-    pass
+from ridgeline.serving.load.wire.stamped_socket import KINDS, StampedSocket
 
 _PENDING = 256
 _SILENT_S = 0.5
@@ -36,7 +32,7 @@ def kind_of(error: OSError) -> str:
     return KINDS.get(error.errno or 0, "connection")
 
 
-class Connection(Line):
+class Connection(StampedSocket):
     """Sends one exchange at a time and calls `on_end(connection, exchange)` when it has ended, well or not.
 
     After `on_end` the connection is either `idle` (may be started again) or closed. It never raises: every failure
@@ -47,10 +43,10 @@ class Connection(Line):
         self,
         loop: Loop,
         address: tuple[int, tuple[str, int]],
-        pulse: Pulse,
+        stats: ClientStats,
         on_end: Callable[[Connection, Exchange], None],
     ) -> None:
-        super().__init__(loop, address, pulse)
+        super().__init__(loop, address, stats)
         self._on_end = on_end
         self._parser: httptools.HttpResponseParser | None = None
         self._feed: Callable[[bytes], None] = _nobody
@@ -81,13 +77,13 @@ class Connection(Line):
                 self._open()
             except OSError as bad:
                 # through the loop: a thousand refusals in a row must not become a thousand nested calls
-                kind, words = kind_of(bad), str(bad.strerror or bad)
-                self._loop.soon(lambda: self.fail(kind, words))
+                kind, message = kind_of(bad), str(bad.strerror or bad)
+                self._loop.soon(lambda: self.fail(kind, message))
                 return
         if not self._connecting:
             self._send()
 
-    def fail(self, kind: str, words: str) -> None:
+    def fail(self, kind: str, message: str) -> None:
         """Ends the exchange under way: a fault, a time limit, or the end of the run. What came before is kept."""
         exchange = self.exchange
         if exchange is None:
@@ -97,7 +93,7 @@ class Connection(Line):
         with contextlib.suppress(httptools.HttpParserError):
             self._parse_kept()
         self.close()
-        exchange.fail(kind, words, _clock())
+        exchange.fail(kind, message, _clock())
         self.exchange = None
         self._on_end(self, exchange)
 
@@ -218,7 +214,7 @@ class Connection(Line):
         elif exchange.first_byte_s is None and self._uses > 1 and not exchange.resent:
             # The server dropped an idle connection just as we used it; HTTP/1.1 clients try once more on a new one.
             exchange.resent = True
-            self._pulse.reconnects += 1
+            self._stats.reconnects += 1
             self.close()
             self.start(exchange)
         elif exchange.first_byte_s is not None:

@@ -1,4 +1,4 @@
-"""Where requests go and what is said on the way: URL, headers, key, TLS, and the kind of interface behind it."""
+"""Where requests go and what they carry: URL, headers, key, TLS, and the kind of interface behind it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """One endpoint. The key is kept out of `repr`, so it cannot reach a log by way of a traceback or a record."""
+class Endpoint:
+    """Where requests go. The key is kept out of `repr`, so it cannot reach a log by way of a traceback or a record."""
 
     host: str
     port: int
@@ -81,15 +81,15 @@ class Route:
         return re.sub(r"\b(sk|hf|key|nvapi)-[^\s\"',]{4,}", "***", text)
 
 
-def parse_route(
+def parse_endpoint(
     url: str,
     *,
     interface: str | None = None,
     key: str | None = None,
     headers: Mapping[str, str] | None = None,
     ca_file: Path | None = None,
-) -> Route:
-    """A route from a base URL (http://host:8000, with or without /v1) or a full endpoint URL."""
+) -> Endpoint:
+    """An endpoint from a base URL (http://host:8000, with or without /v1) or a full endpoint URL."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
         port = parts.port
@@ -101,9 +101,9 @@ def parse_route(
         raise InputError("the URL holds a user name or password; give --key or --header instead, so it is never logged")
     if interface is not None and interface not in INTERFACES:
         raise InputError(f"--api {interface!r} is not one of {', '.join(INTERFACES)}")
-    path, kind, base = _endpoint(parts.path.rstrip("/"), interface)
+    path, kind, base = _path_of(parts.path.rstrip("/"), interface)
     tls = parts.scheme == "https"
-    return Route(
+    return Endpoint(
         host=parts.hostname,
         port=port or (443 if tls else 80),
         path=path + (f"?{parts.query}" if parts.query else ""),
@@ -116,7 +116,7 @@ def parse_route(
     )
 
 
-def _endpoint(path: str, interface: str | None) -> tuple[str, str, str]:
+def _path_of(path: str, interface: str | None) -> tuple[str, str, str]:
     """(path to post to, interface, base path of the server)"""
     for kind, ending in INTERFACES.items():
         if path.endswith(ending.removeprefix("/v1")):

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from ridgeline.serving.load.wire.coalesced import Blur, gaps_between, set_apart
+from ridgeline.serving.load.wire.coalesced import CoalescedTokens, gaps_between, spread_coalesced
 from ridgeline.serving.load.wire.reply import Reply, error_text
 from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.traffic.traffic import Arrival
@@ -49,8 +49,8 @@ class Exchange:
     """A request being sent and answered. Filled in by its connection; `record` once it has ended."""
 
     __slots__ = (
-        "_length", "arrival", "blur", "chunked", "end_s", "error", "first_byte_s", "http_status", "reply", "resent",
-        "retry_after_s", "scheduled_s", "sent_s", "since_s", "status", "taken_s", "wire",
+        "_length", "arrival", "chunked", "coalesced", "end_s", "error", "first_byte_s", "http_status", "reply",
+        "resent", "retry_after_s", "scheduled_s", "sent_s", "since_s", "status", "taken_s", "wire",
     )  # fmt: skip
 
     def __init__(self, arrival: Arrival, wire: bytes, scheduled_s: float, reply: Reply) -> None:
@@ -68,7 +68,7 @@ class Exchange:
         self.error = ""
         self.resent = False
         self.since_s: dict[float, float] = {}  # arrivals read late: nothing read with them came before this moment
-        self.blur: Blur | None = None  # set by `record` where tokens could not be told apart
+        self.coalesced: CoalescedTokens | None = None  # set by `record` where tokens could not be told apart
         self.chunked = False
         self._length: int | None = None
 
@@ -118,8 +118,8 @@ class Exchange:
             self.status = "ok"
             self.end_s = reply.last_event_s if reply.last_event_s is not None else at_s
 
-    def fail(self, kind: str, words: str, at_s: float) -> None:
-        self.status, self.error, self.end_s = kind, words, at_s
+    def fail(self, kind: str, message: str, at_s: float) -> None:
+        self.status, self.error, self.end_s = kind, message, at_s
 
     def _ended_well(self) -> bool:
         reply = self.reply
@@ -130,7 +130,7 @@ class Exchange:
         reply, sent_s = self.reply, self.taken_s if self.sent_s is None else self.sent_s
         times = reply.token_times_s
         if self.since_s and len(set(times)) < len(times):
-            times, self.blur = set_apart(self.arrival.number, times, self.since_s, sent_s)
+            times, self.coalesced = spread_coalesced(self.arrival.number, times, self.since_s, sent_s)
         counted = len(times)
         by_usage = reply.output_tokens
         return RequestRecord(
@@ -153,24 +153,24 @@ class Exchange:
 
 
 def _refusal(http_status: int, reply: Reply) -> tuple[str, str]:
-    """Status and sentence of an HTTP error; the two that say how to mend the command get a name of their own."""
+    """Status and sentence of an HTTP error; the two that tell how to fix the command get a name of their own."""
     text = reply.raw(_ERROR_BYTES)
     try:
-        words = error_text(json.loads(text))
+        message = error_text(json.loads(text))
     except (ValueError, RecursionError):
-        words = text.decode("utf-8", "replace").strip()[:300]
-    lowered = words.lower()
+        message = text.decode("utf-8", "replace").strip()[:300]
+    lowered = message.lower()
     if (
         http_status in (400, 404, 422)
         and "model" in lowered
         and _says(lowered, "not found", "does not exist", "unknown")
     ):
-        return f"http-{http_status} unknown model", words
+        return f"http-{http_status} unknown model", message
     if http_status in (400, 413, 422) and _says(
         lowered, "context length", "max_model_len", "too long", "longer than", "maximum context", "max seq len"
     ):
-        return f"http-{http_status} prompt too long", words
-    return f"http-{http_status}", words
+        return f"http-{http_status} prompt too long", message
+    return f"http-{http_status}", message
 
 
 def _says(text: str, *phrases: str) -> bool:

@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 
-from ridgeline.serving.load.wire.client_stats import Pulse
+from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.wire.loop import Loop
 
 _SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None
@@ -24,10 +24,10 @@ _STAMP = struct.Struct("@qq").unpack
 READ_BYTES = 8192
 _NOTE_BYTES = 32
 # No segment of a stream is expected to be shorter; and how many short reads in a row are worth their cost.
-_APART_BYTES = 64
-_APART_READS = 64
+_SEGMENT_BYTES = 64
+_SEGMENT_READS = 64
 # Tokens read together within this time are taken to have been sent together.
-_BLUR_S = 0.0005
+_TOGETHER_S = 0.0005
 _clock = time.monotonic
 
 KINDS = {
@@ -43,14 +43,14 @@ KINDS = {
 }
 
 
-class Line:
+class StampedSocket:
     """Opens, writes and reads. What arrives, and what breaks, is handed to the methods at its end."""
 
-    def __init__(self, loop: Loop, address: tuple[int, tuple[str, int]], pulse: Pulse) -> None:
+    def __init__(self, loop: Loop, address: tuple[int, tuple[str, int]], stats: ClientStats) -> None:
         self._loop = loop
         self._family, self._address = address
-        self._pulse = pulse
-        self._ages = pulse.ages
+        self._stats = stats
+        self._ages = stats.ages
         self._sock: socket.socket | None = None
         self._connecting = False
         self._unsent = b""
@@ -118,14 +118,14 @@ class Line:
 
     def _readable(self) -> None:
         if self._loop.careful:
-            self._read_apart()
+            self._read_by_segment()
         elif self._read(READ_BYTES) == READ_BYTES:
             self._read_all()
 
-    def _read_apart(self) -> None:
+    def _read_by_segment(self) -> None:
         """Reads no more than one segment at a time, where segments that came apart may be waiting."""
-        limit = max(_APART_BYTES, self._shortest) if self._shortest < READ_BYTES else _APART_BYTES
-        for _ in range(_APART_READS):
+        limit = max(_SEGMENT_BYTES, self._shortest) if self._shortest < READ_BYTES else _SEGMENT_BYTES
+        for _ in range(_SEGMENT_READS):
             if self._read(limit) < limit:
                 return
             if not self._loop.careful:
@@ -149,20 +149,20 @@ class Line:
         loop, at_s = self._loop, _clock()
         if notes:
             seconds, nanoseconds = _STAMP(notes[0][2])
-            stamp_s = (seconds * 1_000_000_000 + nanoseconds - self._pulse.offset_ns) * 1e-9
+            stamp_s = (seconds * 1_000_000_000 + nanoseconds - self._stats.offset_ns) * 1e-9
             # The stamp is on the wall clock: one that lies before the last event or ahead of now met a clock step.
             if self.at_s <= stamp_s <= at_s:
                 self._ages[int((at_s - stamp_s) * 122070.3125).bit_length()] += 1
                 at_s = stamp_s
             else:
-                self._pulse.unstamped += 1
+                self._stats.unstamped += 1
         if loop.woken:
             loop.first_came(at_s)
         if not received:
             self._ended_by_peer()
             return 0
         self.at_s = at_s
-        if at_s - loop.since_s > _BLUR_S:
+        if at_s - loop.since_s > _TOGETHER_S:
             self._read_late(loop.since_s)
         self._take_in(received)
         # taking it in may have ended the answer, and the answer the connection
@@ -188,5 +188,5 @@ class Line:
     def _broken(self, bad: OSError) -> None:
         raise NotImplementedError
 
-    def fail(self, kind: str, words: str) -> None:
+    def fail(self, kind: str, message: str) -> None:
         raise NotImplementedError

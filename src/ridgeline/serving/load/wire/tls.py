@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 
-from ridgeline.serving.load.wire.client_stats import Pulse
+from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.wire.connection import Connection
 from ridgeline.serving.load.wire.exchange import Exchange
 from ridgeline.serving.load.wire.loop import Loop
@@ -18,12 +18,12 @@ class TlsConnection(Connection):
         self,
         loop: Loop,
         address: tuple[int, tuple[str, int]],
-        pulse: Pulse,
+        stats: ClientStats,
         on_end: Callable[[Connection, Exchange], None],
         context: ssl.SSLContext,
         server_name: str,
     ) -> None:
-        super().__init__(loop, address, pulse, on_end)
+        super().__init__(loop, address, stats, on_end)
         self._context = context
         self._server_name = server_name
 
@@ -54,7 +54,7 @@ class TlsConnection(Connection):
             self._write(self._unsent + self._outgoing.read())
 
     # Reads shorter than a segment would not help: a record can be read only when it is whole.
-    def _read_apart(self) -> None:
+    def _read_by_segment(self) -> None:
         self._read_all()
 
     def _take_in(self, received: bytes) -> None:

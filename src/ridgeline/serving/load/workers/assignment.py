@@ -1,4 +1,4 @@
-"""What one process is to send, how a run is dealt out to several, and what each brings back."""
+"""What one worker is to send, how a run is split over several, and what each brings back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ridgeline.serving.load.wire.client_stats import Pulse
-from ridgeline.serving.load.wire.coalesced import Blur
-from ridgeline.serving.load.wire.endpoint import Route
+from ridgeline.serving.load.wire.client_stats import ClientStats
+from ridgeline.serving.load.wire.coalesced import CoalescedTokens
+from ridgeline.serving.load.wire.endpoint import Endpoint
 from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.traffic.traffic import Arrival
 
@@ -18,7 +18,7 @@ Address = tuple[int, tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RequestTemplate:
     """What is the same in every request of a run."""
 
     model: str = ""
@@ -30,18 +30,18 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one process is to send: its part of the traffic, or all of it.
+class Assignment:
+    """What one worker is to send: its part of the traffic, or all of it.
 
-    `places` are (from second, requests at once) for a closed loop, empty for an open loop, where the arrivals' own
-    times count. With `endless` the list is gone through again and again until `duration_s`.
+    `slots` are (from second, how many) for a closed loop, empty for an open loop, where the arrivals' own times count.
+    With `endless` the list is gone through again and again until `duration_s`.
     """
 
-    route: Route
+    endpoint: Endpoint
     address: Address
-    asking: Asking
+    template: RequestTemplate
     arrivals: tuple[Arrival, ...]
-    places: tuple[tuple[float, int], ...] = ()
+    slots: tuple[tuple[float, int], ...] = ()
     most_at_once: int | None = None
     endless: bool = False
     duration_s: float | None = None
@@ -49,42 +49,43 @@ class Share:
     start_at_s: float | None = None
     worker: int = 0
     workers: int = 1
-    keep_path: Path | None = None
+    records_path: Path | None = None
 
 
 @dataclass(slots=True)
-class Yield:
-    """What one process brought in."""
+class LoadResult:
+    """What one worker brings back, or all of them together."""
 
     records: list[RequestRecord]
-    pulse: Pulse
+    stats: ClientStats
     start_s: float
     interrupted: bool = False
     unfinished: int = 0
     # how long after its time each request was taken up, in the order in which they ended
     lag_s: array[float] = field(default_factory=lambda: array("d"))
     paused: int = 0
-    blurs: list[Blur] = field(default_factory=list)
-    turns: str = ""  # how this process asked to be scheduled
+    coalesced: list[CoalescedTokens] = field(default_factory=list)
+    time_slices: str = ""  # how the kernel schedules this process
     lost_workers: int = 0
-    keep_problem: str = ""
+    records_problem: str = ""
 
 
-def deal(share: Share, workers: int) -> list[Share]:
-    """The share split over several processes: every request exactly once, places as even as they can be."""
+def split_over_workers(assignment: Assignment, workers: int) -> list[Assignment]:
+    """The assignment split over several workers: every request exactly once, slots as even as they can be."""
     parts = []
+    path = assignment.records_path
     for k in range(workers):
-        places = tuple((at, n // workers + (k < n % workers)) for at, n in share.places)
-        most = share.most_at_once
+        slots = tuple((at, n // workers + (k < n % workers)) for at, n in assignment.slots)
+        most = assignment.most_at_once
         parts.append(
             replace(
-                share,
-                arrivals=tuple(itertools.islice(share.arrivals, k, None, workers)),
-                places=places,
+                assignment,
+                arrivals=tuple(itertools.islice(assignment.arrivals, k, None, workers)),
+                slots=slots,
                 most_at_once=None if most is None else most // workers + (k < most % workers),
                 worker=k,
                 workers=workers,
-                keep_path=None if share.keep_path is None else share.keep_path.with_name(f"{share.keep_path.name}.{k}"),
+                records_path=None if path is None else path.with_name(f"{path.name}.{k}"),
             )
         )
     return parts

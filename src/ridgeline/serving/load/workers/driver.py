@@ -11,21 +11,21 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 
-from ridgeline.serving.load.records_file import Keeper
-from ridgeline.serving.load.wire.client_stats import Pulse
+from ridgeline.serving.load.records_file import RecordsFile
+from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.wire.connect import new_connection
 from ridgeline.serving.load.wire.connection import Connection
 from ridgeline.serving.load.wire.exchange import Exchange
 from ridgeline.serving.load.wire.loop import Loop
 from ridgeline.serving.load.wire.reply import Reply
-from ridgeline.serving.load.workers.assignment import Share, Yield
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult
 from ridgeline.serving.traffic.prompts import Bodies, Prompts
 from ridgeline.serving.traffic.traffic import Arrival
 
 _TICK_S = 0.02
 _SWEEP_TICKS = 5
 _OPENING_S = 5.0
-# A place that was told to come back later waits, but not so long that a wrong header stops the run.
+# A slot that was told to come back later waits, but not so long that a wrong header stops the run.
 _LONGEST_PAUSE_S = 5.0
 # see Loop: how long a batch of arrivals may gather, as a share of a request and of the time between its tokens
 _CROWD = 32
@@ -35,53 +35,55 @@ _NAP_GAP_SHARE = 0.2
 
 
 class Driver:
-    def __init__(self, share: Share, loop: Loop, keeper: Keeper | None) -> None:
-        self._share = share
+    def __init__(self, assignment: Assignment, loop: Loop, records_file: RecordsFile | None) -> None:
+        self._assignment = assignment
         self._loop = loop
-        self._keeper = keeper
-        self._pulse = Pulse()
-        asking = share.asking
+        self._records_file = records_file
+        self._stats = ClientStats()
+        template = assignment.template
         self._bodies = Bodies(
-            Prompts(asking.salt, asking.shared_prefix_tokens),
-            share.route.interface,
-            asking.model,
-            asking.stream,
-            asking.ignore_eos,
-            asking.extra,
+            Prompts(template.salt, template.shared_prefix_tokens),
+            assignment.endpoint.interface,
+            template.model,
+            template.stream,
+            template.ignore_eos,
+            template.extra,
         )
-        self._head = share.route.head("POST", share.route.path, 0).removesuffix(b"0\r\n\r\n")
-        self._context = share.route.tls_context()
-        self._name = f"client-{share.worker}" if share.workers > 1 else ""
+        self._head = assignment.endpoint.head("POST", assignment.endpoint.path, 0).removesuffix(b"0\r\n\r\n")
+        self._context = assignment.endpoint.tls_context()
+        self._name = f"client-{assignment.worker}" if assignment.workers > 1 else ""
         self._active: set[Connection] = set()
         self._idle: list[Connection] = []  # a stack: the warmest connection is used again first
         # the first round of a closed loop goes out all at once, so it is written before the clock starts
-        most = max((n for _, n in share.places), default=0)
-        self._ahead = {a.number: self._wire(a) for a in share.arrivals[:most]}
+        most = max((n for _, n in assignment.slots), default=0)
+        self._ahead = {a.number: self._wire(a) for a in assignment.arrivals[:most]}
         self._settling = 0
         self._waiting: deque[tuple[Arrival, float]] = deque()
         self._position = 0
         self._pausing = 0
         self._ticks = 0
         self._stopped = False
-        self._out = Yield([], self._pulse, 0.0)
+        self._out = LoadResult([], self._stats, 0.0)
 
-    def run(self) -> Yield:
-        share = self._share
-        closed = bool(share.places)
+    def run(self) -> LoadResult:
+        assignment = self._assignment
+        closed = bool(assignment.slots)
         if closed:
             self._open_ahead(
-                min(max(n for _, n in share.places), len(share.arrivals) if not share.endless else 1 << 30)
+                min(
+                    max(n for _, n in assignment.slots), len(assignment.arrivals) if not assignment.endless else 1 << 30
+                )
             )
-        start_s = share.start_at_s or time.monotonic() + 0.002
+        start_s = assignment.start_at_s or time.monotonic() + 0.002
         self._out.start_s = start_s
         self._loop.at(start_s, self._begin_closed if closed else self._send_due)
         self._next_tick()
-        self._pulse.compare_clocks()
-        self._pulse.begin()
+        self._stats.compare_clocks()
+        self._stats.begin()
         self._loop.run()
         while self._loop.leisure:
             self._loop.leisure.popleft()()
-        self._pulse.finish()
+        self._stats.finish()
         for connection in (*self._idle, *self._active):
             connection.close()
         return self._out
@@ -97,9 +99,9 @@ class Driver:
     # opening connections
 
     def _connection(self) -> Connection:
-        share = self._share
-        tls = None if self._context is None else (self._context, share.route.host)
-        return new_connection(self._loop, share.address, self._pulse, self._ended, tls)
+        assignment = self._assignment
+        tls = None if self._context is None else (self._context, assignment.endpoint.host)
+        return new_connection(self._loop, assignment.address, self._stats, self._ended, tls)
 
     def _open_ahead(self, count: int) -> None:
         """Connects before the clock starts, so that the first requests do not pay for it."""
@@ -122,13 +124,15 @@ class Driver:
     # closed loop
 
     def _begin_closed(self) -> None:
-        self._fill_places(self._out.start_s)
+        self._fill_slots(self._out.start_s)
 
     def _allowed(self, now_s: float) -> int:
         since_s = now_s - self._out.start_s
-        return next((n for from_s, n in reversed(self._share.places) if since_s >= from_s), self._share.places[0][1])
+        return next(
+            (n for from_s, n in reversed(self._assignment.slots) if since_s >= from_s), self._assignment.slots[0][1]
+        )
 
-    def _fill_places(self, scheduled_s: float) -> None:
+    def _fill_slots(self, scheduled_s: float) -> None:
         while len(self._active) + self._pausing < self._allowed(time.monotonic()) and self._more():
             self._next_in(self._idle.pop() if self._idle else self._connection(), scheduled_s)
         self._stop_when_done()
@@ -141,14 +145,14 @@ class Driver:
     def _send_due(self) -> None:
         now_s, start_s = time.monotonic(), self._out.start_s
         while self._more():
-            arrival = self._share.arrivals[self._position]
+            arrival = self._assignment.arrivals[self._position]
             due_s = start_s + arrival.at_s
             if due_s > now_s:
                 self._loop.at(due_s, self._send_due)
                 return
             self._position += 1
-            self._pulse.delayed(now_s - due_s)
-            most = self._share.most_at_once
+            self._stats.delayed(now_s - due_s)
+            most = self._assignment.most_at_once
             if most is not None and len(self._active) >= most:
                 self._waiting.append((arrival, due_s))
             else:
@@ -158,20 +162,20 @@ class Driver:
     # both
 
     def _more(self) -> bool:
-        share = self._share
+        assignment = self._assignment
         if self._stopped:
             return False
-        if share.duration_s is not None and time.monotonic() - self._out.start_s >= share.duration_s:
+        if assignment.duration_s is not None and time.monotonic() - self._out.start_s >= assignment.duration_s:
             return False
-        return share.endless or self._position < len(share.arrivals)
+        return assignment.endless or self._position < len(assignment.arrivals)
 
     def _take(self) -> Arrival:
-        share, position = self._share, self._position
+        assignment, position = self._assignment, self._position
         self._position += 1
-        if position < len(share.arrivals):
-            return share.arrivals[position]
-        again = share.arrivals[position % len(share.arrivals)]
-        return replace(again, number=position * share.workers + share.worker)
+        if position < len(assignment.arrivals):
+            return assignment.arrivals[position]
+        again = assignment.arrivals[position % len(assignment.arrivals)]
+        return replace(again, number=position * assignment.workers + assignment.worker)
 
     def _wire(self, arrival: Arrival) -> bytes:
         body = self._bodies.body(arrival)
@@ -179,14 +183,14 @@ class Driver:
 
     def _start(self, connection: Connection, arrival: Arrival, scheduled_s: float) -> None:
         wire = self._ahead.pop(arrival.number, None) or self._wire(arrival)
-        reply = Reply(self._share.route.interface, self._share.asking.stream)
+        reply = Reply(self._assignment.endpoint.interface, self._assignment.template.stream)
         self._active.add(connection)
         connection.start(Exchange(arrival, wire, scheduled_s, reply))
 
     def _ended(self, connection: Connection, exchange: Exchange) -> None:
         self._active.discard(connection)
         end_s = exchange.end_s or time.monotonic()
-        if not self._share.places:
+        if not self._assignment.slots:
             self._idle.append(connection)
             if self._waiting:
                 arrival, due_s = self._waiting.popleft()
@@ -203,14 +207,14 @@ class Driver:
     def _note(self, exchange: Exchange) -> None:
         exchange.settle()
         if exchange.error:
-            exchange.error = self._share.route.without_secrets(exchange.error)
+            exchange.error = self._assignment.endpoint.without_secrets(exchange.error)
         record = exchange.record(self._out.start_s, self._name)
         self._out.records.append(record)
         self._out.lag_s.append(exchange.taken_s - exchange.scheduled_s)
-        if exchange.blur is not None and record.ok:
-            self._out.blurs.append(exchange.blur)
-        if self._keeper is not None:
-            self._keeper.write(record)
+        if exchange.coalesced is not None and record.ok:
+            self._out.coalesced.append(exchange.coalesced)
+        if self._records_file is not None:
+            self._records_file.write(record)
         self._settling -= 1
         if not self._settling:
             self._stop_when_done()
@@ -223,7 +227,7 @@ class Driver:
         def over() -> None:
             self._pausing -= 1
             if not self._stopped:
-                self._fill_places(time.monotonic())
+                self._fill_slots(time.monotonic())
 
         self._loop.at(time.monotonic() + pause_s, over)
 
@@ -233,9 +237,9 @@ class Driver:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
-        self._pulse.delayed(now_s - self._tick_due_s)
+        self._stats.delayed(now_s - self._tick_due_s)
         self._next_tick()
-        self._pulse.compare_clocks()
+        self._stats.compare_clocks()
         self._ticks += 1
         if self._ticks % _SWEEP_TICKS == 0:
             self._sweep(now_s)
@@ -243,7 +247,7 @@ class Driver:
     def _sweep(self, now_s: float) -> None:
         """Time limits, stages and the end of the run."""
         self._set_nap()
-        limit_s = self._share.timeout_s
+        limit_s = self._assignment.timeout_s
         for connection in list(self._active):
             exchange = connection.exchange
             if exchange is not None and now_s - connection.at_s > limit_s:
@@ -251,12 +255,12 @@ class Driver:
                 connection.fail(kind, f"nothing came for {limit_s:g} s")
             else:
                 connection.catch_up(now_s)
-        if self._share.places and now_s >= self._out.start_s:
-            self._fill_places(now_s)
+        if self._assignment.slots and now_s >= self._out.start_s:
+            self._fill_slots(now_s)
         elif now_s >= self._out.start_s:
             self._stop_when_done()
-        if self._keeper is not None:
-            self._keeper.flush()
+        if self._records_file is not None:
+            self._records_file.flush()
 
     def _set_nap(self) -> None:
         """Batches gather for next to nothing of a request's time and of a gap between tokens, and only in a crowd."""

@@ -1,4 +1,4 @@
-"""Several load generators at once, each a process with its own event loop, merged into one result."""
+"""Several workers at once, each a process with its own event loop, merged into one result."""
 
 from __future__ import annotations
 
@@ -15,66 +15,66 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ridgeline.errors import RidgelineError, SiteError
-from ridgeline.serving.load.wire.client_stats import Pulse
-from ridgeline.serving.load.workers.assignment import Share, Yield, deal
-from ridgeline.serving.load.workers.process import drive
+from ridgeline.serving.load.wire.client_stats import ClientStats
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, split_over_workers
+from ridgeline.serving.load.workers.process import run_worker
 
 # time to open connections; all processes begin to send at one moment after it
 _OPENING_S = 0.5
 
 
-def send_with(workers: int, share: Share) -> Yield:
-    """What the share yields, sent by `workers` new processes."""
+def run_workers(count: int, assignment: Assignment) -> LoadResult:
+    """Sends the assignment with `count` new processes."""
     context = multiprocessing.get_context("spawn")
-    crew: list[tuple[BaseProcess, Pipe]] = []
-    for part in deal(share, workers):
-        if not part.arrivals or (part.places and not any(n for _, n in part.places)):
+    workers: list[tuple[BaseProcess, Pipe]] = []
+    for part in split_over_workers(assignment, count):
+        if not part.arrivals or (part.slots and not any(n for _, n in part.slots)):
             continue
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, part), name=f"ridgeline-load-{part.worker}")
+        process = context.Process(target=_worker_main, args=(theirs, part), name=f"ridgeline-load-{part.worker}")
         process.start()
         theirs.close()
-        crew.append((process, ours))
-    with _passing_on_interrupts(crew):
-        parts = _gather(crew)
-    merged = merge(parts)
-    merged.lost_workers = len(crew) - len(parts)
-    if share.keep_path is not None:
-        _join_files(share.keep_path, workers)
+        workers.append((process, ours))
+    with _passing_on_interrupts(workers):
+        parts = _gather(workers)
+    merged = merge_results(parts)
+    merged.lost_workers = len(workers) - len(parts)
+    if assignment.records_path is not None:
+        _join_files(assignment.records_path, count)
     return merged
 
 
-def merge(parts: list[Yield]) -> Yield:
-    """One yield from several whose clocks are the same host's; records in order of number."""
-    out = Yield([], Pulse(), min(p.start_s for p in parts))
+def merge_results(parts: list[LoadResult]) -> LoadResult:
+    """One result from several whose clocks are the same host's; records in order of number."""
+    out = LoadResult([], ClientStats(), min(p.start_s for p in parts))
     for part in parts:
         assert part.start_s == out.start_s, "every worker is told the same start"
         out.records += part.records
-        out.pulse.merge(part.pulse)
+        out.stats.merge(part.stats)
         out.interrupted |= part.interrupted
         out.unfinished += part.unfinished
         out.lag_s += part.lag_s
         out.paused += part.paused
-        out.blurs += part.blurs
-        out.turns = out.turns or part.turns
-        out.keep_problem = out.keep_problem or part.keep_problem
+        out.coalesced += part.coalesced
+        out.time_slices = out.time_slices or part.time_slices
+        out.records_problem = out.records_problem or part.records_problem
     out.records.sort(key=lambda r: r.number)
     return out
 
 
-def _gather(crew: list[tuple[BaseProcess, Pipe]]) -> list[Yield]:
-    for _, pipe in crew:
+def _gather(workers: list[tuple[BaseProcess, Pipe]]) -> list[LoadResult]:
+    for _, pipe in workers:
         _receive(pipe)  # each says it is ready, so a slow start delays all and spoils none
     start_s = time.monotonic() + _OPENING_S
-    for _, pipe in crew:
+    for _, pipe in workers:
         pipe.send(start_s)
     parts = []
-    for process, pipe in crew:
+    for process, pipe in workers:
         got = _receive(pipe)
         process.join()
         if isinstance(got, RidgelineError):
             raise got
-        if isinstance(got, Yield):
+        if isinstance(got, LoadResult):
             parts.append(got)
     if not parts:
         raise SiteError("every load process died; nothing was measured", transient=True)
@@ -88,12 +88,12 @@ def _receive(pipe: Pipe) -> object:
         return None  # the process died: its records are lost, those of the others are not
 
 
-def _work(pipe: Pipe, share: Share) -> None:
+def _worker_main(pipe: Pipe, assignment: Assignment) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         pipe.send("ready")
         start_s = pipe.recv()
-        pipe.send(drive(replace(share, start_at_s=start_s)))
+        pipe.send(run_worker(replace(assignment, start_at_s=start_s)))
     except RidgelineError as bad:
         pipe.send(bad)
     except (BrokenPipeError, EOFError):
@@ -101,13 +101,13 @@ def _work(pipe: Pipe, share: Share) -> None:
 
 
 @contextlib.contextmanager
-def _passing_on_interrupts(crew: list[tuple[BaseProcess, Pipe]]) -> Iterator[None]:
+def _passing_on_interrupts(workers: list[tuple[BaseProcess, Pipe]]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def pass_on(*_: object) -> None:
-        for process, _pipe in crew:
+        for process, _pipe in workers:
             if process.pid is not None and process.is_alive():
                 os.kill(process.pid, signal.SIGTERM)
 

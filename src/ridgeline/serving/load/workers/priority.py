@@ -1,8 +1,8 @@
-"""Asks the kernel for short turns on the processor.
+"""Asks the kernel for short time slices.
 
-Since 6.12 Linux lets any thread say how long its turns should be, without a privilege: one that asks for short turns is
-let in sooner when it wakes, for no larger share of the processor. A load generator on a busy host reads on time more
-often that way. Older kernels and other systems go on as they are.
+Since 6.12 Linux lets any thread say how long its time slices should be, without a privilege: one that asks for short
+ones runs sooner when it wakes, and gets no larger share of the processor. A load generator on a busy host
+reads on time more often that way. Older kernels and other systems go on as they are.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import platform
 import sys
 from collections.abc import Iterator
 
-_TURN_NS = 100_000
+_SLICE_NS = 100_000
 # numbers of sched_setattr and sched_getattr
 _CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}
-_SHARED = (0, 3)  # SCHED_OTHER and SCHED_BATCH: policies under which turns have a length to ask for
+_SHARED = (0, 3)  # SCHED_OTHER and SCHED_BATCH: policies under which time slices have a length to ask for
 
 
 @contextlib.contextmanager
-def short_turns() -> Iterator[str]:
-    """Short turns for this thread while the block lasts; gives the words for what came of it."""
+def short_time_slices() -> Iterator[str]:
+    """Short time slices for this thread while the block lasts; yields what came of it, as text."""
     if sys.platform != "linux" or platform.machine() not in _CALLS:
         yield "usual (this system has no call for it)"
         return
@@ -44,11 +44,11 @@ def short_turns() -> Iterator[str]:
         yield "usual (another scheduling policy is set)"
         return
     asked = Attributes.from_buffer_copy(before)
-    asked.runtime_ns = _TURN_NS
+    asked.runtime_ns = _SLICE_NS
     call(set_number, 0, ctypes.byref(asked), 0)
     after = now()
     try:
         # an older kernel takes the call and forgets the length
-        yield "short" if after is not None and after.runtime_ns == _TURN_NS else "usual (needs Linux 6.12)"
+        yield "short" if after is not None and after.runtime_ns == _SLICE_NS else "usual (needs Linux 6.12)"
     finally:
         call(set_number, 0, ctypes.byref(before), 0)

@@ -1,4 +1,4 @@
-"""One process that sends a share: its event loop, its signals, its limits, its file of records."""
+"""One worker that sends its assignment: event loop, signals, limits, file of records."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from ridgeline.serving.load.records_file import Keeper
+from ridgeline.serving.load.records_file import RecordsFile
 from ridgeline.serving.load.wire.loop import Loop
-from ridgeline.serving.load.workers.assignment import Share, Yield
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult
 from ridgeline.serving.load.workers.driver import Driver
-from ridgeline.serving.load.workers.priority import short_turns
+from ridgeline.serving.load.workers.priority import short_time_slices
 
 
-def drive(share: Share) -> Yield:
-    """Sends the share and returns what came of it. Ctrl-C ends it early with the results so far."""
+def run_worker(assignment: Assignment) -> LoadResult:
+    """Sends the assignment and returns what came of it. Ctrl-C ends it early with the results so far."""
     loop = Loop()
-    keeper = Keeper(share.keep_path) if share.keep_path is not None else None
-    driver = Driver(share, loop, keeper)
-    _allow_files(max([n for _, n in share.places], default=share.most_at_once or 4096) + 64)
+    records_file = RecordsFile(assignment.records_path) if assignment.records_path is not None else None
+    driver = Driver(assignment, loop, records_file)
+    _allow_files(max([n for _, n in assignment.slots], default=assignment.most_at_once or 4096) + 64)
     try:
-        with _no_collections(), _stopped_by_signals(driver.interrupt), short_turns() as turns:
+        with _no_collections(), _stopped_by_signals(driver.interrupt), short_time_slices() as time_slices:
             out = driver.run()
     finally:
         loop.close()
-        if keeper is not None:
-            keeper.close()
-    out.turns = turns
-    if keeper is not None:
-        out.keep_problem = keeper.problem
+        if records_file is not None:
+            records_file.close()
+    out.time_slices = time_slices
+    if records_file is not None:
+        out.records_problem = records_file.problem
     return out
 
 

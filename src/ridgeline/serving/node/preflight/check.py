@@ -36,13 +36,6 @@ class NodeReport:
     def as_json(self) -> dict[str, Any]:
         return {"preflight": 1, "ok": not self.failed, **asdict(self)}
 
-    def as_text(self) -> str:
-        width = max((len(check.name) for check in self.checks), default=0)
-        lines = [f"  {check.name:<{width}}  {check.status:<5} {check.detail}" for check in self.checks]
-        if self.exports:
-            lines += ["", *self.exports]
-        return "\n".join([self.host, *lines])
-
 
 def node_from(document: Any) -> NodeReport:
     """ValueError when the document is not one of ours."""

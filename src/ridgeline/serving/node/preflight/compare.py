@@ -48,15 +48,6 @@ class NodeComparison:
             "failed": list(self.failed),
         }
 
-    def as_text(self) -> str:
-        lines = [f"{len(self.hosts)} nodes: {', '.join(self.hosts)}"]
-        lines += [f"  {difference}" for difference in self.slow]
-        if not self.rates:
-            lines.append("  no rates to compare: no node measured a GPU (--python names one with torch)")
-        elif not self.slow:
-            lines.append(f"  no slow node: {', '.join(self.rates)} alike within {NOTICEABLE:.0%} or within noise")
-        return "\n".join(lines + [f"  {line}" for line in (*self.mixed, *self.failed)])
-
 
 def read_nodes(paths: Sequence[Path]) -> list[NodeReport]:
     if len(paths) < 2:
@@ -64,7 +55,7 @@ def read_nodes(paths: Sequence[Path]) -> list[NodeReport]:
     nodes = [_read(path) for path in paths]
     hosts = [node.host for node in nodes]
     if doubled := sorted({host for host in hosts if hosts.count(host) > 1}):
-        raise InputError(f"{', '.join(doubled)} is in more than one file; give one file a node")
+        raise InputError(f"{', '.join(doubled)} is in more than one file; give one file per node")
     return nodes
 
 

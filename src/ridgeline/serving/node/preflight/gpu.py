@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ridgeline.serving.node.nvidia_smi import mebibytes, query
 from ridgeline.serving.node.preflight.check import Check
 
 PROBE = Path(__file__).with_name("probe.py")
 PROBE_LIMIT_S = 300.0
-SMI_LIMIT_S = 30.0
 IN_USE_SHARE = 0.02  # of a GPU's memory; the driver itself holds a little
 SPREAD = 0.05  # GPUs of one node that differ by more are named
 _RATES = (
@@ -44,27 +44,19 @@ class Probed:
 
 def list_gpus() -> list[GpuState] | str:
     """The GPUs, or why there are none."""
-    command = [
-        "nvidia-smi",
-        "--query-gpu=name,memory.total,memory.used,driver_version",
-        "--format=csv,noheader,nounits",
-    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_LIMIT_S, check=False)
-    except FileNotFoundError:
-        return "nvidia-smi is not there, so this host has no NVIDIA GPU"
-    except subprocess.TimeoutExpired:
-        return f"nvidia-smi did not answer within {SMI_LIMIT_S:g} s: a GPU hangs"
-    gpus = read_gpus(done.stdout)
-    return gpus or f"nvidia-smi shows no GPU: {(done.stderr or done.stdout).strip()[:200]}"
+        rows = query(("name", "memory.total", "memory.used", "driver_version"))
+    except OSError as error:
+        return str(error)
+    return gpu_states(rows) or "nvidia-smi does not tell the memory of any GPU; a GPU may be lost, see `nvidia-smi`"
 
 
-def read_gpus(text: str) -> list[GpuState]:
+def gpu_states(rows: Sequence[Sequence[str]]) -> list[GpuState]:
     gpus = []
-    for line in text.splitlines():
-        words = [word.strip() for word in line.split(",")]
-        if len(words) == 4 and words[1].isdigit() and words[2].isdigit():
-            gpus.append(GpuState(words[0], int(words[1]) * 2.0**20, int(words[2]) * 2.0**20, words[3]))
+    for name, total, used, driver in rows:
+        total_bytes, used_bytes = mebibytes(total), mebibytes(used)
+        if total_bytes is not None and used_bytes is not None:
+            gpus.append(GpuState(name, total_bytes, used_bytes, driver))
     return gpus
 
 
@@ -75,7 +67,7 @@ def memory_check(gpus: Sequence[GpuState]) -> Check:
         if gpu.used_bytes > IN_USE_SHARE * gpu.total_bytes
     ]
     if busy:
-        return Check("gpu memory", "warn", f"in use: {', '.join(busy)}; see `nvidia-smi` for whose, and end it first")
+        return Check("gpu memory", "warn", f"in use: {', '.join(busy)}; `nvidia-smi` shows by whom; stop that first")
     least = min(gpu.total_bytes - gpu.used_bytes for gpu in gpus)
     return Check("gpu memory", "ok", f"{len(gpus)} x {gpus[0].name}, {least / 2**30:.1f} GiB free on each")
 
@@ -88,9 +80,9 @@ def probe(python: str, *arguments: str) -> Probed:
     except FileNotFoundError:
         return Probed(skipped=f"{python}: no such program; name the engine's Python with --python")
     except PermissionError:
-        return Probed(skipped=f"{python} may not be run; name the engine's Python with --python")
+        return Probed(skipped=f"{python} is not executable; name the engine's Python with --python")
     except subprocess.TimeoutExpired:
-        return Probed(skipped=f"the GPU probe did not end within {PROBE_LIMIT_S:g} s: a GPU or its links hang")
+        return Probed(skipped=f"the GPU probe did not finish within {PROBE_LIMIT_S:g} s: a GPU or its links hang")
     try:
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return Probed(
@@ -118,19 +110,19 @@ def rate_checks(probed: Probed, python: str) -> list[Check]:
     links = "" if probed.peer_access else "; some GPUs cannot reach each other directly (no NVLink, or it is off)"
     samples = {"all": tuple(value / 1e9 for value in probed.all_reduce_bytes_s)}
     status = "ok" if probed.peer_access else "warn"
-    words = f"{rate:.0f} GB/s bus bandwidth over {len(probed.gpus)} GPUs{links}"
-    return [*checks, Check("all-reduce", status, words, "GB/s", samples)]  # type: ignore[arg-type]
+    detail = f"{rate:.0f} GB/s bus bandwidth over {len(probed.gpus)} GPUs{links}"
+    return [*checks, Check("all-reduce", status, detail, "GB/s", samples)]  # type: ignore[arg-type]
 
 
 def _rate_check(probed: Probed, metric: str, name: str, scale: float, unit: str) -> Check:
     samples = {f"gpu{n}": tuple(value / scale for value in gpu[metric]) for n, gpu in enumerate(probed.gpus)}
     middles = {gpu: _middle(values) for gpu, values in samples.items()}
     usual = _middle(list(middles.values()))
-    words = f"{usual:,.0f} {unit}" + (" each" if len(middles) > 1 else "")
+    detail = f"{usual:,.0f} {unit}" + (" each" if len(middles) > 1 else "")
     slow = [f"{gpu} {value:,.0f}" for gpu, value in middles.items() if value < (1 - SPREAD) * usual]
     if slow:
-        return Check(name, "warn", f"{words}, but {', '.join(slow)}", unit, samples)
-    return Check(name, "ok", words, unit, samples)
+        return Check(name, "warn", f"{detail}, but {', '.join(slow)}", unit, samples)
+    return Check(name, "ok", detail, unit, samples)
 
 
 def _middle(values: Sequence[float]) -> float:

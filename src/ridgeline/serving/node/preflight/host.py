@@ -26,8 +26,10 @@ LIMIT_S = 20.0
 def port_check(ports: Sequence[int] = USUAL_PORTS) -> Check:
     busy = [port for port in ports if not _can_bind(port)]
     if busy:
-        words = f"{', '.join(map(str, busy))} in use; end what listens there (`ss -ltnp`) or choose other ports"
-        return Check("ports", "warn", words)
+        detail = (
+            f"{', '.join(map(str, busy))} in use; stop what listens there (`ss -ltnp` shows it) or choose other ports"
+        )
+        return Check("ports", "warn", detail)
     return Check("ports", "ok", f"{', '.join(map(str, ports))} free")
 
 
@@ -47,15 +49,15 @@ def file_check(folder: Path) -> Check:
     left = [quota for quota in quotas(folder) if quota.left is not None]
     if left:
         least = min(left, key=lambda quota: quota.left or 0)
-        words = f"{least.left:,} of {least.limit:,} files left on {least.filesystem}"
+        detail = f"{least.left:,} of {least.limit:,} files left on {least.filesystem}"
         few = least.left is not None and least.left < FEW_FILES
-        return Check("files", "warn" if few else "ok", f"{words}; prune old builds and runs" if few else words)
+        return Check("files", "warn" if few else "ok", f"{detail}; prune old builds and runs" if few else detail)
     room = os.statvfs(folder)
     if not room.f_files:
         return Check("files", "ok", f"no limit on the number of files in {folder}")
     few = room.f_favail < FEW_FILES
-    words = f"no quota; {room.f_favail:,} files can be made on the file system of {folder}"
-    return Check("files", "warn" if few else "ok", words)
+    detail = f"no quota; {room.f_favail:,} files can still be created on the file system of {folder}"
+    return Check("files", "warn" if few else "ok", detail)
 
 
 def quotas(folder: Path) -> list[FileQuota]:
@@ -80,41 +82,41 @@ def scratch_check(folder: Path) -> Check:
     except OSError as error:
         return Check("scratch", "fail", f"{folder} cannot be written: {error.strerror}")
     free = shutil.disk_usage(folder).free
-    words = f"{free / 2**30:,.0f} GiB free in {folder}"
+    detail = f"{free / 2**30:,.0f} GiB free in {folder}"
     if free < SCRATCH_BYTES:
-        return Check("scratch", "warn", f"{words}; kernel caches and logs may fill it")
-    return Check("scratch", "ok", words)
+        return Check("scratch", "warn", f"{detail}; kernel caches and logs may fill it")
+    return Check("scratch", "ok", detail)
 
 
 def shared_memory_check(folder: Path = Path("/dev/shm")) -> Check:  # noqa: S108  the kernel's, not a temporary file
     if not folder.is_dir():
-        return Check("shared memory", "warn", f"{folder} is not there; NCCL needs it between the GPUs of a node")
+        return Check("shared memory", "warn", f"{folder} does not exist; NCCL needs it between the GPUs of a node")
     free = shutil.disk_usage(folder).free
-    words = f"{free / 2**30:.1f} GiB free in {folder}"
+    detail = f"{free / 2**30:.1f} GiB free in {folder}"
     if free < SHARED_MEMORY_BYTES:
-        return Check("shared memory", "warn", f"{words}; give the container more (--shm-size 16g, or --ipc host)")
-    return Check("shared memory", "ok", words)
+        return Check("shared memory", "warn", f"{detail}; give the container more (--shm-size 16g, or --ipc host)")
+    return Check("shared memory", "ok", detail)
 
 
 def locked_memory_check(uses_infiniband: bool) -> Check:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
         return Check("locked memory", "ok", "unlimited")
-    words = f"limited to {soft / 2**20:,.0f} MiB"
+    detail = f"limited to {soft / 2**20:,.0f} MiB"
     if uses_infiniband:
         return Check(
-            "locked memory", "fail", f"{words}; InfiniBand needs `ulimit -l unlimited` (limits.conf, LimitMEMLOCK)"
+            "locked memory", "fail", f"{detail}; InfiniBand needs `ulimit -l unlimited` (limits.conf, LimitMEMLOCK)"
         )
-    return Check("locked memory", "ok", f"{words}; enough without InfiniBand")
+    return Check("locked memory", "ok", f"{detail}; enough without InfiniBand")
 
 
 def processor_check(text: str | None = None) -> Check:
     """Engines on the CPU die by SIGILL where an instruction is missing, with no message at all."""
-    words = f"{os.cpu_count()} cores, {platform.machine()}"
+    detail = f"{os.cpu_count()} cores, {platform.machine()}"
     flags = set((text if text is not None else _cpu_text()).split())
     if flags & {"avx512_bf16", "amx_bf16", "bf16"}:
-        return Check("processor", "ok", f"{words}, bfloat16")
-    return Check("processor", "ok", f"{words}, no bfloat16: start an engine on the CPU with --dtype float32")
+        return Check("processor", "ok", f"{detail}, bfloat16")
+    return Check("processor", "ok", f"{detail}, no bfloat16: start an engine on the CPU with --dtype float32")
 
 
 def _cpu_text() -> str:

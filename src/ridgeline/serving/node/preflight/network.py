@@ -39,14 +39,14 @@ def network_check(ports: Sequence[HcaPort]) -> Check:
     down = [f"{port.device}:{port.port}" for port in ports if port.is_infiniband and not port.active]
     ethernet = [f"{port.device}:{port.port}" for port in ports if not port.is_infiniband]
     rates = sorted({port.rate for port in active if port.rate})
-    words = [f"{len(active)} InfiniBand ports active{' at ' + ', '.join(rates) if rates else ''}"]
+    details = [f"{len(active)} InfiniBand ports active{' at ' + ', '.join(rates) if rates else ''}"]
     if ethernet:
-        words.append(f"{', '.join(ethernet)} Ethernet, left out of NCCL_IB_HCA")
+        details.append(f"{', '.join(ethernet)} Ethernet, left out of NCCL_IB_HCA")
     if down:
-        words.append(f"{', '.join(down)} InfiniBand but not active: have the cable or the subnet manager looked at")
+        details.append(f"{', '.join(down)} InfiniBand but not active: have the cable or the subnet manager checked")
     if len(rates) > 1:
-        words.append("ports of different speed: the slowest sets the pace")
+        details.append("ports of different speed: the slowest sets the pace")
     if not active and ethernet:
-        words.append("no InfiniBand: NCCL will use RoCE or sockets, set NCCL_SOCKET_IFNAME to the fast interface")
+        details.append("no InfiniBand: NCCL will use RoCE or sockets, set NCCL_SOCKET_IFNAME to the fast interface")
     status = "warn" if down or len(rates) > 1 or not active else "ok"
-    return Check("network", status, "; ".join(words))  # type: ignore[arg-type]
+    return Check("network", status, "; ".join(details))  # type: ignore[arg-type]

@@ -48,19 +48,19 @@ def _log_says_ready(log: Path, mark: str) -> bool:
     return not mark or any(mark in line for line in TextFile(log))
 
 
-def plan_of(load: Load, port: int, keep_path: Path | None) -> Any:
+def plan_of(load: Load, port: int, records_path: Path | None) -> Any:
     """The measured load on the server at `port`."""
     from ridgeline.serving.load.bench import BenchPlan
-    from ridgeline.serving.load.wire.endpoint import parse_route
+    from ridgeline.serving.load.wire.endpoint import parse_endpoint
     from ridgeline.serving.traffic.requests import Slo
 
     return BenchPlan(
-        route=parse_route(f"http://127.0.0.1:{port}", interface="completions"),
+        endpoint=parse_endpoint(f"http://127.0.0.1:{port}", interface="completions"),
         traffic=load.recipe(),
         ignore_eos=True,
         slos=tuple(map(Slo.parse, load.slos)),
         workers=load.workers,
-        keep_path=keep_path,
+        records_path=records_path,
         salt=load.seed,
         timeout_s=300.0,
     )
@@ -72,14 +72,14 @@ def send_other(plan: Any, count: int, at_once: int) -> None:
 
     seed = plan.traffic.seed + OTHER
     traffic = replace(plan.traffic, requests=count, pace=ClosedLoop(min(count, at_once)), seed=seed)
-    heed(bench(replace(plan, traffic=traffic, salt=plan.salt + OTHER, keep_path=None, workers=1, slos=())))
+    heed(bench(replace(plan, traffic=traffic, salt=plan.salt + OTHER, records_path=None, workers=1, slos=())))
 
 
 def measure(engine: node.EngineProcess, port: int, plan: Any, coroner: Coroner, measured: dict[str, Any]) -> None:
     """Adds to `measured` what the load found, and, of a failed run too, how the machine was used meanwhile."""
     from ridgeline.serving.load.bench import bench
 
-    watcher = watch(plan.keep_path.parent)
+    watcher = watch(plan.records_path.parent)
     result = bench(plan)
     if watcher is not None:
         measured["monitor"] = dict(watcher.stop())

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
+from ridgeline.serving.node.nvidia_smi import query
+
 ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
 SLACK_BYTES = 2**30
 
@@ -106,29 +108,18 @@ def port_is_free(port: int) -> bool:
 
 def gpu_memory_bytes() -> list[tuple[int, int]] | None:
     """(used, all) of each GPU that this job may use; None on a machine without NVIDIA's tools."""
-    columns = "--query-gpu=memory.used,memory.total"
-    command = ["nvidia-smi", columns, "--format=csv,noheader,nounits"]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible:
-        command += ["-i", visible]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    rows = [line.split(",") for line in done.stdout.splitlines() if line.count(",") == 1]
-    try:
-        return [(int(used) << 20, int(total) << 20) for used, total in rows] or None
-    except ValueError:
+        rows = query(("memory.used", "memory.total"), visible_only=True)
+        return [(int(used) << 20, int(total) << 20) for used, total in rows]
+    except (OSError, ValueError):
         return None
 
 
 def gpu_name() -> str:
     try:
-        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        return query(("name",))[0][0]
+    except OSError:
         return ""
-    return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout.strip() else ""
 
 
 def await_return(port: int | None, before: list[tuple[int, int]] | None, limit_s: float = BACK_S) -> tuple[float, str]:

@@ -1,0 +1,52 @@
+"""What fits in memory, for a terminal: one layout, or all legal ones."""
+
+from __future__ import annotations
+
+from ridgeline.serving.engine.fitting import LegalLayouts, MemoryAnswer, kv_tokens
+from ridgeline.serving.engine.memory import FITS, REQUEST_TOKENS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan
+from ridgeline.serving.hardware.cluster import GIB
+
+_HEADS = {FITS: "fits", RUNTIME_OOM: "may run out of memory while running", STARTUP_OOM: "does not fit"}
+
+
+def memory_text(answer: MemoryAnswer) -> str:
+    plan = answer.plan
+    lines = [f"{_HEADS[plan.verdict]}: {plan.reason}"]
+    if answer.nearest:
+        lines.append(f"  nearest that fits: {'; '.join(answer.nearest)}")
+    if plan.verdict == STARTUP_OOM:
+        return "\n".join(lines)
+    copies = f" in each of {plan.groups} attention groups" if plan.groups > 1 else ""
+    assumed = "" if answer.settings.attention_backend else "; name yours with --attention-backend"
+    lines += [
+        "",
+        f"  free on a GPU    {plan.free_bytes / GIB:8.2f} GiB   {answer.cluster}, {answer.layout}",
+        f"  weights          {plan.weight_bytes / GIB:8.2f} GiB",
+        f"  KV pool          {plan.kv_bytes / GIB:8.2f} GiB   {plan.kv_tokens_per_rank:,} tokens{copies}",
+        f"  reserve          {plan.reserve_bytes / GIB:8.2f} GiB   mem fraction {plan.mem_fraction:g}{_default(plan)}",
+        *(f"    {name:<34}{size / GIB:8.2f}" for name, size in plan.needs.items() if size),
+        f"  attention        {plan.backend:>8}       verdict and figures are for this back end{assumed}",
+        f"  largest batch    {plan.largest_batch():8,} requests of {REQUEST_TOKENS} tokens",
+    ]
+    return "\n".join(lines)
+
+
+def _default(plan: MemoryPlan) -> str:
+    same = abs(plan.engine_fraction - plan.mem_fraction) < 0.0005
+    return "" if same else f" (SGLang's own default: {plan.engine_fraction:g})"
+
+
+def layouts_text(found: LegalLayouts) -> str:
+    fitting = sum(plan.fits for _, plan in found.rows)
+    width = max((len(str(layout)) for layout, _ in found.rows), default=0)
+    lines = [
+        f"{found.model.name} on {found.cluster}: {len(found.rows)} legal layouts, {fitting} fit",
+        "",
+        f"  {'layout':<{width}}  {'verdict':<16}  {'margin':>10}  {'KV tokens':>12}",
+    ]
+    lines += [
+        f"  {layout!s:<{width}}  {plan.verdict:<16}  {plan.margin_bytes / GIB:6.1f} GiB  {kv_tokens(layout, plan):>12,}"
+        for layout, plan in found.rows
+    ]
+    reasons = dict.fromkeys(str(problem) for _, problem in found.refused)
+    return "\n".join([*lines, *([""] if reasons else []), *(f"  refused: {reason}" for reason in reasons)])

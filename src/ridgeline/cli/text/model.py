@@ -1,0 +1,37 @@
+"""What a model costs, and what was written of one, for a terminal."""
+
+from __future__ import annotations
+
+from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.model.costs import ModelCosts
+from ridgeline.serving.model.folder import MadeModel
+
+
+def costs_text(costs: ModelCosts) -> str:
+    m, tokens, batch = costs.model, costs.tokens, costs.batch
+    mixture = f", {m.experts.per_token} of {m.experts.count} experts a token" if m.experts else ""
+    parts = sorted(m.weight_bytes_by_part().items(), key=lambda part: -part[1])
+    return "\n".join(
+        [
+            f"{m.name}: {m.layers} layers, {costs.attention}{mixture}, context {m.context_tokens:,}",
+            "",
+            f"  parameters   {m.params / 1e9:10.2f} e9      {m.active_params / 1e9:.2f} e9 used by each token",
+            f"  weights      {m.weight_bytes / GIB:10.2f} GiB     {m.dtype}",
+            *(f"    {name:<15}{size / GIB:10.3f}" for name, size in parts),
+            f"  KV cache     {m.kv_bytes_per_token / 1024:10.2f} KiB a token, {m.kv_dtype}",
+            f"  prefill      {m.prefill_flops(tokens) / tokens / 1e9:10.2f} GFLOP and "
+            f"{m.prefill_bytes(tokens) / tokens / 1e6:,.1f} MB a token, prompt of {tokens:,}",
+            f"  decode       {m.decode_flops(tokens) / 1e9:10.2f} GFLOP and "
+            f"{m.decode_bytes(batch, tokens) / batch / 1e6:,.1f} MB a token, {batch:,} requests of {tokens:,}",
+        ]
+    )
+
+
+def folder_text(made: MadeModel) -> str:
+    return "\n".join(
+        [
+            f"{made.folder}: {made.params / 1e9:.2f}e9 parameters, {made.weight_bytes / GIB:.1f} GiB of weights",
+            f"  vocabulary {made.vocab}, context {made.context_tokens}; no weights are written:",
+            f"  python3 -m sglang.launch_server --model-path {made.folder} --load-format dummy",
+        ]
+    )
