@@ -17,9 +17,9 @@ import pytest
 from ridgeline import catalog
 from ridgeline.executors.base import Executor
 from ridgeline.executors.local import LocalExecutor
-from ridgeline.executors.pbs import pbs
+from ridgeline.executors.pbs.dialect import pbs
 from ridgeline.executors.simulated import SimulatedExecutor
-from ridgeline.executors.slurm import slurm
+from ridgeline.executors.slurm.dialect import slurm
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 

@@ -42,9 +42,9 @@ def ask(command: list[str], site: Site, dialect: BatchDialect, keep_open: int | 
 
 
 def _environment(dialect: BatchDialect) -> dict[str, str]:
-    """Ours, but when we run inside a job ourselves, without what Slurm set for that job: sbatch would obey it."""
+    """Ours, but when we run inside a job ourselves, without what was set for that job: commands would obey it."""
     inside = dialect.job_variable in os.environ
-    kept = {n: v for n, v in os.environ.items() if not (inside and n.startswith("SLURM_")) or n == "SLURM_CONF"}
+    kept = {name: value for name, value in os.environ.items() if not (inside and dialect.obeys(name))}
     return {**kept, "LC_ALL": "C"}
 
 

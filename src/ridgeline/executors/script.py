@@ -27,7 +27,7 @@ BOOKS_FAILED = 74  # EX_IOERR of sysexits.h: run.sh could not write its own file
 SCRIPT_FILE = "run.sh"
 ENV_FILE = "env"
 
-HOME_OF_SCRIPT = '"$(dirname "$0")"'  # sbatch and qsub run a copy in a spool folder: they need another text here
+HOME_OF_SCRIPT = '"$(dirname "$0")"'  # batch systems run a copy in a spool folder: they need another text here
 
 _MODULES = """\
 command -v module >/dev/null 2>&1 || for file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh; do

@@ -6,7 +6,7 @@ import pytest
 
 from ridgeline.errors import SiteError
 from ridgeline.executors.commands import ask
-from ridgeline.executors.slurm import Slurm
+from ridgeline.executors.slurm.dialect import Slurm
 from ridgeline.records.site import Site
 
 SITE = Site("here", batch="slurm")
