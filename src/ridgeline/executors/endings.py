@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, OutputReport, Sighting
+from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending
 
 # causes after which run.sh had no chance to write its exit file
@@ -44,15 +44,12 @@ class Folder:
 
     def write(self, name: str, text: str) -> None:
         """In one step and on the disk before this returns: a killed controller leaves the old or the new."""
-        partial = self.path / f"{name}.partial"
         try:
-            with partial.open("w") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.path / name)
+            write_whole(self.path / name, f"{text}\n")
         except OSError as error:
-            raise SiteError(f"{partial}: cannot be written ({error.strerror}); make room, then resume") from error
+            raise SiteError(
+                f"{self.path / name}: cannot be written ({error.strerror}); make room, then resume"
+            ) from error
 
     def settled(self, dialect: BatchDialect, seen: Sighting) -> bool:
         """Whether all that the job and the batch system write at the end can be seen here."""
