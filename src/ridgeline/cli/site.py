@@ -41,12 +41,16 @@ def _list(as_json: bool) -> None:
     sites = [
         {"name": n, "batch": load_site(n, Path()).batch, "file": str(SHIPPED / f"{n}.yaml")} for n in shipped_names()
     ]
+    batch = catalog.origins("executors")
     if as_json:
-        print(json.dumps({"sites": sites}, indent=1))
+        known = [{"name": name, "from": package} for name, package in batch.items()]
+        print(json.dumps({"sites": sites, "batch": known}, indent=1))
         return
     for shipped in sites:
         print(f"{shipped['name']:20} {shipped['batch']:6} {shipped['file']}")
-    print("\nCopy one beside your study, fill it in, and try it: ridgeline site check my-cluster.yaml")
+    shown = [name if package == "ridgeline" else f"{name} (from {package})" for name, package in batch.items()]
+    print(f"\n`batch` in a site file may be {', '.join(shown)}.")
+    print("Copy a site beside your study, fill it in, and try it: ridgeline site check my-cluster.yaml")
 
 
 def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:

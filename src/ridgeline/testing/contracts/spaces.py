@@ -24,10 +24,10 @@ def knobs(draw: st.DrawFn, names: tuple[str, ...] = NAMES, continuous: bool = Fa
     made: list[Knob] = []
     for name in draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True)):
         when = None
-        if made and draw(st.integers(0, 2)) == 0:
-            if listed := [k for k in made if isinstance(k, Discrete)]:
-                other = draw(st.sampled_from(listed))
-                when = Expression.parse(f"{other.name} == {draw(st.sampled_from(list(other.values)))!r}")
+        listed = [k for k in made if isinstance(k, Discrete)]
+        if listed and draw(st.integers(0, 2)) == 0:
+            other = draw(st.sampled_from(listed))
+            when = Expression.parse(f"{other.name} == {draw(st.sampled_from(list(other.values)))!r}")
         if continuous and draw(st.booleans()):
             made.append(Continuous(name, 0.5, 8.0, log=draw(st.booleans()), when=when))
         else:
@@ -42,7 +42,8 @@ def spaces(draw: st.DrawFn, continuous: bool = False) -> Space:
     chosen: tuple[Knob, ...] = draw(knobs(continuous=continuous))
     numeric = [k.name for k in chosen if k.when is None and (not isinstance(k, Discrete) or k.ordered)]
     rules: list[Rule] = []
-    if numeric and draw(st.integers(0, 1)):
+    is_ruled: bool = draw(st.booleans())
+    if numeric and is_ruled:
         limit = draw(st.integers(0, 6))
         rules.append(Rule(Expression.parse(f"{' + '.join(numeric)} > {limit}"), "too much"))
     return Space(chosen, {}, tuple(rules))
