@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent / "plugin_package"
+GUIDE = PACKAGE.parents[1] / "docs" / "guides" / "add-a-part.md"
+SHOWN = [f"tidepool/{part}.py" for part in ("sampler", "workload", "batch", "analyzer")] + ["tests/test_promises.py"]
 STUDY = """\
 version: 1
 name: smallest
@@ -125,3 +127,10 @@ def test_the_packages_own_tests_hold_its_parts_to_our_promises(env: dict[str, st
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-6000:]
     assert " passed" in done.stdout and "skipped" not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", *SHOWN])
+def test_the_guide_shows_the_very_files(name: str) -> None:
+    kind = "toml" if name.endswith(".toml") else "python"
+    block = f"`{name}`:\n\n```{kind}\n{(PACKAGE / name).read_text()}```\n"
+    assert block in GUIDE.read_text(), f"copy tests/plugin_package/{name} into docs/guides/add-a-part.md"
