@@ -15,8 +15,10 @@ from ridgeline.records.site import Site
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Where ranks go. `map_by` and `bind_to` in Open MPI's words (core, socket, numa, node, none); empty: the launcher
-    decides. `cores_per_rank` gives a rank with threads room; `report` makes the launcher print what it did."""
+    """Where ranks go. `map_by` and `bind_to` are core, socket, numa, node or none; empty: the launcher decides.
+
+    `cores_per_rank` gives a rank with threads room; `report` makes the launcher print what it did.
+    """
 
     map_by: str = ""
     bind_to: str = ""
@@ -43,10 +45,10 @@ def launch(
     known = LAUNCHERS[chosen]
     starter = str(site.options.get("mpirun") or known.starter) if known.is_mpirun else known.starter
     options = [*known.options(resources, binding), site.launcher_options, known.end_of_options]
-    words = [starter, *options, contained(site, resources, program)]
+    arguments = [starter, *options, contained(site, resources, program)]
     if chosen == "openmpi" and (os.geteuid() == 0 if as_root is None else as_root):
-        words.insert(1, "--allow-run-as-root")
-    return " ".join(word for word in words if word)
+        arguments.insert(1, "--allow-run-as-root")
+    return " ".join(argument for argument in arguments if argument)
 
 
 def contained(site: Site, resources: Resources, program: str) -> str:
@@ -54,8 +56,8 @@ def contained(site: Site, resources: Resources, program: str) -> str:
     if not site.container:
         return program
     options = [*(["--nv"] if resources.gpus else []), site.container_options]
-    words = ["$(command -v apptainer || echo singularity)", "exec", *options, site.container, program]
-    return " ".join(word for word in words if word)
+    arguments = ["$(command -v apptainer || echo singularity)", "exec", *options, site.container, program]
+    return " ".join(argument for argument in arguments if argument)
 
 
 def _nothing(resources: Resources, binding: Binding) -> list[str]:

@@ -86,8 +86,8 @@ class Pbs(BatchDialect):
 
     def option(self, line: str) -> str:
         # many things are gathered under -l: -l walltime, -l select
-        words = re.split(r"[\s=]+", line.removeprefix(self.directive).strip(), maxsplit=2)
-        return f"{words[0]} {words[1]}" if words[0] in ("-l", "-W") and len(words) > 1 else words[0]
+        parts = re.split(r"[\s=]+", line.removeprefix(self.directive).strip(), maxsplit=2)
+        return f"{parts[0]} {parts[1]}" if parts[0] in ("-l", "-W") and len(parts) > 1 else parts[0]
 
     def job_name(self, name: str, tag: str) -> str:
         plain = re.sub(r"[^A-Za-z0-9_.+-]", "_", name) or "ridgeline"
