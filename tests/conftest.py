@@ -11,6 +11,9 @@ from hypothesis import settings
 
 from tests import slurm_cluster
 
+# somebody else's package: its tests run where it is installed, by test_plugin_package.py
+collect_ignore = ["plugin_package"]
+
 # no test asserts how fast it is: on a loaded machine an example may take any time
 settings.register_profile("ridgeline", deadline=None)
 settings.load_profile("ridgeline")

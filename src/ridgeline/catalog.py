@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from difflib import get_close_matches
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from ridgeline.errors import InputError
@@ -25,8 +25,8 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "executors": {
         "local": "ridgeline.executors.local:LocalExecutor",
-        "slurm": "ridgeline.executors.slurm:slurm",
-        "pbs": "ridgeline.executors.pbs:pbs",
+        "slurm": "ridgeline.executors.slurm.dialect:slurm",
+        "pbs": "ridgeline.executors.pbs.dialect:pbs",
         "simulated": "ridgeline.executors.simulated:SimulatedExecutor",
     },
     "samplers": {
@@ -52,7 +52,15 @@ TABLE: dict[str, dict[str, str]] = {
 
 def names(room: str) -> list[str]:
     """Every name a study may use for this kind of part."""
-    return [*TABLE[room], *(entry.name for entry in entry_points(group=f"ridgeline.{room}"))]
+    return list(origins(room))
+
+
+def origins(room: str) -> dict[str, str]:
+    """Name -> the package it comes from, with its version where it is not ours."""
+    found = dict.fromkeys(TABLE[room], "ridgeline")
+    for entry in entry_points(group=f"ridgeline.{room}"):
+        found.setdefault(entry.name, _package(entry))
+    return found
 
 
 def part(room: str, name: str) -> Any:
@@ -60,10 +68,23 @@ def part(room: str, name: str) -> Any:
     if name in TABLE[room]:
         module, _, attribute = TABLE[room][name].partition(":")
         return getattr(importlib.import_module(module), attribute)
-    for entry in entry_points(group=f"ridgeline.{room}"):
-        if entry.name == name:
-            return entry.load()
+    for entry in entry_points(group=f"ridgeline.{room}", name=name):
+        return _loaded(entry)
     known = names(room)
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
     raise InputError(f"{name!r} is not among the {room}; {hint}")
+
+
+def _loaded(entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except Exception as error:  # whatever another package does when it is imported
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(
+            f"{entry.name!r} of {_package(entry)} cannot be imported ({why}); mend or remove that package"
+        ) from error
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package without a name"

@@ -16,8 +16,8 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import JobReply, Phase, Sighting
-from ridgeline.executors.pbs import Pbs, pbs
-from ridgeline.executors.slurm import Slurm, slurm
+from ridgeline.executors.pbs.dialect import Pbs, pbs
+from ridgeline.executors.slurm.dialect import Slurm, slurm
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 
@@ -70,7 +70,7 @@ def test_an_answer_that_got_lost_does_not_submit_twice(
 CONTROLLER = """
 import sys
 from pathlib import Path
-from ridgeline.executors.pbs import pbs
+from ridgeline.executors.pbs.dialect import pbs
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 folder = Path(sys.argv[1])
@@ -189,7 +189,7 @@ def test_without_the_batch_systems_programs_the_message_says_where_to_run(
 def test_the_users_directives_win_and_the_books_stay_ours() -> None:
     ours = ["#SBATCH --job-name=a", "#SBATCH --chdir=/f", "#SBATCH --output=batch.out", "#SBATCH --time=5"]
     theirs = "#!/bin/bash\n#SBATCH -t 1:00:00\n#SBATCH -o elsewhere\n#SBATCH --qos=high\necho\n"
-    merged = batch_script._with_users(ours, theirs, "#SBATCH")
+    merged = batch_script._with_users(ours, theirs, Slurm())
     assert merged == [
         "#SBATCH -t 1:00:00",
         "#SBATCH --qos=high",
@@ -198,7 +198,7 @@ def test_the_users_directives_win_and_the_books_stay_ours() -> None:
         "#SBATCH --output=batch.out",
     ]
     pbs_lines = ["#PBS -o /f/batch.out", "#PBS -l walltime=01:00:00", "#PBS -l select=1:ncpus=1"]
-    merged = batch_script._with_users(pbs_lines, "#PBS -l walltime=02:00:00\n#PBS -o x\n", "#PBS")
+    merged = batch_script._with_users(pbs_lines, "#PBS -l walltime=02:00:00\n#PBS -o x\n", Pbs())
     assert merged == ["#PBS -l walltime=02:00:00", "#PBS -o /f/batch.out", "#PBS -l select=1:ncpus=1"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from ridgeline.errors import SiteError
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import Blame, JobReply, Phase
-from ridgeline.executors.pbs import Pbs, pbs
+from ridgeline.executors.pbs.dialect import Pbs, pbs
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.executors import batch_script
 from ridgeline.executors.dialect import Blame, JobReply, Phase
-from ridgeline.executors.nodelist import expand
-from ridgeline.executors.slurm import _COLUMNS, Slurm
+from ridgeline.executors.needs import walltime_minutes
+from ridgeline.executors.slurm.answers import COLUMNS
+from ridgeline.executors.slurm.dialect import Slurm
+from ridgeline.executors.slurm.nodelist import expand
 from ridgeline.records.run import Cause, Job, Resources
 from ridgeline.records.site import Site
 
@@ -20,7 +21,7 @@ DIALECT = Slurm()
 
 def squeue(**cells: str) -> JobReply:
     given = {"JobID": "7", "exit_code": "0", "StartTime": "N/A", "EndTime": "N/A", "Name": "j", **cells}
-    return JobReply(0, "".join(given.get(name, "").ljust(width) for name, width in _COLUMNS.items()) + "\n")
+    return JobReply(0, "".join(given.get(name, "").ljust(width) for name, width in COLUMNS.items()) + "\n")
 
 
 def seen(**cells: str):
@@ -179,7 +180,7 @@ def test_directives_say_all_that_was_asked(tmp_path: Path) -> None:
 
 @given(st.floats(0.1, 1e6))
 def test_slurms_limit_is_never_below_the_jobs_own(limit_s: float) -> None:
-    minutes = batch_script.walltime_minutes(Job("j", Path("x"), "true", limit_s=limit_s), Site())
+    minutes = walltime_minutes(Job("j", Path("x"), "true", limit_s=limit_s), Site())
     assert limit_s + 60 <= minutes * 60 < limit_s + 121
 
 

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from ridgeline import catalog
-from ridgeline.analyzers.base import Analyzer
 from ridgeline.errors import ReadError
 from ridgeline.readers.batch_footer import read_batch_footer
 from ridgeline.readers.lines import TextFile
@@ -25,6 +23,7 @@ from ridgeline.readers.report_bindings import read_bindings
 from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.readers.sglang.offline import read_offline_jsonl
 from ridgeline.readers.vllm_log import read_vllm_log
+from ridgeline.testing.contracts.torn import as_lines, mutated
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 Reader = Callable[[Iterable[str]], object]
@@ -43,43 +42,6 @@ READERS: dict[str, Reader] = {
 }
 ANALYZERS = {name: catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]}
 TEXTS = {kind: [p.read_bytes() for p in sorted((SAMPLES / kind).iterdir()) if p.is_file()] for kind in READERS}
-GARBAGE = st.one_of(
-    st.binary(max_size=40),
-    st.sampled_from(
-        [b"\x00" * 9, b"\xff\xfe", b"\x1b[31m", b"9" * 400, b"-", b"1e999", b"nan", b"(" * 60, b'"', b"\r"]
-    ),
-)
-
-
-def as_lines(text: bytes) -> list[str]:
-    return [line.decode("utf-8", "replace") for line in text.split(b"\n")]
-
-
-@st.composite
-def mutated(draw: st.DrawFn, texts: list[bytes]) -> bytes:
-    text = draw(st.sampled_from(texts))
-    for _ in range(draw(st.integers(1, 4))):
-        how = draw(st.sampled_from(["cut", "drop", "splice", "swap", "repeat", "join", "other"]))
-        here = draw(st.integers(0, max(0, len(text) - 1)))
-        there = draw(st.integers(here, min(len(text), here + 3000)))
-        if how == "cut":
-            text = text[:here] if draw(st.booleans()) else text[here:]
-        elif how == "drop":
-            text = text[:here] + text[there:]
-        elif how == "splice":
-            text = text[:here] + draw(GARBAGE) + text[here + draw(st.integers(0, 3)) :]
-        elif how == "repeat":
-            text = text[:there] + text[here:there] * draw(st.integers(1, 3)) + text[there:]
-        elif how == "join":
-            text = text[:here] + text[here:there].replace(b"\n", b"") + text[there:]
-        elif how == "other":
-            other = draw(st.sampled_from(texts))
-            text = text[:here] + other[: draw(st.integers(0, 5000))] + text[here:]
-        else:
-            lines = text[here:there].split(b"\n")
-            text = text[:here] + b"\n".join(draw(st.permutations(lines[:30]))) + text[there:]
-    return text
-
 
 FUZZ = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow]
@@ -99,20 +61,6 @@ def test_a_mutated_file_never_breaks_its_reader(kind: str) -> None:
     @given(mutated(TEXTS[kind]))
     def check(text: bytes) -> None:
         must_return(lambda: READERS[kind](as_lines(text)))
-
-    check()
-
-
-@pytest.mark.parametrize("name", ANALYZERS)
-def test_a_mutated_file_never_breaks_its_analyzer(name: str) -> None:
-    analyzer: Analyzer = ANALYZERS[name]
-    texts = [t for group in TEXTS.values() for t in group if any(analyzer.mark.search(line) for line in as_lines(t))]
-    assert texts, f"no sample is of kind {name}"
-
-    @settings(FUZZ, max_examples=30)
-    @given(mutated(texts))
-    def check(text: bytes) -> None:
-        must_return(lambda: analyzer.analyze("file", as_lines(text)))
 
     check()
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from ridgeline.records.launch import LAUNCHERS, Binding, launch
+from ridgeline.records.launch import LAUNCHERS, Binding, launch, rank_text
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 
@@ -21,11 +21,31 @@ def test_without_a_launcher_the_program_stands_alone() -> None:
     assert words("none", Resources()) == ["prog", "in.nw"]
 
 
-@pytest.mark.parametrize("launcher", [name for name in LAUNCHERS if name != "none"])
+@pytest.mark.parametrize("launcher", [name for name in LAUNCHERS if name not in ("none", "pbsdsh")])
 def test_every_launcher_starts_all_ranks_of_all_nodes(launcher: str) -> None:
     text = " ".join(words(launcher, Resources(nodes=3, ranks_per_node=4)))
     assert "12" in text
     assert text.endswith("prog in.nw")
+
+
+def test_pbsdsh_counts_by_itself_and_takes_options_before_the_program() -> None:
+    assert words("pbsdsh", Resources(nodes=2), launcher_options="-v") == ["pbsdsh", "-v", "--", "prog", "in.nw"]
+
+
+@pytest.mark.parametrize(
+    ("env", "rank"),
+    [
+        ({}, "0"),
+        ({"SLURM_PROCID": "3"}, "3"),
+        ({"PBS_NODENUM": "2"}, "2"),
+        # mpirun inside a Slurm job: the job's own variable says 0 to every process
+        ({"OMPI_COMM_WORLD_RANK": "5", "SLURM_PROCID": "0"}, "5"),
+        ({"PMI_RANK": "6", "SLURM_PROCID": "0"}, "6"),
+    ],
+)
+def test_a_process_learns_its_rank_whoever_started_it(env: dict[str, str], rank: str) -> None:
+    done = subprocess.run(["/bin/sh", "-c", f"echo {rank_text()}"], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == rank
 
 
 def test_open_mpi_places_ranks_by_node_when_there_are_several() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.errors import StoreError
 from ridgeline.store import folder as folder_module
-from ridgeline.store.folder import StudyFolder, needed_files, write_text
+from ridgeline.store.folder import StudyFolder, needed_files
 from ridgeline.store.journal import Journal
 from ridgeline.store.study_file import read_study_file
 
@@ -173,23 +173,3 @@ def test_deleted_run_folders_are_found(tmp_path):
     recorded = [path.relative_to(tmp_path) for path in (kept, gone)]
     assert recorded[0] == Path("runs/0001-tp8")
     assert folder.missing(recorded) == [Path("runs/0002-tp16")]
-
-
-def test_text_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "study.yaml"
-    write_text(path, "old\n")
-
-    def failing(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", failing)
-    with pytest.raises(OSError, match="No space"):
-        write_text(path, "new\n")
-    monkeypatch.undo()
-    assert path.read_text() == "old\n"
-    assert [p.name for p in tmp_path.iterdir()] == ["study.yaml"]
-
-
-def test_text_keeps_its_line_ends(tmp_path):
-    write_text(tmp_path / "f", "a\r\nb\n")
-    assert (tmp_path / "f").read_bytes() == b"a\r\nb\n"

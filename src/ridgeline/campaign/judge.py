@@ -11,7 +11,7 @@ from typing import BinaryIO
 from ridgeline.records.guard import Guard
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
-from ridgeline.records.run import Cause, Ending
+from ridgeline.records.run import Cause, Ending, signal_name
 from ridgeline.records.study import Study
 
 LONGEST_LINE = 400
@@ -123,7 +123,7 @@ def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
             return Outcome(Kind.OOM_RUN, ending.reason or "was ended for using more memory than it asked for", evidence)
     if ending.signal is not None:
         hint = " (often the host ran out of memory)" if ending.signal == signal.SIGKILL else ""
-        return Outcome(Kind.CRASH, f"died by {_signal_name(ending.signal)}{hint}", evidence)
+        return Outcome(Kind.CRASH, f"died by {signal_name(ending.signal)}{hint}", evidence)
     return Outcome(Kind.CRASH, f"exit code {ending.exit_code}", evidence)
 
 
@@ -181,10 +181,3 @@ def _text(path: Path) -> str:
             return stream.read(GUARDED_TEXT_BYTES)
     except (FileNotFoundError, IsADirectoryError):
         return ""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

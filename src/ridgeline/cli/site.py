@@ -35,15 +35,18 @@ def site(
 
 
 def _list(as_json: bool) -> None:
+    from ridgeline import catalog
     from ridgeline.cli.text.site import sites_text
     from ridgeline.store.site_file import SHIPPED, load_site, shipped_names
 
     sites = [(load_site(name, Path()), SHIPPED / f"{name}.yaml") for name in shipped_names()]
+    batch = catalog.origins("executors")
     if as_json:
         rows = [{"name": shipped.name, "batch": shipped.batch, "file": str(path)} for shipped, path in sites]
-        print(json.dumps({"sites": rows}, indent=1))
+        known = [{"name": name, "from": package} for name, package in batch.items()]
+        print(json.dumps({"sites": rows, "batch": known}, indent=1))
     else:
-        print(sites_text(sites))
+        print(sites_text(sites, batch))
 
 
 def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE
-from ridgeline.executors.commands import ask, claim
+from ridgeline.executors.commands import run, submitting
 from ridgeline.executors.dialect import BatchDialect, Blame, JobReply, Phase, Sighting
 from ridgeline.executors.endings import Folder, conclude
 from ridgeline.records.run import Cause, Ending, Job
@@ -88,8 +88,8 @@ class BatchExecutor:
         batch_script.stage_user_script(job, self.site)
         name = self.dialect.job_name(job.name, secrets.token_hex(4))
         files.write(SUBMISSION_FILE, name)
-        with claim(files.path / SUBMISSION_FILE) as lock:
-            answer = self._ask(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
+        with submitting(files.path / SUBMISSION_FILE) as lock:
+            answer = self._run(self.dialect.submit_command(files.path / script.SCRIPT_FILE, name), keep_open=lock)
         job_id = self.dialect.job_id(answer) if answer.code == 0 else None
         if job_id is None:
             return self._refused(files, answer)
@@ -115,13 +115,13 @@ class BatchExecutor:
         name = files.read(SUBMISSION_FILE)
         if name is None:
             return None
-        with claim(files.path / SUBMISSION_FILE):
-            pass  # a submit command of a dead controller may still be talking; it holds the claim until it ends
+        with submitting(files.path / SUBMISSION_FILE):
+            pass  # a submit command of a dead controller may still be talking; it holds the lock until it ends
         known = files.read(TICKET_FILE) or files.first_line(batch_script.STARTED_FILE)
         if known is not None:
             return self._accepted(files, known)
         for command in self.dialect.find_commands(name):
-            found = self.dialect.read_found(self._ask(command), name)
+            found = self.dialect.read_found(self._run(command), name)
             if found is None:
                 raise SiteError(
                     f"site {self.site.name}: {command[0]} gave no answer, so it is not known whether {name} was handed "
@@ -142,7 +142,7 @@ class BatchExecutor:
         watch = self._watch(ticket)
         if watch.job_id == REFUSED:
             return None
-        answer = self._ask(self.dialect.cancel_command(watch.job_id))
+        answer = self._run(self.dialect.cancel_command(watch.job_id))
         self._asked_s = 0.0
         refusal = self.dialect.refusal(answer, self.site) if answer.code != 0 else None
         return refusal.message if refusal and refusal.blame in (Blame.WEATHER, Blame.UNSURE) else None
@@ -187,7 +187,7 @@ class BatchExecutor:
     def _by_question(self, tickets: Collection[str]) -> dict[str, Ending]:
         watches = {ticket: self._watch(ticket) for ticket in tickets}
         self.questions += 1
-        answer = self._ask(self.dialect.poll_command([watch.job_id for watch in watches.values()]))
+        answer = self._run(self.dialect.poll_command([watch.job_id for watch in watches.values()]))
         self._asked_s = time.monotonic()
         sightings = self.dialect.read_poll(answer)
         if sightings is None:
@@ -251,7 +251,7 @@ class BatchExecutor:
         found: dict[str, Sighting] = {}
         wanted = {watch.job_id: str(watch.folder.path) for watch in missing.values()}
         for command in self.dialect.history_commands(list(wanted)) if wanted else ():
-            answer = self.dialect.read_history(self._ask(command))
+            answer = self.dialect.read_history(self._run(command))
             if answer is None:
                 return None
             for job_id, seen in answer.items():
@@ -272,7 +272,7 @@ class BatchExecutor:
                 transient=True,
             )
 
-    # asking
+    # commands
 
     def _watch(self, ticket: str) -> _Watch:
         if ticket not in self._watched:
@@ -283,5 +283,5 @@ class BatchExecutor:
     def _option(self, name: str, otherwise: float) -> float:
         return float(str(self.site.options.get(name, otherwise)))
 
-    def _ask(self, command: list[str], keep_open: int | None = None) -> JobReply:
-        return ask(command, self.site, self.dialect, keep_open)
+    def _run(self, command: list[str], keep_open: int | None = None) -> JobReply:
+        return run(command, self.site, self.dialect, keep_open)

@@ -6,7 +6,6 @@ live, also where the batch system copies its own file back only after the end.
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from dataclasses import replace
@@ -20,38 +19,17 @@ from ridgeline.records.site import Site
 
 STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
 STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
-BATCH_OUTPUT = "batch.out"
 USER_SCRIPT = "site-script"
 KILL_AFTER_S = 10  # between TERM and KILL
-SLACK_S = 60.0  # what the batch system's limit leaves for modules, setup and the books beyond the job's own limit
-
-
-def walltime_minutes(job: Job, site: Site) -> int:
-    """The batch system's limit: a backstop above the job's own, which run.sh keeps. Slurm counts in whole minutes."""
-    slack_s = float(str(site.options.get("walltime_slack_s", SLACK_S)))
-    return max(1, math.ceil((job.limit_s + slack_s) / 60))
-
-
-def core_count(job: Job, site: Site) -> int | None:
-    """Cores a node; without a wish the whole node where the site file says its size, so that no neighbour disturbs."""
-    return job.resources.cores if job.resources.cores is not None else site.cores_per_node
-
-
-def memory_bytes(job: Job, site: Site) -> int | None:
-    """Memory a node; without a wish the share that belongs to the cores, where the site file says what a node has."""
-    cores = core_count(job, site)
-    if job.resources.memory_bytes is not None or not (site.memory_bytes_per_node and site.cores_per_node and cores):
-        return job.resources.memory_bytes
-    return site.memory_bytes_per_node * min(cores, site.cores_per_node) // site.cores_per_node
 
 
 def render(job: Job, site: Site, dialect: BatchDialect) -> str:
-    """The text of run.sh: `sbatch run.sh` or `qsub run.sh` repeats the run by hand, and so does `sh run.sh`."""
+    """The text of run.sh: handed to the batch system again it repeats the run, and so does `sh run.sh`."""
     command, own = job.command, _user_script(site)
     directives = dialect.directives(job, site)
     if own is not None:
         command = f"export RIDGELINE_COMMAND={shlex.quote(job.command)}\nexec ./{USER_SCRIPT}"
-        directives = _with_users(directives, own.read_text(), dialect.directive)
+        directives = _with_users(directives, own.read_text(), dialect)
     folder = job.folder.absolute()
     inside = f'[ -n "${{{dialect.job_variable}:-}}" ]'
     return script.render(
@@ -92,28 +70,14 @@ def _user_script(site: Site) -> Path | None:
     return path
 
 
-def _with_users(ours: list[str], text: str, directive: str) -> list[str]:
+def _with_users(ours: list[str], text: str, dialect: BatchDialect) -> list[str]:
     """The user's directives as they stand, and those of ours that they do not set."""
-    theirs = [line for line in text.splitlines() if line.startswith(f"{directive} ")]
-    taken = {_option(line, directive) for line in theirs}
-    # where output goes and what the job is called is ours: books depend on it
-    books = ("--chdir", "--output", "--open-mode", "--no-requeue", "-o", "-j", "-r")
+    theirs = [line for line in text.splitlines() if line.startswith(f"{dialect.directive} ")]
+    taken = {dialect.option(line) for line in theirs} - set(dialect.kept_options)
     return [
-        *(line for line in theirs if _option(line, directive) not in books),
-        *(line for line in ours if _option(line, directive) not in taken or _option(line, directive) in books),
+        *(line for line in theirs if dialect.option(line) in taken),
+        *(line for line in ours if dialect.option(line) not in taken),
     ]
-
-
-_LONG = {"-N": "--nodes", "-p": "--partition", "-A": "--account", "-t": "--time", "-J": "--job-name", "-o": "--output"}
-_LONG |= {"-D": "--chdir", "-w": "--nodelist", "-x": "--exclude", "-c": "--cpus-per-task"}
-
-
-def _option(line: str, directive: str) -> str:
-    words = re.split(r"[\s=]+", line.removeprefix(directive).strip(), maxsplit=2)
-    if directive == "#SBATCH":
-        return _LONG.get(words[0], words[0])
-    # PBS gathers many things under -l: -l walltime, -l select
-    return f"{words[0]} {words[1]}" if words[0] in ("-l", "-W") and len(words) > 1 else words[0]
 
 
 def _before(job: Job, site: Site, dialect: BatchDialect, inside: str) -> str:

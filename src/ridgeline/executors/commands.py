@@ -1,4 +1,4 @@
-"""Running the commands of a batch system, and the claim on a run folder while one of them submits it."""
+"""Running the commands of a batch system, and the lock on a run folder while one of them submits it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ridgeline.records.site import Site
 COMMAND_LIMIT_S = 120.0
 
 
-def ask(command: list[str], site: Site, dialect: BatchDialect, keep_open: int | None = None) -> JobReply:
+def run(command: list[str], site: Site, dialect: BatchDialect, keep_open: int | None = None) -> JobReply:
     """What the command says. It inherits the descriptor `keep_open`; SiteError when there is no such command."""
     try:
         done = subprocess.run(
@@ -42,14 +42,14 @@ def ask(command: list[str], site: Site, dialect: BatchDialect, keep_open: int | 
 
 
 def _environment(dialect: BatchDialect) -> dict[str, str]:
-    """Ours, but when we run inside a job ourselves, without what Slurm set for that job: sbatch would obey it."""
+    """Ours, but when we run inside a job ourselves, without what was set for that job: commands would obey it."""
     inside = dialect.job_variable in os.environ
-    kept = {n: v for n, v in os.environ.items() if not (inside and n.startswith("SLURM_")) or n == "SLURM_CONF"}
+    kept = {name: value for name, value in os.environ.items() if not (inside and dialect.obeys(name))}
     return {**kept, "LC_ALL": "C"}
 
 
 @contextmanager
-def claim(path: Path) -> Iterator[int]:
+def submitting(path: Path) -> Iterator[int]:
     """Held by whoever submits for a run folder, and by the submit command itself as long as it lives."""
     with path.open() as file:
         give_up_s = time.monotonic() + COMMAND_LIMIT_S

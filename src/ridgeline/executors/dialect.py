@@ -1,18 +1,21 @@
 """What a batch system must be able to say and to read: text in, text out. Nothing here runs a program.
 
-`batch.BatchExecutor` runs the commands of a dialect and hands it the answers.
+`batch.BatchExecutor` runs the commands of a dialect and hands it the answers. All that is known about one batch system
+is in its dialect: batch.py and its neighbours know none by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from ridgeline.records.run import Ending, Job
+from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
+
+BATCH_OUTPUT = "batch.out"  # where a job's directives send the batch system's own output, in the run folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +62,45 @@ class Refusal:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class OutputReport:
+    """What the batch system itself wrote into a job's output: what was used and, where it ended the job, why."""
+
+    usage: Mapping[str, float] = field(default_factory=dict)  # cpu_s, max_rss_bytes, service_units...
+    cause: Cause | None = None
+    reason: str = ""
+
+
 class BatchDialect(Protocol):
+    """Subclass it and say what has no default here. Readers get whatever was printed, and raise for none of it."""
+
     name: str
     programs: Sequence[str]  # what must be on PATH
     job_variable: str  # set in every job: its id
     nodes_text: str  # shell text that prints the job's nodes, one a line or as the batch system writes them
     directive: str  # how a line for the batch system begins in a script
-    copies_output_back: bool  # the batch system's own output file appears some time after the end
+    copies_output_back: bool = False  # the batch system's own output file appears some time after the end
+    # options, as `option` names them, that users' scripts cannot change: where output goes, no second start
+    kept_options: Collection[str] = ()
 
-    def directives(self, job: Job, site: Site) -> list[str]: ...
+    def directives(self, job: Job, site: Site) -> list[str]:
+        """The lines that ask for what the job needs, and send the batch system's own output to BATCH_OUTPUT."""
+        ...
+
+    def option(self, line: str) -> str:
+        """What a directive sets, whichever way it is written; of two with the same option one is left out."""
+        return line.removeprefix(self.directive).strip().replace("=", " ").partition(" ")[0]
 
     def job_name(self, name: str, tag: str) -> str:
         """A name that holds the tag and that this batch system accepts."""
         ...
+
+    def obeys(self, variable: str) -> bool:
+        """Whether a job gets this environment variable and commands inside the job take it for a request.
+
+        Such variables are left out when the controller itself runs in a job.
+        """
+        return False
 
     def submit_command(self, script: Path, name: str) -> list[str]: ...
 
@@ -91,11 +120,11 @@ class BatchDialect(Protocol):
 
     def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
         """Where else to look for jobs that the poll does not know."""
-        ...
+        return []
 
     def read_history(self, answer: JobReply) -> Mapping[str, Sighting] | None:
         """None when that place is away for a while; empty when there is no such place here."""
-        ...
+        return {}
 
     def find_commands(self, name: str) -> list[list[str]]:
         """Commands whose answers list jobs of this name."""
@@ -109,4 +138,8 @@ class BatchDialect(Protocol):
 
     def node_names(self, text: str) -> tuple[str, ...]:
         """The nodes that `nodes_text` printed."""
-        ...
+        return tuple(dict.fromkeys(text.split()))
+
+    def read_output(self, lines: Iterable[str]) -> OutputReport:
+        """What BATCH_OUTPUT says in the batch system's own words: a footer, a kill message."""
+        return OutputReport()

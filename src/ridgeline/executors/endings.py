@@ -1,28 +1,19 @@
-"""How a batch job ended: what the batch system says, what the job wrote down, and the site's footer, put together."""
+"""How a batch job ended: what the batch system says, what the job wrote down, what its output ends with."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE
-from ridgeline.executors.dialect import BatchDialect, Sighting
-from ridgeline.readers.batch_footer import BatchFooter, read_batch_footer
+from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, OutputReport, Sighting
+from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending
 
 # causes after which run.sh had no chance to write its exit file
 _SUDDEN = (Cause.TIME_LIMIT, Cause.MEMORY_LIMIT, Cause.CANCELLED, Cause.NODE_FAILED, Cause.NEVER_STARTS, Cause.LOST)
-_USAGE = {
-    "service_units": "service_units",
-    "cpu_s": "cpu_s",
-    "memory_used_bytes": "max_rss_bytes",
-    "wall_used_s": "wall_s",
-    "gpu_share": "gpu_share",
-    "gpu_memory_used_bytes": "gpu_memory_bytes",
-}
 
 
 @dataclass(frozen=True)
@@ -53,15 +44,12 @@ class Folder:
 
     def write(self, name: str, text: str) -> None:
         """In one step and on the disk before this returns: a killed controller leaves the old or the new."""
-        partial = self.path / f"{name}.partial"
         try:
-            with partial.open("w") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.path / name)
+            write_whole(self.path / name, f"{text}\n")
         except OSError as error:
-            raise SiteError(f"{partial}: cannot be written ({error.strerror}); make room, then resume") from error
+            raise SiteError(
+                f"{self.path / name}: cannot be written ({error.strerror}); make room, then resume"
+            ) from error
 
     def settled(self, dialect: BatchDialect, seen: Sighting) -> bool:
         """Whether all that the job and the batch system write at the end can be seen here."""
@@ -72,13 +60,13 @@ class Folder:
         exit_due = seen.ending.cause not in _SUDDEN and seen.ending.signal is None and not _broke_books(seen.ending)
         if exit_due and EXIT_FILE not in names:
             return False
-        return not dialect.copies_output_back or batch_script.BATCH_OUTPUT in names
+        return not dialect.copies_output_back or BATCH_OUTPUT in names
 
 
 def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> Ending:
     """The ending. Without a sighting the exit file must be there: it alone decides."""
     record = script.exit_record(folder.path)
-    footer = _footer(folder)
+    report = _report(folder, dialect)
     stopped = batch_script.stopped(folder.path)
     ending = seen.ending if seen is not None and seen.ending is not None else Ending(Cause.EXITED)
     if record is not None:
@@ -86,7 +74,7 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> En
             ending,
             started_s=record.started_s or ending.started_s,
             ended_s=record.ended_s or ending.ended_s,
-            # the shell's own account knows one node only; PBS's knows all, in whole seconds
+            # the shell's own account knows one node only, the batch system's knows all
             usage={**({"cpu_s": record.cpu_s} if record.cpu_s else {}), **{k: v for k, v in ending.usage.items() if v}},
         )
         ending = replace(ending, exit_code=record.exit_code, signal=record.signal)
@@ -94,10 +82,9 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> En
         ending = _without_exit_file(folder, dialect, ending)
     if stopped is not None and ending.cause in (Cause.EXITED, Cause.LOST):
         ending = replace(ending, cause=stopped[0], reason=stopped[1])
-    if ending.cause is Cause.EXITED and footer is not None and footer.killed:
-        cause = Cause.TIME_LIMIT if "walltime" in footer.killed else Cause.MEMORY_LIMIT
-        ending = replace(ending, cause=cause, reason=f"PBS: {footer.killed}")
-    return replace(ending, nodes=ending.nodes or _nodes(folder, dialect), usage={**ending.usage, **_used(footer)})
+    if ending.cause is Cause.EXITED and report.cause is not None:
+        ending = replace(ending, cause=report.cause, reason=report.reason)
+    return replace(ending, nodes=ending.nodes or _nodes(folder, dialect), usage={**ending.usage, **report.usage})
 
 
 def _broke_books(ending: Ending) -> bool:
@@ -106,7 +93,7 @@ def _broke_books(ending: Ending) -> bool:
 
 def _without_exit_file(folder: Folder, dialect: BatchDialect, ending: Ending) -> Ending:
     if _broke_books(ending):
-        last = ((folder.read("stderr") or "") + "\n" + (folder.read(batch_script.BATCH_OUTPUT) or "")).strip()
+        last = ((folder.read("stderr") or "") + "\n" + (folder.read(BATCH_OUTPUT) or "")).strip()
         said = "; ".join(last.splitlines()[-2:]) or f"run.sh could not write into {folder.path}: is its disk full?"
         return replace(ending, cause=Cause.NODE_FAILED, reason=said)
     if not folder.has(batch_script.STARTED_FILE):
@@ -124,14 +111,9 @@ def _nodes(folder: Folder, dialect: BatchDialect) -> tuple[str, ...]:
     return dialect.node_names("\n".join(lines[1:]))
 
 
-def _footer(folder: Folder) -> BatchFooter | None:
+def _report(folder: Folder, dialect: BatchDialect) -> OutputReport:
     try:
-        with (folder.path / batch_script.BATCH_OUTPUT).open(errors="replace") as lines:
-            return read_batch_footer(lines)
+        with (folder.path / BATCH_OUTPUT).open(errors="replace") as lines:
+            return dialect.read_output(lines)
     except OSError:
-        return None
-
-
-def _used(footer: BatchFooter | None) -> dict[str, float]:
-    values = {ours: getattr(footer, theirs, None) for theirs, ours in _USAGE.items()}
-    return {name: float(value) for name, value in values.items() if value is not None}
+        return OutputReport()

@@ -13,7 +13,7 @@ from pathlib import Path
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.claim import CLAIM_FILE, claim_script
-from ridgeline.executors.local_job import Watch
+from ridgeline.executors.local_job import LocalJob
 from ridgeline.executors.pinning import Cores, allowed_cores, pinned
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
@@ -34,7 +34,7 @@ class LocalExecutor:
         self._grace_s = grace_s
         self._cores = Cores(allowed_cores(site.cores_per_node))
         self.slots = max(1, min(site.jobs_at_once, len(self._cores)))
-        self._watches: dict[str, Watch] = {}
+        self._running: dict[str, LocalJob] = {}
         self._waiting: dict[str, Job] = {}
         self._ended: dict[str, Ending] = {}  # until a poll asks for it
         self._has_news = False
@@ -56,7 +56,7 @@ class LocalExecutor:
 
     def find(self, job: Job) -> str | None:
         ticket = _ticket(job.folder)
-        if ticket in self._watches or ticket in self._waiting or (job.folder / CLAIM_FILE).exists():
+        if ticket in self._running or ticket in self._waiting or (job.folder / CLAIM_FILE).exists():
             return ticket
         # Handed over by a controller that died a moment ago: the process exists, its claim is not yet written
         starting = processes.leader_of(script.mark(job.folder), Path(ticket) / script.SCRIPT_FILE)
@@ -64,7 +64,7 @@ class LocalExecutor:
 
     def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
         # All jobs are looked at, asked for or not: limits must hold, and cores come free for those that wait
-        for ticket in {**self._watches, **dict.fromkeys(tickets)}:
+        for ticket in {**self._running, **dict.fromkeys(tickets)}:
             if ticket not in self._waiting and ticket not in self._ended and (ending := self._step(ticket)):
                 self._ended[ticket] = ending
         self._start_waiting()
@@ -80,22 +80,22 @@ class LocalExecutor:
 
     def wait(self, timeout_s: float) -> None:
         if not self._has_news:
-            _wait_for(list(self._watches.values()), timeout_s)
+            _wait_for(list(self._running.values()), timeout_s)
 
     def _stop(self, ticket: str) -> Ending:
-        self._watches[ticket].stop(Cause.CANCELLED, "cancelled")
+        self._running[ticket].stop(Cause.CANCELLED, "cancelled")
         while (ending := self._step(ticket)) is None:
-            _wait_for([self._watches[ticket]], math.inf)
+            _wait_for([self._running[ticket]], math.inf)
         return ending
 
     def _step(self, ticket: str) -> Ending | None:
-        if ticket not in self._watches:
-            watch = Watch.resume(Path(ticket), grace_s=self._grace_s)
-            watch.cores = self._cores.note(watch.cores) if self.slots > 1 else frozenset()
-            self._watches[ticket] = watch
-        ending = self._watches[ticket].step()
+        if ticket not in self._running:
+            job = LocalJob.resume(Path(ticket), grace_s=self._grace_s)
+            job.cores = self._cores.note(job.cores) if self.slots > 1 else frozenset()
+            self._running[ticket] = job
+        ending = self._running[ticket].step()
         if ending:
-            self._cores.give_back(self._watches.pop(ticket).cores)
+            self._cores.give_back(self._running.pop(ticket).cores)
         return ending
 
     def _start_waiting(self) -> None:
@@ -108,12 +108,12 @@ class LocalExecutor:
                 return
             del self._waiting[ticket]
             try:
-                self._watches[ticket] = self._start(job, cores)
+                self._running[ticket] = self._start(job, cores)
             except BaseException:
                 self._cores.give_back(cores)
                 raise
 
-    def _start(self, job: Job, cores: frozenset[int]) -> Watch:
+    def _start(self, job: Job, cores: frozenset[int]) -> LocalJob:
         folder = job.folder.resolve()
         environment = {**os.environ, script.MARKER: script.run_id(job.folder)}
         to_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -139,7 +139,7 @@ class LocalExecutor:
                 f"{folder}: cannot start the job ({error.strerror}); check the folder and the process limit",
                 transient=transient,
             ) from error
-        return Watch(
+        return LocalJob(
             folder,
             processes.look(pid),
             limit_s=job.limit_s,
@@ -154,10 +154,10 @@ def _ticket(folder: Path) -> str:
     return str(folder.resolve())
 
 
-def _wait_for(watches: list[Watch], timeout_s: float) -> None:
-    seconds = min([timeout_s, *(watch.due_s() for watch in watches)])
+def _wait_for(jobs: list[LocalJob], timeout_s: float) -> None:
+    seconds = min([timeout_s, *(job.due_s() for job in jobs)])
     poller = select.poll()
-    for watch in watches:
-        for fd in watch.handles:
+    for job in jobs:
+        for fd in job.handles:
             poller.register(fd, select.POLLIN)
     poller.poll(None if math.isinf(seconds) else math.ceil(max(0.0, seconds) * 1000))

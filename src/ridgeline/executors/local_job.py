@@ -1,7 +1,7 @@
 """One job on this machine, from its start to its ending: its limits, how it ended, and what it left behind.
 
 What must outlive the controller is in the run folder: `process` (written by the job), `stop` (why we ended it) and
-`exit` (written by the job). A watch can therefore begin in the middle, for a job of a controller that died.
+`exit` (written by the job). So a job of a controller that died can be taken up in the middle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETTLE_S = 0.05  # helpers of a launcher may need a moment after it to leave by 
 UNKILLABLE_S = 10.0  # a process in uninterruptible sleep may never go; then we report it and move on
 
 
-class Watch:
+class LocalJob:
     """`step` moves the job's affairs on and gives its ending when all is over; `due_s` says when to look again."""
 
     def __init__(
@@ -61,8 +61,8 @@ class Watch:
             self._listen([leader])
 
     @classmethod
-    def resume(cls, folder: Path, *, grace_s: float) -> Watch:
-        """Watch a job that this controller did not start."""
+    def resume(cls, folder: Path, *, grace_s: float) -> LocalJob:
+        """A job that this controller did not start."""
         claim = read_claim(folder)
         leader = claim.process if claim else processes.leader_of(script.mark(folder), folder / script.SCRIPT_FILE)
         while claim is None and leader and not leader.ended:  # it is about to write its claim

@@ -89,8 +89,8 @@ def quota_cores() -> int | None:
         _, controllers, path = line.split(":", 2)
         inner = path.lstrip("/")
         if not controllers:
-            words = (_text(CGROUP / inner / "cpu.max") or _text(CGROUP / "cpu.max")).split()
-            quota, period = (words[0], words[1]) if len(words) == 2 else (quota, period)
+            fields = (_text(CGROUP / inner / "cpu.max") or _text(CGROUP / "cpu.max")).split()
+            quota, period = (fields[0], fields[1]) if len(fields) == 2 else (quota, period)
         elif "cpu" in controllers.split(","):
             home = CGROUP / "cpu" / inner
             quota, period = _text(home / "cpu.cfs_quota_us"), _text(home / "cpu.cfs_period_us")

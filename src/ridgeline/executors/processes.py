@@ -73,7 +73,7 @@ def leader_of(mark: str, script: Path) -> Process | None:
     """The process that runs `script` with this mark, if there is one."""
     wanted, name = mark.encode(), os.fsencode(script)
     for pid in _pids():
-        if wanted in _environment(pid) and name in _words(pid):
+        if wanted in _environment(pid) and name in _arguments(pid):
             process = look(pid)
             if process is not None and process.session == pid and process.state not in "ZX":
                 return process
@@ -81,7 +81,7 @@ def leader_of(mark: str, script: Path) -> Process | None:
 
 
 def command_line(pid: int) -> str:
-    return b" ".join(_words(pid)).decode(errors="replace").strip() or "?"
+    return b" ".join(_arguments(pid)).decode(errors="replace").strip() or "?"
 
 
 def tell(processes: Iterable[Process], number: signal.Signals) -> None:
@@ -125,7 +125,7 @@ def _environment(pid: int) -> list[bytes]:
     return _content(f"/proc/{pid}/environ").split(b"\0")
 
 
-def _words(pid: int) -> list[bytes]:
+def _arguments(pid: int) -> list[bytes]:
     return _content(f"/proc/{pid}/cmdline").split(b"\0")
 
 

@@ -21,10 +21,10 @@ class RefusalRule:
 
 def judge(rules: Iterable[RefusalRule], program: str, answer: JobReply, site: Site) -> Refusal:
     said = _said(answer) or f"{program} ended with {answer.code} and said nothing"
-    words = {"said": said, "queue": site.queue or "not set", "account": site.account or "not set"}
+    known = {"said": said, "queue": site.queue or "not set", "account": site.account or "not set"}
     for rule in rules:
         if re.search(rule.pattern, f"{answer.stdout}\n{answer.stderr}"):
-            return Refusal(rule.blame, rule.advice.format(**words))
+            return Refusal(rule.blame, rule.advice.format(**known))
     return Refusal(Blame.SITE_FILE, f"{said}; ask the operator of the cluster, or correct the site file")
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors.base import EXIT_FILE
+from ridgeline.files import write_whole
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 from ridgeline.records.template import NO_VARIABLE, is_variable
@@ -27,7 +28,7 @@ BOOKS_FAILED = 74  # EX_IOERR of sysexits.h: run.sh could not write its own file
 SCRIPT_FILE = "run.sh"
 ENV_FILE = "env"
 
-HOME_OF_SCRIPT = '"$(dirname "$0")"'  # sbatch and qsub run a copy in a spool folder: they need another text here
+HOME_OF_SCRIPT = '"$(dirname "$0")"'  # batch systems run a copy in a spool folder: they need another text here
 
 _MODULES = """\
 command -v module >/dev/null 2>&1 || for file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh; do
@@ -105,19 +106,12 @@ exit "$code"
 def write(job: Job, site: Site, text: str) -> None:
     """Put run.sh and env into the job's folder, each in one step: a shell may be about to read them."""
     try:
-        _replace(job.folder / ENV_FILE, exports(environment(job, site)), 0o644)
-        _replace(job.folder / SCRIPT_FILE, text, 0o755)
+        for name, content, mode in ((ENV_FILE, exports(environment(job, site)), 0o644), (SCRIPT_FILE, text, 0o755)):
+            write_whole(job.folder / name, content, mode=mode, survives_power_cut=False)
     except OSError as error:
         raise SiteError(
             f"{error.filename or job.folder}: cannot write the job ({error.strerror}); make room or change the folder"
         ) from error
-
-
-def _replace(path: Path, text: str, mode: int) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text)
-    partial.chmod(mode)
-    partial.rename(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from typing import Any
 
 from ridgeline.errors import SiteError
 from ridgeline.executors.local import LocalExecutor
+from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
 from ridgeline.records.site import Site
@@ -188,10 +189,8 @@ def _took_s(folder: Path) -> float | None:
 
 def _write_placement(folder: Path, placed: Placement) -> None:
     path = folder / PLACEMENT_FILE
-    partial = path.with_name(f"{path.name}.partial")
     try:
-        partial.write_text(json.dumps(asdict(placed), indent=1) + "\n")
-        partial.rename(path)
+        write_whole(path, json.dumps(asdict(placed), indent=1) + "\n", survives_power_cut=False)
     except OSError as error:
         raise SiteError(f"{path}: cannot be written ({error.strerror}); make room and resume") from error
 

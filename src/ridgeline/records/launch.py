@@ -1,4 +1,4 @@
-"""The text that starts the ranks of a parallel program: mpirun of Open MPI or MPICH, srun, or nothing; in a container.
+"""The text that starts the ranks of a parallel program: a launcher of the table, or nothing; in a container.
 
 Pure text: a workload puts it into its command, so that run.sh shows exactly how the ranks were started and bound.
 """
@@ -6,24 +6,19 @@ Pure text: a workload puts it into its command, so that run.sh shows exactly how
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 
-LAUNCHERS = ("none", "openmpi", "mpich", "srun")
-
-# Debian installs both MPIs side by side under these names; elsewhere a module puts one `mpirun` on the PATH
-_STARTERS = {
-    "openmpi": "$(command -v mpirun.openmpi || echo mpirun)",
-    "mpich": "$(command -v mpirun.mpich || command -v mpiexec.hydra || echo mpirun)",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Where ranks go. `map_by` and `bind_to` in Open MPI's words (core, socket, numa, node, none); empty: the launcher
-    decides. `cores_per_rank` gives a rank with threads room; `report` makes the launcher print what it did."""
+    """Where ranks go. `map_by` and `bind_to` are core, socket, numa, node or none; empty: the launcher decides.
+
+    `cores_per_rank` gives a rank with threads room; `report` makes the launcher print what it did.
+    """
 
     map_by: str = ""
     bind_to: str = ""
@@ -45,11 +40,15 @@ def launch(
     `as_root` says whether jobs run as root, where Open MPI wants to be asked twice; None: like this process.
     """
     chosen = launcher or site.launcher
-    inside = contained(site, resources, program)
-    words = [*_starter(site, chosen), *_options(chosen, resources, binding), site.launcher_options, inside]
+    if chosen not in LAUNCHERS:
+        raise ValueError(f"{chosen!r} is no launcher; known: {', '.join(LAUNCHERS)}")
+    known = LAUNCHERS[chosen]
+    starter = str(site.options.get("mpirun") or known.starter) if known.is_mpirun else known.starter
+    options = [*known.options(resources, binding), site.launcher_options, known.end_of_options]
+    arguments = [starter, *options, contained(site, resources, program)]
     if chosen == "openmpi" and (os.geteuid() == 0 if as_root is None else as_root):
-        words.insert(1, "--allow-run-as-root")
-    return " ".join(word for word in words if word)
+        arguments.insert(1, "--allow-run-as-root")
+    return " ".join(argument for argument in arguments if argument)
 
 
 def contained(site: Site, resources: Resources, program: str) -> str:
@@ -57,43 +56,16 @@ def contained(site: Site, resources: Resources, program: str) -> str:
     if not site.container:
         return program
     options = [*(["--nv"] if resources.gpus else []), site.container_options]
-    words = ["$(command -v apptainer || echo singularity)", "exec", *options, site.container, program]
-    return " ".join(word for word in words if word)
+    arguments = ["$(command -v apptainer || echo singularity)", "exec", *options, site.container, program]
+    return " ".join(argument for argument in arguments if argument)
 
 
-def _starter(site: Site, launcher: str) -> list[str]:
-    if launcher == "none":
-        return []
-    if launcher == "srun":
-        return ["srun"]
-    if launcher not in _STARTERS:
-        raise ValueError(f"{launcher!r} is no launcher; known: {', '.join(LAUNCHERS)}")
-    return [str(site.options.get("mpirun") or _STARTERS[launcher])]
-
-
-def _options(launcher: str, resources: Resources, binding: Binding) -> list[str]:
-    ranks = resources.nodes * resources.ranks_per_node
-    match launcher:
-        case "openmpi":
-            return [f"-np {ranks}", *_openmpi_places(resources, binding)]
-        case "mpich":
-            places = [f"-map-by {binding.map_by}"] if binding.map_by else []
-            places += [f"-bind-to {_threads(binding)}"] if binding.bind_to else []
-            return [f"-np {ranks} -ppn {resources.ranks_per_node}", *places]
-        case "srun":
-            places = [f"--cpus-per-task={binding.cores_per_rank}"] if binding.cores_per_rank > 1 else []
-            kinds = {"core": "cores", "socket": "sockets", "numa": "ldoms", "none": "none", "hwthread": "threads"}
-            verbose = "verbose," if binding.report else ""
-            if binding.bind_to or binding.report:
-                places.append(f"--cpu-bind={verbose}{kinds.get(binding.bind_to, binding.bind_to)}".rstrip(","))
-            if binding.map_by:
-                places.append(f"--distribution={'cyclic' if binding.map_by == 'node' else 'block'}")
-            return [f"--nodes={resources.nodes} --ntasks={ranks}", *places]
+def _nothing(resources: Resources, binding: Binding) -> list[str]:
     return []
 
 
-def _openmpi_places(resources: Resources, binding: Binding) -> list[str]:
-    places: list[str] = []
+def _openmpi(resources: Resources, binding: Binding) -> list[str]:
+    places = [f"-np {resources.nodes * resources.ranks_per_node}"]
     room = f":PE={binding.cores_per_rank}" if binding.cores_per_rank > 1 else ""
     if binding.map_by:
         places.append(f"--map-by {binding.map_by}{room}")
@@ -107,5 +79,59 @@ def _openmpi_places(resources: Resources, binding: Binding) -> list[str]:
     return places
 
 
-def _threads(binding: Binding) -> str:
-    return f"{binding.bind_to}:{binding.cores_per_rank}" if binding.cores_per_rank > 1 else binding.bind_to
+def _mpich(resources: Resources, binding: Binding) -> list[str]:
+    places = [f"-np {resources.nodes * resources.ranks_per_node} -ppn {resources.ranks_per_node}"]
+    if binding.map_by:
+        places.append(f"-map-by {binding.map_by}")
+    if binding.bind_to:
+        room = f":{binding.cores_per_rank}" if binding.cores_per_rank > 1 else ""
+        places.append(f"-bind-to {binding.bind_to}{room}")
+    return places
+
+
+def _srun(resources: Resources, binding: Binding) -> list[str]:
+    places = [f"--nodes={resources.nodes} --ntasks={resources.nodes * resources.ranks_per_node}"]
+    if binding.cores_per_rank > 1:
+        places.append(f"--cpus-per-task={binding.cores_per_rank}")
+    kinds = {"core": "cores", "socket": "sockets", "numa": "ldoms", "none": "none", "hwthread": "threads"}
+    verbose = "verbose," if binding.report else ""
+    if binding.bind_to or binding.report:
+        places.append(f"--cpu-bind={verbose}{kinds.get(binding.bind_to, binding.bind_to)}".rstrip(","))
+    if binding.map_by:
+        places.append(f"--distribution={'cyclic' if binding.map_by == 'node' else 'block'}")
+    return places
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """`rank_variables` tell a process its number; `is_mpirun`: the site's option `mpirun` may name another starter."""
+
+    starter: str
+    options: Callable[[Resources, Binding], list[str]]
+    rank_variables: tuple[str, ...] = ()
+    is_mpirun: bool = False
+    end_of_options: str = ""
+
+
+# A program started by mpirun inside a job sees the job's own variables too, so those of mpirun come first.
+# Debian installs both MPIs side by side under these names; elsewhere a module puts one `mpirun` on the PATH.
+LAUNCHERS = {
+    "none": Launcher("", _nothing),
+    "openmpi": Launcher(
+        "$(command -v mpirun.openmpi || echo mpirun)", _openmpi, ("OMPI_COMM_WORLD_RANK",), is_mpirun=True
+    ),
+    "mpich": Launcher(
+        "$(command -v mpirun.mpich || command -v mpiexec.hydra || echo mpirun)", _mpich, ("PMI_RANK",), is_mpirun=True
+    ),
+    "srun": Launcher("srun", _srun, ("PMIX_RANK", "SLURM_PROCID")),
+    # one process for each place the job asked for; it counts and binds nothing itself
+    "pbsdsh": Launcher("pbsdsh", _nothing, ("PBS_NODENUM",), end_of_options="--"),
+}
+
+
+def rank_text() -> str:
+    """Shell text that gives a process its rank, whichever launcher started it; 0 where none did."""
+    text = "0"
+    for variable in reversed([name for launcher in LAUNCHERS.values() for name in launcher.rank_variables]):
+        text = f"${{{variable}:-{text}}}"
+    return text

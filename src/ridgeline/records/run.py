@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -75,6 +76,18 @@ class Ending:
     @property
     def duration_s(self) -> float:
         return max(0.0, self.ended_s - self.started_s)
+
+
+def is_signal(number: int) -> bool:
+    return number in _SIGNALS
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9."""
+    return _SIGNALS.get(number, f"signal {number}")
+
+
+_SIGNALS = {int(known): known.name for known in signal.Signals}
 
 
 @dataclass(frozen=True, slots=True)

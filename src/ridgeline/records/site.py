@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a site file says. `batch` names an executor of the catalog: local, slurm, pbs.
+    """What a site file says. `batch` names an executor of the catalog.
 
-    `launcher` starts parallel programs inside a job: none, openmpi, mpich, srun. Sizes are per node; None is unknown.
-    `directives` are added to job scripts as they stand (for example `#PBS -l storage=scratch/ab12`).
+    `launcher` starts parallel programs inside a job (records/launch.py). Sizes are per node; None is unknown.
+    `directives` are added to job scripts as they stand.
     """
 
     name: str = "local"

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import StoreError
+from ridgeline.files import write_whole
 from ridgeline.records.study import Study
 from ridgeline.report import figures
 from ridgeline.report.drawing import confirmation_figure, progress_figure
 from ridgeline.report.insights import insights
 from ridgeline.report.table import Row, columns, origins, rows
-from ridgeline.store.folder import StudyFolder, write_chunks
+from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events
 
@@ -61,7 +62,7 @@ def write_report(path: Path, out: Path) -> Path:
     # a comparison has a baseline of its own
     study = replace(study, baseline=history.overrides.get("baseline", study.baseline))
     try:
-        write_chunks(out, page(study, history))
+        write_whole(out, page(study, history))
     except OSError as error:
         raise StoreError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
     return out

@@ -8,19 +8,17 @@ sources/             the files that the study names, at the same relative places
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.errors import StoreError, StudyError
+from ridgeline.files import write_whole
 from ridgeline.records.study import Study
 from ridgeline.store.agreement import require_consistent, require_same_question
 from ridgeline.store.history import History
-from ridgeline.store.journal import sync_folder
 from ridgeline.store.study_file import StudyFile, read_study_file
 
 STUDY, JOURNAL, LOCK, REPORT = "study.yaml", "journal.jsonl", "lock", "report.html"
@@ -52,7 +50,7 @@ class StudyFolder:
                 for file in (source.site_path.absolute(), *_site_files(source.study, beside)):
                     folder._take(file, beside, path / SITES)
             if not _same(source.path, path / STUDY):
-                write_text(path / STUDY, source.text)
+                write_whole(path / STUDY, source.text)
         except OSError as error:
             raise StoreError(f"{path}: cannot be written ({error.strerror}); free space or check permissions") from None
         return folder
@@ -197,26 +195,3 @@ def _matches(folder: Path, pattern: str) -> list[Path]:
 
 def _same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
-
-
-def write_text(path: Path, text: str) -> None:
-    write_chunks(path, [text.encode()])
-
-
-def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
-    """All of the chunks or, after a crash, the old file: never a half one."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines(chunks)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.rename(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)

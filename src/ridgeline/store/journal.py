@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from ridgeline.errors import StoreError
+from ridgeline.files import sync_folder
 
 Event = dict[str, Any]
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -156,16 +157,3 @@ def failure(path: Path, study_folder: Path, error: OSError) -> StoreError:
     else:
         what = f"cannot be written ({error.strerror}); check the disk"
     return StoreError(f"{path}: {what}, then go on with `ridgeline resume {study_folder}`; nothing recorded is lost")
-
-
-def sync_folder(folder: Path) -> None:
-    """So that a new or renamed file is still there after a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # some network file systems have no fsync on folders; they order metadata themselves
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
-            raise
-    finally:
-        os.close(descriptor)

@@ -19,7 +19,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from ridgeline.store.duration import parse_duration
+from ridgeline.records.duration import parse_duration
 
 
 def _lines(value: object) -> object:

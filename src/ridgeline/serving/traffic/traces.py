@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
+from ridgeline.files import read_unzipped
 
 SHAPES = "a trace is JSONL with input_length and output_length in each line, or a ShareGPT JSON list of conversations"
-GZIP = b"\x1f\x8b"
 # Wall-clock times in seconds stay below this for a thousand years; past it a clock no longer resolves a step.
 LATEST_S = 1e11
 # Mooncake hashes prompts in blocks of this many tokens.
@@ -48,16 +48,11 @@ def read_trace(path: Path) -> list[TraceRow]:
 
 def _text(path: Path) -> str:
     try:
-        raw = path.read_bytes()
-        if raw.startswith(GZIP):
-            import gzip
-
-            raw = gzip.decompress(raw)
-        return raw.decode("utf-8")
+        return read_unzipped(path).decode("utf-8")
     except UnicodeDecodeError as bad:
         raise InputError(f"{path}: not UTF-8 text ({bad.reason} at byte {bad.start}); {SHAPES}") from None
-    except (OSError, EOFError) as bad:
-        raise InputError(f"{path}: cannot be read ({getattr(bad, 'strerror', None) or bad}); {SHAPES}") from None
+    except OSError as bad:
+        raise InputError(f"{path}: cannot be read ({bad.strerror or bad}); {SHAPES}") from None
 
 
 def _lines(path: Path, text: str) -> Iterator[TraceRow]:

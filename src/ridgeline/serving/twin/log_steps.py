@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.files import read_unzipped
 from ridgeline.readers.sglang.facts import DecodeBatch, PrefillBatch, SglangLog
 from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.serving.engine.deployment import Deployment
@@ -59,10 +60,11 @@ class LoggedRun:
 
 def read_run(path: Path, *, model: str | None = None, gpu: str | None = None) -> LoggedRun:
     try:
-        lines = _text(path).splitlines()
-    except (OSError, EOFError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read ({why}); give the log of an SGLang run, or a CSV file") from None
+        lines = read_unzipped(path).decode("utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror or error}); give the log of an SGLang run, or a CSV file"
+        ) from None
     log = read_sglang_log(lines)
     if not (log.decodes or log.prefills):
         raise InputError(
@@ -78,15 +80,6 @@ def read_run(path: Path, *, model: str | None = None, gpu: str | None = None) ->
     pools = [p.tokens for p in log.kv_pools]
     pool = pools[-1] if pools else None
     return LoggedRun(str(path), Deployment(shape, cluster, layout, _settings(log)), pool, log)
-
-
-def _text(path: Path) -> str:
-    raw = path.read_bytes()
-    if raw.startswith(b"\x1f\x8b"):
-        import gzip
-
-        raw = gzip.decompress(raw)
-    return raw.decode("utf-8", errors="replace")
 
 
 def observations(run: LoggedRun) -> list[Observation]:

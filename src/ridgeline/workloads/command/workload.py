@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ridgeline.errors import StoreError
+from ridgeline.files import in_one_step
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import contained, launch
 from ridgeline.records.measurement import Measurement, Reading
@@ -195,11 +196,8 @@ def _place(target: Path, write: Callable[[Path], object]) -> None:
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    if partial.is_dir():
-        shutil.rmtree(partial)
-    write(partial)
-    partial.rename(target)
+    with in_one_step(target) as partial:
+        write(partial)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from ridgeline.records.expression import Value
-from ridgeline.records.launch import Binding, contained, launch
+from ridgeline.records.launch import Binding, contained, launch, rank_text
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
@@ -139,8 +139,6 @@ class Scripts:
         """How the session starts a script: by itself, or on every node by the site's launcher."""
         if resources.nodes == 1:
             return f"sh ./{script}"
-        if self.launcher == "pbsdsh":
-            return f'pbsdsh -- sh "$PWD/{script}"'
         one_each = replace(resources, ranks_per_node=1)
         plain = replace(self._study.site, container="")
         # an engine pins its own processes; a launcher would tie all of them to one core
@@ -152,7 +150,7 @@ class Scripts:
         rank = ""
         if resources.nodes > 1:
             rank = (
-                "rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${SLURM_PROCID:-${PBS_NODENUM:-0}}}}\n"
+                f"rank={rank_text()}\n"
                 "[ -r ./env ] && . ./env   # launchers other than srun bring no environment along\n"
             )
         site = self._site(install)

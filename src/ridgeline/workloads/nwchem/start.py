@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ridgeline.records.launch import Binding, launch
+from ridgeline.records.launch import Binding, launch, rank_text
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 from ridgeline.workloads.nwchem.failures import NO_BLAS, NO_PROGRAM, NO_SCRATCH
@@ -40,7 +40,7 @@ def rank_script(start: Start) -> str:
     return f"""\
 #!/bin/sh
 # one rank of NWChem: the same environment on every node, then the program
-rank=${{OMPI_COMM_WORLD_RANK:-${{PMI_RANK:-${{PMIX_RANK:-${{SLURM_PROCID:-0}}}}}}}}
+rank={rank_text()}
 {exports}{_blas_lines(start.blas)}program=$(command -v {_quoted(start.program)}) || {{
   echo "{NO_PROGRAM}: "{_quoted(start.program)}" is not on the PATH of $(uname -n)" >&2
   exit 127

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 from ridgeline.readers.lines import TextFile
+from ridgeline.records.run import signal_name
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.failures import FailureCause, cause_of
 from ridgeline.workloads.engine.session import process as node
@@ -38,12 +38,5 @@ class Coroner:
         if "No module named" in text or code == 127:
             return FailureCause("missing", number, text)
         if code < 0:
-            return FailureCause("signal", number, f"died by {_signal_name(-code)}; its last line: {text}")
+            return FailureCause("signal", number, f"died by {signal_name(-code)}; its last line: {text}")
         return FailureCause("died", number, f"exit code {code}; its last line: {text}")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

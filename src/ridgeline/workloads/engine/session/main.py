@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import ReadError, RidgelineError
+from ridgeline.files import write_whole
 from ridgeline.readers.lines import TextFile
 from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
 from ridgeline.workloads.engine.failures import FailureCause
@@ -123,9 +124,7 @@ class Session:
             time.sleep(LOOK_S)
 
     def _write(self) -> None:
-        partial = self.folder / f".{MEASURED}.partial"
-        partial.write_text(json.dumps(self.measured, indent=1) + "\n")
-        partial.rename(self.folder / MEASURED)
+        write_whole(self.folder / MEASURED, json.dumps(self.measured, indent=1) + "\n", survives_power_cut=False)
 
 
 def dialect_named(name: str) -> EngineDialect:

@@ -1,4 +1,4 @@
-"""Times in study files: `90s`, `10m`, `1h30m`, `2d`, or plain seconds."""
+"""Times as people write them: `90s`, `10m`, `1h30m`, `2d`, or plain seconds."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.errors import SiteError
-from ridgeline.executors.commands import ask
-from ridgeline.executors.slurm import Slurm
+from ridgeline.executors.commands import run
+from ridgeline.executors.slurm.dialect import Slurm
 from ridgeline.records.site import Site
 
 SITE = Site("here", batch="slurm")
@@ -15,7 +15,7 @@ SITE = Site("here", batch="slurm")
 def environment(monkeypatch: pytest.MonkeyPatch, **variables: str) -> set[str]:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    return set(ask(["env"], SITE, Slurm()).stdout.splitlines())
+    return set(run(["env"], SITE, Slurm()).stdout.splitlines())
 
 
 def test_inside_a_job_its_variables_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,4 +32,4 @@ def test_outside_a_job_the_users_own_settings_stay(monkeypatch: pytest.MonkeyPat
 
 def test_a_command_that_is_not_there_says_where_to_run() -> None:
     with pytest.raises(SiteError, match="login node"):
-        ask(["no-such-batch-system"], SITE, Slurm())
+        run(["no-such-batch-system"], SITE, Slurm())

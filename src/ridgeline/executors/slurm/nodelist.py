@@ -20,6 +20,8 @@ def _expand_one(part: str) -> Iterator[str]:
     before, inside, after = match.groups()
     for span in inside.split(","):
         low, _, high = span.partition("-")
+        if not (low.isdecimal() and (high or low).isdecimal()):
+            continue
         for number in range(int(low), int(high or low) + 1):
             for rest in _expand_one(after):
                 yield f"{before}{number:0{len(low)}d}{rest}"

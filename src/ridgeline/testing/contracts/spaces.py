@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from ridgeline.records.expression import Expression
+from ridgeline.records.expression import Expression, Value
 from ridgeline.records.space import Continuous, Discrete, Knob, Rule, Space
 
 NAMES = ("a", "b", "c", "d")
-VALUES: tuple[tuple[object, ...], ...] = (
+VALUES: tuple[tuple[Value, ...], ...] = (
     (1,),
     (1, 2),
     (1, 2, 4, 8),
@@ -24,10 +24,10 @@ def knobs(draw: st.DrawFn, names: tuple[str, ...] = NAMES, continuous: bool = Fa
     made: list[Knob] = []
     for name in draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True)):
         when = None
-        if made and draw(st.integers(0, 2)) == 0:
-            other = draw(st.sampled_from([k for k in made if isinstance(k, Discrete)] or [None]))
-            if other is not None:
-                when = Expression.parse(f"{other.name} == {draw(st.sampled_from(list(other.values)))!r}")
+        listed = [k for k in made if isinstance(k, Discrete)]
+        if listed and draw(st.integers(0, 2)) == 0:
+            other = draw(st.sampled_from(listed))
+            when = Expression.parse(f"{other.name} == {draw(st.sampled_from(list(other.values)))!r}")
         if continuous and draw(st.booleans()):
             made.append(Continuous(name, 0.5, 8.0, log=draw(st.booleans()), when=when))
         else:
@@ -39,10 +39,11 @@ def knobs(draw: st.DrawFn, names: tuple[str, ...] = NAMES, continuous: bool = Fa
 
 @st.composite
 def spaces(draw: st.DrawFn, continuous: bool = False) -> Space:
-    chosen = draw(knobs(continuous=continuous))
+    chosen: tuple[Knob, ...] = draw(knobs(continuous=continuous))
     numeric = [k.name for k in chosen if k.when is None and (not isinstance(k, Discrete) or k.ordered)]
-    rules = []
-    if numeric and draw(st.booleans()):
+    rules: list[Rule] = []
+    is_ruled: bool = draw(st.booleans())
+    if numeric and is_ruled:
         limit = draw(st.integers(0, 6))
         rules.append(Rule(Expression.parse(f"{' + '.join(numeric)} > {limit}"), "too much"))
     return Space(chosen, {}, tuple(rules))

@@ -1,0 +1,62 @@
+"""The parts of this package keep the promises of their seams."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ridgeline.records.site import Site
+from ridgeline.records.space import Discrete, Space
+from ridgeline.records.study import Goal, Study, WorkloadChoice
+from ridgeline.testing.contracts.analyzers import AnalyzerContract
+from ridgeline.testing.contracts.dialects import DialectContract
+from ridgeline.testing.contracts.executors import ExecutorContract
+from ridgeline.testing.contracts.samplers import SamplerContract
+from ridgeline.testing.contracts.workloads import WorkloadContract, WorkloadExample
+
+
+class TestNearest(SamplerContract):
+    name = "nearest"
+    takes_continuous = False
+
+
+class TestGzip(WorkloadContract):
+    name = "gzip"
+
+    def example(self, folder: Path) -> WorkloadExample:
+        (folder / "words.txt").write_text("word " * 1000)
+        study = Study(
+            "promises",
+            WorkloadChoice("gzip", {"file": "words.txt"}),
+            Space((Discrete("level", [1, 6, 9], ordered=True),), {}),
+            Goal("size_bytes", "minimize"),
+            baseline={"level": 6},
+            folder=folder,
+        )
+        return WorkloadExample(study, lambda run: (run / "stdout").write_text("45\n"), value=45.0, pasted={"level": 9})
+
+
+class TestGzipMessages(AnalyzerContract):
+    name = "gzip-messages"
+
+    def samples(self) -> Sequence[bytes]:
+        return [b"unpacking\ngzip: a.gz: unexpected end of file\n", b"gzip: b.gz: not in gzip format\n"]
+
+
+class TestTideDialect(DialectContract):
+    name = "tide"
+
+    def answers(self) -> Sequence[str]:
+        return ["1 exited 3 0001-a-1f\n2 cancelled 137 b\n3 running 0 c\n"]
+
+
+class TestTide(ExecutorContract):
+    name = "tide"
+    patience_s = 30.0
+
+    @pytest.fixture(autouse=True)
+    def _spool(self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TIDE_SPOOL", str(tmp_path_factory.mktemp("tide")))
+
+    def site(self) -> Site:
+        return Site(name="tide", batch="tide", poll_s=0.2, options={"lost_after_s": 0.5, "settle_s": 0.5})
