@@ -30,7 +30,7 @@ Ending = tuple[Joined, int]  # a request and the tokens it still lacks before it
 class TokenPace:
     """How many tokens a decode step brings to each request of its batch: always one, or several on average.
 
-    Step n of an engine brings floor((n + 1) x mean) - floor(n x mean) of them: at least one, whole, and the same to all.
+    Step n of an engine brings floor((n + 1) x mean) - floor(n x mean) of them: whole, at least one, the same to all.
     """
 
     def __init__(self, mean: float) -> None:
