@@ -7,16 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests import slurm_cluster
 
 # somebody else's package: its tests run where it is installed, by test_plugin_package.py
 collect_ignore = ["plugin_package"]
 
-# no test asserts how fast it is: on a loaded machine an example may take any time
-settings.register_profile("ridgeline", deadline=None)
-settings.load_profile("ridgeline")
+# The same examples on every machine and in every run: what a random draw would find is for `scripts/fuzz` to find.
+# No deadline: no test asserts how fast it is, and on a loaded machine an example may take any time.
+settings.register_profile("fixed", deadline=None, derandomize=True, database=None)
+settings.register_profile(
+    "fuzz",
+    deadline=None,
+    derandomize=False,
+    max_examples=500,
+    database=DirectoryBasedExampleDatabase(Path(__file__).parent.parent / ".hypothesis" / "examples"),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("fixed")
 
 
 @pytest.fixture(scope="session")

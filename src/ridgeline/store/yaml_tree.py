@@ -1,7 +1,8 @@
 """YAML text as a tree that remembers its lines.
 
-Scalars are read as YAML 1.2 reads them: `on`, `off`, `yes` and `no` are text, 1e-6 is a number. A number with a leading
-zero is refused, because YAML readers disagree whether 010 is ten or eight. Keys are always text.
+Scalars are read as YAML 1.2 reads them: `on`, `off`, `yes` and `no` are text, 1e-6 is a number, and so is every number
+of a JSON file. Of YAML 1.1 only digits grouped by underscores are kept (1_000). A number with a leading zero is
+refused, because YAML readers disagree whether 010 is ten or eight, and 012e4 a number or text. Keys are always text.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ LARGEST_TREE = 200_000  # values, with aliases counted as often as they are used
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
-_LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+# ten to YAML 1.2 and eight to YAML 1.1; with an exponent a number to YAML 1.2 and text to YAML 1.1
+_LEADING_ZERO = re.compile(r"[-+]?0(?:[0-9]+(?:[eE][-+]?[0-9]+)?|[0-7_]+)")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_GROUPED = re.compile(r"[-+]?[0-9][0-9_]*\.[0-9]*(?:[eE][-+][0-9]+)?")  # YAML 1.1, where an exponent wants its sign
 _WORDS: dict[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
-    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf"), float("inf")),
-    "-.inf": float("-inf"),
-    ".nan": float("nan"),
-    ".NaN": float("nan"),
-    ".NAN": float("nan"),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
 _TAGS = ("str", "int", "float", "bool", "null", "map", "seq")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
@@ -270,7 +271,8 @@ class _Builder:
         if tag in ("str", "!") or (not event.implicit[0] and not tag):
             return event.value
         if _LEADING_ZERO.fullmatch(event.value):
-            problem = f'{event.value} has a leading zero; write {int(event.value)} or "{event.value}" in quotes'
+            digits = re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", event.value.replace("_", ""))
+            problem = f'{event.value} has a leading zero; write {digits} or "{event.value}" in quotes'
             self.problems.append(f"{self.name}:{line}: {problem}")
         value = resolve(event.value)
         return float(value) if tag == "float" and isinstance(value, int) else value
@@ -282,10 +284,11 @@ def resolve(text: str) -> bool | int | float | str | None:
         return _WORDS[text]
     if len(text) > 64:
         return text
-    if _INTEGER.fullmatch(text) or _LEADING_ZERO.fullmatch(text):
-        return int(text.replace("_", ""))
     if _BASED.fullmatch(text):
         return int(text, 0)
-    if _FLOAT.fullmatch(text):
-        return float(text.replace("_", ""))
+    digits = text.replace("_", "")
+    if _INTEGER.fullmatch(text) or (_LEADING_ZERO.fullmatch(text) and "e" not in text.lower()):
+        return int(digits)
+    if _FLOAT.fullmatch(text) or _GROUPED.fullmatch(text):
+        return float(digits)
     return text

@@ -1,11 +1,12 @@
 """What traffic promises: the stated means, the same list for the same seed, and clear refusals."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
@@ -24,6 +25,27 @@ def test_sharegpt_answers_die_out_as_the_decode_log_of_a_real_run_shows():
     alive = {26: 0.951, 66: 0.762, 106: 0.562, 226: 0.276, 425: 0.107}
     for tokens, share in alive.items():
         assert sum(a.output_tokens > tokens for a in rows) / 1000 == pytest.approx(share, abs=0.03)
+
+
+@given(st.floats(1, 1532), st.floats(1, 780), st.integers(0, 5))
+@example(1500.0, 700.0, 0)
+@example(1532.0, 780.0, 0)
+@example(1.0, 2.0, 0)
+@example(1.5, 1.2, 3)
+def test_the_mean_that_was_asked_for_is_the_mean_that_is_sent(prompt: float, answer: float, seed: int):
+    rows = parse_traffic(f"sharegpt:{prompt}:{answer}", requests=2000, seed=seed).arrivals()
+    assert sum(a.input_tokens for a in rows) / 2000 == pytest.approx(prompt, rel=0.01, abs=0.15)
+    assert sum(a.output_tokens for a in rows) / 2000 == pytest.approx(answer, rel=0.01, abs=0.15)
+    assert all(1 <= a.input_tokens <= 2048 and 1 <= a.output_tokens <= 1024 for a in rows)
+
+
+@pytest.mark.parametrize("mean", [1600, 5000, 20_000])
+def test_what_the_refusal_of_a_mean_names_instead_works(mean: int):
+    with pytest.raises(InputError) as refused:
+        parse_traffic(f"sharegpt:{mean}:200")
+    (instead,) = re.findall(r"lognormal:[\d.:]+", str(refused.value))
+    rows = parse_traffic(instead, requests=2000).arrivals()
+    assert sum(a.input_tokens for a in rows) / 2000 == pytest.approx(mean, rel=0.02)
 
 
 @given(st.integers(1, 400), st.integers(0, 10), st.sampled_from(["sharegpt", "fixed:7:3", "lognormal:500:50:0.7"]))
@@ -86,7 +108,10 @@ def test_sharegpt_json_gives_lengths_of_the_first_two_turns(tmp_path: Path):
         ("sharegpt", {"rate_s": 1.0, "concurrency": 2}, "not both"),
         ("sharegpt", {"concurrency": 0}, "1 or more"),
         ("sharegpt", {"requests": 0}, "1 or more"),
-        ("sharegpt:5000:10", {}, "cannot come from"),
+        ("sharegpt:5000:10", {}, "prompts of 5,000 tokens on average cannot come from lengths of at most 2,048"),
+        ("sharegpt:1600:500", {}, "use a mean up to 1,532, or lognormal:1600:500:1.1, which cuts at 1,000,000"),
+        ("sharegpt:300:900", {}, "answers of 900 tokens on average .* use a mean up to 782"),
+        ("lognormal:900000:5", {}, "use a mean up to 7..,...$"),
         ("no-such-file", {}, "neither a file nor one of sharegpt"),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.traffic.requests import Slo, Spread
 from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, Traffic, parse_traffic
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 from tests.serving.twin import deployments as make
@@ -30,6 +30,12 @@ def check(result: SimulationResult, sent: Traffic) -> None:
         assert all(gap > 0 for gap, _ in record.gaps_s)
         spoken_s = sum(gap * n for gap, n in record.gaps_s)
         assert spoken_s == pytest.approx(record.end_s - record.first_token_s, rel=1e-6, abs=1e-9)
+    gaps = [run for record in result.records for run in record.gaps_s]
+    seen = Spread.of([gap for gap, _ in gaps], [count for _, count in gaps])
+    told = result.summary.itl_ms
+    assert (seen is None) == (told is None)
+    if seen and told:  # the engines' own sums are those of the requests
+        assert [told.mean, told.p50, told.p99] == pytest.approx([seen.mean, seen.p50, seen.p99], rel=1e-6)
     times = [at for at, _ in result.kv_usage]
     assert all(b >= a for a, b in pairwise(times))
     assert all(-1e-9 <= used <= 1 + 1e-9 for _, used in result.kv_usage)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, example, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
@@ -35,7 +35,9 @@ def replicas(routing: str, copies: int = 3, **settings: object) -> Deployment:
 @st.composite
 def speculation(draw: st.DrawFn) -> dict[str, object]:
     drafts = draw(st.integers(2, 6))
-    return {"draft_tokens": drafts, "accept_length": draw(st.floats(1, drafts))}
+    # people write 1.9 and not 1.8734; with such numbers the last token may fall exactly on the end of a step
+    tenths = st.integers(10, 10 * drafts).map(lambda n: n / 10)
+    return {"draft_tokens": drafts, "accept_length": draw(tenths | st.floats(1, drafts))}
 
 
 paths = st.one_of(
@@ -70,8 +72,17 @@ def test_no_engine_turns_time_back_or_holds_more_than_its_pool(deployment: Deplo
 
 @slow
 @given(speculation(), make.traffic(60))
+@example({"draft_tokens": 2, "accept_length": 1.9}, Traffic(Fixed(50, 20), 2))
+@example({"draft_tokens": 4, "accept_length": 3.8}, Traffic(Fixed(50, 96), 2))
 def test_speculative_runs_conserve_too(drafted: dict[str, object], sent: Traffic):
     check(simulate(make.llama(**drafted), sent), sent)
+
+
+@slow
+@given(speculation(), make.traffic(60), st.integers(4000, 9000))
+def test_speculative_runs_in_a_tight_pool_conserve_too(drafted: dict[str, object], sent: Traffic, pool: int):
+    deployment = make.llama(schedule_conservativeness=0.05, **drafted)
+    check(simulate(deployment, sent, kv_tokens_per_rank=max(pool, sent.longest_tokens() + 8)), sent)
 
 
 @slow

@@ -16,6 +16,7 @@ from ridgeline.serving.traffic.traces import TraceRow, read_trace
 # The published ShareGPT runs: 2000 prompts, 626,729 input and 388,685 output tokens.
 SHAREGPT_INPUT_MEAN = 626_729 / 2000
 SHAREGPT_OUTPUT_MEAN = 388_685 / 2000
+LONGEST = 1_000_000  # tokens of a prompt or an answer, where nothing else is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """Log-normal lengths with the given means after clipping.
+    """Log-normal lengths with the given means after clipping; a mean that clipping makes impossible is refused.
 
     Draws are stratified: the k-th of n lengths comes from the k-th n-th of the distribution, then all are shuffled, so
     that even a few hundred requests have the stated mean and tail and a small trial resembles a large one.
@@ -48,14 +49,27 @@ class LogNormal:
     output_mean: float
     input_sigma: float = 1.0
     output_sigma: float = 1.0
-    input_limit: int = 1_000_000
-    output_limit: int = 1_000_000
+    input_limit: int = LONGEST
+    output_limit: int = LONGEST
 
     def __post_init__(self) -> None:
         if not (self.input_mean >= 1 and self.output_mean >= 1):
             raise InputError(f"mean lengths {self.input_mean:g}:{self.output_mean:g} must both be at least one token")
         if not (0 <= self.input_sigma <= 3 and 0 <= self.output_sigma <= 3):
             raise InputError("the sigma of log-normal lengths must be between 0 (all equal) and 3; 1 is typical")
+        self._check_mean("prompts", self.input_mean, self.input_sigma, self.input_limit)
+        self._check_mean("answers", self.output_mean, self.output_sigma, self.output_limit)
+
+    def _check_mean(self, whose: str, mean: float, sigma: float, limit: int) -> None:
+        # past this mean more than half of all lengths would be the longest one, and nothing of the shape is left
+        most = min(_clipped_mean(limit, sigma, limit), limit - 1)
+        if mean > most:
+            freer = f"lognormal:{self.input_mean:g}:{self.output_mean:g}:{sigma:g}, which cuts at {LONGEST:,}"
+            remedy = f", or {freer}" if limit < LONGEST and mean < LONGEST / 2 else ""
+            raise InputError(
+                f"{whose} of {mean:,g} tokens on average cannot come from lengths of at most {limit:,}; "
+                f"use a mean up to {math.floor(most):,}{remedy}"
+            )
 
     def draw(self, count: int, rng: random.Random) -> list[tuple[int, int]]:
         inputs = _stratified(count, self.input_mean, self.input_sigma, self.input_limit, rng)
@@ -137,22 +151,18 @@ def _stratified(count: int, mean: float, sigma: float, limit: int, rng: random.R
 
 
 def _median_for_mean(mean: float, sigma: float, limit: int) -> float:
-    """The median whose log-normal, cut at `limit`, has the wanted mean."""
-    if mean >= limit:
-        raise InputError(
-            f"a mean length of {mean:g} tokens cannot come from lengths of at most {limit}; "
-            "use a smaller mean, or lognormal:IN:OUT, which cuts at a million"
-        )
-    cdf = NormalDist().cdf
-
-    def clipped_mean(median: float) -> float:
-        if sigma == 0:
-            return min(median, limit)
-        edge = math.log(limit / median) / sigma
-        return median * math.exp(sigma * sigma / 2) * cdf(edge - sigma) + limit * (1 - cdf(edge))
-
-    low, high = mean * math.exp(-sigma * sigma), float(limit)
-    for _ in range(60):
+    """The median whose log-normal, cut at one token and at `limit`, has the wanted mean."""
+    low, high = mean * 1e-9, float(limit)
+    for _ in range(80):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if clipped_mean(middle) < mean else (low, middle)
+        low, high = (middle, high) if _clipped_mean(middle, sigma, limit) < mean else (low, middle)
     return low
+
+
+def _clipped_mean(median: float, sigma: float, limit: int) -> float:
+    if sigma == 0:
+        return max(1.0, min(median, limit))
+    cdf = NormalDist().cdf
+    shortest, longest = -math.log(median) / sigma, math.log(limit / median) / sigma
+    between = median * math.exp(sigma * sigma / 2) * (cdf(longest - sigma) - cdf(shortest - sigma))
+    return cdf(shortest) + between + limit * (1 - cdf(longest))

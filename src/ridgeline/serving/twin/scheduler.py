@@ -12,7 +12,7 @@ import math
 from collections import deque
 
 from ridgeline.serving.engine.settings import Applied
-from ridgeline.serving.twin.gaps import DecodeRuns
+from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
 from ridgeline.serving.twin.prefixes import PrefixCache
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.steptime import StepTime
@@ -57,7 +57,8 @@ class Engine:
         self.retractions = 0
         self.prefill_s = 0.0  # time in prefill rounds
         self.host_s = 0.0  # time in decode steps that waited for the host
-        self.runs = DecodeRuns()
+        self.pace = TokenPace(self.applied.accept_length)
+        self.runs = DecodeRuns(self.pace)
         self.cache = PrefixCache() if self.applied.radix_cache else None
         self.usage: list[tuple[float, float]] = [(0.0, 0.0)]
 
@@ -182,12 +183,15 @@ class Engine:
             self.join(request)
             return
         if request.stays:  # sent back earlier and now complete: its last token came after one long gap
+            self.runs.wait(self.clock - request.left_s)
             request.stays.append((self.clock, len(self.runs), len(self.runs)))
         self._end(request, ended)
 
     def join(self, request: Request) -> None:
         """Puts a request whose prompt is in the KV cache into the running batch."""
-        steps = math.ceil(request.remaining / self.applied.accept_length)
+        steps = self.pace.steps(self.step_number, request.remaining)
+        if request.stays:
+            self.runs.wait(self.clock - request.left_s)
         request.joined_step, request.joined_s = self.step_number, self.clock
         request.runs = self.runs
         request.stays.append((self.clock, len(self.runs), -1))
@@ -219,7 +223,7 @@ class Engine:
         if steps > 1:
             middle_s = first_s + per_token_s * growth * (steps - 1) / 2
             step_s = middle_s if middle_s > host_s else host_s
-        self.runs.add(clock, step_s, steps, batch, self.fresh, accepted)
+        self.runs.add(clock, step_s, steps, batch, self.fresh, self._ending(steps))
         if self.fresh:
             self.fresh = []
         if step_s <= host_s:
@@ -233,6 +237,14 @@ class Engine:
         ended = self._endings() if self.running[0][0] <= self.step_number else []
         self.usage.append((self.clock, self.used_tokens))
         return ended
+
+    def _ending(self, steps: int) -> list[Ending]:
+        """Who ends with the last of these steps, and with how many of its tokens, where a step brings several."""
+        end = self.step_number + steps
+        if self.pace.single or self.running[0][0] > end:
+            return []
+        ending = [request for finish, _, request in self.running if finish == end]
+        return [(r, r.remaining - self.pace.tokens(r.joined_step, end - 1 - r.joined_step)) for r in ending]
 
     def _endings(self) -> list[Request]:
         ended: list[Request] = []
@@ -248,6 +260,7 @@ class Engine:
         """Closes the stay in the batch; the tokens it added stay counted until the request gives its KV back."""
         joined_s, first_run, _ = request.stays[-1]
         request.stays[-1] = (joined_s, first_run, len(self.runs))
+        request.left_s = self.clock
 
     def _end(self, request: Request, ended: list[Request]) -> None:
         self._release(request)
@@ -273,16 +286,19 @@ class Engine:
             self._give_up(request, finish)
         self.running = order
         heapq.heapify(self.running)
-        made = sum(r.generated + self.step_number - r.joined_step for _, _, r in order)
+        made = sum(r.generated + self._decoded(r) for _, _, r in order)
         asked = sum(r.arrival.output_tokens for _, _, r in order)
         self.share = min(1.0, (made + RETRACT_STEPS * len(order)) / max(1, asked))
+
+    def _decoded(self, request: Request) -> int:
+        """Tokens that the current stay in the batch has brought."""
+        return self.pace.tokens(request.joined_step, self.step_number - request.joined_step)
 
     def _give_up(self, request: Request, finish: int) -> None:
         self.finish_sum -= finish
         self._leave(request)
-        made = int((self.step_number - request.joined_step) * self.applied.accept_length)
         self._release(request)
-        request.generated += made
+        request.generated += self._decoded(request)
         request.todo = request.arrival.input_tokens + request.generated
         request.cached = 0
         self.fresh = [r for r in self.fresh if r is not request]
