@@ -136,6 +136,18 @@ def glossary_rows() -> list[list[str]]:
     return [row for row in rows if row[0] != "word"]
 
 
+def test_every_room_and_wing_is_on_the_map() -> None:
+    text = (ROOT / "docs/map.md").read_text()
+    package = ROOT / "src/ridgeline"
+    rooms = {p.parent.relative_to(package).as_posix() for p in package.glob("*/*.py")}
+    wings = {
+        p.parent.relative_to(package).as_posix()
+        for room in ("serving", "workloads")
+        for p in package.glob(f"{room}/*/*.py")
+    }
+    assert not [folder for folder in rooms | wings if f"| `{folder}` |" not in text]
+
+
 def test_each_walk_of_the_map_takes_ten_files_at_most() -> None:
     text = (ROOT / "docs/map.md").read_text().split("## Three walks")[1].split("\n## ")[0]
     walks = [re.findall(r"^\d+\. `([a-z_/]+\.py)`: ", part, re.MULTILINE) for part in text.split("\n**")[1:]]
@@ -152,8 +164,10 @@ def test_every_word_of_the_house_is_in_the_glossary_once() -> None:
 def test_every_record_and_seam_has_its_word() -> None:
     """What all other rooms speak in: a class there without a line in the glossary is a word nobody explained."""
     text = (ROOT / "docs/glossary.md").read_text()
+    words = {row[0] for row in glossary_rows()}
     classes = {name for path in RECORDED for name in re.findall(r"^class ([A-Z]\w+)", path.read_text(), re.MULTILINE)}
-    assert not {name for name in classes if f"`{name}`" not in text}
+    spoken = {name: re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower() for name in classes}
+    assert not {name for name in classes if f"`{name}`" not in text and spoken[name] not in words}
 
 
 def test_classes_of_the_glossary_are_where_it_says() -> None:
