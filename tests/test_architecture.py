@@ -201,3 +201,77 @@ def test_every_part_of_the_catalog_can_be_imported() -> None:
 def test_the_overview_imports_nothing_heavy(heavy: str) -> None:
     code = f"import sys; from ridgeline.cli.main import overview; overview(); sys.exit({heavy!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# sizes: what is past the limit today, with what was measured; a ceiling may only fall
+MODULE_LINES, FUNCTION_LINES = 300, 40
+LONG_MODULES = {"executors/slurm.py": 303}
+LONG_FUNCTIONS = {
+    "cli/serving/plan.py: plan": 63,
+    "cli/serving/simulate.py: simulate": 51,
+    "report/drawing.py: confirmation_figure": 48,
+    "serving/engine/memory.py: _plan_at": 42,
+    "serving/planner/planner.py: Choice.as_json": 45,
+    "serving/planner/planner.py: plan": 52,
+}
+
+
+def function_lengths(tree: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
+    """Every function with the classes and functions around it, and its lines from `def` to the last."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = (*inside, node.name)
+            if not isinstance(node, ast.ClassDef):
+                yield ".".join(name), (node.end_lineno or node.lineno) - node.lineno + 1
+            yield from function_lengths(node, name)
+        else:
+            yield from function_lengths(node, inside)
+
+
+def grown(lengths: dict[str, int], limit: int, excused: dict[str, int]) -> dict[str, int]:
+    """What is longer than the limit, or than the ceiling it is excused with."""
+    return {name: lines for name, lines in lengths.items() if lines > excused.get(name, limit)}
+
+
+def module_sizes() -> dict[str, int]:
+    return {str(p.relative_to(SRC)): len(p.read_text().splitlines()) for p in modules()}
+
+
+def function_sizes() -> dict[str, int]:
+    return {
+        f"{path.relative_to(SRC)}: {name}": lines
+        for path in modules()
+        for name, lines in function_lengths(ast.parse(path.read_text()))
+    }
+
+
+def test_modules_stay_within_a_few_pages() -> None:
+    assert not grown(module_sizes(), MODULE_LINES, LONG_MODULES), "divide it by subject"
+
+
+def test_functions_stay_within_a_page() -> None:
+    assert not grown(function_sizes(), FUNCTION_LINES, LONG_FUNCTIONS), "divide it by what it does"
+
+
+def test_what_is_short_again_needs_no_excuse() -> None:
+    sizes, limits = (module_sizes(), function_sizes()), (MODULE_LINES, FUNCTION_LINES)
+    for size, limit, excused in zip(sizes, limits, (LONG_MODULES, LONG_FUNCTIONS), strict=True):
+        assert not [name for name in excused if size.get(name, 0) <= limit], "take it off the list"
+
+
+def test_growth_would_be_noticed() -> None:
+    lengths = dict(
+        function_lengths(ast.parse("class A:\n    def b(self):\n        def c():\n            pass\n\n        c()"))
+    )
+    assert lengths == {"A.b": 5, "A.b.c": 2}
+    assert grown(lengths, 4, {}) == {"A.b": 5}
+    assert grown(lengths, 4, {"A.b": 5}) == {}
+    assert grown(lengths, 3, {"A.b": 4}) == {"A.b": 5}
+
+
+@pytest.mark.parametrize("program", ["ridgeline.workloads.engine.session.main", "ridgeline.workloads.twin.player"])
+def test_what_runs_on_a_node_imports_nothing_heavy(program: str) -> None:
+    heavy = {"pydantic", "yaml", "optuna", "scipy", "plotly", "typer", "rich"}
+    code = f"import sys, {program}; print(*({heavy!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []

@@ -58,3 +58,124 @@ def test_every_example_study_loads(study: Path) -> None:
     if "site" in study.name:
         pytest.skip("a site file, read by the study beside it")
     assert read_study_file(study).study.name
+
+
+# the pages that say where things are
+HOUSE_PAGES = sorted(
+    ROOT / "docs" / page
+    for page in (
+        "index.md",
+        "map.md",
+        "glossary.md",
+        *(f"decisions/{p.name}" for p in ROOT.glob("docs/decisions/*.md")),
+    )
+)
+PATH = re.compile(r"`([a-z_0-9.-]+(?:/[A-Za-z_0-9.-]+)*/?)`")
+# the words that the design gives one meaning each
+HOUSE_WORDS = {
+    *(
+        "model",
+        "twin",
+        "scheduler",
+        "job",
+        "run",
+        "traffic",
+        "profile",
+        "request",
+        "layout",
+        "knob",
+        "guard",
+        "setting",
+    ),
+    *("point", "slot", "worker", "replica", "rank", "text", "arguments", "study", "sampler", "trial", "workload"),
+    *("executor", "outcome", "measurement", "verdict", "report", "analyzer", "finding", "room", "wing", "session"),
+    *("scheme", "deployment", "ticket", "reading", "lesson", "sentinel", "block", "edge", "ladder"),
+}
+RECORDED = [
+    *sorted((ROOT / "src/ridgeline/records").glob("*.py")),
+    *(ROOT / f"src/ridgeline/{room}/base.py" for room in ("workloads", "executors", "samplers", "analyzers")),
+]
+
+
+def leads_somewhere(path: str) -> bool:
+    """Whether a path is there, from the root, the package or its serving room; a bare name anywhere in the package."""
+    if "/" not in path:
+        return any((ROOT / "src/ridgeline").rglob(path))
+    return any((root / path).exists() for root in (ROOT, ROOT / "src/ridgeline", ROOT / "src/ridgeline/serving"))
+
+
+def paths_named(text: str) -> set[str]:
+    return {found for found in PATH.findall(text) if "/" in found or found.endswith(".py")}
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    docs = ROOT / "docs"
+    linked = {(docs / target).resolve() for target in LINK.findall((docs / "index.md").read_text())}
+    assert not [named(page) for page in docs.rglob("*.md") if page not in {*linked, docs / "index.md"}]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_modules_named_in_the_docs_exist(page: Path) -> None:
+    paths = paths_named(page.read_text())
+    if page not in HOUSE_PAGES:  # elsewhere a slash may also stand in a file of the reader's or in a unit
+        paths = {path for path in paths if path.startswith(("src/", "tests/", "benchmarks/")) or path.endswith(".py")}
+    missing = {path for path in paths if not leads_somewhere(path)}
+    assert not missing, f"{named(page)} names what is not there; was it moved?"
+
+
+def test_a_missing_module_would_be_noticed() -> None:
+    assert paths_named("`records/a.py`, `serving/engine` or `ok`") == {"records/a.py", "serving/engine"}
+    assert leads_somewhere("serving/engine")
+    assert leads_somewhere("catalog.py")
+    assert not leads_somewhere("records/nothing.py")
+
+
+def glossary_rows() -> list[list[str]]:
+    lines = (ROOT / "docs/glossary.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    return [row for row in rows if row[0] != "word"]
+
+
+def test_every_room_and_wing_is_on_the_map() -> None:
+    text = (ROOT / "docs/map.md").read_text()
+    package = ROOT / "src/ridgeline"
+    rooms = {p.parent.relative_to(package).as_posix() for p in package.glob("*/*.py")}
+    wings = {
+        p.parent.relative_to(package).as_posix()
+        for room in ("serving", "workloads")
+        for p in package.glob(f"{room}/*/*.py")
+    }
+    assert not [folder for folder in rooms | wings if f"| `{folder}` |" not in text]
+
+
+def test_each_walk_of_the_map_takes_ten_files_at_most() -> None:
+    text = (ROOT / "docs/map.md").read_text().split("## Three walks")[1].split("\n## ")[0]
+    walks = [re.findall(r"^\d+\. `([a-z_/]+\.py)`: ", part, re.MULTILINE) for part in text.split("\n**")[1:]]
+    assert len(walks) == 3
+    assert all(3 < len(walk) == len(set(walk)) <= 10 for walk in walks)
+
+
+def test_every_word_of_the_house_is_in_the_glossary_once() -> None:
+    words = [word.strip() for row in glossary_rows() for word in row[0].split(",")]
+    assert not HOUSE_WORDS - set(words)
+    assert len(words) == len(set(words)), "one word, one meaning"
+
+
+def test_every_record_and_seam_has_its_word() -> None:
+    """What all other rooms speak in: a class there without a line in the glossary is a word nobody explained."""
+    text = (ROOT / "docs/glossary.md").read_text()
+    words = {row[0] for row in glossary_rows()}
+    classes = {name for path in RECORDED for name in re.findall(r"^class ([A-Z]\w+)", path.read_text(), re.MULTILINE)}
+    spoken = {name: re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower() for name in classes}
+    assert not {name for name in classes if f"`{name}`" not in text and spoken[name] not in words}
+
+
+def test_classes_of_the_glossary_are_where_it_says() -> None:
+    astray = []
+    for word, meaning, where in glossary_rows():
+        roots = [ROOT / "src/ridgeline" / path for path in paths_named(where) | set(re.findall(r"`([a-z]+)`", where))]
+        files = [file for root in roots for file in ([root] if root.is_file() else root.rglob("*.py"))]
+        source = "\n".join(file.read_text() for file in files)
+        classes = re.findall(r"`([A-Z]\w+[a-z]\w*)`", f"{meaning} {where}")
+        astray += [f"{word}: {name}" for name in classes if not re.search(rf"^(class )?{name}\b", source, re.MULTILINE)]
+    assert not astray
