@@ -1,4 +1,4 @@
-"""Study folders of an earlier version: they resume, nothing measured is lost or run twice, and every face reads them."""
+"""Study folders of an earlier version: they resume, nothing measured is lost or run twice, every face reads them."""
 
 from __future__ import annotations
 

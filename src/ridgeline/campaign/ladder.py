@@ -22,7 +22,7 @@ Number = int | float
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeQuestion:
+class EdgeRules:
     """`repeats` runs must pass at the edge; `margin` is the share of the edge by which production stays below it."""
 
     knob: str
@@ -110,18 +110,18 @@ def wants_more(failure: Outcome, knob: str) -> bool:
     return False
 
 
-def next_index(ladder: Ladder, seen: Mapping[int, Seen], question: EdgeQuestion) -> tuple[int, str] | None:
+def next_index(ladder: Ladder, seen: Mapping[int, Seen], rules: EdgeRules) -> tuple[int, str] | None:
     """The value to run now and why; None: wait for what runs, or there is nothing left to ask."""
-    now = bracket(ladder, seen, question.knob)
+    now = bracket(ladder, seen, rules.knob)
     flying = any(what.flying for what in seen.values())
     if now.closed:
         assert now.low is not None
         edge = seen[now.low]
-        if edge.passes + edge.flying < question.repeats:
-            return now.low, f"the edge, run {edge.passes + edge.flying + 1} of {question.repeats}"
-        chosen = production(ladder, now, question)
+        if edge.passes + edge.flying < rules.repeats:
+            return now.low, f"the edge, run {edge.passes + edge.flying + 1} of {rules.repeats}"
+        chosen = production(ladder, now, rules)
         if not flying and not (chosen in seen and seen[chosen].passes):
-            return chosen, f"the value for production, {question.margin:.0%} below the edge"
+            return chosen, f"the value for production, {rules.margin:.0%} below the edge"
         return None
     if flying:
         return None
@@ -143,11 +143,11 @@ def _climb(ladder: Ladder, now: Bracket) -> tuple[int, str] | None:
     return start + step, below + above
 
 
-def production(ladder: Ladder, now: Bracket, question: EdgeQuestion) -> int:
+def production(ladder: Ladder, now: Bracket, rules: EdgeRules) -> int:
     """The largest value at least the margin below the edge; the edge itself where nothing lies there."""
     assert now.low is not None
     edge = ladder.values[now.low]
-    limit = edge - question.margin * abs(edge)
+    limit = edge - rules.margin * abs(edge)
     below = [index for index in range(now.floor + 1, now.low + 1) if ladder.values[index] <= limit]
     return max(below, default=now.low)
 
@@ -155,22 +155,22 @@ def production(ladder: Ladder, now: Bracket, question: EdgeQuestion) -> int:
 def oddities(ladder: Ladder, seen: Mapping[int, Seen], knob: str) -> list[str]:
     """What speaks against one cliff with everything safe below it."""
     failed = [index for index, what in seen.items() if what.failures]
-    words = []
+    told = []
     for index in sorted(failed):
         what = seen[index]
         above = [i for i in seen if i > index and seen[i].passes]
         small = all(wants_more(failure, knob) for failure in what.failures)
         if above and not small:
-            words.append(
+            told.append(
                 f"{ladder.values[max(above)]:g} passed although {ladder.values[index]:g} failed: "
                 f"{knob} is not the only thing that decides"
             )
         if what.passes:
             total = what.passes + len(what.failures)
-            words.append(f"{ladder.values[index]:g} passed {what.passes} of {total} runs: not safe")
-    return words
+            told.append(f"{ladder.values[index]:g} passed {what.passes} of {total} runs: not safe")
+    return told
 
 
-def failing_words(seen: Sequence[Outcome]) -> str:
+def failing_text(seen: Sequence[Outcome]) -> str:
     first = seen[0]
     return first.reason or first.kind.value

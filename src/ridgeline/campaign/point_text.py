@@ -1,31 +1,14 @@
-"""Two settings of a study, compared in interleaved runs: a campaign whose search is one given setting."""
+"""A setting as it is typed on the command line: `knob=value,knob=value`."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from pathlib import Path
 
-from ridgeline.campaign.assembly import Overrides
-from ridgeline.campaign.check import CheckedStudy, check_study
+from ridgeline.campaign.check import CheckedStudy
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
-from ridgeline.records.space import Point, point_hash, point_key
-from ridgeline.store.folder import StudyFolder
+from ridgeline.records.space import Point
 from ridgeline.store.yaml_tree import resolve
-
-
-def comparison_folder(
-    study_path: Path, a: str, b: str, blocks: int | None, out: Path | None
-) -> tuple[StudyFolder, Overrides]:
-    found = check_study(study_path)
-    first = parse_point(found, a, found.study.baseline)
-    second = parse_point(found, b, first)
-    if point_key(first) == point_key(second):
-        raise InputError(f"both settings are {point_key(first)}; change at least one knob of B")
-    name = f"{found.study.name}-{point_hash(first)[:6]}-{point_hash(second)[:6]}"
-    folder = StudyFolder.create(out or Path("studies") / name, found.file)
-    overrides: dict[str, object] = {"baseline": dict(first), "candidate": dict(second)}
-    return folder, overrides if blocks is None else overrides | {"blocks": blocks}
 
 
 def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
@@ -35,7 +18,7 @@ def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
         return found.study.baseline
     values: dict[str, Value] = dict(start)
     for part in text.split(","):
-        name, sep, value = (word.strip() for word in part.partition("="))
+        name, sep, value = (piece.strip() for piece in part.partition("="))
         if not sep or name not in space.by_name:
             near = get_close_matches(name, space.by_name, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(space.by_name)}"
