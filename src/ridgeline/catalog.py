@@ -1,7 +1,7 @@
 """Name -> part. A literal table, imported when a name is asked for; other people's parts come by entry points.
 
 A plugin registers under the entry-point group `ridgeline.workloads`, `ridgeline.executors`, `ridgeline.samplers` or
-`ridgeline.analyzers` with the name used in study files.
+`ridgeline.analyzers` with the name used in study files, or `ridgeline.kinds` with that of a kind of campaign.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ TABLE: dict[str, dict[str, str]] = {
         "grid": "ridgeline.samplers.grid:GridSampler",
         "random": "ridgeline.samplers.random:RandomSampler",
         "tpe": "ridgeline.samplers.tpe:TpeSampler",
+    },
+    "kinds": {
+        "search": "ridgeline.campaign.kinds.search:SearchQuestion",
+        "compare": "ridgeline.campaign.kinds.compare:ComparisonQuestion",
+        "edge": "ridgeline.campaign.kinds.edge:EdgeQuestion",
+        "scale": "ridgeline.campaign.kinds.scale:ScalingQuestion",
     },
     "analyzers": {
         "sglang-log": "ridgeline.analyzers.sglang_log:ANALYZER",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ridgeline import catalog
-from ridgeline.campaign.agenda import Agenda
 from ridgeline.campaign.engine import Campaign
+from ridgeline.campaign.kinds.search import SearchAgenda, SearchQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.records.expression import Expression
 from ridgeline.records.guard import parse_guard
@@ -78,13 +78,9 @@ def campaign(
 
     sampler = catalog.part("samplers", question.search.sampler)(question.space, question.search.seed, {}, refusal)
     ledger = Ledger(question.budget, history)
-    agenda = Agenda(question, history, sampler, ledger, refusal)
-    return Campaign(question, workload, executor, journal, history, agenda, ledger)
+    agenda = SearchAgenda(question, history, ledger, sampler, refusal)
+    return Campaign(SearchQuestion(), question, workload, executor, journal, history, agenda, ledger)
 
 
 def slots(count: int, nodes: int = 1) -> Site:
     return Site(name="memory", nodes=nodes, jobs_at_once=count)
-
-
-def headline(verdict: Mapping[str, Any]) -> str:
-    return str(verdict["headline"])

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from ridgeline import catalog
 from ridgeline.campaign.advice import LONGEST_CHAIN, PROPOSER, Advice, stepped
 from ridgeline.campaign.engine import Interrupted
-from ridgeline.campaign.status import standing
-from ridgeline.cli.text.wording import standing_lines
+from ridgeline.campaign.status import CampaignStatus
+from ridgeline.cli.text.wording import status_lines
 from ridgeline.errors import StoreError
 from ridgeline.records.outcome import Kind, Move, Outcome, Signature
 from ridgeline.records.space import Continuous, Discrete, Settings, Space, point_key
@@ -129,9 +129,9 @@ def test_advice_stands_in_the_journal_and_is_said(tmp_path: Path) -> None:
     told = [r.outcome.advice for r in again.runs.values() if r.outcome and r.outcome.kind is Kind.OOM_START]
     assert told
     assert set(told) == {(UP,)}
-    now = standing(run.study, again)
+    now = CampaignStatus(run.question, run.study, again)
     last = now.moved[-1]
-    assert any(last.why in line for line in standing_lines(now))
+    assert any(last.why in line for line in status_lines(now))
     assert now.as_json()["moved"][-1]["why"] == last.why
     assert last.why in [row["why"] for row in rows(again)]
 

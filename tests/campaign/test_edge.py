@@ -15,16 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.campaign.assembly import apply_overrides, open_campaign
-from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.edge import EdgeQuestion, Ladder, Seen, bracket, ladder_values, next_index, wants_more
-from ridgeline.campaign.edge_hunt import EdgeHunt, edge_hunt, ladder_of
-from ridgeline.campaign.edge_opening import edge_folder
+from ridgeline.campaign.assembly import assemble_campaign, assemble_or_go_on
+from ridgeline.campaign.check import CheckedStudy, check_study
+from ridgeline.campaign.edge_verdict import EdgeVerdict
+from ridgeline.campaign.engine import Campaign
+from ridgeline.campaign.kinds.base import CampaignQuestion
+from ridgeline.campaign.kinds.edge import EdgeQuestion, edge_question, ladder_of
+from ridgeline.campaign.ladder import EdgeRules, Ladder, Seen, bracket, ladder_values, next_index, wants_more
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import InputError, StoreError
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome, Signature
 from ridgeline.records.space import Continuous, Discrete, Settings, Space
 from ridgeline.records.study import Budget, Goal, Study, WorkloadChoice
+from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History
 from ridgeline.store.journal import Journal
 from ridgeline.store.study_file import StudyFile
@@ -93,6 +96,15 @@ def _file(question: Study) -> StudyFile:
     return StudyFile(question, Path("study.yaml"), parse_yaml("name: edge\n", "study.yaml"))
 
 
+class Hunt(Campaign):
+    """A campaign whose verdict is known to be an edge."""
+
+    def run(self) -> EdgeVerdict:
+        verdict = super().run()
+        assert isinstance(verdict, EdgeVerdict)
+        return verdict
+
+
 def hunt(
     root: Path,
     question: Study,
@@ -103,39 +115,39 @@ def hunt(
     act: Any = None,
     world: World | None = None,
     **asked: Any,
-) -> EdgeHunt:
+) -> Hunt:
     root.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(root / "journal.jsonl")
     history = History.replay(root, journal.read())
-    history.overrides = {"baseline": dict(question.baseline), "edge": {"knob": "mem", **asked}}
+    asks = EdgeQuestion("mem", dict(question.baseline), **asked)
     kind = FunctionWorkload if foreseen is None else WithModel
     workload = kind(question, function, signatures=SIGNATURES, refuse=refuse)
     if foreseen is not None:
         workload.cliff = foreseen  # type: ignore[attr-defined]
-    changed = apply_overrides(question, history.overrides)
+    changed = asks.applied_to(question)
     found = CheckedStudy(_file(changed), workload)
     executor = MemoryExecutor(question.site, world, **({"act": act} if act else {}))
-    return edge_hunt(found, executor, _NoSampler(), journal, history, Ledger(changed.budget, history))
+    ledger = Ledger(changed.budget, history)
+    agenda = asks.agenda(found, history, ledger)
+    return Hunt(asks, changed, workload, executor, journal, history, agenda, ledger)
 
 
-class _NoSampler:
-    def ask(self, pending: Any = ()) -> None:
-        raise AssertionError("an edge is not sampled")
-
-    def tell(self, lesson: Any) -> None:
-        pass
+def open_folder(root: Path, question: EdgeQuestion) -> tuple[StudyFolder, CampaignQuestion | None]:
+    found = check_study(root / "study.yaml")
+    asked = edge_question(found, question.knob, "baseline", question.repeats, question.margin)
+    return assemble_or_go_on(found, root / "out", "edge", asked)
 
 
 def test_the_edge_and_a_production_value_below_it(tmp_path: Path) -> None:
     verdict = hunt(tmp_path, study(tmp_path), cliff_at(72)).run()
-    assert verdict["kind"] == "edge"
-    assert (verdict["edge"], verdict["first_failing"]) == (72, 73)
-    assert verdict["edge_runs"] == 3
-    assert verdict["production"] <= 72 * 0.97 < verdict["production"] + 1
-    assert verdict["price"] > 0
-    assert verdict["monotone"]
-    assert "out of memory: lower --mem" in verdict["headline"]
-    assert any(row["value"] == verdict["production"] and row["passed"] for row in verdict["tried"]), "it was run too"
+    assert verdict.conclusion == "edge"
+    assert (verdict.edge, verdict.first_failing) == (72, 73)
+    assert verdict.edge_runs == 3
+    assert verdict.production <= 72 * 0.97 < verdict.production + 1
+    assert verdict.price > 0
+    assert verdict.monotone
+    assert "out of memory: lower --mem" in verdict.headline
+    assert any(row.value == verdict.production and row.passed for row in verdict.tried), "it was run too"
 
 
 @settings(max_examples=60, deadline=None)
@@ -147,31 +159,31 @@ def test_every_cliff_is_found_from_every_start(
     root = tmp_path_factory.mktemp("edge")
     campaign = hunt(root, study(root, start=start), cliff_at(cliff, floor), repeats=2)
     verdict = campaign.run()
-    if verdict["kind"] == "nothing-passed":
+    if verdict.conclusion == "nothing-passed":
         assert cliff - floor < 40, "only a narrow safe range may be missed, and it is said"
         return
-    assert verdict["edge"] == cliff
-    assert floor <= verdict["production"] <= cliff
+    assert verdict.edge == cliff
+    assert floor <= verdict.production <= cliff
     # thirds of 100 values: never more than log(100) to the base 1.5, however unlucky
-    assert verdict["failed_runs"] <= 12
+    assert verdict.failed_runs <= 12
 
 
 def test_fewer_crashes_than_halving(tmp_path: Path) -> None:
     crashes = {}
     for cliff in range(40, 100, 3):
         root = tmp_path / str(cliff)
-        crashes[cliff] = hunt(root, study(root), cliff_at(cliff)).run()["failed_runs"]
+        crashes[cliff] = hunt(root, study(root), cliff_at(cliff)).run().failed_runs
     assert sum(crashes.values()) / len(crashes) < math.log2(60) / 2
 
 
 def test_a_memory_model_saves_crashes(tmp_path: Path) -> None:
     right = hunt(tmp_path / "right", study(tmp_path), cliff_at(72), foreseen=72)
-    assert right.run()["edge"] == 72
+    assert right.run().edge == 72
     assert right.history.verdict is not None
-    assert right.history.verdict["failed_runs"] == 1
+    assert right.history.verdict.details["failed_runs"] == 1
     assert len(right.history.runs) == 6, "start, foreseen edge, one above it, two repeats, production"
     wrong = hunt(tmp_path / "wrong", study(tmp_path), cliff_at(72), foreseen=95)
-    assert wrong.run()["edge"] == 72, "a wrong model costs runs, not the answer"
+    assert wrong.run().edge == 72, "a wrong model costs runs, not the answer"
 
 
 def test_refused_values_are_not_run_and_say_why(tmp_path: Path) -> None:
@@ -180,15 +192,15 @@ def test_refused_values_are_not_run_and_say_why(tmp_path: Path) -> None:
 
     campaign = hunt(tmp_path, study(tmp_path), cliff_at(99), refuse=refuse)
     verdict = campaign.run()
-    assert verdict["edge"] == 60
-    assert verdict["failed_runs"] == 0
-    assert "weights need all of it" in verdict["headline"]
+    assert verdict.edge == 60
+    assert verdict.failed_runs == 0
+    assert "weights need all of it" in verdict.headline
     assert all(number(trial.point) <= 60 for trial in campaign.history.trials.values())
 
 
 def test_a_pool_too_small_moves_the_other_way(tmp_path: Path) -> None:
     campaign = hunt(tmp_path, study(tmp_path, start=10), cliff_at(72, first_safe=30))
-    assert campaign.run()["edge"] == 72
+    assert campaign.run().edge == 72
     values = [number(trial.point) for trial in campaign.history.trials.values()]
     assert all(value > 10 for value in values[1:])
 
@@ -204,9 +216,9 @@ def test_an_edge_that_holds_only_sometimes_is_not_safe(tmp_path: Path) -> None:
         return ScriptedAnswer({"rate": value})
 
     verdict = hunt(tmp_path, study(tmp_path), lambda s: ScriptedAnswer({"rate": number(s)}), act=act).run()
-    assert verdict["edge"] == 71
-    assert not verdict["monotone"]
-    assert "72 passed 1 of 2 runs: not safe" in verdict["notes"]
+    assert verdict.edge == 71
+    assert not verdict.monotone
+    assert "72 passed 1 of 2 runs: not safe" in verdict.notes
 
 
 def test_a_pass_above_a_fail_is_reported(tmp_path: Path) -> None:
@@ -215,43 +227,43 @@ def test_a_pass_above_a_fail_is_reported(tmp_path: Path) -> None:
         return TOO_MUCH if value > 75 or 70 <= value <= 72 else ScriptedAnswer({"rate": value})
 
     verdict = hunt(tmp_path, study(tmp_path), holed).run()
-    assert verdict["edge"] == 69, "the recommendation lies below every failure seen"
-    assert any("is not the only thing that decides" in note for note in verdict["notes"])
-    assert not verdict["monotone"]
+    assert verdict.edge == 69, "the recommendation lies below every failure seen"
+    assert any("is not the only thing that decides" in note for note in verdict.notes)
+    assert not verdict.monotone
 
 
 def test_nothing_passes(tmp_path: Path) -> None:
     verdict = hunt(tmp_path, study(tmp_path), lambda s: TOO_MUCH).run()
-    assert verdict["kind"] == "nothing-passed"
-    assert verdict["failed_runs"] <= 12
+    assert verdict.conclusion == "nothing-passed"
+    assert verdict.failed_runs <= 12
 
 
 def test_the_top_of_the_space_may_be_safe(tmp_path: Path) -> None:
     verdict = hunt(tmp_path, study(tmp_path), cliff_at(1000)).run()
-    assert (verdict["edge"], verdict["first_failing"]) == (99, None)
-    assert "the study allows no larger one" in verdict["headline"]
+    assert (verdict.edge, verdict.first_failing) == (99, None)
+    assert "the study allows no larger one" in verdict.headline
 
 
 def test_an_edge_is_called_one_only_when_its_repeats_are_done(tmp_path: Path) -> None:
     """Wherever the budget ends: the bracket may be closed while the runs that make sure of it are still missing."""
     (tmp_path / "all").mkdir()
     whole = hunt(tmp_path / "all", study(tmp_path / "all"), cliff_at(72)).run()
-    assert whole["kind"] == "edge"
+    assert whole.conclusion == "edge"
     kinds = []
-    for runs in range(1, whole["runs"] + 1):
+    for runs in range(1, whole.runs + 1):
         (folder := tmp_path / str(runs)).mkdir()
         limited = replace(study(folder), budget=Budget(node_hours=(runs + 0.5) / 3600))
         found = hunt(folder, limited, cliff_at(72)).run()
-        kinds.append(found["kind"])
-        assert (found["kind"] == "edge") == (found.get("edge_runs") == whole["edge_runs"]), found
+        kinds.append(found.conclusion)
+        assert (found.conclusion == "edge") == (found.edge_runs == whole.edge_runs), found
     assert kinds[-1] == "edge" and "unfinished" in kinds
 
 
 def test_a_budget_ends_the_hunt_with_what_is_known(tmp_path: Path) -> None:
     budget = Budget(node_hours=2.5 / 3600)
     verdict = hunt(tmp_path, replace(study(tmp_path), budget=budget), cliff_at(72)).run()
-    assert verdict["kind"] == "unfinished"
-    assert "budget is spent" in verdict["headline"]
+    assert verdict.conclusion == "unfinished"
+    assert "budget is spent" in verdict.headline
 
 
 def test_a_killed_hunt_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
@@ -263,8 +275,8 @@ def test_a_killed_hunt_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> Non
         root.mkdir()
         (root / "journal.jsonl").write_text("".join(lines[:kept]))
         resumed = hunt(root, study(tmp_path), cliff_at(72)).run()
-        assert resumed["headline"] == expected["headline"], kept
-        assert resumed["tried"] == expected["tried"], kept
+        assert resumed.headline == expected.headline, kept
+        assert resumed.tried == expected.tried, kept
 
 
 def test_advice_is_read_for_the_knob_it_names() -> None:
@@ -281,7 +293,7 @@ def test_advice_is_read_for_the_knob_it_names() -> None:
 
 
 def test_repeats_may_run_side_by_side_the_climb_may_not() -> None:
-    ladder, question = Ladder(tuple(range(10))), EdgeQuestion("mem", repeats=3)
+    ladder, question = Ladder(tuple(range(10))), EdgeRules("mem", repeats=3)
     failed = [Outcome(Kind.OOM_RUN, "x")]
     closed = {4: Seen(passes=1, flying=1), 5: Seen(failures=failed)}
     assert next_index(ladder, closed, question) == (4, "the edge, run 3 of 3")
@@ -333,20 +345,22 @@ job: {limit: 60}
 def test_a_real_memory_limit(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
     (tmp_path / "grab.py").write_text(GRAB)
-    question = EdgeQuestion("mib", repeats=2, margin=0.05)
-    folder, overrides = edge_folder(tmp_path / "study.yaml", question, "baseline", tmp_path / "out")
-    with open_campaign(folder, overrides) as campaign:
+    question = EdgeQuestion("mib", {}, repeats=2, margin=0.05)
+    folder, asked = open_folder(tmp_path, question)
+    with assemble_campaign(folder, asked) as campaign:
         verdict = campaign.run()
-    assert verdict["kind"] == "edge"
-    assert 200 <= verdict["edge"] <= 288, "300,000 KiB less what Python itself takes"
-    assert verdict["first_failing"] == verdict["edge"] + 16
+    assert isinstance(verdict, EdgeVerdict)
+    assert verdict.conclusion == "edge"
+    assert verdict.edge is not None
+    assert 200 <= verdict.edge <= 288, "300,000 KiB less what Python itself takes"
+    assert verdict.first_failing == verdict.edge + 16
     assert {run.outcome.kind for run in campaign.history.runs.values() if run.outcome} == {Kind.OK, Kind.OOM_RUN}
-    again, none = edge_folder(tmp_path / "study.yaml", question, "baseline", tmp_path / "out")
+    again, none = open_folder(tmp_path, question)
     assert none is None, "the same question goes on in the same folder"
-    with open_campaign(again, none) as finished:
+    with assemble_campaign(again, none) as finished:
         assert finished.run() == verdict
     with pytest.raises(StoreError, match="another campaign"):
-        edge_folder(tmp_path / "study.yaml", replace(question, margin=0.1), "baseline", tmp_path / "out")
+        open_folder(tmp_path, replace(question, margin=0.1))
 
 
 @pytest.mark.parametrize(
@@ -357,7 +371,7 @@ def test_questions_that_make_no_sense(tmp_path: Path, knob: str, at: str, messag
     (tmp_path / "study.yaml").write_text(STUDY)
     (tmp_path / "grab.py").write_text(GRAB)
     with pytest.raises(InputError, match=message):
-        edge_folder(tmp_path / "study.yaml", EdgeQuestion(knob), at, tmp_path / "out")
+        edge_question(check_study(tmp_path / "study.yaml"), knob, at, 3, 0.03)
     assert not (tmp_path / "out").exists()
 
 

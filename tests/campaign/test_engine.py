@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -26,14 +25,14 @@ from tests.campaign.harness import campaign, guards, rate, rule, slots, study
 def test_finds_and_confirms_the_best(tmp_path: Path) -> None:
     run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=29)))
     verdict = run.run()
-    assert verdict["kind"] == "confirmed"
-    assert verdict["winner"] == {"x": 9, "y": 2}
-    assert verdict["comparisons"][0]["estimate"] == pytest.approx(2.1)
+    assert verdict.conclusion == "confirmed"
+    assert verdict.winner == {"x": 9, "y": 2}
+    assert verdict.comparisons[0].estimate == pytest.approx(2.1)
 
 
 def test_minimising_finds_the_smallest(tmp_path: Path) -> None:
     question = study(tmp_path, goal=Goal("rate", "minimize"), baseline={"x": 9, "y": 2}, budget=Budget(trials=29))
-    assert campaign(tmp_path, question).run()["winner"] == {"x": 0, "y": 0}
+    assert campaign(tmp_path, question).run().winner == {"x": 0, "y": 0}
 
 
 def test_baseline_then_search_with_sentinels_then_confirm(tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_blocks_are_palindromes(tmp_path: Path) -> None:
 
 def test_frugal_blocks_turn_their_order_around(tmp_path: Path) -> None:
     run = campaign(tmp_path, study(tmp_path, confirm=ConfirmStage(top=1, blocks=4, repeats=1)))
-    assert run.run()["kind"] == "confirmed"
+    assert run.run().conclusion == "confirmed"
     orders = [[t.key for t in run.history.trials.values() if t.block == block] for block in range(4)]
     assert orders[0] == orders[2] == orders[1][::-1] == orders[3][::-1]
     assert all(len(set(order)) == len(order) == 2 for order in orders)
@@ -97,7 +96,7 @@ def test_a_wrong_result_cannot_win(tmp_path: Path) -> None:
         tmp_path, study(tmp_path, guards=guards("energy within 1e-6 of baseline"), budget=Budget(trials=29)), act
     )
     verdict = run.run()
-    assert verdict["winner"]["x"] == 8
+    assert verdict.winner["x"] == 8
     wrong = [r for r in run.history.runs.values() if r.outcome and r.outcome.kind is Kind.WRONG]
     assert len(wrong) == 3
     assert "energy" in wrong[0].outcome.reason  # type: ignore[union-attr]
@@ -112,8 +111,8 @@ def test_when_nothing_passes_it_says_so(tmp_path: Path) -> None:
         )
 
     verdict = campaign(tmp_path, study(tmp_path), act).run()
-    assert verdict["kind"] == "nothing-passed"
-    assert verdict["headline"] == "no setting passed the guards (12 crash)"
+    assert verdict.conclusion == "nothing-passed"
+    assert verdict.headline == "no setting passed the guards (12 crash)"
 
 
 def test_identical_settings_show_no_difference(tmp_path: Path) -> None:
@@ -121,14 +120,14 @@ def test_identical_settings_show_no_difference(tmp_path: Path) -> None:
     verdict = campaign(
         tmp_path, study(tmp_path), act=lambda job: ScriptedAnswer({"rate": 100.0 + (next(noise) * 7919 % 13)})
     ).run()
-    assert verdict["kind"] == "no-difference"
-    assert "no detectable difference" in verdict["headline"]
+    assert verdict.conclusion == "no-difference"
+    assert "no detectable difference" in verdict.headline
 
 
 def test_a_study_may_ask_for_no_confirmation(tmp_path: Path) -> None:
     run = campaign(tmp_path, study(tmp_path, confirm=ConfirmStage(top=0)))
     verdict = run.run()
-    assert verdict["kind"] == "unconfirmed"
+    assert verdict.conclusion == "unconfirmed"
     assert run.history.count(Stage.CONFIRM) == 0
 
 
@@ -151,8 +150,8 @@ def test_a_candidate_that_fails_in_the_confirmation_is_out(tmp_path: Path) -> No
         return ScriptedAnswer({"rate": 100.0 + 10 * (x + y)})
 
     verdict = campaign(tmp_path, study(tmp_path, budget=Budget(trials=29)), act=act).run()
-    assert verdict["winner"] in ({"x": 9, "y": 1}, {"x": 8, "y": 2})
-    assert "SIGSEGV" in next(iter(verdict["disqualified"].values()))
+    assert verdict.winner in ({"x": 9, "y": 1}, {"x": 8, "y": 2})
+    assert "SIGSEGV" in next(iter(verdict.disqualified.values()))
 
 
 def test_a_baseline_that_fails_once_in_the_confirmation_stays_the_baseline(tmp_path: Path) -> None:
@@ -168,8 +167,8 @@ def test_a_baseline_that_fails_once_in_the_confirmation_stays_the_baseline(tmp_p
     run = campaign(tmp_path, study(tmp_path), act=act)
     verdict = run.run()
     assert run.history.outcomes[Kind.CRASH] == 1
-    assert verdict["kind"] == "confirmed"
-    assert verdict["comparisons"][0]["blocks"] == 3
+    assert verdict.conclusion == "confirmed"
+    assert verdict.comparisons[0].blocks == 3
 
 
 def test_every_verdict_can_be_read_again(tmp_path: Path) -> None:
@@ -186,8 +185,10 @@ def test_every_verdict_can_be_read_again(tmp_path: Path) -> None:
 
     run = campaign(tmp_path, study(tmp_path), act=act)
     verdict = run.run()
-    assert verdict["kind"] == "unconfirmed"
-    assert History.replay(tmp_path, run.journal.read()).verdict == json.loads(json.dumps(verdict))
+    assert verdict.conclusion == "unconfirmed"
+    line = History.replay(tmp_path, run.journal.read()).verdict
+    assert line is not None
+    assert run.question.verdict_from(line) == verdict
 
 
 class FaultyNode(MemoryExecutor):
@@ -215,7 +216,7 @@ class FaultyNode(MemoryExecutor):
 def test_a_node_fault_is_retried_elsewhere_and_teaches_nothing(tmp_path: Path) -> None:
     executor = FaultyNode(1)
     run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=4)), executor=executor)
-    assert run.run()["kind"] == "confirmed"
+    assert run.run().conclusion == "confirmed"
     retried = [r for r in run.history.runs.values() if r.attempt == 2]
     assert len(retried) >= 4
     assert all(r.outcome and r.outcome.kind is Kind.OK for r in retried)
@@ -226,7 +227,7 @@ def test_after_two_retries_a_point_is_given_up_and_not_asked_again(tmp_path: Pat
     executor = FaultyNode(99)
     run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=2)), executor=executor)
     verdict = run.run()
-    assert verdict["kind"] == "nothing-passed"
+    assert verdict.conclusion == "nothing-passed"
     attempts = Counter(r.trial for r in run.history.runs.values() if run.history.trials[r.trial].stage is Stage.SEARCH)
     assert set(attempts.values()) == {3}, "one try and two retries"
 
@@ -245,7 +246,7 @@ def test_node_hours_are_never_overrun_by_more_than_one_run(tmp_path: Path, slot_
     run = campaign(tmp_path, question, lambda s: replace(rate(s), seconds=60.0))
     verdict = run.run()
     assert run.history.node_hours <= 20 / 60 + 1 / 60 + 1e-9
-    assert verdict["kind"] == "confirmed", "room was kept for the confirmation"
+    assert verdict.conclusion == "confirmed", "room was kept for the confirmation"
 
 
 def test_runs_of_unequal_length_keep_to_the_budget(tmp_path: Path) -> None:
@@ -268,7 +269,7 @@ def test_several_trials_fly_at_once_where_the_site_allows(tmp_path: Path) -> Non
 
     verdict = campaign(tmp_path, question, act=act, world=world).run()
     assert max(flying) == 4
-    assert verdict["kind"] == "confirmed"
+    assert verdict.conclusion == "confirmed"
 
 
 def test_the_line_that_decided_is_kept(tmp_path: Path) -> None:
@@ -319,7 +320,7 @@ def test_a_program_that_we_ended_has_not_crashed_by_itself(tmp_path: Path) -> No
 
 def test_a_budget_for_the_baseline_alone_says_so(tmp_path: Path) -> None:
     run = campaign(tmp_path, study(tmp_path, budget=Budget(node_hours=1e-3)), lambda s: replace(rate(s), seconds=3.0))
-    assert "no room beyond the baseline" in run.run()["headline"]
+    assert "no room beyond the baseline" in run.run().headline
 
 
 def test_stop_and_go_on_gives_the_same_answer(tmp_path: Path) -> None:
@@ -354,7 +355,7 @@ def test_a_full_disk_ends_the_campaign_with_its_own_message(tmp_path: Path) -> N
     with pytest.raises(StoreError, match="disk is full"):
         run.run()
     run.journal.close()
-    assert campaign(tmp_path, study(tmp_path), world=world).run()["kind"] == "confirmed"
+    assert campaign(tmp_path, study(tmp_path), world=world).run().conclusion == "confirmed"
 
 
 class Away(MemoryExecutor):
@@ -371,7 +372,7 @@ class Away(MemoryExecutor):
 
 def test_a_transient_refusal_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ridgeline.campaign.engine.Campaign._pause", lambda self, seconds: None)
-    assert campaign(tmp_path, study(tmp_path), executor=Away()).run()["kind"] == "confirmed"
+    assert campaign(tmp_path, study(tmp_path), executor=Away()).run().conclusion == "confirmed"
 
 
 def test_a_final_refusal_ends_the_campaign(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ridgeline.campaign.assembly import open_campaign, read_standing
+from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
+from ridgeline.campaign.check import check_study
 from ridgeline.campaign.engine import Campaign, Interrupted
-from ridgeline.campaign.scaling_opening import scaling_folder
-from ridgeline.cli.text.scaling import scaling_lines
+from ridgeline.campaign.kinds.scale import ScalingQuestion, ScalingVerdict, scaling_question
+from ridgeline.campaign.status import read_answer, read_status
+from ridgeline.cli.text.answer import answer_lines
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.store.folder import StudyFolder
 
@@ -42,12 +43,21 @@ def write(folder: Path, run: str = AMDAHL, **changes: str) -> Path:
     return folder / "study.yaml"
 
 
+def open_folder(
+    study: Path, over: str | None = None, at: str = "baseline", repeats: int = 2
+) -> tuple[StudyFolder, ScalingQuestion]:
+    found = check_study(study)
+    question = scaling_question(found, over, at, repeats)
+    return assemble_folder(found, study.parent / "out", "scale"), question
+
+
 def scale(
     study: Path, over: str | None = None, at: str = "baseline", repeats: int = 2
-) -> tuple[dict[str, Any], Campaign]:
-    folder, overrides = scaling_folder(study, over, at, repeats, study.parent / "out")
-    with open_campaign(folder, overrides) as campaign:
-        return dict(campaign.run()), campaign
+) -> tuple[ScalingVerdict, Campaign]:
+    with assemble_campaign(*open_folder(study, over, at, repeats)) as campaign:
+        verdict = campaign.run()
+        assert isinstance(verdict, ScalingVerdict)
+        return verdict, campaign
 
 
 def sizes(campaign: Campaign) -> list[object]:
@@ -57,15 +67,15 @@ def sizes(campaign: Campaign) -> list[object]:
 def test_every_size_is_run_up_and_down_and_judged(tmp_path: Path) -> None:
     verdict, campaign = scale(write(tmp_path), repeats=3)
     assert sizes(campaign) == [1, 2, 4, 4, 2, 1, 1, 2, 4]
-    assert verdict["kind"] == "scaling"
-    assert verdict["over"] == "ranks"
-    assert verdict["setting"] == {"mode": "plain"}
-    assert [step["speedup"] for step in verdict["steps"]] == pytest.approx([1, 2000 / 1500, 2000 / 1250])
-    assert [step["efficiency"] for step in verdict["steps"]] == pytest.approx([1, 2 / 3, 0.4])
-    assert verdict["pays_to"] == 1
-    assert verdict["law"]["serial"] == pytest.approx(0.5, abs=0.01)
-    assert verdict["failed"] == {"8": "a node has 4 cores"}
-    text = "\n".join(scaling_lines(verdict))
+    assert verdict.conclusion == "scaling"
+    assert verdict.over == "ranks"
+    assert verdict.setting == {"mode": "plain"}
+    assert [step.speedup for step in verdict.steps] == pytest.approx([1, 2000 / 1500, 2000 / 1250])
+    assert [step.efficiency for step in verdict.steps] == pytest.approx([1, 2 / 3, 0.4])
+    assert verdict.pays_to == 1
+    assert verdict.law.serial == pytest.approx(0.5, abs=0.01)
+    assert verdict.failed == {"8": "a node has 4 cores"}
+    text = "\n".join(answer_lines(*read_answer(tmp_path / "out")))
     assert "8: a node has 4 cores" in text
     assert "stops paying after 1 rank" in text
 
@@ -73,16 +83,16 @@ def test_every_size_is_run_up_and_down_and_judged(tmp_path: Path) -> None:
 def test_another_setting_and_another_knob(tmp_path: Path) -> None:
     run = "test {mode} = other && echo took $(( 1000 / {ranks} ))"
     verdict, _ = scale(write(tmp_path, run), over="ranks", at="mode=other")
-    assert verdict["setting"] == {"mode": "other"}
-    assert verdict["pays_to"] is None
-    assert "still pays at 4 ranks" in verdict["headline"]
+    assert verdict.setting == {"mode": "other"}
+    assert verdict.pays_to is None
+    assert "still pays at 4 ranks" in verdict.headline
 
 
 def test_a_size_that_fails_is_run_once_and_named(tmp_path: Path) -> None:
     verdict, campaign = scale(write(tmp_path, f"test {{ranks}} -lt 4 || exit 3; {AMDAHL}"))
     assert sizes(campaign).count(4) == 1
-    assert [step["size"] for step in verdict["steps"]] == [1, 2]
-    assert "exit code 3" in verdict["failed"]["4"]
+    assert [step.size for step in verdict.steps] == [1, 2]
+    assert "exit code 3" in verdict.failed["4"]
 
 
 def test_nothing_is_claimed_when_the_smallest_size_fails(tmp_path: Path) -> None:
@@ -92,24 +102,24 @@ def test_nothing_is_claimed_when_the_smallest_size_fails(tmp_path: Path) -> None
 
 def test_one_size_is_no_scaling(tmp_path: Path) -> None:
     verdict, _ = scale(write(tmp_path, f"test {{ranks}} = 1 || exit 3; {AMDAHL}"))
-    assert verdict["kind"] == "nothing-passed"
-    assert "1 passed" in verdict["headline"]
+    assert verdict.conclusion == "nothing-passed"
+    assert "1 passed" in verdict.headline
 
 
 def test_a_stopped_one_goes_on_where_it_was(tmp_path: Path) -> None:
-    folder, overrides = scaling_folder(write(tmp_path), None, "baseline", 2, tmp_path / "out")
+    folder, question = open_folder(write(tmp_path))
     seen: list[Campaign] = []
 
     def enough() -> bool:
         return bool(seen) and len(seen[-1].history.runs) >= 2
 
-    with open_campaign(folder, overrides, seen.append, enough) as first, pytest.raises(Interrupted):
+    with assemble_campaign(folder, question, seen.append, enough) as first, pytest.raises(Interrupted):
         first.run()
-    with open_campaign(StudyFolder.open(tmp_path / "out")) as second:
+    with assemble_campaign(StudyFolder.open(tmp_path / "out")) as second:
         verdict = second.run()
     assert sizes(second) == [1, 2, 4, 4, 2, 1]
-    assert verdict["kind"] == "scaling"
-    assert read_standing(tmp_path / "out").headline == verdict["headline"]
+    assert verdict.conclusion == "scaling"
+    assert read_status(tmp_path / "out").answer.headline == verdict.headline
 
 
 @pytest.mark.parametrize(
@@ -125,8 +135,8 @@ def test_a_stopped_one_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_what_cannot_be_scaled_is_refused(tmp_path: Path, over: str | None, changes: dict[str, str], says: str) -> None:
     study = write(tmp_path, **changes)
     if not says:
-        scaling_folder(study, over, "baseline", 1, tmp_path / "out")
+        open_folder(study, over, repeats=1)
         return
     with pytest.raises(InputError, match=says):
-        scaling_folder(study, over, "baseline", 1, tmp_path / "out")
+        open_folder(study, over, repeats=1)
     assert not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cli.text.wording import leftover_words, paste_lines, run_time_words, yaml_words
+from ridgeline.cli.text.answer import paste_lines
+from ridgeline.cli.text.wording import leftover_text, run_time_text, yaml_text
 from ridgeline.store.yaml_tree import resolve
 
 QUICK = """\
@@ -61,7 +63,7 @@ WORDS = st.text(st.characters(exclude_categories=("Cs",)))
 
 @given(value=st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), WORDS))
 def test_a_value_pasted_into_a_study_is_the_same_value(value: object) -> None:
-    words = yaml_words(value)
+    words = yaml_text(value)
     again = yaml.safe_load(words) if words.startswith('"') else resolve(words)
     assert again == value
     assert type(again) is type(value)
@@ -69,12 +71,12 @@ def test_a_value_pasted_into_a_study_is_the_same_value(value: object) -> None:
 
 @pytest.mark.parametrize("text", ["on", "", "1e3", "a b", "-O2", "null", "{x}", "# no", "true", "0x10"])
 def test_a_word_stays_a_word(text: str) -> None:
-    words = yaml_words(text)
+    words = yaml_text(text)
     assert (yaml.safe_load(words) if words.startswith('"') else resolve(words)) == text
 
 
 def test_of_many_leftovers_two_are_named() -> None:
-    assert leftover_words(["1 a", "2 b", "3 c"]) == "1 a, 2 b and 1 more"
+    assert leftover_text(["1 a", "2 b", "3 c"]) == "1 a, 2 b and 1 more"
 
 
 def test_best_gives_every_digit(finished: Path) -> None:
@@ -146,7 +148,7 @@ def test_what_is_to_be_pasted_can_be_pasted() -> None:
 
 
 def test_short_runs_show_how_long_they_took() -> None:
-    assert [run_time_words(s) for s in (0.04, 1.66, 9.94, 75)] == ["0.0s", "1.7s", "9.9s", "1:15"]
+    assert [run_time_text(s) for s in (0.04, 1.66, 9.94, 75)] == ["0.0s", "1.7s", "9.9s", "1:15"]
 
 
 def test_the_answer_to_how_far_is_not_the_fastest_size(tmp_path: Path) -> None:
@@ -160,7 +162,20 @@ def test_the_answer_to_how_far_is_not_the_fastest_size(tmp_path: Path) -> None:
     assert "best" not in ridgeline("status", "out", cwd=tmp_path).stdout
 
 
-def test_a_comparison_calls_its_setting_by_its_name(tmp_path: Path) -> None:
+def test_a_comparison_speaks_of_two_settings(tmp_path: Path) -> None:
+    """Nobody searched: there is no best of the search, and A need not be the baseline."""
     (tmp_path / "study.yaml").write_text(QUICK.format(what="echo rate 1; exit 0"))
     done = ridgeline("compare", "study.yaml", "x=0.223456789", "--out", "out", cwd=tmp_path)
-    assert "setting B, not shown to be better than the baseline" in done.stdout
+    assert "A and B: no detectable difference" in done.stdout
+    assert "setting A again" in done.stdout
+    told = [done.stdout, ridgeline("best", "out", cwd=tmp_path).stdout, ridgeline("status", "out", cwd=tmp_path).stdout]
+    for text in told:
+        assert not [word for word in ("best", "search", "baseline") if word in text], text
+    answer = json.loads(ridgeline("best", "out", "--json", cwd=tmp_path).stdout)
+    assert answer["kind"] == "compare"
+    assert answer["a"]["point"]["x"] == 0.123456789 and answer["b"]["point"]["x"] == 0.223456789
+    assert "best" not in answer
+    page = (tmp_path / "out" / "report.html").read_text()
+    ours = page[page.rindex("<body>") :]
+    assert "The two settings" in ours
+    assert not [word for word in ("best of the search", "against the baseline") if word in ours]

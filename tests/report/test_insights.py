@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from ridgeline.records.answer import CONFIRMED, Answer, Candidate, Reference
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources, Run
@@ -27,7 +28,14 @@ def study(folder: Path) -> Study:
     )
 
 
-def history(root: Path, speeds: dict[str, float] = SPEEDS, winner: Point | None = None) -> History:
+def told(study: Study, past: History, winner: Point | None = None) -> list[str]:
+    """The insights of a campaign that ended with this winner, or is not over."""
+    candidate = None if winner is None else Candidate("the setting", 1, winner, winner, 1.0, confirmed=True)
+    reference = Reference("the baseline", study.baseline, None)
+    return insights(study, past, Answer("search", CONFIRMED if winner else None, "", reference, candidate))
+
+
+def history(root: Path, speeds: dict[str, float] = SPEEDS) -> History:
     """The baseline four times on each node, then every x with both y: x brings 20% a step, y nothing."""
     past = History(root)
     nodes = list(speeds)
@@ -41,23 +49,22 @@ def history(root: Path, speeds: dict[str, float] = SPEEDS, winner: Point | None 
             number, number, 1, root, Resources(), Ending(Cause.EXITED, 0, nodes=(node,)), Outcome(Kind.OK),
             (Measurement("rate", rate),),
         )  # fmt: skip
-    past.verdict = None if winner is None else {"winner": winner}
     return past
 
 
 def test_a_slow_node_is_named_with_its_interval(tmp_path: Path) -> None:
-    (line,) = insights(study(tmp_path), history(tmp_path))
+    (line,) = told(study(tmp_path), history(tmp_path))
     assert line.startswith("node n2 is 10% slower than its peers (95%: ")
 
 
 def test_equal_nodes_and_no_verdict_give_nothing_to_say(tmp_path: Path) -> None:
-    assert insights(study(tmp_path), history(tmp_path, dict.fromkeys(SPEEDS, 1.0))) == []
-    assert insights(study(tmp_path), History(tmp_path)) == []
+    assert told(study(tmp_path), history(tmp_path, dict.fromkeys(SPEEDS, 1.0))) == []
+    assert told(study(tmp_path), History(tmp_path)) == []
 
 
 def test_what_brought_it_names_the_knob_that_did(tmp_path: Path) -> None:
-    past = history(tmp_path, dict.fromkeys(SPEEDS, 1.0), winner={"x": 5, "y": 1})
-    (line,) = insights(study(tmp_path), past)
+    past = history(tmp_path, dict.fromkeys(SPEEDS, 1.0))
+    (line,) = told(study(tmp_path), past, winner={"x": 5, "y": 1})
     assert "what brought it" in line
     assert "x +" in line
     assert line.endswith("no detectable difference: y")
@@ -73,14 +80,14 @@ def measured_again(past: History, factor: Callable[[int], float]) -> History:
 
 def test_a_machine_that_slows_down_is_told(tmp_path: Path) -> None:
     past = history(tmp_path, dict.fromkeys(("n1", "n2", "n3"), 1.0))
-    (line,) = insights(study(tmp_path), measured_again(past, lambda number: 0.8 if 6 < number <= 13 else 1.0))
+    (line,) = told(study(tmp_path), measured_again(past, lambda number: 0.8 if 6 < number <= 13 else 1.0))
     assert line.startswith("the machine changed meanwhile: the baseline ran 20")
     assert "slower from repeat 7 of 13 on" in line
 
 
 def test_one_odd_run_of_the_baseline_is_named(tmp_path: Path) -> None:
     past = history(tmp_path, dict.fromkeys(("n1", "n2", "n3"), 1.0))
-    (line,) = insights(study(tmp_path), measured_again(past, lambda number: 0.5 if number == 5 else 1.0))
+    (line,) = told(study(tmp_path), measured_again(past, lambda number: 0.5 if number == 5 else 1.0))
     assert line.startswith("#5, a run of the baseline, was -50% off the others: ")
 
 
@@ -94,7 +101,7 @@ def test_slow_nodes_in_a_row_are_no_change_of_the_machine(tmp_path: Path) -> Non
             number, number, 1, tmp_path, Resources(), Ending(Cause.EXITED, 0, nodes=(node,)), Outcome(Kind.OK),
             (Measurement("rate", rate * SCATTER[number % 5]),),
         )  # fmt: skip
-    assert not [line for line in insights(study(tmp_path), past) if "meanwhile" in line]
+    assert not [line for line in told(study(tmp_path), past) if "meanwhile" in line]
 
 
 def test_origins_are_told_apart(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.report import figures
+from ridgeline.campaign.confirmation import changes
+from ridgeline.campaign.status import CampaignStatus
+from ridgeline.records.exhibit import ComparedSetting
 from ridgeline.report import page as room
-from ridgeline.report.drawing import confirmation_figure
+from ridgeline.report.drawing import comparisons_figure
 from ridgeline.report.page import page
-from ridgeline.store.history import History
-from ridgeline.store.journal import read_events
+from ridgeline.store.history import read_history
 from tests.campaign.harness import campaign, study
 
 
@@ -21,9 +22,10 @@ from tests.campaign.harness import campaign, study
 def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(room, "_plotly", list)  # 4 MB that are not ours
     question = replace(study(tmp_path), name="</script><b>", question="a < b & c")
-    campaign(tmp_path, question).run()
-    history = History.replay(tmp_path, read_events(tmp_path / "journal.jsonl"))
-    return b"".join(page(question, history)).decode()
+    done = campaign(tmp_path, question)
+    done.run()
+    now = CampaignStatus(done.question, question, read_history(tmp_path))
+    return b"".join(page(question, now.history, now.answer, now.exhibits)).decode()
 
 
 def test_nothing_is_fetched(text: str) -> None:
@@ -48,13 +50,10 @@ def test_the_setting_is_held_against_the_baseline(text: str) -> None:
     assert "<pre>" in text
 
 
-def test_a_candidate_is_labelled_by_what_it_changes(tmp_path: Path) -> None:
+def test_a_candidate_is_labelled_by_what_it_changes() -> None:
     """Whole settings would not fit, and what all candidates share tells none from another."""
-    question = replace(study(tmp_path), baseline={"zeta": 1, "alpha": 2, "page": 16})
-    row = {"candidate": '{"alpha":2,"zeta":8}', "scale": "ratio", "estimate": 1.2, "low": 1.1, "high": 1.3}
-    verdict = {"comparisons": [row | {"verdict": "better"}]}
-    (shown,) = figures.confirmation(question, verdict)
-    assert shown.label == "zeta 8, page absent"
-    drawn = confirmation_figure([replace(shown, label="a<b " * 30)])
+    baseline = {"zeta": 1, "alpha": 2, "page": 16}
+    assert changes(baseline, {"alpha": 2, "zeta": 8}) == "zeta 8, page absent"
+    drawn = comparisons_figure([ComparedSetting("a<b " * 30, 1.2, 1.1, 1.3, "better")])
     words = drawn["layout"]["annotations"][0]["text"].split("<br>")
     assert "a&lt;b" in words[0] and max(len(line) for line in words) < 80

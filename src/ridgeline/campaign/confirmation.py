@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ridgeline.campaign.ledger import Reserve
+from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Gain
+from ridgeline.records.exhibit import ComparedSetting
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import ConfirmStage, Study
 from ridgeline.records.trial import Stage
-from ridgeline.stats.compare import confirm
-from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Confirmation
+from ridgeline.stats.compare import confirm, nearest
+from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Verdict
+from ridgeline.stats.wording import percent, percent_range
+from ridgeline.store.events import VerdictLine
 from ridgeline.store.history import History
+
+UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict
+NO_DIFFERENCE = "no-difference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,48 +150,117 @@ def _without(runs: Mapping[str, list[float]], base: str, failed: Mapping[str, st
     return {key: values for key, values in runs.items() if key != base and key not in failed}
 
 
-def verdict(study: Study, history: History) -> dict[str, Any]:
-    """What the campaign found, as it stands in the journal."""
+@dataclass(frozen=True, slots=True)
+class ConfirmationVerdict:
+    """What fresh, interleaved runs showed; `winner` is shown to be better than what it was compared with."""
+
+    conclusion: str  # confirmed, no-difference, unconfirmed, nothing-passed; of a comparison also worse
+    headline: str
+    winner: Point | None = None
+    comparisons: tuple[Comparison, ...] = ()
+    disqualified: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def recommended(self) -> Point | None:
+        return self.winner
+
+    @property
+    def spoken_of(self) -> Comparison | None:
+        """The comparison whose interval the headline shows."""
+        if self.winner is not None:
+            return next(c for c in self.comparisons if c.candidate == point_key(self.winner))
+        return nearest(self.comparisons)
+
+    def details(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.comparisons:
+            found["winner"] = None if self.winner is None else dict(self.winner)
+            found["comparisons"] = [asdict(c) | {"verdict": c.verdict.value} for c in self.comparisons]
+        if self.comparisons or self.disqualified:
+            found["disqualified"] = dict(self.disqualified)
+        return found
+
+    @classmethod
+    def from_line(cls, line: VerdictLine) -> ConfirmationVerdict:
+        rows = tuple(_comparison_from(row) for row in line.details.get("comparisons", ()))
+        winner, failed = line.details.get("winner"), line.details.get("disqualified", {})
+        return cls(line.conclusion, line.headline, winner, rows, failed)
+
+
+def _comparison_from(row: Mapping[str, Any]) -> Comparison:
+    return Comparison(**{**row, "verdict": Verdict(row["verdict"]), "notes": tuple(row.get("notes", ()))})
+
+
+def verdict(study: Study, history: History) -> ConfirmationVerdict:
+    """What the search and its confirmation found."""
     if not history.count(Stage.SEARCH):
-        return {"kind": "unconfirmed", "headline": "nothing was tried: the budget has no room beyond the baseline"}
+        headline = "nothing was tried: the budget has no room beyond the baseline"
+        return ConfirmationVerdict(UNCONFIRMED, headline)
     if not ranking(study, history):
-        return {"kind": "nothing-passed", "headline": _nothing_passed(history)}
+        return ConfirmationVerdict(NOTHING_PASSED, f"no setting passed the guards ({outcomes_of_search(history)})")
     if not history.candidates:
-        why = (
-            "the budget left no room for interleaved runs"
-            if study.confirm.top
-            else "the study asks for no confirmation"
-        )
-        return {"kind": "unconfirmed", "headline": f"not confirmed: {why}"}
-    stage: ConfirmStage = study.confirm
-    result = confirm(blocks_so_far(study, history), stage.level, study.goal.direction)
+        none_asked = "the study asks for no confirmation"
+        why = "the budget left no room for interleaved runs" if study.confirm.top else none_asked
+        return ConfirmationVerdict(UNCONFIRMED, f"not confirmed: {why}")
+    result = confirm(blocks_so_far(study, history), study.confirm.level, study.goal.direction)
     failed = disqualified(study, history)
     if not result.comparisons:
         if all(point_key(p) in failed for p in history.candidates):
             headline = f"no setting passed the guards when it was run again: {next(iter(failed.values()))}"
-            return {"kind": "nothing-passed", "headline": headline, "disqualified": failed}
-        return {"kind": "unconfirmed", "headline": result.headline, "disqualified": failed}
+            return ConfirmationVerdict(NOTHING_PASSED, headline, disqualified=failed)
+        return ConfirmationVerdict(UNCONFIRMED, result.headline, disqualified=failed)
     return _judged(result, history.candidates, failed)
 
 
-def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[str, str]) -> dict[str, Any]:
-    rows = [asdict(c) | {"verdict": c.verdict.value} for c in result.comparisons.values()]
+def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[str, str]) -> ConfirmationVerdict:
     winner = next((p for p in candidates if point_key(p) == result.winner), None)
     enough = any(c.blocks >= FEWEST_BLOCKS for c in result.comparisons.values())
-    return {
-        "kind": "confirmed" if winner is not None else "no-difference" if enough else "unconfirmed",
-        "headline": result.headline,
-        "winner": dict(winner) if winner is not None else None,
-        "comparisons": rows,
-        "disqualified": dict(failed),
-    }
+    conclusion = CONFIRMED if winner is not None else NO_DIFFERENCE if enough else UNCONFIRMED
+    return ConfirmationVerdict(conclusion, result.headline, winner, tuple(result.comparisons.values()), failed)
 
 
-def _nothing_passed(history: History) -> str:
+def outcomes_of_search(history: History) -> str:
+    """How the trials of the search ended: `3 crash, 1 oom-run`."""
     counts = Counter(
         run.outcome.kind.value
         for trial in history.trials.values()
         if trial.stage is Stage.SEARCH and (run := history.final_run(trial)) and run.outcome
     )
-    shown = ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
-    return f"no setting passed the guards ({shown})"
+    return ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
+
+
+# what the faces show of it
+
+
+def confirmed_gain(comparison: Comparison, over: str = "baseline") -> Gain | None:
+    """The interval of fresh runs; None where there is no ratio or none could be given."""
+    estimate, low, high = comparison.ratio, comparison.low, comparison.high
+    if estimate is None or low is None or high is None:
+        return None
+    interval = percent_range(low - 1, high - 1)
+    text = f"{percent(estimate - 1)} over {over} ({comparison.level * 100:g}%: {interval})"
+    return Gain(estimate, low, high, comparison.level, text)
+
+
+def compared_settings(baseline: Point, comparisons: Sequence[Comparison]) -> tuple[ComparedSetting, ...]:
+    return tuple(
+        ComparedSetting(changes(baseline, json.loads(c.candidate)), c.estimate, c.low, c.high, c.verdict.value)
+        for c in comparisons
+        if c.scale == "ratio" and c.estimate is not None and c.low is not None and c.high is not None
+    )
+
+
+def changes(baseline: Point, candidate: Point) -> str:
+    """What a candidate changes, in the order of the study's knobs."""
+    names = [name for name in dict.fromkeys((*baseline, *candidate)) if baseline.get(name) != candidate.get(name)]
+    return ", ".join(f"{name} {_shown(candidate.get(name))}" for name in names)
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else "''" if value == "" else str(value)
+
+
+def mean_value(study: Study, history: History, key: str, *stages: Stage) -> float | None:
+    """The goal's mean over the runs of this point that passed in these stages."""
+    values = [r.metrics[study.goal.metric] for t, r in history.ok_runs(*stages) if t.key == key]
+    return sum(values) / len(values) if values else None

@@ -1,4 +1,4 @@
-"""The loop that joins sampler, workload and executor: baseline, search, confirm; journaled step by step.
+"""The loop that joins agenda, workload and executor, whatever the kind of campaign; journaled step by step.
 
 Each act is first a line on disk. A controller killed between two lines is repaired by replay: a planned run is looked
 for at the site and adopted, or handed over if it never was.
@@ -10,17 +10,19 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ridgeline import __version__
-from ridgeline.campaign import confirmation
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.builds import Builder
+from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.judge import judge
+from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import SiteError, StoreError
 from ridgeline.executors.base import Executor
 from ridgeline.records.measurement import Reading
@@ -48,7 +50,8 @@ class Interrupted(Exception):  # noqa: N818  asked for, not an error
 class Campaign:
     """One controller's work on a study folder. `run` returns when there is a verdict."""
 
-    study: Study
+    question: CampaignQuestion
+    study: Study  # as the question asks it
     workload: Workload
     executor: Executor
     journal: Journal
@@ -60,11 +63,10 @@ class Campaign:
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
 
-    def run(self) -> Mapping[str, Any]:
-        """The verdict, as it stands in the journal. Raises Interrupted, NothingFound, SiteError or StoreError."""
-        opened = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
-        history = self.history
-        self.record({"event": "opened", **opened, "overrides": dict(history.overrides), "asked": dict(history.asked)})
+    def run(self) -> CampaignVerdict:
+        """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError or StoreError."""
+        controller = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
+        self.record(events.opened_event(controller, question_line(self.question), self.history.asked))
         try:
             self._adopt()
             while self.history.verdict is None:
@@ -82,7 +84,7 @@ class Campaign:
             self._leave(error)
             raise
         self.record({"event": "stopped", "reason": "finished"})
-        return self.history.verdict
+        return self.question.verdict_from(self.history.verdict)
 
     def record(self, event: events.Event) -> None:
         """On disk first, then in mind."""
@@ -215,17 +217,16 @@ class Campaign:
     # stages
 
     def _next_stage(self) -> None:
-        """Nothing runs and nothing can be started: plan the confirmation, or come to the verdict."""
-        if self.history.candidates is None:
-            nodes = self.study.job.resources(self.study.space.settings(self.study.baseline)).nodes
-            plan = confirmation.choose(self.study, self.history, self.ledger.affordable_runs(nodes))
-            self.record({"event": "confirm", "candidates": [dict(p) for p in plan.candidates], "blocks": plan.blocks})
-        else:
-            found = confirmation.verdict(self.study, self.history)
-            if winner := found.get("winner"):
-                # as a person types it, for the report: a pure function of the journal
-                found["paste"] = self.workload.paste(self.study.space.settings(winner))
-            self.record({"event": "verdict", "verdict": found})
+        """Nothing runs and nothing can be started: the agenda plans the confirmation, or comes to the verdict."""
+        found = self.agenda.conclude()
+        if isinstance(found, ConfirmationPlan):
+            self.record({"event": "confirm", "candidates": [dict(p) for p in found.candidates], "blocks": found.blocks})
+            return
+        details = dict(found.details())
+        if found.recommended is not None:
+            # as a person types it, for the report: a pure function of the journal
+            details["paste"] = self.workload.paste(self.study.space.settings(found.recommended))
+        self.record(events.verdict_event(events.VerdictLine(found.conclusion, found.headline, details)))
 
     # leaving
 

@@ -7,7 +7,8 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from ridgeline.records.space import Point, point_key
+from ridgeline.records.answer import CONFIRMED, Answer
+from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.contribution import contributions, text
@@ -20,17 +21,21 @@ MOST_REPEATS = 200  # of the baseline looked at: a trend shows in these, and all
 FEWEST_FOR_OUTLIERS = 10  # repeats; of fewer, a usual scatter makes an odd one too often
 
 
-def insights(study: Study, history: History) -> list[str]:
+def insights(study: Study, history: History, answer: Answer) -> list[str]:
     """One sentence each; empty where the runs say nothing of the kind."""
     effects = _effects_of_nodes(study, history)
     unusual = [str(effect) for effect in effects if effect.verdict in ("slow", "fast")]
-    return [*_what_brought_it(study, history), *unusual, *_unsteady(study, history, effects)]
+    return [
+        *_what_brought_it(study, history, answer),
+        *unusual,
+        *_unsteady(study, history, effects, answer.reference.label),
+    ]
 
 
-def _what_brought_it(study: Study, history: History) -> list[str]:
-    winner: Point | None = (history.verdict or {}).get("winner")
-    if winner is None:
+def _what_brought_it(study: Study, history: History, answer: Answer) -> list[str]:
+    if answer.candidate is None or answer.conclusion != CONFIRMED:
         return []
+    winner = answer.candidate.point
     runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
     trials = [(trial.point, run.metrics[study.goal.metric]) for trial, run in runs]
     found = contributions(study.baseline, winner, trials, study.goal.direction, study.confirm.level)
@@ -51,7 +56,7 @@ def _effects_of_nodes(study: Study, history: History) -> list[NodeEffect]:
     return node_effects(repeated, study.goal.direction, study.confirm.level)
 
 
-def _unsteady(study: Study, history: History, effects: Sequence[NodeEffect]) -> list[str]:
+def _unsteady(study: Study, history: History, effects: Sequence[NodeEffect], baseline: str) -> list[str]:
     """What the repeats of the baseline say of the machine, freed from what is known of its nodes."""
     base, metric, direction = point_key(study.baseline), study.goal.metric, study.goal.direction
     runs = [(trial, run) for trial, run in history.ok_runs(*Stage) if trial.key == base]
@@ -62,11 +67,11 @@ def _unsteady(study: Study, history: History, effects: Sequence[NodeEffect]) -> 
     factors = corrections(effects, direction)
     repeats = [Repeat(corrected(run.metrics[metric], run.ending.nodes, factors), run.ending.nodes) for _, run in runs]
     found = drift([repeat.value for repeat in repeats], direction, random.Random(0), study.confirm.level)
-    said = [f"the machine changed meanwhile: the baseline ran {found}"] if found.kind in ("step", "trend") else []
+    said = [f"the machine changed meanwhile: {baseline} ran {found}"] if found.kind in ("step", "trend") else []
     if len(repeats) < FEWEST_FOR_OUTLIERS:
         return said
     odd = [o for o in outliers(repeats, direction, found) if o.cause != "trend"]
     return said + [
-        f"#{runs[o.index][0].number}, a run of the baseline, was {percent(o.change, 0)} off the others: {o.reason}"
+        f"#{runs[o.index][0].number}, a run of {baseline}, was {percent(o.change, 0)} off the others: {o.reason}"
         for o in odd
     ]

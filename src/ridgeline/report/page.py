@@ -1,25 +1,24 @@
-"""One HTML file that needs no network: headline, the setting to paste, progress, crashes by kind, table of runs."""
+"""One HTML file that needs no network: headline, the setting to paste, what the kind of campaign has to show, runs."""
 
 from __future__ import annotations
 
 import html
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import StoreError
 from ridgeline.files import write_whole
+from ridgeline.records.answer import Answer
+from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.study import Study
 from ridgeline.report import figures
-from ridgeline.report.drawing import confirmation_figure, progress_figure
+from ridgeline.report.drawing import comparisons_figure, curve_figure, progress_figure
 from ridgeline.report.insights import insights
 from ridgeline.report.table import Row, columns, origins, rows
-from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History
-from ridgeline.store.journal import read_events
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:1100px;padding:24px;color:#1c2430;background:#fff}
@@ -31,7 +30,7 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere}
 th,td{padding:4px 10px;text-align:left;border-bottom:1px solid #e6eaef;white-space:nowrap}
 th{background:#f4f6f8;position:sticky;top:0}
 #runs th{cursor:pointer}td.num{text-align:right;font-variant-numeric:tabular-nums}
-.stories td:last-child{white-space:normal;min-width:16em}ul{padding-left:20px}
+.stories td:last-child{white-space:normal;min-width:16em}.exhibit td{white-space:normal}ul{padding-left:20px}
 .bad{color:#a33a2a}.changed{font-weight:600}.facts span{margin-right:28px;display:inline-block}
 .runs{max-height:70vh;overflow:auto}.runs td{max-width:30em;overflow:hidden;text-overflow:ellipsis}
 @media(max-width:700px){body{padding:12px}.headline{font-size:19px}}
@@ -54,30 +53,26 @@ document.querySelectorAll('#runs th').forEach((head, at) => head.onclick = () =>
 """
 
 
-def write_report(path: Path, out: Path) -> Path:
-    """The report of the study folder at `path`, as a pure function of its journal and study file."""
-    folder = StudyFolder.open(path)
-    history = History.replay(folder.path.resolve(), read_events(folder.journal_path))
-    study = folder.load(history).study
-    # a comparison has a baseline of its own
-    study = replace(study, baseline=history.overrides.get("baseline", study.baseline))
+def write_report(study: Study, history: History, answer: Answer, exhibits: Exhibits, out: Path) -> Path:
+    """The report of a campaign, as a pure function of its journal and study file."""
     try:
-        write_whole(out, page(study, history))
+        write_whole(out, page(study, history, answer, exhibits))
     except OSError as error:
         raise StoreError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
     return out
 
 
-def page(study: Study, history: History) -> Iterator[bytes]:
+def page(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterator[bytes]:
     """The file, piece by piece: Plotly's 5 MB are never held as a whole, the controller stays small."""
     body = "\n".join(
         [
             f"<h1>{_e(study.name)}</h1><p class=question>{_e(study.question)}</p>",
-            *_headline(study, history),
-            *_insights(study, history),
+            *_headline(study, history, answer, exhibits),
+            *_setting(answer, exhibits),
+            *_exhibits(exhibits),
+            *_insights(study, history, answer),
             "<h2>Progress</h2>",
-            _plot("progress", progress_figure(study.goal, figures.progress(study, history))),
-            *_confirmation(study, history),
+            _plot("progress", progress_figure(study.goal, figures.progress(study, history, exhibits.groups))),
             *_failures(history),
             *_builds(history),
             "<h2>Runs</h2>",
@@ -100,51 +95,59 @@ def _plotly() -> Iterator[bytes]:
             yield chunk
 
 
-def _headline(study: Study, history: History) -> Iterable[str]:
-    verdict = history.verdict
-    words = verdict["headline"] if verdict else f"no verdict yet ({len(history.runs)} runs so far)"
-    yield f"<p class=headline>{_e(words)}</p>"
+def _headline(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterable[str]:
+    runs = len(history.runs)
+    text = answer.headline if answer.conclusion else f"{answer.headline} ({runs} runs so far)"
+    yield f"<p class=headline>{_e(text)}</p>"
+    yield from (f"<p class=sub>{_e(note)}</p>" for note in exhibits.notes)
     facts = {
         "goal": f"{study.goal.direction} {study.goal.metric}",
-        "runs": len(history.runs),
+        "runs": runs,
         "node-hours": f"{history.node_hours:.3g}",
         "site": study.site.name,
         "numbers": origins(history.runs.values()) or "none yet",
     }
     yield "<p class='sub facts'>" + "".join(f"<span>{_e(k)}: <b>{_e(v)}</b></span>" for k, v in facts.items()) + "</p>"
-    winner: Mapping[str, Any] | None = (verdict or {}).get("winner")
-    if winner:
-        yield from _setting(study, winner, str((verdict or {}).get("paste", "")))
 
 
-def _setting(study: Study, winner: Mapping[str, Any], paste: str) -> Iterable[str]:
-    """What to type, and beside it what that changes against the baseline."""
-    yield "<h2>The setting</h2>"
-    if paste:
-        yield f"<pre>{_e(paste)}</pre>"
-    yield "<div class=scroll><table><tr><th>knob<th>baseline<th>now</tr>"
-    for name in dict.fromkeys((*study.baseline, *winner)):
-        old, new = study.baseline.get(name), winner.get(name)
-        changed = "" if old == new else " class=changed"
-        yield f"<tr{changed}><td>{_e(name)}<td>{_shown(old)}<td>{_shown(new)}</tr>"
+def _setting(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
+    """What to type, and beside it what that changes."""
+    candidate, table = answer.candidate, exhibits.setting
+    paste = f"<pre>{_e(answer.paste)}</pre>" if answer.offers and answer.confirmed and answer.paste else ""
+    if table is not None:
+        yield f"<h2>{_e(table.title)}</h2>{paste}"
+        yield from _text_table(table)
+    elif paste and candidate is not None:
+        yield f"<h2>To paste: {_e(candidate.label)}</h2>{paste}"
+
+
+def _exhibits(exhibits: Exhibits) -> Iterable[str]:
+    """What this kind of campaign has to show: its tables, curves and comparisons."""
+    for table in exhibits.tables:
+        yield f"<h2>{_e(table.title)}</h2>"
+        yield from _text_table(table)
+    for number, figure in enumerate(exhibits.figures):
+        yield f"<h2>{_e(figure.title)}</h2>"
+        yield _plot(f"curve{number}", curve_figure(figure))
+    if exhibits.comparisons:
+        yield f"<h2>{_e(exhibits.comparisons_title)}</h2>"
+        yield _plot("comparisons", comparisons_figure(exhibits.comparisons))
+
+
+def _text_table(table: TextTable) -> Iterable[str]:
+    heads = "".join(f"<th>{_e(name)}" for name in table.head)
+    yield f"<div class=scroll><table class=exhibit><tr>{heads}</tr>"
+    for at, row in enumerate(table.rows):
+        look = " class=bad" if at in table.failed else " class=changed" if at in table.changed else ""
+        yield f"<tr{look}>{''.join(f'<td>{_e(cell)}' for cell in row)}</tr>"
     yield "</table></div>"
+    yield from (f"<p class=sub>{_e(note)}</p>" for note in table.notes)
 
 
-def _shown(value: object) -> str:
-    return "&ndash;" if value is None else _e(value) if value != "" else "''"
-
-
-def _insights(study: Study, history: History) -> Iterable[str]:
-    if lines := insights(study, history):
+def _insights(study: Study, history: History, answer: Answer) -> Iterable[str]:
+    if lines := insights(study, history, answer):
         yield "<h2>What else the runs show</h2>"
         yield "<ul>" + "".join(f"<li>{_e(line)}" for line in lines) + "</ul>"
-
-
-def _confirmation(study: Study, history: History) -> Iterable[str]:
-    shown = figures.confirmation(study, history.verdict)
-    if shown:
-        yield "<h2>Confirmation: fresh interleaved runs against the baseline</h2>"
-        yield _plot("confirmation", confirmation_figure(shown))
 
 
 def _failures(history: History) -> Iterable[str]:

@@ -11,16 +11,14 @@ from typing import Any, TextIO
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Trial
 from ridgeline.store.folder import StudyFolder
-from ridgeline.store.history import History
-from ridgeline.store.journal import read_events
+from ridgeline.store.history import History, read_history
 
 Row = dict[str, Any]
 
 
 def read_rows(path: Path) -> list[Row]:
     """One row a run, oldest first. Settings are prefixed `set.`, measurements `got.`."""
-    folder = StudyFolder.open(path)
-    return rows(History.replay(folder.path.resolve(), read_events(folder.journal_path)))
+    return rows(read_history(StudyFolder.open(path).path))
 
 
 def rows(history: History) -> list[Row]:

@@ -12,7 +12,7 @@ that the winner's interval holds although it was chosen for being large.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from ridgeline.stats.student import t_quantile, two_sided_p
@@ -46,7 +46,7 @@ def confirm(blocks: Sequence[Block], level: float = 0.95, direction: Direction =
     }
     better = [c for c in comparisons.values() if c.verdict is Verdict.BETTER]
     winner = max(better, key=lambda c: c.estimate or 0.0) if better else None
-    headline = _headline(winner, comparisons, _where(blocks))
+    headline = _headline(winner, comparisons, where_they_ran(blocks))
     return Confirmation(winner.candidate if winner else None, comparisons, level, headline)
 
 
@@ -180,24 +180,35 @@ def _notes(blocks: Sequence[Block], name: str, scale: str) -> tuple[str, ...]:
 
 
 def _headline(winner: Comparison | None, comparisons: Mapping[str, Comparison], where: str) -> str:
-    if winner:
-        return winner.text(where)
-    judged = [c for c in comparisons.values() if c.verdict is not Verdict.TOO_FEW_BLOCKS]
-    if not judged:
-        best = max(comparisons.values(), key=lambda c: c.blocks, default=None)
-        return best.text(where) if best else f"no verdict: nothing was compared, {FEWEST_BLOCKS} blocks are needed"
-    open_ = [c for c in judged if c.verdict is Verdict.NO_DIFFERENCE]
-    best = max(open_ or judged, key=lambda c: c.estimate if c.estimate is not None else -math.inf)
-    if not open_:
+    best = winner or nearest(comparisons.values())
+    if best is None:
+        return f"no verdict: nothing was compared, {FEWEST_BLOCKS} blocks are needed"
+    if best.verdict is Verdict.WORSE:
         return f"no setting is better than the baseline; the nearest is {best.text(where)}"
-    effect = best.smallest_effect
+    return f"{best}{reach(best)}" if best.verdict is Verdict.NO_DIFFERENCE else best.text(where)
+
+
+def nearest(comparisons: Iterable[Comparison]) -> Comparison | None:
+    """The one to speak of where none was shown to be better: the largest estimate not shown to be worse."""
+    compared = list(comparisons)
+    judged = [c for c in compared if c.verdict is not Verdict.TOO_FEW_BLOCKS]
+    if not judged:
+        return max(compared, key=lambda c: c.blocks, default=None)
+    open_ = [c for c in judged if c.verdict is Verdict.NO_DIFFERENCE]
+    return max(open_ or judged, key=lambda c: c.estimate if c.estimate is not None else -math.inf)
+
+
+def reach(comparison: Comparison) -> str:
+    """What the blocks could have shown: '; 5 blocks could show 2.1% or more', or nothing to add."""
+    effect = comparison.smallest_effect
     if not effect:
-        return str(best)
-    size = f"{effect:.1%}" if best.scale == "ratio" else f"{effect:.2g}"
-    return f"{best}; {count(best.blocks, 'block')} could show {size} or more"
+        return ""
+    size = f"{effect:.1%}" if comparison.scale == "ratio" else f"{effect:.2g}"
+    return f"; {count(comparison.blocks, 'block')} could show {size} or more"
 
 
-def _where(blocks: Sequence[Block]) -> str:
+def where_they_ran(blocks: Sequence[Block]) -> str:
+    """'on 2 nodes', as far as the blocks know."""
     sets = {frozenset(block.nodes) for block in blocks if block.nodes}
     if not sets:
         return ""

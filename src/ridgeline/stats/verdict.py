@@ -62,8 +62,8 @@ class Comparison:
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, where: str = "") -> str:
-        """`where` says on what the blocks ran, such as 'on 2 node pairs'."""
+    def text(self, where: str = "", than: str = "baseline") -> str:
+        """`where` says on what the blocks ran, such as 'on 2 node pairs'; `than` is what it was compared with."""
         blocks = f"{count(self.blocks, 'block')}{' ' if where else ''}{where}"
         if self.verdict is Verdict.TOO_FEW_BLOCKS or self.estimate is None or self.low is None or self.high is None:
             return self._refusal(blocks)
@@ -78,11 +78,11 @@ class Comparison:
         if self.scale == "ratio":
             estimate, interval = ratio_range(self.estimate, self.low, self.high)
             if self.low == self.high:
-                return f"{estimate} baseline (the same in {blocks})"
-            return f"{estimate} baseline ({level}: {interval}; {blocks})"
+                return f"{estimate} {than} (the same in {blocks})"
+            return f"{estimate} {than} ({level}: {interval}; {blocks})"
         places = decimals(self.high - self.low, 1)
         return (
-            f"{self.verdict} than baseline by {abs(self.estimate):.{places}f}"
+            f"{self.verdict} than {than} by {abs(self.estimate):.{places}f}"
             f" ({level}: {self.low:+.{places}f} to {self.high:+.{places}f}; {blocks})"
         )
 

@@ -31,3 +31,10 @@ def ratio_range(estimate: float, low: float, high: float) -> tuple[str, str]:
 
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def metric_text(value: float) -> str:
+    """A measured value with four digits, or with all of them before the point."""
+    if value and (abs(value) >= 1e7 or abs(value) < 1e-3):
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -48,6 +48,6 @@ def require_consistent(study: Study, history: History) -> None:
     for run in history.runs.values():
         if run.outcome is not None and run.outcome.kind is Kind.OK and metric not in run.metrics:
             raise StoreError(f"{where}: run {run.number} passed but has no {metric}; restore a copy of the journal")
-    winner = (history.verdict or {}).get("winner")
+    winner = None if history.verdict is None else history.verdict.details.get("winner")
     if winner is not None and point_key(winner) not in {trial.key for trial in history.trials.values()}:
         raise StoreError(f"{where}: the winner is none of the trials; restore a copy of the journal")

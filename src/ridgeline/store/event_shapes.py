@@ -72,7 +72,7 @@ _comparison = _shape(
     {"estimate": _maybe_number, "low": _maybe_number, "high": _maybe_number},
 )
 _SHAPES: dict[str, Test] = {
-    "opened": _shape({}, {"overrides": _object, "asked": _map(_text)}),
+    "opened": _shape({}, {"kind": _text, "question": _object, "overrides": _object, "asked": _map(_text)}),
     "trial": _shape(
         {"trial": _whole, "stage": _text, "proposer": _text, "point": _setting, "settings": _setting},
         {"why": _text, "block": _whole},
@@ -95,6 +95,7 @@ _SHAPES: dict[str, Test] = {
                     "winner": lambda value: value is None or _setting(value),
                     "comparisons": _all(_comparison),
                     "disqualified": _map(_text),
+                    "paste": _text,
                 },
             )
         }

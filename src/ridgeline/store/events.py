@@ -7,6 +7,7 @@ opened, build, trial, run, submitted, ended; and for the campaign: confirm, verd
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,58 @@ from ridgeline.records.run import Cause, Ending, Resources
 from ridgeline.records.trial import Stage, Trial
 
 Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionLine:
+    """What a campaign was asked: which kind of campaign reads it, and what only that kind understands."""
+
+    kind: str = "search"
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictLine:
+    """What a campaign found: what every kind says, and the details that only its own kind understands."""
+
+    conclusion: str
+    headline: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_line(self) -> Event:
+        return {"kind": self.conclusion, "headline": self.headline, **self.details}
+
+
+def opened_event(controller: Mapping[str, Any], question: QuestionLine, asked: Mapping[str, str]) -> Event:
+    asks = {"kind": question.kind, "question": dict(question.details)}
+    return {"event": "opened", **controller, **asks, "asked": dict(asked)}
+
+
+def question_from(event: Mapping[str, Any]) -> QuestionLine:
+    if "kind" in event:
+        return QuestionLine(event["kind"], event["question"])
+    return _question_before_kinds(event.get("overrides", {}))
+
+
+def _question_before_kinds(overrides: Mapping[str, Any]) -> QuestionLine:
+    """Journals before 0.1.0 kept what the command line changed in the study, and the kind only showed in that."""
+    if "edge" in overrides:
+        return QuestionLine("edge", {"start": overrides["baseline"], **overrides["edge"]})
+    if "scale" in overrides:
+        return QuestionLine("scale", overrides["scale"])
+    if "candidate" in overrides:
+        two = {"a": overrides["baseline"], "b": overrides["candidate"]}
+        return QuestionLine("compare", {**two, "blocks": overrides.get("blocks")})
+    return QuestionLine("search", overrides)
+
+
+def verdict_event(verdict: VerdictLine) -> Event:
+    return {"event": "verdict", "verdict": verdict.as_line()}
+
+
+def verdict_from(event: Mapping[str, Any]) -> VerdictLine:
+    details = {name: value for name, value in event["verdict"].items() if name not in ("kind", "headline")}
+    return VerdictLine(event["verdict"]["kind"], event["verdict"]["headline"], details)
 
 
 def trial_event(trial: Trial) -> Event:

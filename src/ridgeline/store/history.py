@@ -19,7 +19,16 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Resources, Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.event_shapes import require_shape
-from ridgeline.store.events import ending_from, outcome_from, trial_from
+from ridgeline.store.events import (
+    QuestionLine,
+    VerdictLine,
+    ending_from,
+    outcome_from,
+    question_from,
+    trial_from,
+    verdict_from,
+)
+from ridgeline.store.journal import read_events
 
 
 @dataclass(slots=True)
@@ -54,11 +63,11 @@ class History:
     open_runs: dict[int, OpenRun] = field(default_factory=dict)
     runs_of: dict[int, list[Run]] = field(default_factory=dict)  # by trial, in the order they ended
     builds: dict[str, Build] = field(default_factory=dict)
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    question: QuestionLine = field(default_factory=QuestionLine)
     asked: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the question, see agreement
     candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
     blocks: int = 0
-    verdict: Mapping[str, Any] | None = None
+    verdict: VerdictLine | None = None
     stopped: Mapping[str, Any] | None = None
     wall_s: float = 0.0  # time during which a controller was at work
     node_hours: float = 0.0
@@ -98,7 +107,7 @@ class History:
         at = float(event["at"])
         match event["event"]:
             case "opened":
-                self.overrides = event.get("overrides", {})
+                self.question = question_from(event)
                 self.asked = event.get("asked", {})
                 self._opened_s, self._opened_wall_s = at, self.wall_s
                 self.stopped = None
@@ -128,7 +137,7 @@ class History:
                 self.candidates = tuple(event["candidates"])
                 self.blocks = event["blocks"]
             case "verdict":
-                self.verdict = event["verdict"]
+                self.verdict = verdict_from(event)
             case "stopped":
                 self.stopped = event
         self.wall_s = self.wall_now_s(at)
@@ -184,6 +193,11 @@ class History:
     def count(self, *stages: Stage) -> int:
         """How many trials were started for these stages."""
         return sum(self._trials_in[stage] for stage in stages)
+
+
+def read_history(folder: Path) -> History:
+    """The history of the study folder at this path, as far as it is on disk."""
+    return History.replay(folder.resolve(), read_events(folder / "journal.jsonl"))
 
 
 def _told(error: Exception) -> str:

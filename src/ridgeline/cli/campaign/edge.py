@@ -23,9 +23,12 @@ def edge(
 
     Call it again, or `ridgeline resume` its folder, to go on after a stop.
     """
-    from ridgeline.campaign.edge import EdgeQuestion
-    from ridgeline.campaign.edge_opening import edge_folder
+    from ridgeline.campaign.assembly import assemble_or_go_on
+    from ridgeline.campaign.check import check_study
+    from ridgeline.campaign.kinds.edge import edge_question
     from ridgeline.cli.campaign.live import drive
 
-    folder, overrides = edge_folder(study, EdgeQuestion(knob, repeats, margin), at, out)
-    drive(folder, overrides, as_json)
+    found = check_study(study)
+    asked = edge_question(found, knob, at, repeats, margin)
+    folder, question = assemble_or_go_on(found, out, f"{found.study.name}-edge-{knob}", asked)
+    drive(folder, question, as_json)

@@ -14,28 +14,28 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ridgeline.campaign.advice import PROPOSER
-from ridgeline.campaign.assembly import Overrides, open_campaign
+from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.engine import Campaign, Interrupted
-from ridgeline.campaign.status import Standing, standing
-from ridgeline.cli.text.scaling import scaling_lines
+from ridgeline.campaign.kinds.base import CampaignQuestion
+from ridgeline.campaign.status import CampaignStatus, pasted_answer
+from ridgeline.cli.text.answer import answer_lines
 from ridgeline.cli.text.wording import (
-    KIND_WORDS,
-    best_words,
-    budget_words,
-    leftover_words,
-    metric_words,
-    outcome_words,
-    paste_lines,
-    run_time_words,
-    setting_words,
-    stage_words,
-    time_words,
+    KIND_TEXT,
+    budget_text,
+    candidate_lines,
+    leftover_text,
+    outcome_text,
+    progress_text,
+    run_time_text,
+    setting_text,
+    time_text,
 )
 from ridgeline.errors import NothingFound
+from ridgeline.records.answer import NOTHING_PASSED
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
-from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.wording import metric_text
 from ridgeline.store.folder import StudyFolder
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 REDRAW_S = 0.2
 
 
-def drive(folder: StudyFolder, overrides: Overrides | None, as_json: bool) -> None:
+def drive(folder: StudyFolder, question: CampaignQuestion | None, as_json: bool) -> None:
     """Run to the end or to Ctrl-C, write the report, print the answer. Leaves with the documented exit codes."""
     with _stop_flag() as stopping:
         face = _Face(quiet=as_json)
-        with open_campaign(folder, overrides, face.update, lambda: stopping[0]) as campaign:
+        with assemble_campaign(folder, question, face.update, lambda: stopping[0]) as campaign:
             face.title(campaign)
             face.note_deleted(folder.missing(run.folder for run in campaign.history.runs.values()))
             try:
@@ -61,38 +61,25 @@ def drive(folder: StudyFolder, overrides: Overrides | None, as_json: bool) -> No
                     file=sys.stderr,
                 )
                 sys.exit(130)
-            now = standing(campaign.study, campaign.history)
-            paste = campaign.workload.paste(now.best.trial.settings) if now.best else ""
+            now = _status(campaign)
+            answer = pasted_answer(now, campaign.workload)
     from ridgeline.report.insights import insights
     from ridgeline.report.page import write_report
 
-    report = write_report(folder.path, folder.report_path)
-    seen = insights(now.study, now.history)
+    report = write_report(now.study, now.history, now.answer, now.exhibits, folder.report_path)
+    seen = insights(now.study, now.history, now.answer)
     if as_json:
-        more = {"paste": paste, "insights": seen, "folder": str(folder.path), "report": str(report)}
+        more = {"paste": answer.paste, "insights": seen, "folder": str(folder.path), "report": str(report)}
         print(json.dumps(now.as_json() | more, indent=1))
     else:
-        _print_answer(now, paste, seen, str(report))
-    if now.verdict_kind == "nothing-passed":
-        raise NothingFound(now.headline)
+        lines = [*answer_lines(answer, now.exhibits), "", *(f"  {line}" for line in seen), f"  report  {report}"]
+        print("", *lines, sep="\n")
+    if answer.conclusion == NOTHING_PASSED:
+        raise NothingFound(answer.headline)
 
 
-def _print_answer(now: Standing, paste: str, insights: Sequence[str], report: str) -> None:
-    if now.history.verdict is not None and now.verdict_kind == "scaling":
-        print("", *scaling_lines(now.history.verdict), "", f"  report  {report}", sep="\n")
-        return
-    confirmed = "Confirmed: " if now.verdict_kind == "confirmed" else ""
-    print(f"\n{confirmed}{now.headline}\n")
-    if now.best is not None:
-        if not now.best.confirmed:
-            compared = "candidate" in now.history.overrides
-            print(
-                f"  {'setting B' if compared else 'the best of the search'}, not shown to be better than the baseline:"
-            )
-        print(*paste_lines(paste), "", sep="\n")
-    for line in insights:
-        print(f"  {line}")
-    print(f"  report  {report}")
+def _status(campaign: Campaign) -> CampaignStatus:
+    return CampaignStatus(campaign.question, campaign.study, campaign.history)
 
 
 @contextmanager
@@ -152,11 +139,11 @@ class _Face:
                 self._say(campaign, run)
             self._shown_runs = len(runs)
         if self._live is not None and time.monotonic() - self._drawn_s > REDRAW_S:
-            self._live.update(_picture(standing(campaign.study, campaign.history)), refresh=True)
+            self._live.update(_picture(_status(campaign)), refresh=True)
             self._drawn_s = time.monotonic()
 
     def _say(self, campaign: Campaign, run: Run) -> None:
-        told, story = run_words(campaign, run)
+        told, story = run_text(campaign, run)
         if self._live is None:
             print(f"{told}   {story}" if story else told, flush=True)
         elif campaign.history.trials[run.trial].stage is not Stage.CONFIRM or run.outcome != Outcome(Kind.OK):
@@ -165,23 +152,23 @@ class _Face:
                 self._live.console.print(line, highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
 
 
-def run_words(campaign: Campaign, run: Run) -> tuple[str, str]:
-    """What was run and what came out; and why, where that needs words: `out of memory ...; stderr:311: ...`."""
+def run_text(campaign: Campaign, run: Run) -> tuple[str, str]:
+    """What was run and what came out; and why, where that needs saying: `out of memory ...; stderr:311: ...`."""
     trial = campaign.history.trials[run.trial]
     assert run.outcome is not None
     metric = campaign.study.goal.metric
     story = [trial.why] if trial.proposer == PROPOSER else []
     if run.outcome.kind == "ok":
-        result = f"{metric} {metric_words(run.metrics[metric])}"
+        result = f"{metric} {metric_text(run.metrics[metric])}"
     else:
-        result = KIND_WORDS.get(run.outcome.kind.value, run.outcome.kind.value)
+        result = KIND_TEXT.get(run.outcome.kind.value, run.outcome.kind.value)
         evidence = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
         story.append(f"{run.outcome.reason}{evidence}")
     if run.ending.leftovers:
-        story.append(f"left behind and ended: {leftover_words(run.ending.leftovers)}")
-    told = f"#{run.trial:<4} {trial.stage.value:<8} {run_time_words(run.ending.duration_s):>5}   {result}"
+        story.append(f"left behind and ended: {leftover_text(run.ending.leftovers)}")
+    told = f"#{run.trial:<4} {campaign.question.called(trial):<8} {run_time_text(run.ending.duration_s):>5}   {result}"
     # settings can be long and a narrow terminal cuts the end of a line: the result stands before them
-    return _printable(f"  {told}   {_told_settings(campaign.study, trial)}"), _printable("   ".join(story))
+    return _printable(f"  {told}   {_settings_of(campaign, trial)}"), _printable("   ".join(story))
 
 
 def _printable(line: str) -> str:
@@ -189,24 +176,23 @@ def _printable(line: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
-def _told_settings(study: Study, trial: Trial) -> str:
-    """All of the baseline once, then what differs from it."""
+def _settings_of(campaign: Campaign, trial: Trial) -> str:
+    """All of the first setting once, then what differs from it."""
     if trial.number == 1:
-        return setting_words(trial.point)
-    changed = {name: value for name, value in trial.point.items() if study.baseline.get(name) != value}
-    return setting_words(changed) or "the baseline again"
+        return setting_text(trial.point)
+    changed = {name: value for name, value in trial.point.items() if campaign.study.baseline.get(name) != value}
+    return setting_text(changed) or f"{campaign.question.reference} again"
 
 
-def _picture(now: Standing) -> Text:
+def _picture(now: CampaignStatus) -> Text:
     from rich.text import Text
 
     lines = [
-        f"  #{trial.number:<4} {setting_words(trial.point)}   running {time_words(time.time() - run.planned_s)}"
+        f"  #{trial.number:<4} {setting_text(trial.point)}   running {time_text(time.time() - run.planned_s)}"
         for trial, run in now.running
     ]
-    if now.best is not None:
-        lines.append(f"  best  {best_words(now)}")
-    lines.append(f"  {stage_words(now)}")
-    outcomes = outcome_words({kind.value: n for kind, n in now.history.outcomes.items()})
-    lines.append(f"  spent {budget_words(now)}    {outcomes}")
+    lines += [f"  {line}" for line in candidate_lines(now)]
+    lines.append(f"  {progress_text(now)}")
+    outcomes = outcome_text({kind.value: n for kind, n in now.history.outcomes.items()})
+    lines.append(f"  spent {budget_text(now)}    {outcomes}")
     return Text("\n".join(lines))

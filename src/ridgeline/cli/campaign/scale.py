@@ -20,8 +20,11 @@ def scale(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run one setting over 1..n ranks, nodes or threads: speed-up, parallel efficiency, and where it stops paying."""
-    from ridgeline.campaign.scaling_opening import scaling_folder
+    from ridgeline.campaign.assembly import assemble_folder
+    from ridgeline.campaign.check import check_study
+    from ridgeline.campaign.kinds.scale import scaling_question
     from ridgeline.cli.campaign.live import drive
 
-    folder, overrides = scaling_folder(study, over, at, repeats, out)
-    drive(folder, overrides, as_json)
+    found = check_study(study)
+    question = scaling_question(found, over, at, repeats)
+    drive(assemble_folder(found, out, f"{found.study.name}-scale-{question.over}"), question, as_json)

@@ -12,8 +12,8 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Say how far a campaign is; may be asked while it runs."""
-    from ridgeline.campaign.assembly import read_standing
-    from ridgeline.cli.text.wording import standing_lines
+    from ridgeline.campaign.status import read_status
+    from ridgeline.cli.text.wording import status_lines
 
-    standing = read_standing(folder)
-    print(json.dumps(standing.as_json(), indent=1) if as_json else "\n".join(standing_lines(standing)))
+    now = read_status(folder)
+    print(json.dumps(now.as_json(), indent=1) if as_json else "\n".join(status_lines(now)))

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ridgeline.campaign.kinds.search import SearchQuestion
 
 
 def tune(
@@ -18,25 +21,29 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run a study's campaign: baseline, search, confirm."""
-    overrides = {name: value for name, value in (("trials", trials), ("seed", seed)) if value is not None}
+    from ridgeline.campaign.kinds.search import SearchQuestion
+
+    question = SearchQuestion(trials, seed)
     if dry_run:
-        _rehearse(study, overrides)
+        _rehearse(study, question)
         return
-    from ridgeline.campaign.assembly import new_folder
+    from ridgeline.campaign.assembly import assemble_folder
+    from ridgeline.campaign.check import check_study
     from ridgeline.cli.campaign.live import drive
 
-    drive(new_folder(study, out), overrides, as_json)
+    found = check_study(study)
+    drive(assemble_folder(found, out, found.study.name), question, as_json)
 
 
-def _rehearse(study: Path, overrides: dict[str, int]) -> None:
+def _rehearse(study: Path, question: SearchQuestion) -> None:
     from ridgeline.campaign.check import check_study, stake
     from ridgeline.campaign.dry_run import rehearse
-    from ridgeline.cli.text.wording import cost_line, setting_words
+    from ridgeline.cli.text.wording import cost_line, setting_text
 
     with tempfile.TemporaryDirectory(prefix="ridgeline-dry-run-") as folder:
-        for step in rehearse(study, overrides, 3, Path(folder)):
-            print(f"# trial {step.trial.number} ({step.trial.proposer}): {setting_words(step.trial.point)}")
+        for step in rehearse(study, question, 3, Path(folder)):
+            print(f"# trial {step.trial.number} ({step.trial.proposer}): {setting_text(step.trial.point)}")
             for line in step.build:
                 print(f"# build: {line}")
             print(step.script.rstrip(), end="\n\n")
-    print(cost_line(stake(check_study(study).study, overrides.get("trials"))))
+    print(cost_line(stake(check_study(study).study, question.trials)))

@@ -1,0 +1,67 @@
+"""The seam: a kind of campaign, that is, a question that can be asked of a study.
+
+A question is a frozen record of plain values (what `dataclasses.asdict` gives is what the journal keeps, and the class
+called with it gives the question back). Everything else a campaign of this kind needs follows from it:
+- `applied_to` is the study as this campaign runs it, with its own baseline and stages;
+- `agenda` says what to run next, decided from the history alone;
+- `verdict_from` reads the verdict that the agenda came to back from the journal;
+- `progress`, `answer` and `exhibits` are what every face shows, functions of study and history only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, ClassVar, Protocol
+
+from ridgeline import catalog
+from ridgeline.campaign.agenda import Agenda
+from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.verdict import CampaignVerdict
+from ridgeline.errors import StoreError
+from ridgeline.records.answer import Answer, Progress
+from ridgeline.records.exhibit import Exhibits
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Trial
+from ridgeline.store.events import QuestionLine, VerdictLine
+from ridgeline.store.history import History
+
+
+class CampaignQuestion(Protocol):
+    kind: ClassVar[str]  # its name in the catalog and in the journal
+    reference: ClassVar[str]  # what it calls the setting that the others are held against
+
+    def applied_to(self, study: Study) -> Study: ...
+
+    def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> Agenda: ...
+
+    def verdict_from(self, line: VerdictLine) -> CampaignVerdict: ...
+
+    def called(self, trial: Trial) -> str:
+        """What a trial is for, in a word: baseline, confirm, B."""
+        ...
+
+    def progress(self, study: Study, history: History) -> Progress: ...
+
+    def answer(self, study: Study, history: History) -> Answer: ...
+
+    def exhibits(self, study: Study, history: History) -> Exhibits: ...
+
+
+def question_line(question: CampaignQuestion) -> QuestionLine:
+    details: dict[str, Any] = asdict(question)  # type: ignore[call-overload]
+    return QuestionLine(question.kind, {name: value for name, value in details.items() if value is not None})
+
+
+def question_of(history: History) -> CampaignQuestion:
+    """What the campaign in this history was asked. StoreError when its journal was edited."""
+    line = history.question
+    factory = catalog.part("kinds", line.kind)
+    try:
+        question: CampaignQuestion = factory(**line.details)
+    except (TypeError, ValueError) as error:
+        raise StoreError(
+            f"{history.root / 'journal.jsonl'}: its first line is not the question of a {line.kind} campaign "
+            f"({error}); restore a copy of the journal"
+        ) from None
+    return question

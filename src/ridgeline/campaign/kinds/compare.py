@@ -1,0 +1,170 @@
+"""Which of two settings is better? A and B in fresh, interleaved runs. As a campaign, a search of one given setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ridgeline.campaign import confirmation
+from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
+from ridgeline.campaign.kinds.search import SearchAgenda, sampler_of, search_progress, trial_of
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.point_text import parse_point
+from ridgeline.campaign.verdict import answer_of
+from ridgeline.errors import InputError
+from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.exhibit import Exhibits, TextTable, side_by_side
+from ridgeline.records.space import Point, point_hash, point_key
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.compare import confirm, reach, where_they_ran
+from ridgeline.stats.verdict import Comparison, Verdict
+from ridgeline.stats.wording import metric_text
+from ridgeline.store.events import VerdictLine
+from ridgeline.store.history import History
+
+WORSE = "worse"
+CONCLUSIONS = {
+    Verdict.BETTER: CONFIRMED,
+    Verdict.WORSE: WORSE,
+    Verdict.NO_DIFFERENCE: NO_DIFFERENCE,
+    Verdict.TOO_FEW_BLOCKS: UNCONFIRMED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonQuestion:
+    """Setting `b` against setting `a` in `blocks` blocks; as many as the study confirms with where None."""
+
+    a: Point
+    b: Point
+    blocks: int | None = None
+
+    kind: ClassVar[str] = "compare"
+    reference: ClassVar[str] = "setting A"
+
+    def applied_to(self, study: Study) -> Study:
+        return replace(
+            study,
+            baseline=self.a,
+            presets=(self.b,),
+            budget=replace(study.budget, trials=1),
+            baseline_stage=replace(study.baseline_stage, repeats=1),
+            search=replace(study.search, sentinel_every=0),
+            confirm=replace(study.confirm, top=1, blocks=self.blocks or study.confirm.blocks),
+        )
+
+    def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> ComparisonAgenda:
+        return ComparisonAgenda(found.study, history, ledger, sampler_of(found), found.refusal)
+
+    def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
+        return ConfirmationVerdict.from_line(line)
+
+    def called(self, trial: Trial) -> str:
+        return "A" if trial.key == point_key(self.a) else "B"
+
+    def progress(self, study: Study, history: History) -> Progress:
+        now = search_progress(study, history)
+        if now.stage in (Stage.BASELINE, Stage.SEARCH):
+            # A and B are each run once before the blocks: a setting that cannot run needs no comparison
+            return replace(now, stage="first runs", done=len(history.runs), of=2, unit="runs")
+        return replace(now, stage="blocks") if now.stage == Stage.CONFIRM else now
+
+    def answer(self, study: Study, history: History) -> Answer:
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        a = _value(study, history, self.a)
+        candidate = self._b(study, history, verdict)
+        metric = study.goal.metric
+        return answer_of(
+            self.kind,
+            history.verdict,
+            Reference(self.reference, self.a, a, "A"),
+            candidate,
+            {
+                "a": {"point": dict(self.a), metric: a},
+                "b": {"point": dict(self.b)} if candidate is None else candidate.as_json(metric),
+            },
+            offers=candidate is not None and candidate.confirmed,
+        )
+
+    def _b(self, study: Study, history: History, verdict: ConfirmationVerdict | None) -> Candidate | None:
+        trial = trial_of(history, point_key(self.b))
+        value = _value(study, history, self.b)
+        if trial is None or value is None:
+            return None
+        judged = None if verdict is None else verdict.spoken_of
+        gain = None if judged is None else confirmation.confirmed_gain(judged, "A")
+        won = verdict is not None and verdict.conclusion == CONFIRMED
+        return Candidate("setting B", trial.number, self.b, trial.settings, value, gain, won, "B")
+
+    def exhibits(self, study: Study, history: History) -> Exhibits:
+        rows = () if history.verdict is None else self.verdict_from(history.verdict).comparisons
+        return Exhibits(
+            tables=(self._table(study, history),),
+            comparisons_title="B against A in fresh interleaved runs",
+            comparisons=confirmation.compared_settings(self.a, rows),
+            groups={trial.number: self.called(trial) for trial in history.trials.values()},
+        )
+
+    def _table(self, study: Study, history: History) -> TextTable:
+        settings = side_by_side("The two settings", ("A", "B"), self.a, self.b)
+        values = (_value(study, history, point) for point in (self.a, self.b))
+        measured = (study.goal.metric, *("" if value is None else metric_text(value) for value in values))
+        return replace(settings, rows=(*settings.rows, measured))
+
+
+@dataclass
+class ComparisonAgenda(SearchAgenda):
+    """The search of one setting, with a verdict that speaks of two."""
+
+    def verdict(self) -> ConfirmationVerdict:
+        study, history = self.study, self.history
+        failed = confirmation.disqualified(study, history)
+        if failed:
+            why = next(iter(failed.values()))
+            return ConfirmationVerdict(NOTHING_PASSED, f"B failed when it was run again: {why}", disqualified=failed)
+        if history.count(Stage.SEARCH) and not confirmation.ranking(study, history):
+            return ConfirmationVerdict(NOTHING_PASSED, f"B did not pass: {_why_b_failed(history)}")
+        blocks = confirmation.blocks_so_far(study, history)
+        result = confirm(blocks, study.confirm.level, study.goal.direction)
+        if not result.comparisons:
+            return ConfirmationVerdict(UNCONFIRMED, "A and B were not compared: the budget left no room for it")
+        (found,) = result.comparisons.values()
+        winner = self.study.presets[0] if found.verdict is Verdict.BETTER else None
+        told = headline(found, where_they_ran(blocks))
+        return ConfirmationVerdict(CONCLUSIONS[found.verdict], told, winner, (found,))
+
+
+def headline(found: Comparison, where: str) -> str:
+    text = found.text(where, "A")
+    if found.verdict is Verdict.TOO_FEW_BLOCKS:
+        return text
+    if found.verdict is Verdict.NO_DIFFERENCE:
+        return f"A and B: {text}{reach(found)}"
+    return f"B is {found.verdict.value} than A: {text}" if found.scale == "ratio" else f"B is {text}"
+
+
+def _why_b_failed(history: History) -> str:
+    runs = [history.final_run(trial) for trial in history.trials.values() if trial.stage is Stage.SEARCH]
+    return next((str(run.outcome) for run in runs if run is not None), "it has not run")
+
+
+def _value(study: Study, history: History, point: Point) -> float | None:
+    """The mean of its interleaved runs; before there are any, of its first run."""
+    key = point_key(point)
+    value = confirmation.mean_value(study, history, key, Stage.CONFIRM)
+    return confirmation.mean_value(study, history, key, *Stage) if value is None else value
+
+
+def comparison(found: CheckedStudy, a: str, b: str, blocks: int | None = None) -> ComparisonQuestion:
+    """The question as it is typed: `b` changes `a`, `a` changes the baseline."""
+    first = parse_point(found, a, found.study.baseline)
+    second = parse_point(found, b, first)
+    if point_key(first) == point_key(second):
+        raise InputError(f"both settings are {point_key(first)}; change at least one knob of B")
+    return ComparisonQuestion(dict(first), dict(second), blocks)
+
+
+def folder_name(found: CheckedStudy, question: ComparisonQuestion) -> str:
+    return f"{found.study.name}-{point_hash(question.a)[:6]}-{point_hash(question.b)[:6]}"

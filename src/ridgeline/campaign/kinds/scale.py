@@ -1,0 +1,305 @@
+"""How does one setting scale? Run over the values of one knob, repeated and interleaved; there is no search."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar
+
+from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.point_text import parse_point
+from ridgeline.campaign.verdict import answer_of
+from ridgeline.errors import InputError
+from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
+from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, TextTable
+from ridgeline.records.outcome import Kind
+from ridgeline.records.space import Point, point_key
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.scaling import Law, ScalingStep, scaling
+from ridgeline.stats.wording import metric_text
+from ridgeline.store.events import VerdictLine
+from ridgeline.store.history import History
+
+UNITS = {"nodes": "node", "ranks_per_node": "rank", "ranks": "rank", "threads": "thread", "gpus": "GPU"}
+RESAMPLING_SEED = 1  # the same runs give the same intervals
+SCALED = "scaling"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingQuestion:
+    """Every point `repeats` times; they differ in the knob `over` alone. `refused` are sizes that may not run."""
+
+    over: str
+    points: Sequence[Point]
+    repeats: int = 3
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    kind: ClassVar[str] = "scale"
+    reference: ClassVar[str] = "the smallest size"
+
+    def applied_to(self, study: Study) -> Study:
+        """The smallest size is the baseline."""
+        return replace(
+            study,
+            baseline=self.points[0],
+            presets=(),
+            budget=replace(study.budget, trials=None),
+            baseline_stage=replace(study.baseline_stage, repeats=1),
+            search=replace(study.search, sampler="random", options={}, sentinel_every=0),
+        )
+
+    def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> ScalingAgenda:
+        return ScalingAgenda(found.study, history, ledger, self)
+
+    def verdict_from(self, line: VerdictLine) -> ScalingVerdict:
+        return ScalingVerdict.from_line(line)
+
+    def called(self, trial: Trial) -> str:
+        return "size"
+
+    def progress(self, study: Study, history: History) -> Progress:
+        failed = failures(history)
+        planned = self.repeats * sum(point_key(point) not in failed for point in self.points) + len(failed)
+        stage = "finished" if history.verdict is not None else "sizes"
+        done = len(history.runs)
+        return Progress(stage, done, planned, "runs", max(0, planned - done))
+
+    def answer(self, study: Study, history: History) -> Answer:
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        means = {size: statistics.fmean(values) for size, values in self.values(study, history).items()}
+        facts = {} if verdict is None else dict(verdict.details())
+        first = self.points[0]
+        return answer_of(
+            self.kind,
+            history.verdict,
+            Reference(self.reference, first, means.get(_size(first, self.over))),
+            self._candidate(history, means, verdict),
+            facts,
+            offers=False,  # the question was how far, not which
+        )
+
+    def _candidate(
+        self, history: History, means: Mapping[int, float], verdict: ScalingVerdict | None
+    ) -> Candidate | None:
+        """The largest size that pays; before that is known, the largest that passed."""
+        if not means:
+            return None
+        pays_to = None if verdict is None else verdict.pays_to
+        size = max(means) if pays_to is None or pays_to not in means else pays_to
+        trial = next(t for t in history.trials.values() if t.point.get(self.over) == size)
+        label = f"the largest {self.over} that pays" if verdict is not None else f"the largest {self.over} so far"
+        return Candidate(label, trial.number, trial.point, trial.settings, means[size])
+
+    def exhibits(self, study: Study, history: History) -> Exhibits:
+        groups = {t.number: f"{self.over} {t.point.get(self.over)}" for t in history.trials.values()}
+        verdict = None if history.verdict is None else self.verdict_from(history.verdict)
+        if verdict is None or not verdict.steps:
+            return Exhibits(groups=groups)
+        law = () if verdict.law is None else (_law_text(verdict.law),)
+        return Exhibits(tables=(_table(verdict),), figures=_figures(verdict), notes=law, groups=groups)
+
+    def values(self, study: Study, history: History) -> dict[int, list[float]]:
+        """What the runs that passed measured, by size."""
+        found: dict[int, list[float]] = {}
+        for trial, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH):
+            found.setdefault(_size(trial.point, self.over), []).append(run.metrics[study.goal.metric])
+        return found
+
+
+def _size(point: Point, over: str) -> int:
+    value = point[over]
+    assert isinstance(value, int | float)
+    return int(value)
+
+
+@dataclass
+class ScalingAgenda(Agenda):
+    """Every size `repeats` times: up through the sizes, down again, and so on, so that drift falls on all alike."""
+
+    question: ScalingQuestion
+
+    def fresh(self) -> Next | None:
+        if (first := self.baseline()) is not None or not self.baseline_finished():
+            return first
+        failed = failures(self.history)
+        started = Counter(trial.key for trial in self.history.trials.values())
+        for step in range(self.question.repeats):
+            for point in self.question.points if step % 2 == 0 else reversed(self.question.points):
+                key = point_key(point)
+                if key in failed:
+                    continue
+                if not started[key]:
+                    return self.new(point, Stage.SEARCH, "scale") if self.fits(point) else None
+                started[key] -= 1
+        return None
+
+    def conclude(self) -> ScalingVerdict:
+        return verdict(self.study, self.history, self.question)
+
+
+def failures(history: History) -> dict[str, str]:
+    """Sizes that did not pass, each with the reason of its last run."""
+    failed = {}
+    for trial in history.trials.values():
+        run = history.final_run(trial)
+        if run and run.outcome and run.outcome.kind is not Kind.OK and run.outcome.kind is not Kind.CANCELLED:
+            failed[trial.key] = str(run.outcome)
+    return failed
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledSize(ScalingStep):
+    """A step with the mean of the goal's metric there."""
+
+    mean: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingVerdict:
+    """Speed-up and efficiency by size with intervals, and where more stops paying."""
+
+    conclusion: str
+    headline: str
+    over: str = ""
+    metric: str = ""
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple[ScaledSize, ...] = ()
+    law: Law | None = None
+    pays_to: int | None = None
+    sure: bool = False
+    level: float = 0.95
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def recommended(self) -> Point | None:
+        return None  # how large it should be is for the person to say
+
+    def details(self) -> dict[str, Any]:
+        if not self.steps:
+            return {"failed": dict(self.failed)}
+        found = {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
+        return found | {"law": None if self.law is None else asdict(self.law) | {"name": self.law.name}}
+
+    @classmethod
+    def from_line(cls, line: VerdictLine) -> ScalingVerdict:
+        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
+        known["steps"] = tuple(ScaledSize(**row) for row in known.get("steps", ()))
+        if law := known.get("law"):
+            known["law"] = Law(**{each.name: law[each.name] for each in fields(Law)})
+        return cls(line.conclusion, line.headline, **known)
+
+
+def verdict(study: Study, history: History, question: ScalingQuestion) -> ScalingVerdict:
+    over, runs = question.over, question.values(study, history)
+    failed = failures(history)
+    lost = {str(p[over]): failed[point_key(p)] for p in question.points if point_key(p) in failed}
+    lost |= question.refused
+    if len(runs) < 2:
+        why = "; ".join(f"{size}: {reason}" for size, reason in lost.items()) or "the budget had room for no more"
+        headline = f"scaling needs runs at two sizes or more, {len(runs)} passed ({why})"
+        return ScalingVerdict(NOTHING_PASSED, headline, failed=lost)
+    rng, unit = random.Random(RESAMPLING_SEED), UNITS.get(over, over)
+    result = scaling(runs, study.goal.direction, rng, level=study.confirm.level, unit=unit)
+    return ScalingVerdict(
+        SCALED,
+        result.headline,
+        over,
+        study.goal.metric,
+        {name: value for name, value in question.points[0].items() if name != over},
+        tuple(ScaledSize(**asdict(step), mean=statistics.fmean(runs[step.size])) for step in result.steps),
+        result.law,
+        result.pays_to,
+        result.sure,
+        result.level,
+        lost,
+    )
+
+
+# what the faces show of it
+
+
+def _table(verdict: ScalingVerdict) -> TextTable:
+    head = (verdict.over, "runs", verdict.metric, "speed-up", "efficiency")
+    rows = tuple(_row(step, first=at == 0) for at, step in enumerate(verdict.steps))
+    notes = tuple(f"{size}: {reason}" for size, reason in verdict.failed.items())
+    return TextTable("Scaling", head, rows, notes=notes)
+
+
+def _row(step: ScaledSize, first: bool) -> tuple[str, ...]:
+    speed, share = f"{step.speedup:.2f}", f"{step.efficiency:.0%}"
+    if not first and step.speedup_low is not None and step.efficiency_low is not None:
+        speed += f" ({step.speedup_low:.2f} to {step.speedup_high:.2f})"
+        share += f" ({step.efficiency_low:.0%} to {step.efficiency_high:.0%})"
+    return str(step.size), str(step.runs), metric_text(step.mean), speed, share
+
+
+def _law_text(law: Law) -> str:
+    between = "" if law.serial_low is None else f" ({law.serial_low:.0%} to {law.serial_high:.0%})"
+    return f"{law.name}: {law.serial:.0%} serial{between}"
+
+
+def _figures(verdict: ScalingVerdict) -> tuple[CurveFigure, ...]:
+    """Speed-up and efficiency against size, each with what perfect scaling would give."""
+    sizes = [step.size for step in verdict.steps]
+    speed = tuple(CurvePoint(s.size, s.speedup, s.speedup_low, s.speedup_high) for s in verdict.steps)
+    share = tuple(CurvePoint(s.size, s.efficiency, s.efficiency_low, s.efficiency_high) for s in verdict.steps)
+    perfect = tuple(CurvePoint(size, size / sizes[0]) for size in sizes)
+    full = tuple(CurvePoint(size, 1.0) for size in sizes)
+    return (
+        CurveFigure(
+            "Speed-up", verdict.over, "speed-up", (Curve("measured", speed), Curve("perfect", perfect, ideal=True))
+        ),
+        CurveFigure(
+            "Efficiency", verdict.over, "efficiency", (Curve("measured", share), Curve("perfect", full, ideal=True))
+        ),
+    )
+
+
+# the question as it is typed
+
+
+def scaling_question(found: CheckedStudy, over: str | None, at: str, repeats: int) -> ScalingQuestion:
+    """The setting `at` over every legal whole number of a knob: the one named, or the first that counts ranks."""
+    knob = over or _knob_to_scale(found.study)
+    points, refused = _sizes(found, knob, parse_point(found, at, found.study.baseline))
+    return ScalingQuestion(knob, [dict(point) for point in points], repeats, refused)
+
+
+def _knob_to_scale(study: Study) -> str:
+    for name in UNITS:
+        if name in study.space.by_name and len(_numbers(study, name)) > 1:
+            return name
+    raise InputError(
+        f"{study.name}: no knob among {', '.join(UNITS)} has two values or more; name the one to scale with --over"
+    )
+
+
+def _numbers(study: Study, knob: str) -> list[int]:
+    values: Sequence[object] = getattr(study.space.by_name[knob], "values", ())
+    return sorted(v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0)
+
+
+def _sizes(found: CheckedStudy, knob: str, start: Point) -> tuple[list[Point], dict[str, str]]:
+    study = found.study
+    if knob not in study.space.by_name:
+        raise InputError(f"--over {knob}: not a knob of the study; known: {', '.join(study.space.by_name)}")
+    points: list[Point] = []
+    refused: dict[str, str] = {}
+    for size in _numbers(study, knob):
+        point = study.space.restrict({**start, knob: size})
+        if gaps := study.space.missing(point):
+            refused[str(size)] = f"{', '.join(gaps)} has no value there"
+        elif reason := found.refusal(point):
+            refused[str(size)] = reason
+        else:
+            points.append(point)
+    if len(points) < 2:
+        why = "; ".join(f"{size}: {reason}" for size, reason in refused.items())
+        raise InputError(f"{knob} has {len(points)} legal whole numbers, scaling needs two{why and f' ({why})'}")
+    return points, refused

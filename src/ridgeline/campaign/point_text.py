@@ -1,0 +1,34 @@
+"""A setting as it is typed on the command line: `knob=value,knob=value`."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from ridgeline.campaign.check import CheckedStudy
+from ridgeline.errors import InputError
+from ridgeline.records.expression import Value
+from ridgeline.records.space import Point
+from ridgeline.store.yaml_tree import resolve
+
+
+def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
+    """`knob=value,knob=value` applied to `start`; the word baseline is the study's own."""
+    space = found.study.space
+    if text.strip() == "baseline":
+        return found.study.baseline
+    values: dict[str, Value] = dict(start)
+    for part in text.split(","):
+        name, sep, value = (piece.strip() for piece in part.partition("="))
+        if not sep or name not in space.by_name:
+            near = get_close_matches(name, space.by_name, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(space.by_name)}"
+            raise InputError(f"{part.strip()!r} is not knob=value; {hint}")
+        values[name] = value if space.by_name[name].contains(value) else resolve(value)
+        if not space.by_name[name].contains(values[name]):
+            raise InputError(f"{name}={value} lies outside the study's space; see `ridgeline check`")
+    point = space.restrict(values)
+    if gaps := space.missing(point):
+        raise InputError(f"{text!r} leaves {', '.join(gaps)} without a value; add {gaps[0]}=VALUE")
+    if reason := found.refusal(point):
+        raise InputError(f"{text!r} is refused: {reason}")
+    return point

@@ -1,0 +1,85 @@
+"""What a campaign shows besides its answer, as data: tables, curves and comparisons, before anything is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ridgeline.records.space import Point
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """Cells as people read them. `failed` and `changed` are rows, by index, to be set apart; `notes` stand below."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    failed: frozenset[int] = frozenset()
+    changed: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+def side_by_side(title: str, labels: tuple[str, str], first: Point, second: Point) -> TextTable:
+    """Two settings, a row for each knob; rows in which they differ are `changed`."""
+    names = list(dict.fromkeys((*first, *second)))
+    rows = tuple((name, value_text(first.get(name)), value_text(second.get(name))) for name in names)
+    changed = frozenset(at for at, name in enumerate(names) if first.get(name) != second.get(name))
+    return TextTable(title, ("knob", *labels), rows, changed=changed)
+
+
+def value_text(value: object) -> str:
+    return "\u2013" if value is None else "''" if value == "" else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a figure; `ideal` ones are there to be compared with and are drawn thin."""
+
+    label: str
+    points: tuple[CurvePoint, ...]
+    ideal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CurveFigure:
+    title: str
+    x_label: str
+    y_label: str
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSetting:
+    """One candidate's ratio to the reference with its interval; above 1 is better."""
+
+    label: str
+    estimate: float
+    low: float
+    high: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibits:
+    """All of them; empty where there is nothing to show.
+
+    `setting` is the setting to use beside what it replaces, shown with what to paste. `groups` says what a trial is
+    called in the figure of runs; without it, runs are told apart by stage and the best value so far is drawn.
+    """
+
+    setting: TextTable | None = None
+    tables: tuple[TextTable, ...] = ()
+    figures: tuple[CurveFigure, ...] = ()
+    comparisons_title: str = ""
+    comparisons: tuple[ComparedSetting, ...] = ()
+    notes: tuple[str, ...] = ()
+    groups: Mapping[int, str] = field(default_factory=dict)
