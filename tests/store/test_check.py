@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from ridgeline.cli.main import run
-from ridgeline.store.form_problems import form_at
+
 from ridgeline.store.schema import (
     Form,
     GuardForm,
@@ -18,7 +18,7 @@ from ridgeline.store.schema import (
     StudyForm,
     ToleranceForm,
     ValuesForm,
-    json_schema,
+
 )
 from ridgeline.store.yaml_tree import parse_yaml, read_text
 

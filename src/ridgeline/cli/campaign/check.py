@@ -52,7 +52,7 @@ def _document(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -
 
 
 def _lines(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> list[str]:
-    from ridgeline.store.duration import show_duration
+    from ridgeline.records.duration import show_duration
 
     study = checked.study
     lines = [f"{study.name}   {study.workload.kind} on {study.site.name}   {path}"]
