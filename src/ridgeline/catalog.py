@@ -55,6 +55,11 @@ def names(room: str) -> list[str]:
     return [*TABLE[room], *(entry.name for entry in entry_points(group=f"ridgeline.{room}"))]
 
 
+def forms(room: str) -> dict[str, Any]:
+    """The form of the keys that each part of a room takes, by the part's name; None where a part offers none."""
+    return {name: getattr(part(room, name), "form", None) for name in names(room)}
+
+
 def part(room: str, name: str) -> Any:
     """The factory registered under `name`, ours or a plugin's."""
     if name in TABLE[room]:

@@ -10,7 +10,6 @@ import pytest
 from pydantic import ValidationError
 
 from ridgeline.cli.main import run
-
 from ridgeline.store.schema import (
     Form,
     GuardForm,
@@ -18,7 +17,6 @@ from ridgeline.store.schema import (
     StudyForm,
     ToleranceForm,
     ValuesForm,
-
 )
 from ridgeline.store.yaml_tree import parse_yaml, read_text
 
