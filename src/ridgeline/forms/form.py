@@ -54,6 +54,13 @@ class Takes:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """Of a mapping with free keys: the word that stands for one of them in the reference."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Otherwise:
     """What holds where the key is not written, where the default value does not say it."""
 
@@ -151,7 +158,15 @@ Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
     Takes("a duration such as 90s, 10m or 1h30m, or a number of seconds"),
-    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}], "examples": ["1h30m"]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^\s*([0-9]+(\.[0-9]+)?\s*[dhms]\s*)+$"},
+            ],
+            "examples": ["1h30m"],
+        }
+    ),
 ]
 Size = Annotated[
     int,

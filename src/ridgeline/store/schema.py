@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, Wit
 from ridgeline.forms.form import (
     TEXT_OR_MAPPING,
     Duration,
+    Entry,
     ExpressionText,
     Form,
     Lines,
@@ -272,7 +273,7 @@ class StudyForm(Form):
         default="local",
         description="Where it runs: `local`, a site file's path, a known site's name, or the site itself.",
     )
-    space: Annotated[dict[str, KnobForm], Takes("a mapping of knobs to their values")] = Field(
+    space: Annotated[dict[str, KnobForm], Entry("KNOB"), Takes("a mapping of knobs to their values")] = Field(
         description="The knobs: name to values, range, or one fixed value."
     )
     derived: Annotated[dict[str, ExpressionText], Takes("a mapping of names to expressions")] = Field(
@@ -285,7 +286,7 @@ class StudyForm(Form):
         description="The metric to maximize or minimize."
     )
     guards: list[GuardChoice] = Field(default=[], description="Conditions without which a result does not count.")
-    baseline: Point = Field(
+    baseline: Annotated[Point, Otherwise("required where a knob has several values")] = Field(
         default={}, description="The setting used today; every knob with more than one value is named."
     )
     presets: Annotated[list[Point], Takes("a list of settings")] = Field(

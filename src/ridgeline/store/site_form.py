@@ -87,7 +87,7 @@ class LocalOptions(Form):
 
     whose = "local"
     mpirun: Annotated[Text, Otherwise("the one on the PATH")] = Field(
-        default="", description="The program that starts ranks, in the place of `mpirun`."
+        default="", description="The program that starts ranks, instead of `mpirun`."
     )
 
 
@@ -150,7 +150,7 @@ class SimulatedOptions(Form):
     fabric: Annotated[Text, Otherwise("the GPU's usual one")] = Field(
         default="", description="The network between the nodes, one of `ridgeline hardware`."
     )
-    prefix: Text = Field(default="node", description="What the nodes' names begin with: node001, node002, ...")
+    prefix: Text = Field(default="node", description="What the nodes' names begin with: node001 and so on.")
     seed: Single = Field(default=0, description="Decides everything that is drawn: speeds, scatter, mishaps.")
     spread: Share = Field(
         default=0.0, description="By how much nodes differ in speed: a standard deviation, as a share."

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from ridgeline.forms.form import TEXT_OR_MAPPING, Environment, FileBeside, Form, Otherwise, Pattern, Takes
+from ridgeline.forms.form import TEXT_OR_MAPPING, Entry, Environment, FileBeside, Form, Otherwise, Pattern, Takes
 from ridgeline.forms.reading import read_form
 from ridgeline.records.outcome import Kind, Signature
 from ridgeline.records.problem import Problem
@@ -143,13 +143,16 @@ class CommandForm(Form):
     )
     env: Environment = Field(default={}, description="Environment of the program; {knob} fields allowed.")
     inputs: Annotated[
-        dict[Annotated[str, AfterValidator(_name_in_folder)], Input], Takes("a mapping of file names to texts")
+        dict[Annotated[str, AfterValidator(_name_in_folder)], Input],
+        Entry("FILE"),
+        Takes("a mapping of file names to texts"),
     ] = Field(default={}, description="Files written into the run folder, with {knob} fields filled.")
     files: Annotated[list[InputFile], Takes("a list of file names")] = Field(
         default=[], description="Files and folders beside the study file, copied into the run folder or linked."
     )
     metrics: Annotated[
         dict[Annotated[str, AfterValidator(_metric_name)], Annotated[MetricForm, Takes(METRIC)]],
+        Entry("METRIC"),
         Takes("a mapping of metrics to where they are"),
     ] = Field(default={}, description="What is read from the program's output: name to where it is found.")
     signatures: Annotated[list[SignatureForm], Takes("a list of mappings")] = Field(

@@ -13,6 +13,7 @@ from ridgeline.errors import InputError
 from ridgeline.forms.form import (
     TEXT_OR_MAPPING,
     Duration,
+    Entry,
     Environment,
     Form,
     Lines,
@@ -124,7 +125,7 @@ class EngineForm(Form):
     engine: Annotated[Text, Otherwise("python3")] = Field(
         default="", description="Where it is: an interpreter, a virtual environment, an image, or a name of `engines`."
     )
-    engines: Annotated[dict[str, InstallChoice], Takes("a mapping of names to installations")] = Field(
+    engines: Annotated[dict[str, InstallChoice], Entry("NAME"), Takes("a mapping of names to installations")] = Field(
         default={}, description="Installations by name, for the knob `engine`."
     )
     version: Annotated[Text, Otherwise("read from the engine where it can be")] = Field(

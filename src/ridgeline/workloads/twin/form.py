@@ -9,14 +9,14 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from ridgeline.errors import InputError
-from ridgeline.forms.form import Otherwise, Text
+from ridgeline.forms.form import Otherwise, Text, Unit, accepted_by
 from ridgeline.forms.reading import read_form
 from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
 from ridgeline.records.site import Site
 from ridgeline.records.study import Study
 from ridgeline.serving.engine.settings import DEFAULTS, parse_engine
-from ridgeline.serving.hardware.cluster import Cluster, make_cluster
+from ridgeline.serving.hardware.cluster import Cluster, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
@@ -32,11 +32,22 @@ T = TypeVar("T")
 class TwinForm(ServeForm):
     """A simulated engine under the keys of a real one, so that only `kind` and `site` differ.
 
-    Everything is sent at once where neither `concurrency` nor `rate` is given; `gpu` may stand in the site's options;
-    keys that only a real engine needs (where it is installed, how it is warmed up) change nothing.
+    Keys that only a real engine needs (where it is installed, how it is warmed up) are accepted and change nothing.
     """
 
     whose = "the twin"
+    gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), Otherwise("the site's")] = Field(
+        default="", description="The GPU that is simulated, one of `ridgeline hardware`; the site's options may say it."
+    )
+    version: Annotated[Text, Otherwise("the newest known")] = Field(
+        default="", description="The release of SGLang whose defaults and flags count, such as 0.5.6."
+    )
+    concurrency: Annotated[int | None, Unit("requests"), Otherwise("everything at once")] = Field(
+        default=None, ge=1, description="Closed loop: so many requests at once."
+    )
+    rate: Annotated[float | None, Unit("requests a second"), Otherwise("everything at once")] = Field(
+        default=None, gt=0, description="Open loop: requests arrive at this rate, whatever the server does."
+    )
     calibration: Annotated[Text, Otherwise("none")] = Field(
         default="", description="A file beside the study that `ridgeline calibrate` wrote."
     )
