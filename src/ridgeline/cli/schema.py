@@ -13,7 +13,7 @@ def schema(
 ) -> None:
     """Print the JSON schema of study files; editors use it to complete keys and show what they mean."""
     from ridgeline import catalog
-    from ridgeline.store.study_schema import site_schema, study_schema
+    from ridgeline.store.editor_schema import site_schema, study_schema
 
     document = site_schema() if site else study_schema(catalog.forms("workloads"), catalog.forms("samplers"))
     print(json.dumps(document, indent=1))

@@ -40,8 +40,8 @@ class Form(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """Of a number: what it counts or measures, in the plural."""
+class CountedIn:
+    """Of a number: its unit or what it counts, in the plural."""
 
     name: str
 
@@ -81,7 +81,7 @@ def accepted_by(check: Callable[[str], object]) -> AfterValidator:
 
 
 def text_or_mapping(value: object) -> str:
-    """The tag of a union of text and a form. Tags are written <so>: they are no keys of the file."""
+    """The tag of a union of text and a form."""
     return "<mapping>" if isinstance(value, dict) else "<text>"
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ridgeline.forms.form import Form
-from ridgeline.forms.shape import fields, shape_at, takes
+from ridgeline.forms.shape import Shape, fields, shape_at, takes
 from ridgeline.records.problem import Problem, Where, near
 
 
@@ -19,12 +20,20 @@ def problems_of(error: ValidationError, form: type[Form], also: Iterable[str] = 
     beside = tuple(also)
     meant = {(*d["loc"][:-1], key) for d in details if d["type"] == "extra_forbidden" and (key := _meant(d, form))}
     told = [d for d in details if not (d["type"] == "missing" and d["loc"] in meant)]
-    return [Problem(place(detail["loc"]), _sentence(detail, form, beside)) for detail in told]
+    return [Problem(place(detail["loc"], form), _sentence(detail, form, beside)) for detail in told]
 
 
-def place(location: Where) -> Where:
-    """The keys of the file: tags of our unions are written <so>, and pydantic marks a wrong key as [key]."""
-    return tuple(step for step in location if not (isinstance(step, str) and (step[:1] == "<" or step == "[key]")))
+def place(location: Where, form: type[Form]) -> Where:
+    """The keys of the file: without the tags of unions, and without pydantic's mark for a wrong key."""
+    shape: Shape | None = Shape(form)
+    around: Shape | None = None
+    kept: list[str | int] = []
+    for step in location:
+        is_mark = step == "[key]" and around is not None and get_origin(around.bare) is dict
+        if not is_mark and not (shape is not None and shape.choices()):
+            kept.append(step)
+        around, shape = shape, shape.inside(step) if shape is not None else None
+    return tuple(kept)
 
 
 def shown(value: object) -> str:
@@ -62,7 +71,7 @@ def _sentence(detail: ErrorDetails, form: type[Form], also: tuple[str, ...]) -> 
     if kind == "value_error":
         return str(context["error"])
     location = detail["loc"]
-    while location and isinstance(location[-1], str) and location[-1][:1] == "<":
+    while (around := shape_at(form, location[:-1])) is not None and around.choices():
         location = location[:-1]  # of a union, say all that it takes
     shape = shape_at(form, location)
     return f"is {shown(detail['input'])}; it must be {takes(shape) if shape else 'something else'}"

@@ -25,27 +25,26 @@ def read_form(
     are read elsewhere.
     """
     left: dict[str, object] = {key: value for key, value in given.items() if value is not None}
-    told: list[Problem] = []
-    lenient = form
+    context = {FOLDER: folder}
+    try:
+        return form.model_validate(left, context=context), []
+    except ValidationError as error:
+        told = [Problem((*under, *p.where), p.message) for p in problems_of(error, form, also)]
+        left = _without(left, error, form)
     while True:
+        lenient = _without_required(form, left)
         try:
-            read = lenient.model_validate(left, context={FOLDER: folder})
+            return lenient.model_validate(left, context=context), told
         except ValidationError as error:
-            # what is found after something was left out may only be found because of that
-            told = told or problems_of(error, form, also)
-            before = left
-            left = _without(left, error)
-            if left == before and lenient is not form:
-                left = {}
-            lenient = _without_required(form, left)
-        else:
-            return read, [Problem((*under, *problem.where), problem.message) for problem in told]
+            # not told: it may only be found because something was left out
+            smaller = _without(left, error, form)
+            left = smaller if smaller != left else {}
 
 
-def _without(given: Mapping[str, object], error: ValidationError) -> dict[str, object]:
+def _without(given: Mapping[str, object], error: ValidationError, form: type[Form]) -> dict[str, object]:
     left = dict(given)
     for detail in error.errors(include_url=False):
-        where = place(detail["loc"])
+        where = place(detail["loc"], form)
         # an item is left out with its list, for a gap in it would move the others
         steps = where[: next((n for n, step in enumerate(where) if isinstance(step, int)), len(where))]
         if detail["type"] == "missing" and len(steps) == len(where):

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Tag
 from pydantic.fields import FieldInfo
 
-from ridgeline.forms.form import Form, Takes, Unit
+from ridgeline.forms.form import CountedIn, Form, Takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def takes(shape: Shape) -> str:
 
 
 def unit(shape: Shape) -> str:
-    return next((note.name for note in shape.notes if isinstance(note, Unit)), "")
+    return next((note.name for note in shape.notes if isinstance(note, CountedIn)), "")
 
 
 def _list(shape: Shape) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from ridgeline.errors import InputError
-from ridgeline.forms.form import Form, Unit
+from ridgeline.forms.form import CountedIn, Form
 from ridgeline.forms.reading import read_form
 
 F = TypeVar("F", bound=Form)
@@ -36,7 +36,7 @@ class TpeOptions(Form):
     """`sampler: tpe` tries more of what went well and keeps away from what failed."""
 
     whose = "the sampler tpe"
-    startup: Annotated[int, Unit("trials")] = Field(
+    startup: Annotated[int, CountedIn("trials")] = Field(
         default=10, ge=1, description="Space-filling trials before it learns."
     )
 

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, Wit
 
 from ridgeline.forms.form import (
     TEXT_OR_MAPPING,
+    CountedIn,
     Duration,
     Entry,
     ExpressionText,
@@ -21,7 +22,6 @@ from ridgeline.forms.form import (
     Otherwise,
     Single,
     Takes,
-    Unit,
     Variable,
 )
 
@@ -160,13 +160,13 @@ GuardChoice = Annotated[
 class BudgetForm(Form):
     """Limits of the whole campaign; what is not named is not limited."""
 
-    trials: Annotated[int | None, Unit("trials"), Otherwise("40 where nothing else is limited")] = Field(
+    trials: Annotated[int | None, CountedIn("trials"), Otherwise("40 where nothing else is limited")] = Field(
         default=None, ge=0, description="Search trials; baseline and confirmation runs are extra."
     )
     wall: Annotated[Duration | None, Otherwise("no limit")] = Field(
         default=None, description="Time from the first run on."
     )
-    node_hours: Annotated[float | None, Unit("node-hours"), Otherwise("no limit")] = Field(
+    node_hours: Annotated[float | None, CountedIn("node-hours"), Otherwise("no limit")] = Field(
         default=None, gt=0, description="Nodes x hours over all runs, retries included."
     )
 
@@ -174,7 +174,7 @@ class BudgetForm(Form):
 class BaselineForm(Form):
     """The first stage."""
 
-    repeats: Annotated[int, Unit("runs")] = Field(
+    repeats: Annotated[int, CountedIn("runs")] = Field(
         default=3, ge=1, description="Runs of the baseline before the search starts."
     )
 
@@ -189,7 +189,7 @@ class SearchForm(Form):
         ge=0,
         description="A number that decides all chance: the same seed proposes the same settings for the same results.",
     )
-    sentinel_every: Annotated[int, Unit("trials")] = Field(
+    sentinel_every: Annotated[int, CountedIn("trials")] = Field(
         default=8, ge=0, description="Trials between two repeats of the baseline; 0 for none."
     )
 
@@ -197,13 +197,13 @@ class SearchForm(Form):
 class ConfirmForm(Form):
     """The third stage: the best few against the baseline in fresh, interleaved runs."""
 
-    top: Annotated[int, Unit("settings")] = Field(
+    top: Annotated[int, CountedIn("settings")] = Field(
         default=3, ge=0, description="How many settings are confirmed; 0 skips the stage."
     )
-    blocks: Annotated[int, Unit("blocks")] = Field(
+    blocks: Annotated[int, CountedIn("blocks")] = Field(
         default=5, ge=1, description="Blocks of interleaved runs; each runs every setting and the baseline."
     )
-    repeats: Annotated[int, Unit("runs")] = Field(
+    repeats: Annotated[int, CountedIn("runs")] = Field(
         default=2, ge=1, le=2, description="Runs of a setting in a block: 2 for ABBA, 1 for AB and BA in turn."
     )
     level: float = Field(default=0.95, gt=0, lt=1, description="Confidence of the interval, as a share.")
@@ -231,7 +231,7 @@ class JobForm(Form):
     silence: Annotated[Duration | None, Otherwise("no limit")] = Field(
         default=None, description="A run that writes nothing for so long is ended as a hang."
     )
-    retries: Annotated[int, Unit("attempts")] = Field(
+    retries: Annotated[int, CountedIn("attempts")] = Field(
         default=2, ge=0, description="Further attempts after a node's or the site's fault."
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from ridgeline.forms.form import FOLDER, Environment, Form, Lines, Otherwise, Single, Size, Takes, Text, Unit
+from ridgeline.forms.form import FOLDER, CountedIn, Environment, Form, Lines, Otherwise, Single, Size, Takes, Text
 from ridgeline.records.launch import LAUNCHERS
 
 
@@ -26,11 +26,13 @@ class SiteForm(Form):
     account: Annotated[Text, Otherwise("your default")] = Field(
         default="", description="The project or account that is charged."
     )
-    nodes: Annotated[int, Unit("nodes")] = Field(default=1, ge=1, description="The most nodes one job may ask for.")
-    cores_per_node: Annotated[int | None, Unit("cores"), Otherwise("unknown")] = Field(
+    nodes: Annotated[int, CountedIn("nodes")] = Field(
+        default=1, ge=1, description="The most nodes one job may ask for."
+    )
+    cores_per_node: Annotated[int | None, CountedIn("cores"), Otherwise("unknown")] = Field(
         default=None, ge=1, description="Cores of a node; with it, a job that asks for no cores gets whole nodes."
     )
-    gpus_per_node: Annotated[int, Unit("GPUs")] = Field(default=0, ge=0, description="GPUs of a node.")
+    gpus_per_node: Annotated[int, CountedIn("GPUs")] = Field(default=0, ge=0, description="GPUs of a node.")
     memory_per_node: Annotated[Size | None, Otherwise("unknown")] = Field(
         default=None, description="Memory of a node; jobs ask for it, and settings that need more are refused."
     )
@@ -55,16 +57,16 @@ class SiteForm(Form):
         description="A folder on the nodes: each job gets its own in it as $RIDGELINE_SCRATCH, removed at its end.",
     )
     env: Environment = Field(default={}, description="Environment of every job.")
-    jobs_at_once: Annotated[int, Unit("jobs")] = Field(
+    jobs_at_once: Annotated[int, CountedIn("jobs")] = Field(
         default=1, ge=1, description="How many jobs may be queued or running."
     )
-    poll_s: Annotated[float, Unit("seconds")] = Field(
+    poll_s: Annotated[float, CountedIn("seconds")] = Field(
         default=10.0, gt=0, description="Time between two looks at the queue; one look serves all jobs."
     )
     directives: Annotated[Lines, Otherwise("none")] = Field(
         default=[], description="Lines that are added to job scripts as they are, such as `#SBATCH --exclusive`."
     )
-    service_units_per_node_hour: Annotated[float | None, Unit("service units"), Otherwise("not counted")] = Field(
+    service_units_per_node_hour: Annotated[float | None, CountedIn("service units"), Otherwise("not counted")] = Field(
         default=None, gt=0, description="What an hour of one node is charged."
     )
     options: dict[str, Any] = Field(default={}, description="What only this batch system knows; see below.")
@@ -77,7 +79,7 @@ def _script(name: str, info: ValidationInfo) -> str:
     return str(path.absolute())
 
 
-Seconds = Annotated[float, Unit("seconds"), Field(ge=0)]
+Seconds = Annotated[float, CountedIn("seconds"), Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1), Takes("a share of at least 0 and below 1, such as 0.01 for 1%")]
 Script = Annotated[Text, AfterValidator(_script), Takes("the name of a file beside the site file")]
 

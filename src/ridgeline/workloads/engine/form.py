@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 from ridgeline.errors import InputError
 from ridgeline.forms.form import (
     TEXT_OR_MAPPING,
+    CountedIn,
     Duration,
     Entry,
     Environment,
@@ -21,7 +22,6 @@ from ridgeline.forms.form import (
     Single,
     Takes,
     Text,
-    Unit,
     accepted_by,
 )
 from ridgeline.forms.reading import read_form
@@ -44,16 +44,16 @@ class TrafficForm(Form):
             "sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, lognormal:IN:OUT[:SIGMA], or the name of a trace beside the study"
         ),
     ] = Field(default="sharegpt", description="Where the lengths of prompts and answers come from.")
-    requests: Annotated[int | None, Unit("requests"), Otherwise(f"{REQUESTS}; the twin takes all of a trace")] = Field(
-        default=None, ge=1, description="How many are sent."
+    requests: Annotated[int | None, CountedIn("requests"), Otherwise(f"{REQUESTS}; the twin takes all of a trace")] = (
+        Field(default=None, ge=1, description="How many are sent.")
     )
     seed: int = Field(default=0, ge=0, description="Decides lengths, order and words.")
-    input_tokens: Annotated[int | None, Unit("tokens"), Otherwise("as `dataset` says")] = Field(
+    input_tokens: Annotated[int | None, CountedIn("tokens"), Otherwise("as `dataset` says")] = Field(
         default=None,
         ge=1,
         description=f"Tokens of every prompt, instead of `dataset`; {INPUT_TOKENS} where only the other is given.",
     )
-    output_tokens: Annotated[int | None, Unit("tokens"), Otherwise("as `dataset` says")] = Field(
+    output_tokens: Annotated[int | None, CountedIn("tokens"), Otherwise("as `dataset` says")] = Field(
         default=None,
         ge=1,
         description=f"Tokens of every answer, instead of `dataset`; {OUTPUT_TOKENS} where only the other is given.",
@@ -119,7 +119,7 @@ class EngineForm(Form):
     )
     env: Environment = Field(default={}, description="Environment of the engine; {knob} fields allowed.")
     traffic: TrafficChoice = Field(default=TrafficForm(), description="What is sent.")
-    warmup: Annotated[int | None, Unit("requests"), Otherwise("64, or as many as are measured")] = Field(
+    warmup: Annotated[int | None, CountedIn("requests"), Otherwise("64, or as many as are measured")] = Field(
         default=None, ge=0, description="Unmeasured requests of other traffic before the measurement."
     )
     engine: Annotated[Text, Otherwise("python3")] = Field(
@@ -147,10 +147,10 @@ class EngineForm(Form):
 class ServeForm(EngineForm):
     """A serving engine under load, with the keys of the offline kind and these."""
 
-    concurrency: Annotated[int | None, Unit("requests"), Otherwise("`rate` is given")] = Field(
+    concurrency: Annotated[int | None, CountedIn("requests"), Otherwise("`rate` is given")] = Field(
         default=None, ge=1, description="Closed loop: so many requests at once."
     )
-    rate: Annotated[float | None, Unit("requests a second"), Otherwise("`concurrency` is given")] = Field(
+    rate: Annotated[float | None, CountedIn("requests a second"), Otherwise("`concurrency` is given")] = Field(
         default=None, gt=0, description="Open loop: requests arrive at this rate, whatever the server does."
     )
     burstiness: float = Field(
@@ -159,7 +159,9 @@ class ServeForm(EngineForm):
     slo: Annotated[Limits, Otherwise("none")] = Field(
         default=[], description="Limits in milliseconds; goodput counts requests within all of them."
     )
-    workers: Annotated[int, Unit("processes")] = Field(default=1, ge=1, description="Processes of the load generator.")
+    workers: Annotated[int, CountedIn("processes")] = Field(
+        default=1, ge=1, description="Processes of the load generator."
+    )
 
 
 class OfflineForm(EngineForm):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, Tag
 
-from ridgeline.forms.form import TEXT_OR_MAPPING, Environment, Form, Otherwise, Takes, Text, Unit
+from ridgeline.forms.form import TEXT_OR_MAPPING, CountedIn, Environment, Form, Otherwise, Takes, Text
 from ridgeline.forms.reading import read_form
 from ridgeline.records.problem import Problem
 from ridgeline.workloads.nwchem.knobs import MPI_BUILDS
@@ -54,10 +54,12 @@ class NwchemForm(Form):
     basis: Basis = Field(description="The basis set.", examples=["cc-pvdz"])
     theory: Literal["dft", "scf"] = Field(default="dft", description="Density functional theory, or Hartree-Fock.")
     xc: Name = Field(default="b3lyp", description="The functional of `theory: dft`, as NWChem's input names it.")
-    charge: Annotated[int, Unit("elementary charges")] = Field(default=0, description="The charge of the molecule.")
+    charge: Annotated[int, CountedIn("elementary charges")] = Field(
+        default=0, description="The charge of the molecule."
+    )
     multiplicity: int = Field(default=1, ge=1, description="The spin multiplicity, 2S + 1.")
     reference_energy: Annotated[
-        float | None, Unit("Hartree"), Takes("an energy in Hartree"), Otherwise("a guard must hold the energy")
+        float | None, CountedIn("Hartree"), Takes("an energy in Hartree"), Otherwise("a guard must hold the energy")
     ] = Field(
         default=None, description="The right total energy: a result that misses it by more than 1e-6 does not count."
     )

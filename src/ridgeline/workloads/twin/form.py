@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from ridgeline.errors import InputError
-from ridgeline.forms.form import Otherwise, Text, Unit, accepted_by
+from ridgeline.forms.form import CountedIn, Otherwise, Text, accepted_by
 from ridgeline.forms.reading import read_form
 from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
@@ -42,10 +42,10 @@ class TwinForm(ServeForm):
     version: Annotated[Text, Otherwise("the newest known")] = Field(
         default="", description="The release of SGLang whose defaults and flags count, such as 0.5.6."
     )
-    concurrency: Annotated[int | None, Unit("requests"), Otherwise("everything at once")] = Field(
+    concurrency: Annotated[int | None, CountedIn("requests"), Otherwise("everything at once")] = Field(
         default=None, ge=1, description="Closed loop: so many requests at once."
     )
-    rate: Annotated[float | None, Unit("requests a second"), Otherwise("everything at once")] = Field(
+    rate: Annotated[float | None, CountedIn("requests a second"), Otherwise("everything at once")] = Field(
         default=None, gt=0, description="Open loop: requests arrive at this rate, whatever the server does."
     )
     calibration: Annotated[Text, Otherwise("none")] = Field(
