@@ -69,6 +69,11 @@ def origins(room: str) -> dict[str, str]:
     return found
 
 
+def forms(room: str) -> dict[str, Any]:
+    """The form of the keys that each part of a room takes, by the part's name; None where a part offers none."""
+    return {name: getattr(part(room, name), "form", None) for name in names(room)}
+
+
 def part(room: str, name: str) -> Any:
     """The factory registered under `name`, ours or a plugin's."""
     if name in TABLE[room]:

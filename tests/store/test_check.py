@@ -10,16 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from ridgeline.cli.main import run
-from ridgeline.store.form_problems import form_at
-from ridgeline.store.schema import (
-    Form,
-    GuardForm,
-    RangeForm,
-    StudyForm,
-    ToleranceForm,
-    ValuesForm,
-    json_schema,
-)
+from ridgeline.forms.reference import key_rows
+from ridgeline.store.editor_schema import study_schema
+from ridgeline.store.schema import StudyForm
 from ridgeline.store.yaml_tree import parse_yaml, read_text
 
 GOOD = sorted((Path(__file__).parent / "good").glob("*.yaml"))
@@ -89,39 +82,10 @@ def test_text_names_the_study_the_space_and_the_cost(path, capsys):
     assert all(word in text for word in (str(path), "legal", "node-hours", "refused"))
 
 
-def test_the_schema_is_printed_and_describes_every_key(capsys):
-    call("schema")
-    schema = json.loads(capsys.readouterr().out)
-    assert schema == json_schema()
-    forms = [schema, *schema["$defs"].values()]
-    for form in forms:
-        for key, field in form.get("properties", {}).items():
-            assert field.get("description"), key
-
-
-def paths(form: type[Form], prefix: str = "") -> set[str]:
-    """Every key of the study file, as the reference writes it."""
-    found = set()
-    for name, field in form.model_fields.items():
-        path = f"{prefix}{field.alias or name}"
-        found.add(path)
-        if path == "space":
-            found |= paths(ValuesForm, "space.KNOB.") | paths(RangeForm, "space.KNOB.")
-        elif path == "guards":
-            found |= paths(GuardForm, "guards[].") | paths(ToleranceForm, "guards[].within.")
-        elif (
-            not path.startswith("guards")
-            and path not in ("search", "confirm")
-            and (inner := form_at((*path.replace("[]", "").split("."),)))
-        ):
-            found |= paths(inner, f"{path}[]." if path == "rules" else f"{path}.")
-    return found
-
-
 def test_the_reference_names_every_key_and_no_other():
     rows = re.findall(r"^\| `([^`]+)` \|", REFERENCE.read_text(), re.MULTILINE)
     assert len(rows) == len(set(rows))
-    assert set(rows) == paths(StudyForm)
+    assert set(rows) == {row.key for row in key_rows(StudyForm, closed=("search", "confirm"))}
 
 
 def test_every_example_of_the_reference_is_a_right_study():
@@ -133,7 +97,7 @@ def test_every_example_of_the_reference_is_a_right_study():
 
 def test_what_the_loader_refuses_the_schema_does_not_promise():
     """The JSON schema and the loader come from the same models: spot checks that they agree on closed mappings."""
-    schema = json_schema()
+    schema = study_schema({}, {})
     assert schema["additionalProperties"] is False
     closed = {name for name, form in schema["$defs"].items() if form.get("additionalProperties") is False}
     assert {"BudgetForm", "GoalForm", "JobForm", "RuleForm", "RangeForm", "BuildsForm"} <= closed

@@ -11,9 +11,12 @@ from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, StudyError
+from ridgeline.forms.reading import read_form
+from ridgeline.forms.shape import fields
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
+from ridgeline.store.schema import SearchForm
 from ridgeline.store.study_file import StudyFile, read_study_file
 from ridgeline.workloads.base import Workload
 
@@ -55,6 +58,7 @@ def check_file(file: StudyFile) -> CheckedStudy:
             return None
 
     sampler = part("samplers", study.search.sampler, "stages", "search", "sampler")
+    problems += _wrong_options(sampler, file)
     part("executors", study.site.batch, "site")
     factory = part("workloads", study.workload.kind, "workload", "kind")
     if factory is None:
@@ -72,6 +76,15 @@ def check_file(file: StudyFile) -> CheckedStudy:
     if problems:
         raise StudyError(problems)
     return checked
+
+
+def _wrong_options(sampler: object, file: StudyFile) -> list[str]:
+    form = getattr(sampler, "form", None)
+    if form is None:
+        return []
+    search = file.study.search
+    _, problems = read_form(form, search.options, file.study.folder, ("stages", "search"), also=fields(SearchForm))
+    return [file.message(problem.where, problem.message) for problem in problems]
 
 
 def _unwilling(sampler: object, checked: CheckedStudy) -> list[str]:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
+
+import typer
 
 
-def schema() -> None:
+def schema(
+    site: Annotated[bool, typer.Option("--site", help="The schema of site files instead.")] = False,
+) -> None:
     """Print the JSON schema of study files; editors use it to complete keys and show what they mean."""
-    from ridgeline.store.schema import json_schema
+    from ridgeline import catalog
+    from ridgeline.store.editor_schema import site_schema, study_schema
 
-    print(json.dumps(json_schema(), indent=1))
+    document = site_schema() if site else study_schema(catalog.forms("workloads"), catalog.forms("samplers"))
+    print(json.dumps(document, indent=1))

@@ -1,7 +1,9 @@
 """The seam: what to try next.
 
 A sampler is made from a space, a seed and the study's options for it (`Factory`). Making one is cheap, and refuses a
-space or options that it cannot work with: an InputError, of an option as `option: what; remedy`. It promises:
+space or options that it cannot work with: an InputError, of an option as `option: what; remedy`. A factory with an
+attribute `form` (a `forms.form.Form` of its options) has them checked, completed by editors and listed in the
+reference. It promises:
 - `ask` returns a legal point that was neither told nor is pending, or None when there is none left;
 - the answer depends only on the seed, the lessons told so far (in order) and `pending`, so that a killed campaign goes
   on as if nothing had happened;

@@ -9,16 +9,17 @@ from ridgeline.records.lesson import Lesson, Proposal
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Refusal
 from ridgeline.samplers.listing import Listing, shuffled
-from ridgeline.samplers.options import check_names, choice
+from ridgeline.samplers.options import GridOptions, read_options
 from ridgeline.samplers.walk import Walk, keys, legality
 
 
 class GridSampler:
-    """`order: listed` (the default) goes through the points as the study lists them, the last knob fastest;
-    `order: shuffled` in an order that the seed decides, so that a campaign cut short has seen a fair share."""
+    """Goes through the points in the `order` of its options."""
+
+    form = GridOptions
 
     def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
-        check_names("grid", options, ("order",))
+        asked = read_options(GridOptions, options)
         endless = [knob.name for knob in space.knobs if knob.count is None]
         if endless:
             raise InputError(
@@ -26,8 +27,7 @@ class GridSampler:
                 "or use the sampler random or tpe"
             )
         listing = Listing(space)
-        order = choice(options, "order", ("listed", "shuffled"))
-        numbers: Iterable[int] = range(listing.size) if order == "listed" else shuffled(listing.size, seed)
+        numbers: Iterable[int] = range(listing.size) if asked.order == "listed" else shuffled(listing.size, seed)
         legal = legality(space, refusal)
         points = (listing.at(number) for number in numbers)
         self._walk = Walk(point for point in points if point is not None and legal(point))

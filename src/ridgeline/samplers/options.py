@@ -1,32 +1,49 @@
-"""What a study may say to a sampler. Every problem is an InputError whose message begins with `option: `."""
+"""What a study may say to the samplers, beside `sampler`, `seed` and `sentinel_every`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field
 
 from ridgeline.errors import InputError
+from ridgeline.forms.form import CountedIn, Form
+from ridgeline.forms.reading import read_form
+
+F = TypeVar("F", bound=Form)
 
 
-def check_names(sampler: str, options: Mapping[str, object], known: tuple[str, ...]) -> None:
-    """Refuse an option that the sampler does not have."""
-    for name in options:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known) or 'none'}"
-            raise InputError(f"{name}: the sampler {sampler} has no such option; {hint}")
+class GridOptions(Form):
+    """`sampler: grid` tries every legal point once; every knob needs listed values."""
+
+    whose = "the sampler grid"
+    order: Literal["listed", "shuffled"] = Field(
+        default="listed",
+        description="`listed`: as the study lists them, the last knob fastest. `shuffled`: in an order that the seed "
+        "decides, so that a campaign cut short has seen a fair share.",
+    )
 
 
-def choice(options: Mapping[str, object], name: str, allowed: tuple[str, ...]) -> str:
-    """The option's value, the first of `allowed` when it is not given."""
-    value = options.get(name, allowed[0])
-    if not isinstance(value, str) or value not in allowed:
-        raise InputError(f"{name}: {value!r} stands here; it must be one of {', '.join(allowed)}")
-    return value
+class RandomOptions(Form):
+    """`sampler: random` spreads points evenly over the space, whatever was measured. It has no options."""
+
+    whose = "the sampler random"
 
 
-def whole_number(options: Mapping[str, object], name: str, default: int, least: int) -> int:
-    value = options.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name}: {value!r} stands here; it must be a whole number of at least {least}")
-    return value
+class TpeOptions(Form):
+    """`sampler: tpe` tries more of what went well and keeps away from what failed."""
+
+    whose = "the sampler tpe"
+    startup: Annotated[int, CountedIn("trials")] = Field(
+        default=10, ge=1, description="Space-filling trials before it learns."
+    )
+
+
+def read_options(form: type[F], options: Mapping[str, object]) -> F:
+    """InputError names the first option that is wrong, as `option: what; remedy`."""
+    read, problems = read_form(form, options, Path())
+    if problems:
+        raise InputError(f"{'.'.join(map(str, problems[0].where))}: {problems[0].message}")
+    return read

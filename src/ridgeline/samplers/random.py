@@ -8,15 +8,17 @@ from ridgeline.records.lesson import Lesson, Proposal
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Refusal
 from ridgeline.samplers.filling import filling
-from ridgeline.samplers.options import check_names
+from ridgeline.samplers.options import RandomOptions, read_options
 from ridgeline.samplers.walk import Walk, keys, legality
 
 
 class RandomSampler:
     """A seeded low-discrepancy sequence; in a finite space it goes on until every legal point was tried."""
 
+    form = RandomOptions
+
     def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
-        check_names("random", options, ())
+        read_options(RandomOptions, options)
         self._walk = Walk(filling(space, seed, legality(space, refusal)))
         self._told: set[str] = set()
 

@@ -13,7 +13,7 @@ from ridgeline.records.space import Discrete, Point, Space, point_key
 from ridgeline.samplers.base import Refusal
 from ridgeline.samplers.encoding import Code, decode, encode, shape
 from ridgeline.samplers.filling import filling
-from ridgeline.samplers.options import check_names, whole_number
+from ridgeline.samplers.options import TpeOptions, read_options
 from ridgeline.samplers.walk import Walk, keys, legality
 
 TRIES = 6  # proposals drawn per ask before a free neighbour of them is taken
@@ -29,9 +29,10 @@ class TpeSampler:
     few proposals, take the first that is legal and new, else a one-knob neighbour of one, else a space-filling point.
     """
 
+    form = TpeOptions
+
     def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
-        check_names("tpe", options, ("startup",))
-        self._startup = whole_number(options, "startup", 10, 1)
+        self._startup = read_options(TpeOptions, options).startup
         self._space, self._seed = space, seed
         self._legal = legality(space, refusal)
         self._walk = Walk(filling(space, seed, self._legal))

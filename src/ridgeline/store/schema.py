@@ -6,48 +6,30 @@ in study_file.py, where lines are known.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    WithJsonSchema,
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+
+from ridgeline.forms.form import (
+    TEXT_OR_MAPPING,
+    CountedIn,
+    Duration,
+    Entry,
+    ExpressionText,
+    Form,
+    Lines,
+    Number,
+    Otherwise,
+    Single,
+    Takes,
+    Variable,
 )
 
-from ridgeline.records.duration import parse_duration
 
-
-def _lines(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-def _as_text(value: object) -> object:
-    """Numbers and booleans written where text is meant, such as `derived: {ranks: 4}` or `env: {THREADS: 8}`."""
+def _switch_as_text(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
-
-
-def _as_expression(value: object) -> object:
-    return repr(value) if isinstance(value, bool | int | float) else value
-
-
-def _single(value: object) -> object:
-    if value is None or isinstance(value, list | dict):
-        shown = {"NoneType": "nothing", "list": "a list", "dict": "a mapping"}[type(value).__name__]
-        raise ValueError(f"{shown} stands here; a single number, text or true/false is needed")
-    return value
-
-
-def _number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is not a number; write one, without quotes or units")
-    return value
 
 
 def _site(value: object) -> object:
@@ -56,43 +38,23 @@ def _site(value: object) -> object:
     return value
 
 
-Duration = Annotated[
-    float,
-    BeforeValidator(parse_duration),
-    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}], "examples": ["1h30m"]}),
+SiteChoice = Annotated[
+    Any,
+    BeforeValidator(_site),
+    Takes("`local`, a site's name, the path of a site file, or the site itself as a mapping"),
+    WithJsonSchema({"type": ["string", "object"]}),
 ]
-Lines = Annotated[
-    list[str],
-    BeforeValidator(_lines),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-]
-Text = Annotated[
-    str, BeforeValidator(_as_text), WithJsonSchema({"type": ["string", "number", "boolean"], "title": "Text"})
-]
-ExpressionText = Annotated[
-    str,
-    BeforeValidator(_as_expression),
-    WithJsonSchema({"type": ["string", "number", "boolean"], "title": "Expression"}),
-]
-Single = Annotated[
-    Any, BeforeValidator(_single), WithJsonSchema({"type": ["string", "number", "boolean"], "title": "Value"})
-]
-Number = Annotated[Any, BeforeValidator(_number), WithJsonSchema({"type": "number"})]
-SiteChoice = Annotated[Any, BeforeValidator(_site), WithJsonSchema({"type": ["string", "object"]})]
-PointForm = dict[str, Single]
-
-
-class Form(BaseModel):
-    """A mapping of the study file: every key is known and every value has its own type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+Point = Annotated[dict[str, Single], Takes("a mapping of knobs to values")]
+Condition = Annotated[ExpressionText | None, Otherwise("always")]
 
 
 class ValuesForm(Form):
     """A knob with listed values."""
 
-    values: list[Single] = Field(description="The values to choose from; ordered when all are numbers.")
-    when: ExpressionText | None = Field(default=None, description="The knob exists only where this expression holds.")
+    values: Annotated[list[Single], Takes("a list of values")] = Field(
+        description="The values to choose from; ordered when all are numbers."
+    )
+    when: Condition = Field(default=None, description="The knob exists only where this expression holds.")
 
 
 class RangeForm(Form):
@@ -100,10 +62,23 @@ class RangeForm(Form):
 
     from_: Number = Field(alias="from", description="The first value.")
     to: Number = Field(description="The last value, included where a step reaches it.")
-    step: Number | None = Field(default=None, description="The distance between two values.")
-    times: Number | None = Field(default=None, description="The factor between two values, such as 2 for 64, 128, 256.")
+    step: Annotated[Number | None, Otherwise("1 for whole numbers, else any number")] = Field(
+        default=None, description="The distance between two values."
+    )
+    times: Annotated[Number | None, Otherwise("none")] = Field(
+        default=None, description="The factor between two values, such as 2 for 64, 128, 256."
+    )
     log: bool = Field(default=False, description="Spread trials evenly over magnitudes instead of over values.")
-    when: ExpressionText | None = Field(default=None, description="The knob exists only where this expression holds.")
+    when: Condition = Field(default=None, description="The knob exists only where this expression holds.")
+
+
+def _fixed(value: object) -> object:
+    if value is None:
+        raise ValueError("is empty; it must be a list of values, a range such as {from: 1, to: 8}, or one fixed value")
+    return value
+
+
+Fixed = Annotated[Any, BeforeValidator(_fixed), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 
 
 def _knob_tag(value: object) -> str:
@@ -118,8 +93,9 @@ KnobForm = Annotated[
     Annotated[list[Single], Tag("<list>")]
     | Annotated[ValuesForm, Tag("<values>")]
     | Annotated[RangeForm, Tag("<range>")]
-    | Annotated[Single, Tag("<fixed>")],
+    | Annotated[Fixed, Tag("<fixed>")],
     Discriminator(_knob_tag),
+    Takes("a list of values, a mapping with `values` or a range, or one fixed value"),
 ]
 
 
@@ -140,15 +116,19 @@ class RuleForm(Form):
 class GoalForm(Form):
     """What is best: exactly one of the two keys."""
 
-    maximize: str | None = Field(default=None, description="The metric whose largest value is best.")
-    minimize: str | None = Field(default=None, description="The metric whose smallest value is best.")
+    maximize: Annotated[str | None, Otherwise("`minimize` is given")] = Field(
+        default=None, description="The metric whose largest value is best."
+    )
+    minimize: Annotated[str | None, Otherwise("`maximize` is given")] = Field(
+        default=None, description="The metric whose smallest value is best."
+    )
 
 
 class ToleranceForm(Form):
     """How far a value may be off: abs + rel x |reference|."""
 
-    abs_: float = Field(default=0.0, alias="abs", ge=0, description="Absolute part, in the metric's unit.")
-    rel: float = Field(default=0.0, ge=0, description="Relative part, as a share: 0.001 is 0.1%.")
+    abs_: float = Field(default=0.0, alias="abs", ge=0, description="The absolute part, in the metric's unit.")
+    rel: float = Field(default=0.0, ge=0, description="The relative part, as a share: 0.001 is 0.1%.")
 
 
 def _reference(value: object) -> object:
@@ -163,33 +143,40 @@ class GuardForm(Form):
     metric: str = Field(description="The metric that must be close.")
     within: ToleranceForm = Field(description="The tolerance.")
     of: Annotated[
-        Any, BeforeValidator(_reference), WithJsonSchema({"anyOf": [{"const": "baseline"}, {"type": "number"}]})
+        Any,
+        BeforeValidator(_reference),
+        Takes("`baseline` or a number"),
+        WithJsonSchema({"anyOf": [{"const": "baseline"}, {"type": "number"}]}),
     ] = Field(default="baseline", description="What it is compared with: `baseline`, or a number.")
 
 
-def _guard_tag(value: object) -> str:
-    return "<mapping>" if isinstance(value, dict) else "<sentence>"
-
-
 GuardChoice = Annotated[
-    Annotated[str, Tag("<sentence>")] | Annotated[GuardForm, Tag("<mapping>")], Discriminator(_guard_tag)
+    Annotated[str, Tag("<text>")] | Annotated[GuardForm, Tag("<mapping>")],
+    TEXT_OR_MAPPING,
+    Takes("a sentence such as `error < 1e-6`, or a mapping"),
 ]
 
 
 class BudgetForm(Form):
     """Limits of the whole campaign; what is not named is not limited."""
 
-    trials: int | None = Field(
+    trials: Annotated[int | None, CountedIn("trials"), Otherwise("40 where nothing else is limited")] = Field(
         default=None, ge=0, description="Search trials; baseline and confirmation runs are extra."
     )
-    wall: Duration | None = Field(default=None, description="Time from the first run on.")
-    node_hours: float | None = Field(default=None, gt=0, description="Nodes x hours over all runs, retries included.")
+    wall: Annotated[Duration | None, Otherwise("no limit")] = Field(
+        default=None, description="Time from the first run on."
+    )
+    node_hours: Annotated[float | None, CountedIn("node-hours"), Otherwise("no limit")] = Field(
+        default=None, gt=0, description="Nodes x hours over all runs, retries included."
+    )
 
 
 class BaselineForm(Form):
     """The first stage."""
 
-    repeats: int = Field(default=3, ge=1, description="Runs of the baseline before the search starts.")
+    repeats: Annotated[int, CountedIn("runs")] = Field(
+        default=3, ge=1, description="Runs of the baseline before the search starts."
+    )
 
 
 class SearchForm(Form):
@@ -197,21 +184,29 @@ class SearchForm(Form):
 
     model_config = ConfigDict(extra="allow")
     sampler: str = Field(default="tpe", description="Who proposes settings: grid, random, tpe, or a plugin's.")
-    seed: int = Field(default=0, ge=0, description="The same seed proposes the same settings for the same results.")
-    sentinel_every: int = Field(default=8, ge=0, description="Trials between two repeats of the baseline; 0 for none.")
+    seed: int = Field(
+        default=0,
+        ge=0,
+        description="A number that decides all chance: the same seed proposes the same settings for the same results.",
+    )
+    sentinel_every: Annotated[int, CountedIn("trials")] = Field(
+        default=8, ge=0, description="Trials between two repeats of the baseline; 0 for none."
+    )
 
 
 class ConfirmForm(Form):
     """The third stage: the best few against the baseline in fresh, interleaved runs."""
 
-    top: int = Field(default=3, ge=0, description="How many settings are confirmed; 0 skips the stage.")
-    blocks: int = Field(
+    top: Annotated[int, CountedIn("settings")] = Field(
+        default=3, ge=0, description="How many settings are confirmed; 0 skips the stage."
+    )
+    blocks: Annotated[int, CountedIn("blocks")] = Field(
         default=5, ge=1, description="Blocks of interleaved runs; each runs every setting and the baseline."
     )
-    repeats: int = Field(
+    repeats: Annotated[int, CountedIn("runs")] = Field(
         default=2, ge=1, le=2, description="Runs of a setting in a block: 2 for ABBA, 1 for AB and BA in turn."
     )
-    level: float = Field(default=0.95, gt=0, lt=1, description="Confidence of the interval.")
+    level: float = Field(default=0.95, gt=0, lt=1, description="Confidence of the interval, as a share.")
 
 
 class StagesForm(Form):
@@ -222,18 +217,31 @@ class StagesForm(Form):
     confirm: ConfirmForm | None = Field(default=None, description="Showing that the best really is better.")
 
 
+CountOf = Annotated[ExpressionText | None, Takes("a whole number, or an expression that gives one")]
+
+
 class JobForm(Form):
     """What one run asks of the site. The counts may be expressions over settings."""
 
-    nodes: ExpressionText | None = Field(default=None, description="Nodes of a run; 1 unless said.")
-    ranks_per_node: ExpressionText | None = Field(default=None, description="MPI ranks on each node; 1 unless said.")
-    cores: ExpressionText | None = Field(default=None, description="Cores on each node.")
-    gpus: ExpressionText | None = Field(default=None, description="GPUs on each node.")
+    nodes: Annotated[CountOf, Otherwise("1")] = Field(default=None, description="Nodes of a run.")
+    ranks_per_node: Annotated[CountOf, Otherwise("1")] = Field(default=None, description="MPI ranks on each node.")
+    cores: Annotated[CountOf, Otherwise("the site decides")] = Field(default=None, description="Cores on each node.")
+    gpus: Annotated[CountOf, Otherwise("0")] = Field(default=None, description="GPUs on each node.")
     limit: Duration = Field(default=3600.0, description="A run that takes longer is ended and counts as a time-out.")
-    silence: Duration | None = Field(
+    silence: Annotated[Duration | None, Otherwise("no limit")] = Field(
         default=None, description="A run that writes nothing for so long is ended as a hang."
     )
-    retries: int = Field(default=2, ge=0, description="Further attempts after a node's or the site's fault.")
+    retries: Annotated[int, CountedIn("attempts")] = Field(
+        default=2, ge=0, description="Further attempts after a node's or the site's fault."
+    )
+
+
+BuildText = Annotated[
+    str,
+    BeforeValidator(_switch_as_text),
+    Takes("text"),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
 
 
 class BuildsForm(Form):
@@ -241,41 +249,58 @@ class BuildsForm(Form):
 
     make: Lines = Field(description="Shell commands with {knob} fields; one text or a list of lines.")
     keep: Lines = Field(description="Files or globs to keep of the build; everything else is removed.")
-    sources: Lines = Field(default=[], description="Files or globs beside the study file that the commands need.")
-    env: dict[str, Text] = Field(default={}, description="Environment of the build commands; {knob} fields allowed.")
+    sources: Annotated[Lines, Otherwise("files that the commands name")] = Field(
+        default=[], description="Files or globs beside the study file that the commands need."
+    )
+    env: dict[Variable, BuildText] = Field(
+        default={}, description="Environment of the build commands; {knob} fields allowed."
+    )
     limit: Duration = Field(default=3600.0, description="A build that takes longer is ended.")
 
 
 class StudyForm(Form):
     """A Ridgeline study file, version 1."""
 
-    version: Literal[1] = Field(description="The version of this format: 1.")
-    name: str = Field(description="A short name; it becomes a folder name.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    version: Annotated[Literal[1], Takes("1, the version this Ridgeline reads")] = Field(
+        description="The version of this format: 1."
+    )
+    name: Annotated[str, Takes("text of letters, digits, dots, dashes and underscores")] = Field(
+        description="A short name; it becomes a folder's name.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+    )
     question: str = Field(default="", description="The question in words, shown on top of the report.")
     workload: WorkloadForm = Field(description="The program: how to run it and what to read from it.")
     site: SiteChoice = Field(
         default="local",
         description="Where it runs: `local`, a site file's path, a known site's name, or the site itself.",
     )
-    space: dict[str, KnobForm] = Field(description="The knobs: name to values, range, or one fixed value.")
-    derived: dict[str, ExpressionText] = Field(
+    space: Annotated[dict[str, KnobForm], Entry("KNOB"), Takes("a mapping of knobs to their values")] = Field(
+        description="The knobs: name to values, range, or one fixed value."
+    )
+    derived: Annotated[dict[str, ExpressionText], Takes("a mapping of names to expressions")] = Field(
         default={}, description="Values computed from knobs: name to expression."
     )
-    rules: list[RuleForm] = Field(default=[], description="What is never to be run, each with its reason.")
-    goal: GoalForm = Field(description="The metric to maximize or minimize.")
+    rules: Annotated[list[RuleForm], Takes("a list of mappings")] = Field(
+        default=[], description="What is never to be run, each with its reason."
+    )
+    goal: Annotated[GoalForm, Takes("a mapping such as {maximize: gflops}")] = Field(
+        description="The metric to maximize or minimize."
+    )
     guards: list[GuardChoice] = Field(default=[], description="Conditions without which a result does not count.")
-    baseline: PointForm = Field(
+    baseline: Annotated[Point, Otherwise("required where a knob has several values")] = Field(
         default={}, description="The setting used today; every knob with more than one value is named."
     )
-    presets: list[PointForm] = Field(default=[], description="Settings to try first.")
+    presets: Annotated[list[Point], Takes("a list of settings")] = Field(
+        default=[], description="Settings to try first."
+    )
     budget: BudgetForm = Field(default=BudgetForm(), description="What the campaign may cost.")
     stages: StagesForm = Field(default=StagesForm(), description="How thorough each stage is.")
-    search: SearchForm | None = Field(default=None, description="Short for stages.search.")
-    confirm: ConfirmForm | None = Field(default=None, description="Short for stages.confirm.")
+    search: Annotated[SearchForm | None, Otherwise("`stages.search`")] = Field(
+        default=None, description="Short for stages.search."
+    )
+    confirm: Annotated[ConfirmForm | None, Otherwise("`stages.confirm`")] = Field(
+        default=None, description="Short for stages.confirm."
+    )
     job: JobForm = Field(default=JobForm(), description="What one run asks of the site.")
-    builds: BuildsForm | None = Field(default=None, description="How variants of the program are built.")
-
-
-def json_schema() -> dict[str, Any]:
-    schema = StudyForm.model_json_schema(by_alias=True)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "ridgeline-study-1", **schema}
+    builds: Annotated[BuildsForm | None, Otherwise("nothing is built")] = Field(
+        default=None, description="How variants of the program are built."
+    )

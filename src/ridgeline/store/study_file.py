@@ -10,8 +10,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from ridgeline.errors import StudyError
+from ridgeline.forms.problems import problems_of
 from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.guard import Closeness, Guard, parse_guard
+from ridgeline.records.problem import nearest_first
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.study import (
     BaselineStage,
@@ -24,10 +26,9 @@ from ridgeline.records.study import (
     Study,
     WorkloadChoice,
 )
-from ridgeline.records.template import NO_VARIABLE, is_variable, unknown_fields
-from ridgeline.store.form_problems import form_problems, nearest_first
+from ridgeline.records.template import unknown_fields
 from ridgeline.store.schema import StudyForm
-from ridgeline.store.site_file import SHIPPED, load_site
+from ridgeline.store.site_file import SHIPPED, load_site, read_site
 from ridgeline.store.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
 from ridgeline.store.yaml_tree import Where, YamlTree, parse_yaml, read_text
 
@@ -101,7 +102,7 @@ def _form(tree: YamlTree) -> StudyForm:
     try:
         form = StudyForm.model_validate(content)
     except ValidationError as error:
-        found = [tree.message(where, what) for where, what in form_problems(error)]
+        found = [tree.message(problem.where, problem.message) for problem in problems_of(error, StudyForm)]
         raise StudyError(sorted({*tree.problems, *found}, key=_line_number)) from None
     if tree.problems:
         raise StudyError(tree.problems)
@@ -216,9 +217,6 @@ class _Assembly:
         for name in ("make", "keep"):
             if not any(line.strip() for line in getattr(form, name)):
                 self.report(("builds", name), "is empty; name at least one")
-        for variable in form.env:
-            if not is_variable(variable):
-                self.report(("builds", "env", variable), NO_VARIABLE)
         return Builds(tuple(form.make), tuple(form.keep), tuple(form.sources), dict(form.env), form.limit)
 
     def check_build_fields(self, builds: Builds, settings: Collection[str]) -> None:
@@ -233,16 +231,19 @@ class _Assembly:
         named = self.form.site if self.site_path is None else str(self.site_path.resolve())
         if named == "local":
             return LOCAL
+        if isinstance(named, Mapping):
+            site, found = read_site(named, self.folder)
+            for problem in found:
+                self.report(("site", *problem.where), problem.message)
+            return site
         try:
             return load_site(named, self.folder)
         except StudyError as error:
-            if isinstance(named, str) and (self.folder / Path(named).expanduser()).is_file():
+            if (self.folder / Path(named).expanduser()).is_file():
                 problems += error.problems  # they name the site file and its lines
             else:
-                for problem in error.problems:
-                    place, _, what = problem.partition(": ")
-                    inside = isinstance(named, Mapping) and place.partition(".")[0] in named
-                    self.report(("site", *place.split(".")) if inside else ("site",), what if inside else problem)
+                for line in error.problems:
+                    self.report(("site",), line)
             return LOCAL
 
 

@@ -7,9 +7,10 @@ import keyword
 import re
 from collections.abc import Callable, Collection, Mapping
 
+from ridgeline.forms.problems import shown
 from ridgeline.records.expression import FUNCTIONS, Expression, ExpressionError, Value
+from ridgeline.records.problem import near, nearest_first
 from ridgeline.records.space import Continuous, Discrete, Knob, Rule, Space
-from ridgeline.store.form_problems import nearest_first, shown, suggestion
 from ridgeline.store.schema import StudyForm
 from ridgeline.store.space_form import knob
 from ridgeline.store.yaml_tree import Where, dotted
@@ -146,7 +147,7 @@ def checked_point(space: Space, values: Mapping[str, Value], where: Where, repor
         elif name in space.derived:
             found((*where, name), "is a derived value and follows from the knobs; leave it out")
         else:
-            found((*where, name), f"no such knob in space; {suggestion(name, space.by_name)}")
+            found((*where, name), f"no such knob in space; {near(name, space.by_name)}")
     if found.any:
         return None
     _check_presence(space, point, values, where, found)

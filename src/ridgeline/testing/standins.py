@@ -17,12 +17,12 @@ from pathlib import Path
 
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Signature
+from ridgeline.records.problem import Problem
 from ridgeline.records.run import Cause, Ending, Job, Run
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
-from ridgeline.workloads.base import Problem
 
 ANSWER_FILE = "answer.json"
 

@@ -6,29 +6,23 @@ A workload is made from a study and its site (`Factory`). It promises:
 - `prepare` fills `folder` and returns the job; called again with the same trial it writes the same files;
 - `read` returns the same reading when called again on the same folder, and never raises for a program's bad output:
   it puts the reason into `Reading.problem`.
+A factory with an attribute `form` (a `forms.form.Form` of its keys in a study) has them completed by editors and listed
+in the reference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Signature
+from ridgeline.records.problem import Problem
 from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something wrong in a study; `where` is the path of keys, so that the file's line can be shown."""
-
-    where: tuple[str | int, ...]
-    message: str
 
 
 class Workload(Protocol):

@@ -11,7 +11,8 @@ import yaml
 
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.dry_run import rehearse
-from ridgeline.workloads.engine.options import OPTIONS
+from ridgeline.forms.shape import fields
+from ridgeline.workloads.engine.form import ServeForm
 from ridgeline.workloads.engine.prepare import STEPS
 from ridgeline.workloads.engine.reading import METRICS
 
@@ -47,7 +48,7 @@ def test_every_rung_of_the_guide_is_accepted_and_can_be_rehearsed(guide: Path, i
 
 def test_options_steps_and_metrics_are_all_named() -> None:
     text = SGLANG.read_text()
-    for name in (*OPTIONS, *METRICS):
+    for name in (*fields(ServeForm), *METRICS):
         assert f"`{name}`" in text, name
     for step in STEPS:
         assert f"prepare: [{step}]" in text

@@ -57,11 +57,11 @@ def test_a_knob_of_ones_own_is_legal_where_something_uses_it(tmp_path: Path) -> 
     ("options", "says"),
     [
         ("xcc: pbe", "no such key of nwchem; did you mean xc?"),
-        ("theory: mp2", "'mp2' is not possible"),
-        ("multiplicity: 0", "0 is not a whole number of at least 1"),
-        ("reference_energy: low", "'low' is not an energy in Hartree"),
+        ("theory: mp2", "is 'mp2'; it must be one of dft, scf"),
+        ("multiplicity: 0", "is 0; it must be a whole number of at least 1"),
+        ("reference_energy: low", "is 'low'; it must be an energy in Hartree"),
         ('program: "{bild}/nwchem"', "{bild} is not a knob or a derived value"),
-        ("mpi: intel", "'intel' is not possible"),
+        ("mpi: intel", "is 'intel'; it must be one of openmpi, mpich"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_remedy(tmp_path: Path, options: str, says: str) -> None:
@@ -73,8 +73,8 @@ def test_a_wrong_option_is_named_with_its_remedy(tmp_path: Path, options: str, s
     [
         (None, "water.xyz cannot be read"),
         ("", "an xyz file starts with the number of its atoms"),
-        ("3\nwater\nO 0 0 0\nH 0 0 1\n", "'3' stands there, and 2 lines of atoms follow"),
-        ("1\nwater\nO 0 0 zero\n", "water.xyz:3: not `element x y z`"),
+        ("3\nwater\nO 0 0 0\nH 0 0 1\n", "its first line is '3', and 2 lines of atoms follow"),
+        ("1\nwater\nO 0 0 zero\n", "water.xyz:3: 'O 0 0 zero' is not an atom; write `element x y z`"),
     ],
 )
 def test_a_wrong_molecule_is_named_by_line(tmp_path: Path, text: str | None, says: str) -> None:
@@ -418,9 +418,10 @@ def test_paste_is_a_script_one_can_run(tmp_path: Path) -> None:
 
 
 def test_the_guide_names_every_knob_option_and_metric() -> None:
+    from ridgeline.forms.shape import fields
+    from ridgeline.workloads.nwchem.form import NwchemForm
     from ridgeline.workloads.nwchem.knobs import KNOBS
-    from ridgeline.workloads.nwchem.options import OPTIONS
     from ridgeline.workloads.nwchem.reading import UNITS
 
     guide = (Path(__file__).parents[3] / "docs" / "guides" / "tune-nwchem.md").read_text()
-    assert [name for name in (*KNOBS, *OPTIONS, *UNITS) if f"`{name}`" not in guide] == []
+    assert [name for name in (*KNOBS, *fields(NwchemForm), *UNITS) if f"`{name}`" not in guide] == []

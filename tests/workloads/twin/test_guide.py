@@ -7,8 +7,9 @@ from pathlib import Path
 
 import yaml
 
+from ridgeline.forms.shape import fields
 from ridgeline.store.site_file import load_site
-from ridgeline.workloads.twin.options import OPTIONS
+from ridgeline.workloads.twin.form import TwinForm
 from ridgeline.workloads.twin.settings import KNOBS
 from ridgeline.workloads.twin.workload import UNITS
 
@@ -26,5 +27,5 @@ def test_every_knob_and_metric_is_named() -> None:
 
 def test_the_blocks_are_ones_that_ridgeline_takes(tmp_path: Path) -> None:
     study, site = BLOCKS
-    assert set(study["workload"]) - {"kind"} <= set(OPTIONS)
+    assert set(study["workload"]) - {"kind"} <= set(fields(TwinForm))
     assert load_site(site, tmp_path).options["slow"] == {"dgx002": 0.91}

@@ -250,7 +250,7 @@ def _written(folder: Path, text: str) -> Path:
         ("[fa3, flashinfer, triton]", "[fa3, flashinfr]", "'flashinfr' is not possible"),
         ("tp: [2, 4, 8, 16]", "tp: [2.5, 16]", "tp takes a whole number"),
         ("model: deepseek-r1", "model: deepsek-r1", "deepseek-r1"),
-        ("requests: 2000,", "requests: none,", "requests is 'none'; it must be a whole number"),
+        ("requests: 2000,", "requests: none,", "traffic.requests: is 'none'; it must be a whole number"),
         ("dataset: sharegpt", "datset: sharegpt", "did you mean dataset?"),
         ("dataset: sharegpt", "dataset: sharegp", "neither a file nor one of"),
         ("maximize: total_tok_s", "maximize: total_toks", "did you mean total_tok_s?"),

@@ -13,14 +13,14 @@ from ridgeline.files import in_one_step
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import contained, launch
 from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.problem import Problem, Where, near
 from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import field_names, render, unknown_fields
 from ridgeline.records.trial import Trial
-from ridgeline.workloads.base import Problem
 from ridgeline.workloads.command.extract import NotThere, file_text
-from ridgeline.workloads.command.options import Where, near, read_options
+from ridgeline.workloads.command.form import CommandForm, read_options
 from ridgeline.workloads.signatures import PROGRAM_FAILURES
 
 BUILT_IN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
@@ -33,6 +33,8 @@ class CommandWorkload:
     `{launch} ./program` starts it on all ranks with the site's launcher, inside the site's container if it has one; a
     command without `{launch}` runs in it as a whole. A knob of the same name goes before a field of the job.
     """
+
+    form = CommandForm
 
     def __init__(self, study: Study) -> None:
         self._study = study
@@ -139,7 +141,9 @@ class CommandWorkload:
 
     def _metric_problems(self) -> Iterator[Problem]:
         goal = self._study.goal
-        known = [*self._options.metrics, *BUILT_IN]
+        # a metric with a problem of its own is still one that the study names
+        wrong = [str(p.where[2]) for p in self._options.problems if p.where[1:2] == ("metrics",) and len(p.where) > 2]
+        known = [*self._options.metrics, *BUILT_IN, *wrong]
         defined = self._options.metrics.get(goal.metric)
         if goal.metric not in known:
             yield Problem(("goal", goal.direction), f"{goal.metric} is no metric; {near(goal.metric, known)}")

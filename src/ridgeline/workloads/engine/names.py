@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from ridgeline.records.expression import Value
+from ridgeline.records.problem import Problem, Where, near
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import field_names
-from ridgeline.workloads.base import Problem
-from ridgeline.workloads.command.options import Where, near
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.flags import OWN_CHOICE, FlagTable, Version
 from ridgeline.workloads.engine.install import installed_flags, release_of

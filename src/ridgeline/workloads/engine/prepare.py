@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.records.expression import Value
-from ridgeline.workloads.base import Problem
-from ridgeline.workloads.command.options import near
+from ridgeline.records.problem import Problem, near
 from ridgeline.workloads.engine.dialect import HEAD, MODEL, EngineDialect, Span, joined
 from ridgeline.workloads.engine.flags import Version
 from ridgeline.workloads.engine.install import release_of

@@ -15,17 +15,17 @@ from pathlib import Path
 from ridgeline.errors import StoreError
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Reading
+from ridgeline.records.problem import Problem
 from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
-from ridgeline.workloads.base import Problem
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
 from ridgeline.workloads.engine.failures import signatures
+from ridgeline.workloads.engine.form import read_options
 from ridgeline.workloads.engine.install import for_processors, release_of
 from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
-from ridgeline.workloads.engine.options import read_options
 from ridgeline.workloads.engine.reading import read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
 

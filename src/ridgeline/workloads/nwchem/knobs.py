@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ridgeline.records.expression import Value
+from ridgeline.records.problem import Problem, near
 from ridgeline.records.space import Continuous, Knob, Settings
-from ridgeline.workloads.base import Problem
-from ridgeline.workloads.command.options import near
 
 MPI_BUILDS = ("openmpi", "mpich")
 GRIDS = ("xcoarse", "coarse", "medium", "fine", "xfine", "huge")

@@ -13,17 +13,16 @@ from ridgeline.errors import StoreError
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import Binding
 from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.problem import Problem, Where, near
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import field_names, render, unknown_fields
 from ridgeline.records.trial import Trial
-from ridgeline.workloads.base import Problem
-from ridgeline.workloads.command.options import Where, near
 from ridgeline.workloads.nwchem.failures import SIGNATURES
+from ridgeline.workloads.nwchem.form import NwchemForm, read_options
 from ridgeline.workloads.nwchem.input import SCRATCH, render_input
 from ridgeline.workloads.nwchem.knobs import PROGRESS_RANK, environment, knob_problems
-from ridgeline.workloads.nwchem.options import read_options
 from ridgeline.workloads.nwchem.reading import ENERGY, UNITS, Output, differences, measurements, problem
 from ridgeline.workloads.nwchem.start import INPUT, RANK_SCRIPT, Start, command, rank_line, rank_script
 
@@ -35,6 +34,7 @@ _MB = 2**20
 class NwchemWorkload:
     """Knobs have fixed names (`nwchem_knobs`); `program` and `env` may name knobs, derived values and {build}."""
 
+    form = NwchemForm
     signatures = SIGNATURES
     logs = ("stderr", "stdout")
 

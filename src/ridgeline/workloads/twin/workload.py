@@ -18,6 +18,7 @@ from ridgeline.errors import InputError, StoreError
 from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.problem import Problem, near
 from ridgeline.records.run import Job, Run
 from ridgeline.records.simulation import SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
 from ridgeline.records.space import Continuous, Discrete, Settings
@@ -28,12 +29,10 @@ from ridgeline.serving.engine.layout_rules import layout_problems
 from ridgeline.serving.engine.memory import STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
-from ridgeline.workloads.base import Problem
-from ridgeline.workloads.command.options import near
 from ridgeline.workloads.engine.failures import signatures
 from ridgeline.workloads.twin import player
+from ridgeline.workloads.twin.form import TwinForm, read_options
 from ridgeline.workloads.twin.log import compose
-from ridgeline.workloads.twin.options import read_options
 from ridgeline.workloads.twin.settings import KNOBS, engine_of, flags, layout_of, wrong_value
 
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.json"
@@ -67,6 +66,8 @@ class _Case:
 
 class TwinWorkload:
     """Each distinct setting is simulated once in the life of a controller."""
+
+    form = TwinForm
 
     def __init__(self, study: Study) -> None:
         self._study = study

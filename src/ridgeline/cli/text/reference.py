@@ -1,0 +1,82 @@
+"""The reference pages of docs/reference, each from the forms that read the files."""
+
+from __future__ import annotations
+
+from ridgeline import catalog
+from ridgeline.forms.form import Form
+from ridgeline.forms.reference import described, key_rows, section, table
+from ridgeline.store.schema import BuildsForm, StudyForm
+from ridgeline.store.site_form import OPTIONS, SiteForm
+
+COMMAND = "scripts/reference"
+_NOTE = f"<!-- Written by {COMMAND} from the forms that read the files; change those, then run it again. -->"
+# file name, title, and the kinds of workload that it is about
+_WORKLOADS = (
+    ("workload-command", "Any program", ("command",)),
+    ("workload-nwchem", "NWChem", ("nwchem",)),
+    ("workload-sglang", "SGLang", ("sglang-offline", "sglang-serve")),
+    ("workload-vllm", "vLLM", ("vllm-offline", "vllm-serve")),
+    ("workload-twin", "The twin", ("twin",)),
+)
+
+
+def pages() -> dict[str, str]:
+    """File name -> text."""
+    made = {"study": _study(), "builds": _builds(), "samplers": _samplers(), "site": _site()}
+    made |= {name: _workload(title, kinds) for name, title, kinds in _WORKLOADS}
+    made["index"] = _index()
+    return {f"{name}.md": text for name, text in made.items()}
+
+
+def _page(title: str, *parts: str) -> str:
+    return "\n\n".join((f"# {title}", _NOTE, *parts)) + "\n"
+
+
+def _index() -> str:
+    lines = [
+        "- [study](study.md): every key of a study file",
+        "- [builds](builds.md): how variants of a program are built",
+        "- [samplers](samplers.md): who proposes settings, and their options",
+        "- [site](site.md): every key of a site file",
+        *(f"- [{' and '.join(kinds)}]({name}.md): keys of `workload`" for name, _, kinds in _WORKLOADS),
+    ]
+    intro = "Every key of the files that Ridgeline reads. [The study file](../study-file.md) is the introduction."
+    return _page("Reference", intro, "\n".join(lines))
+
+
+def _study() -> str:
+    rows = key_rows(StudyForm, closed=("search", "confirm", "builds"))
+    more = (
+        "`workload` has further keys, which depend on its kind, and `stages.search` those of its "
+        "[sampler](samplers.md); [the index](index.md) lists them all."
+    )
+    return _page("The study file", more, table(rows))
+
+
+def _builds() -> str:
+    return _page("Builds", section(BuildsForm, prefix="builds."))
+
+
+def _samplers() -> str:
+    intro = "Options of a sampler go beside `sampler`, `seed` and `sentinel_every` in `stages.search` (or `search`)."
+    forms = {name: form for name, form in catalog.forms("samplers").items() if name in catalog.TABLE["samplers"]}
+    return _page("Samplers", intro, *(section(form, title=name) for name, form in forms.items()))
+
+
+def _site() -> str:
+    options = [section(form, prefix="options.", title=f"batch: {batch}") for batch, form in OPTIONS.items()]
+    return _page("The site file", section(SiteForm), *options)
+
+
+def _workload(title: str, kinds: tuple[str, ...]) -> str:
+    forms: dict[str, type[Form]] = {kind: catalog.forms("workloads")[kind] for kind in kinds}
+    where = "These keys go beside `kind` in `workload`."
+    if len(forms) == 1:
+        return _page(f"{title}: `kind: {kinds[0]}`", where, section(forms[kinds[0]]))
+    shared = set.intersection(*({row.key for row in key_rows(form)} for form in forms.values()))
+    first = next(iter(forms.values()))
+    parts = [where, described(first.__mro__[1]), table(row for row in key_rows(first) if row.key in shared)]
+    for kind, form in forms.items():
+        own = [row for row in key_rows(form) if row.key not in shared]
+        parts += [f"## kind: {kind}", described(form), *([table(own)] if own else [])]
+    return _page(title, *parts)

@@ -1,0 +1,201 @@
+"""What a form is made of: the base class, and the types that people write into study and site files.
+
+A form reads one mapping of a file: its fields are the keys, their types the limits, their descriptions the reference.
+Validation, JSON schema and reference pages all come from it. Nothing that runs on a node imports this room: a form is
+turned into a plain record before a job is made.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from ridgeline.errors import InputError
+from ridgeline.records.duration import parse_duration
+from ridgeline.records.template import NO_VARIABLE, is_variable
+
+FOLDER = "folder"  # the context of a validation: where relative names start
+
+
+class Form(BaseModel):
+    """A mapping of a file: every key is known and every value has its own type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    whose: ClassVar[str] = ""  # completes "no such key of ..."
+    elsewhere: ClassVar[Mapping[str, str]] = {}  # keys that belong to a sister form, and what to do about it
+
+
+@dataclass(frozen=True, slots=True)
+class CountedIn:
+    """Of a number: its unit or what it counts, in the plural."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """What may be written, where the type alone does not say it; completes "it must be ..."."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Of a mapping with free keys: the word that stands for one of them in the reference."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """What holds where the key is not written, where the default value does not say it."""
+
+    text: str
+
+
+def accepted_by(check: Callable[[str], object]) -> AfterValidator:
+    """The text is one that `check` takes; its InputError says what is wrong."""
+
+    def accept(text: str) -> str:
+        try:
+            check(text)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return text
+
+    return AfterValidator(accept)
+
+
+def text_or_mapping(value: object) -> str:
+    """The tag of a union of text and a form."""
+    return "<mapping>" if isinstance(value, dict) else "<text>"
+
+
+TEXT_OR_MAPPING = Discriminator(text_or_mapping)
+
+_ANY_SCALAR = {"type": ["string", "number", "boolean"]}
+
+
+def _lines(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, bool):
+        written = "true" if value else "false"
+        raise ValueError(  # noqa: TRY004  pydantic takes no TypeError
+            f'is {written}; it must be text: write "{written}" in quotes'
+        )
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _as_expression(value: object) -> object:
+    return repr(value) if isinstance(value, bool | int | float) else value
+
+
+def _single(value: object) -> object:
+    if value is None or isinstance(value, list | dict):
+        shown = {"NoneType": "empty", "list": "a list", "dict": "a mapping"}[type(value).__name__]
+        raise ValueError(f"is {shown}; it must be a single number, text or true/false")
+    return value
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number; write one, without quotes or units")
+    return value
+
+
+def _variable(name: str) -> str:
+    if not is_variable(name):
+        raise ValueError(NO_VARIABLE)
+    return name
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}; correct the pattern") from None
+    return text
+
+
+def _beside(name: str, info: ValidationInfo) -> str:
+    folder: Path | None = (info.context or {}).get(FOLDER)
+    if folder is not None and not (folder / name).exists():
+        raise ValueError(f"{name} is not in {folder}; correct the name")
+    return name
+
+
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgtp", 1)}
+_UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgtp", 1)}
+
+
+def _size(value: object) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(value))
+    unit = match[2].lower() if match else ""
+    if match is None or isinstance(value, bool) or unit not in _UNITS:
+        raise ValueError(f"{value!r} is not a size; write e.g. 190 GB or 192 GiB")
+    return round(float(match[1]) * _UNITS[unit])
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    Takes("a duration such as 90s, 10m or 1h30m, or a number of seconds"),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^\s*([0-9]+(\.[0-9]+)?\s*[dhms]\s*)+$"},
+            ],
+            "examples": ["1h30m"],
+        }
+    ),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    Takes("a size such as 190 GB or 192 GiB, or a number of bytes"),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}], "examples": ["192 GiB"]}),
+]
+Text = Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"type": ["string", "number"], "title": "Text"})]
+Lines = Annotated[
+    list[Text],
+    BeforeValidator(_lines),
+    Takes("text, or a list of texts"),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
+]
+
+ExpressionText = Annotated[
+    str,
+    BeforeValidator(_as_expression),
+    Takes("an expression"),
+    WithJsonSchema({**_ANY_SCALAR, "title": "Expression"}),
+]
+Single = Annotated[
+    Any,
+    BeforeValidator(_single),
+    Takes("a number, text, or true or false"),
+    WithJsonSchema({**_ANY_SCALAR, "title": "Value"}),
+]
+Number = Annotated[Any, BeforeValidator(_number), Takes("a number"), WithJsonSchema({"type": "number"})]
+Pattern = Annotated[str, AfterValidator(_pattern), Takes("a regular expression")]
+FileBeside = Annotated[str, AfterValidator(_beside), Takes("the name of a file beside the study file")]
+Variable = Annotated[str, AfterValidator(_variable)]
+Environment = Annotated[dict[Variable, Text], Takes("a mapping of `NAME: text` pairs such as {OMP_NUM_THREADS: 1}")]

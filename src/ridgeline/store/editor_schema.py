@@ -1,0 +1,43 @@
+"""The JSON schemas of study files and site files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ridgeline.forms.form import Form
+from ridgeline.forms.schema import DIALECT, Schema, chosen_by, decided_by, definitions, reference
+from ridgeline.store.schema import SearchForm, StudyForm
+from ridgeline.store.site_form import OPTIONS, SiteForm
+
+
+def study_schema(workloads: Mapping[str, type[Form] | None], samplers: Mapping[str, type[Form] | None]) -> Schema:
+    """`workloads` and `samplers` are the forms of all parts by name; None for a part that offers none."""
+    offered = [form for form in (*workloads.values(), *samplers.values()) if form is not None]
+    defined = definitions([StudyForm, SiteForm, *OPTIONS.values(), *offered])
+    schemas = {form: defined[form.__name__] for form in offered}
+    study = defined.pop(StudyForm.__name__)
+    kinds = {name: schemas[form] if form else None for name, form in workloads.items()}
+    defined["WorkloadForm"] = chosen_by("kind", defined["WorkloadForm"], kinds)
+    searches = {name: schemas[form] if form else None for name, form in samplers.items()}
+    tpe = SearchForm.model_fields["sampler"].default
+    defined["SearchForm"] = chosen_by("sampler", defined["SearchForm"], searches, default=tpe)
+    defined["SiteForm"] = _site(defined)
+    site = study["properties"]["site"]
+    study["properties"]["site"] = {**site, "type": ["string", "object"], "if": {"type": "object"}}
+    study["properties"]["site"]["then"] = reference(SiteForm.__name__)
+    for form in schemas:  # their keys are now part of the mappings that choose them
+        del defined[form.__name__]
+    return {"$schema": DIALECT, "$id": "ridgeline-study-1", **study, "$defs": defined}
+
+
+def site_schema() -> Schema:
+    defined = definitions([SiteForm, *OPTIONS.values()])
+    site = _site(defined)
+    del defined[SiteForm.__name__]
+    return {"$schema": DIALECT, "$id": "ridgeline-site-1", **site, "$defs": defined}
+
+
+def _site(defined: Mapping[str, Schema]) -> Schema:
+    options = {batch: reference(form.__name__) for batch, form in OPTIONS.items()}
+    default = SiteForm.model_fields["batch"].default
+    return decided_by("batch", defined[SiteForm.__name__], "options", options, default)

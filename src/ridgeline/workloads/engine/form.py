@@ -1,0 +1,249 @@
+"""The keys of the engine workloads, and how they become their options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
+
+from ridgeline.errors import InputError
+from ridgeline.forms.form import (
+    TEXT_OR_MAPPING,
+    CountedIn,
+    Duration,
+    Entry,
+    Environment,
+    Form,
+    Lines,
+    Otherwise,
+    Single,
+    Takes,
+    Text,
+    accepted_by,
+)
+from ridgeline.forms.reading import read_form
+from ridgeline.records.expression import Value
+from ridgeline.records.problem import Problem
+from ridgeline.serving.hardware.cluster import load_gpu
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.workloads.engine.options import EngineOptions, Install, Load, install_from_text
+
+REQUESTS, INPUT_TOKENS, OUTPUT_TOKENS = 1000, 1024, 128
+
+
+class TrafficForm(Form):
+    """What users send."""
+
+    whose = "traffic"
+    dataset: Annotated[
+        Text,
+        Takes(
+            "sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, lognormal:IN:OUT[:SIGMA], or the name of a trace beside the study"
+        ),
+    ] = Field(default="sharegpt", description="Where the lengths of prompts and answers come from.")
+    requests: Annotated[int | None, CountedIn("requests"), Otherwise(f"{REQUESTS}; the twin takes all of a trace")] = (
+        Field(default=None, ge=1, description="How many are sent.")
+    )
+    seed: int = Field(default=0, ge=0, description="Decides lengths, order and words.")
+    input_tokens: Annotated[int | None, CountedIn("tokens"), Otherwise("as `dataset` says")] = Field(
+        default=None,
+        ge=1,
+        description=f"Tokens of every prompt, instead of `dataset`; {INPUT_TOKENS} where only the other is given.",
+    )
+    output_tokens: Annotated[int | None, CountedIn("tokens"), Otherwise("as `dataset` says")] = Field(
+        default=None,
+        ge=1,
+        description=f"Tokens of every answer, instead of `dataset`; {OUTPUT_TOKENS} where only the other is given.",
+    )
+
+    @property
+    def text(self) -> str:
+        """As typed after `ridgeline bench --traffic`."""
+        if self.input_tokens is None and self.output_tokens is None:
+            return self.dataset
+        return f"fixed:{self.input_tokens or INPUT_TOKENS}:{self.output_tokens or OUTPUT_TOKENS}"
+
+
+class InstallForm(Form):
+    """Where an engine is installed."""
+
+    python: Annotated[Text, Otherwise("python3")] = Field(default="", description="Its interpreter.")
+    venv: Annotated[Text, Otherwise("none")] = Field(default="", description="Its virtual environment.")
+    container: Annotated[Text, Otherwise("none")] = Field(default="", description="The image that it is in.")
+    version: Annotated[Text, Otherwise("the study's `version`")] = Field(default="", description="Its release.")
+
+
+TrafficChoice = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[TrafficForm, Tag("<mapping>")],
+    TEXT_OR_MAPPING,
+    Takes("text such as fixed:1024:128, or a mapping with dataset, requests and seed"),
+]
+InstallChoice = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[InstallForm, Tag("<mapping>")],
+    TEXT_OR_MAPPING,
+    Takes("a path, or a mapping with python, venv or container, and version"),
+]
+Limits = Annotated[
+    list[Annotated[str, accepted_by(Slo.parse)]],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    Takes("a limit such as ttft_p95_ms=2000, or a list of them"),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+
+class EngineForm(Form):
+    """A serving engine: each trial starts it anew, measures it, stops it, and proves what was applied.
+
+    Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself.
+    """
+
+    model: Text = Field(
+        description="A preset (made on the node, no download), a folder, or what the engine knows.",
+        examples=["llama-8b"],
+    )
+    shape: Annotated[Text, Otherwise("read from `model`")] = Field(
+        default="", description="The preset whose shape the model has, where `model` cannot be read here."
+    )
+    gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), Otherwise("unknown")] = Field(
+        default="",
+        description="The GPU, one of `ridgeline hardware`; lets what cannot start be refused before anything runs.",
+    )
+    load_format: Annotated[Text | None, Otherwise("the engine's own choice")] = Field(
+        default=None, description="How weights are loaded; `dummy` makes random ones."
+    )
+    flags: Annotated[dict[str, Single], Takes("a mapping of flags to values, such as {context_length: 16384}")] = Field(
+        default={}, description="Flags of the engine that are the same in every trial; knobs go before them."
+    )
+    env: Environment = Field(default={}, description="Environment of the engine; {knob} fields allowed.")
+    traffic: TrafficChoice = Field(default=TrafficForm(), description="What is sent.")
+    warmup: Annotated[int | None, CountedIn("requests"), Otherwise("64, or as many as are measured")] = Field(
+        default=None, ge=0, description="Unmeasured requests of other traffic before the measurement."
+    )
+    engine: Annotated[Text, Otherwise("python3")] = Field(
+        default="", description="Where it is: an interpreter, a virtual environment, an image, or a name of `engines`."
+    )
+    engines: Annotated[dict[str, InstallChoice], Entry("NAME"), Takes("a mapping of names to installations")] = Field(
+        default={}, description="Installations by name, for the knob `engine`."
+    )
+    version: Annotated[Text, Otherwise("read from the engine where it can be")] = Field(
+        default="", description="The engine's release, such as 0.5.6."
+    )
+    ready_limit: Duration = Field(default=1800.0, description="An engine that is not ready by then has failed.")
+    prepare: Annotated[Lines, Otherwise("none")] = Field(
+        default=[],
+        description="One-time steps: rehearse; of SGLang also deepgemm, fused-moe, deepep, eplb.",
+    )
+    sources: Annotated[Text, Otherwise("none")] = Field(
+        default="", description="A checkout of the engine's repository, for steps that are scripts of it."
+    )
+    launcher: Annotated[Text, Otherwise("the site's")] = Field(
+        default="", description="What starts the engine on several nodes: none, openmpi, mpich, srun."
+    )
+
+
+class ServeForm(EngineForm):
+    """A serving engine under load, with the keys of the offline kind and these."""
+
+    concurrency: Annotated[int | None, CountedIn("requests"), Otherwise("`rate` is given")] = Field(
+        default=None, ge=1, description="Closed loop: so many requests at once."
+    )
+    rate: Annotated[float | None, CountedIn("requests a second"), Otherwise("`concurrency` is given")] = Field(
+        default=None, gt=0, description="Open loop: requests arrive at this rate, whatever the server does."
+    )
+    burstiness: float = Field(
+        default=1.0, ge=0, le=100, description="Of an open loop: 0 is constant, 1 is Poisson, above 1 is burstier."
+    )
+    slo: Annotated[Limits, Otherwise("none")] = Field(
+        default=[], description="Limits in milliseconds; goodput counts requests within all of them."
+    )
+    workers: Annotated[int, CountedIn("processes")] = Field(
+        default=1, ge=1, description="Processes of the load generator."
+    )
+
+
+class OfflineForm(EngineForm):
+    """A serving engine's own offline benchmark: everything is sent at once."""
+
+    elsewhere = dict.fromkeys(
+        ("concurrency", "rate", "burstiness", "slo", "workers"),
+        "an offline run sends everything at once; use the serve kind",
+    )
+
+
+def read_options(given: Mapping[str, object], folder: Path, *, serves: bool) -> EngineOptions:
+    """`folder` is the study file's; relative paths start there."""
+    form, problems = read_form(ServeForm if serves else OfflineForm, given, folder, ("workload",))
+    if serves and given.get("concurrency") is None and given.get("rate") is None:
+        problems.append(
+            Problem(("workload",), "say how hard to load: concurrency (requests at once) or rate (a second)")
+        )
+    load = _load(form, folder)
+    problems += _load_problems(load, serves=serves)
+    engines = {name: _install(entry, form.version, folder) for name, entry in form.engines.items()}
+    return EngineOptions(
+        model=_beside(form.model or "", folder),
+        shape=form.shape,
+        gpu=form.gpu,
+        launcher=form.launcher,
+        flags=_flags(form),
+        env=form.env,
+        load=load,
+        engine=engines.get(form.engine) or _install(form.engine, form.version, folder),
+        engines=engines,
+        ready_limit_s=form.ready_limit,
+        prepare=tuple(form.prepare),
+        sources=_beside(form.sources, folder),
+        problems=tuple(problems),
+    )
+
+
+def _flags(form: EngineForm) -> dict[str, Value]:
+    flags: dict[str, Value] = dict(form.flags)
+    if form.load_format is not None:
+        flags.setdefault("load_format", form.load_format)
+    return flags
+
+
+def _load(form: EngineForm, folder: Path) -> Load:
+    """What is sent, with a trace beside the study by its full path."""
+    traffic = TrafficForm(dataset=form.traffic) if isinstance(form.traffic, str) else form.traffic
+    trace = folder / traffic.text
+    load = Load(
+        traffic=str(trace.absolute()) if trace.is_file() else traffic.text,
+        requests=REQUESTS if traffic.requests is None else traffic.requests,
+        seed=traffic.seed,
+        warmup=form.warmup,
+    )
+    if not isinstance(form, ServeForm):
+        return load
+    return replace(
+        load,
+        concurrency=form.concurrency,
+        rate_s=form.rate,
+        burstiness=form.burstiness,
+        slos=tuple(form.slo),
+        workers=form.workers,
+    )
+
+
+def _load_problems(load: Load, *, serves: bool) -> Iterator[Problem]:
+    try:
+        load.recipe(paced=serves)
+    except InputError as error:
+        yield Problem(("workload", "traffic"), str(error))
+
+
+def _install(entry: str | InstallForm, version: str, folder: Path) -> Install:
+    if isinstance(entry, str):
+        return install_from_text(_beside(entry, folder), version)
+    python = f"{_beside(entry.venv, folder)}/bin/python" if entry.venv else entry.python or "python3"
+    return Install(python, entry.container, entry.version or version)
+
+
+def _beside(text: str, folder: Path) -> str:
+    """A folder beside the study by its full path, anything else as it is written."""
+    path = folder / Path(text).expanduser()
+    return str(path.absolute()) if text and path.is_dir() else text

@@ -1,0 +1,118 @@
+"""The keys of the `twin` workload, and how they become its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import Field
+
+from ridgeline.errors import InputError
+from ridgeline.forms.form import CountedIn, Otherwise, Text, accepted_by
+from ridgeline.forms.reading import read_form
+from ridgeline.records.expression import Value
+from ridgeline.records.problem import Problem
+from ridgeline.records.site import Site
+from ridgeline.records.study import Study
+from ridgeline.serving.engine.settings import DEFAULTS, parse_engine
+from ridgeline.serving.hardware.cluster import Cluster, load_gpu, make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
+from ridgeline.serving.twin.calibration import Calibration, read_calibration
+from ridgeline.workloads.engine.form import ServeForm, TrafficForm
+from ridgeline.workloads.twin.options import TwinOptions
+from ridgeline.workloads.twin.settings import KNOBS, wrong_value
+
+GPUS_PER_NODE = 8  # where the site does not say
+
+T = TypeVar("T")
+
+
+class TwinForm(ServeForm):
+    """A simulated engine under the keys of a real one, so that only `kind` and `site` differ.
+
+    Keys that only a real engine needs (where it is installed, how it is warmed up) are accepted and change nothing.
+    """
+
+    whose = "the twin"
+    gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), Otherwise("the site's")] = Field(
+        default="", description="The GPU that is simulated, one of `ridgeline hardware`; the site's options may say it."
+    )
+    version: Annotated[Text, Otherwise("the newest known")] = Field(
+        default="", description="The release of SGLang whose defaults and flags count, such as 0.5.6."
+    )
+    concurrency: Annotated[int | None, CountedIn("requests"), Otherwise("everything at once")] = Field(
+        default=None, ge=1, description="Closed loop: so many requests at once."
+    )
+    rate: Annotated[float | None, CountedIn("requests a second"), Otherwise("everything at once")] = Field(
+        default=None, gt=0, description="Open loop: requests arrive at this rate, whatever the server does."
+    )
+    calibration: Annotated[Text, Otherwise("none")] = Field(
+        default="", description="A file beside the study that `ridgeline calibrate` wrote."
+    )
+
+
+def read_options(study: Study) -> TwinOptions:
+    form, problems = read_form(TwinForm, study.workload.options, study.folder, ("workload",))
+
+    def tried(key: str, make: Callable[[], T]) -> T | None:
+        if any(problem.where[:2] == ("workload", key) for problem in problems):
+            return None
+        try:
+            return make()
+        except InputError as error:
+            # a key that is missing has no line of its own
+            where = ("workload", key) if key in study.workload.options else ("workload",)
+            problems.append(Problem(where, str(error)))
+            return None
+
+    version = tried("version", lambda: parse_engine(f"sglang:{form.version}", DEFAULTS)) if form.version else None
+    calibration = Path(_beside(form.calibration, study.folder))
+    fixed, wrong = _fixed(form)
+    return TwinOptions(
+        model=tried("model", lambda: load_model(_beside(form.model, study.folder))) if form.model else None,
+        cluster=tried("gpu", lambda: _cluster(form.gpu, study.site)),
+        traffic=tried("traffic", lambda: _traffic(form, study.folder)),
+        version=version or DEFAULTS,
+        fixed=fixed,
+        calibration=(tried("calibration", lambda: read_calibration(calibration)) if form.calibration else None)
+        or Calibration(),
+        problems=(*problems, *wrong),
+    )
+
+
+def _beside(name: str, folder: Path) -> str:
+    """The path of a file beside the study, where there is one; else the name as it is written."""
+    path = folder / name
+    return str(path) if path.is_file() else name
+
+
+def _cluster(gpu: str, site: Site) -> Cluster:
+    chosen, fabric = gpu or site.options.get("gpu"), site.options.get("fabric")
+    if not isinstance(chosen, str):
+        raise InputError("which GPU is simulated is not said; write gpu: h100 here or in the options of the site")
+    return make_cluster(chosen, site.nodes, site.gpus_per_node or GPUS_PER_NODE, str(fabric) if fabric else None)
+
+
+def _fixed(form: TwinForm) -> tuple[dict[str, Value], list[Problem]]:
+    """Flags under a knob's name; others do not change what the twin computes."""
+    fixed, wrong = {}, []
+    for name, value in form.flags.items():
+        if name in KNOBS and (reason := wrong_value(name, value)):
+            wrong.append(Problem(("workload", "flags", name), reason))
+        elif name in KNOBS:
+            fixed[name] = value
+    return fixed, wrong
+
+
+def _traffic(form: TwinForm, folder: Path) -> Traffic:
+    asked = TrafficForm(dataset=form.traffic) if isinstance(form.traffic, str) else form.traffic
+    return parse_traffic(
+        _beside(asked.text, folder),
+        requests=asked.requests,
+        rate_s=form.rate,
+        concurrency=form.concurrency,
+        burstiness=form.burstiness,
+        seed=asked.seed,
+    )
