@@ -36,7 +36,7 @@ class SiteForm(Form):
     memory_per_node: Annotated[Size | None, Otherwise("unknown")] = Field(
         default=None, description="Memory of a node; jobs ask for it, and settings that need more are refused."
     )
-    launcher: Literal[LAUNCHERS] = Field(  # type: ignore[valid-type]  # the names are records.launch's
+    launcher: Literal[tuple(LAUNCHERS)] = Field(  # type: ignore[valid-type]  # the names are records.launch's
         default="none", description="How programs with ranks are started."
     )
     launcher_options: Annotated[Text, Otherwise("none")] = Field(
