@@ -10,7 +10,7 @@ An executor is made from a site (`Factory`). It promises:
 - `cancel` ends the job and everything it started; the next `poll` reports it;
 - `wait` returns when something may have changed, or after `timeout_s`.
 An executor may also have `programs`, what must be on the PATH here, and `waiting`, why a ticket's job has not started
-yet: `ridgeline site check` looks at them. A batch system needs only a dialect (dialect.py), run by `batch.BatchExecutor`.
+yet: `ridgeline site check` looks at them. A batch system needs only a dialect, which `batch.BatchExecutor` runs.
 """
 
 from __future__ import annotations
