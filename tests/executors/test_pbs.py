@@ -11,6 +11,7 @@ import pytest
 from ridgeline.errors import SiteError
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import Blame, JobReply, Phase
+from ridgeline.executors.endings import Folder, conclude
 from ridgeline.executors.pbs.dialect import Pbs, pbs
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
@@ -201,6 +202,19 @@ def test_the_servers_walltime_is_told_from_a_failure(
     (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "sleep 60")))
     assert ending.cause is Cause.TIME_LIMIT
     assert "walltime" in ending.reason
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [("walltime 10 exceeded limit 3", Cause.TIME_LIMIT), ("mem 9kb exceeded limit 5kb", Cause.MEMORY_LIMIT)],
+)
+def test_where_history_is_silent_the_kill_message_and_the_footer_speak(tmp_path: Path, said: str, cause: Cause) -> None:
+    (tmp_path / "exit").write_text("exit_code=143\nstarted_s=10\nended_s=13\nhost=n1\n")
+    footer = "Resource Usage on 2024-11-03 12:55:36:\nService Units: 11.95\nMemory Used: 2.0GB\n"
+    (tmp_path / "batch.out").write_text(f"=>> PBS: job killed: {said}\n{footer}")
+    ending = conclude(Folder(tmp_path), Pbs(), None)
+    assert (ending.cause, ending.reason) == (cause, f"PBS: {said}")
+    assert (ending.usage["service_units"], ending.usage["max_rss_bytes"]) == (11.95, 2.0 * 2**30)
 
 
 def test_without_history_the_exit_file_decides_and_without_it_the_job_is_lost(

@@ -9,6 +9,8 @@ An executor is made from a site (`Factory`). It promises:
   running; an ended job is reported once its output files are complete, and a missing job is never called completed;
 - `cancel` ends the job and everything it started; the next `poll` reports it;
 - `wait` returns when something may have changed, or after `timeout_s`.
+An executor may also have `programs`, what must be on the PATH here, and `waiting`, why a ticket's job has not started
+yet: `ridgeline site check` looks at them. A batch system needs only a dialect, which `batch.BatchExecutor` runs.
 """
 
 from __future__ import annotations

@@ -90,5 +90,6 @@ class AnalyzerContract:
 
 def _assert_quoted(quote: str, line: str) -> None:
     shown, line = quote.strip("… "), plain(line)
+    assert shown, "an empty line shows nothing"
     # keys and passwords are left out of quotes
     assert all(part.strip() in line for part in shown.split("(hidden)")), f"{quote!r} is not in {line!r}"

@@ -173,8 +173,8 @@ class SamplerContract:
             seen.add(point_key(point))
             sampler.tell(Lesson(point, _score(point)))
 
-    def test_an_unknown_option_is_refused(self) -> None:
-        with pytest.raises(InputError, match="no such option"):
+    def test_an_unknown_option_is_refused_by_name(self) -> None:
+        with pytest.raises(InputError, match="odrer"):
             self.make(Space((Discrete("a", (1, 2), True),), {}), options={"odrer": "listed"})
 
     def test_no_warning_reaches_the_user(self) -> None:
