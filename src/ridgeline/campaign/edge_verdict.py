@@ -70,7 +70,7 @@ def ladder_table(verdict: EdgeVerdict, metric: str) -> TextTable:
     rows = [_ladder_row(rung, verdict) for rung in verdict.tried]
     failed = frozenset(at for at, rung in enumerate(verdict.tried) if rung.failed)
     refused = tuple(f"{value_text(row.value)} was not run: {row.reason}" for row in _nearest_refused(verdict))
-    return TextTable("The ladder", (verdict.knob, "runs", "outcome", metric, ""), tuple(rows), failed, notes=refused)
+    return TextTable("The ladder", (verdict.knob, "runs", metric, "", "outcome"), tuple(rows), failed, notes=refused)
 
 
 def _ladder_row(rung: Rung, verdict: EdgeVerdict) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def _ladder_row(rung: Rung, verdict: EdgeVerdict) -> tuple[str, ...]:
     if verdict.edge == verdict.production:
         names = {verdict.edge: "largest safe value, for production"}
     mean = "" if rung.mean is None else metric_text(rung.mean)
-    return value_text(rung.value), str(rung.passed + rung.failed), outcome, mean, names.get(rung.value, "")
+    return value_text(rung.value), str(rung.passed + rung.failed), mean, names.get(rung.value, ""), outcome
 
 
 def _nearest_refused(verdict: EdgeVerdict) -> list[RefusedValue]:

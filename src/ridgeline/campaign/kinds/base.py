@@ -61,7 +61,7 @@ def question_of(history: History) -> CampaignQuestion:
         question: CampaignQuestion = factory(**line.details)
     except (TypeError, ValueError) as error:
         raise StoreError(
-            f"{history.root / 'journal.jsonl'}: its first line is not the question of a {line.kind} campaign "
+            f"{history.root / 'journal.jsonl'}: its first line is not the question of a campaign of kind {line.kind} "
             f"({error}); restore a copy of the journal"
         ) from None
     return question

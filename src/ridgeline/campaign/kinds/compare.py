@@ -76,9 +76,14 @@ class ComparisonQuestion:
         a = _value(study, history, self.a)
         candidate = self._b(study, history, verdict)
         metric = study.goal.metric
+        line = history.verdict
+        if line is not None and verdict is not None and verdict.spoken_of is not None:
+            # said anew: comparisons once spoke of a baseline
+            where = where_they_ran(confirmation.blocks_so_far(study, history))
+            line = replace(line, headline=headline(verdict.spoken_of, where))
         return answer_of(
             self.kind,
-            history.verdict,
+            line,
             Reference(self.reference, self.a, a, "A"),
             candidate,
             {

@@ -73,7 +73,7 @@ class ScalingQuestion:
     def answer(self, study: Study, history: History) -> Answer:
         verdict = None if history.verdict is None else self.verdict_from(history.verdict)
         means = {size: statistics.fmean(values) for size, values in self.values(study, history).items()}
-        facts = {} if verdict is None else dict(verdict.details())
+        facts = {} if verdict is None else {"scaling": dict(verdict.details())}
         first = self.points[0]
         return answer_of(
             self.kind,

@@ -1,0 +1,277 @@
+"""Kinds of campaign: what the journal keeps of a question, one answer for every face, how little a new one takes."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from ridgeline import catalog
+from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
+from ridgeline.campaign.check import CheckedStudy, check_study
+from ridgeline.campaign.confirmation import ConfirmationVerdict
+from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
+from ridgeline.campaign.kinds.compare import ComparisonQuestion
+from ridgeline.campaign.kinds.edge import EdgeQuestion
+from ridgeline.campaign.kinds.scale import ScalingQuestion
+from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.status import CampaignStatus, read_status
+from ridgeline.campaign.verdict import answer_of
+from ridgeline.cli.main import run as command_line
+from ridgeline.errors import StoreError
+from ridgeline.records.answer import Answer, Candidate, Progress, Reference
+from ridgeline.records.exhibit import Exhibits, TextTable
+from ridgeline.records.run import Job
+from ridgeline.records.space import Point
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.events import QuestionLine, VerdictLine
+from ridgeline.store.folder import StudyFolder
+from ridgeline.store.history import History, read_history
+from ridgeline.testing import ScriptedAnswer
+from tests.campaign.harness import campaign, study
+from tests.test_architecture import SRC, modules, own_imports
+
+STUDY = """\
+version: 1
+name: kinds
+workload: {kind: command, run: 'echo rate $((100 + {x}))', metrics: {rate: {regex: 'rate (.*)'}}}
+space: {x: {from: 0, to: 9}, mode: [plain, other]}
+goal: {maximize: rate}
+baseline: {x: 0, mode: plain}
+budget: {trials: 3}
+search: {sampler: random}
+confirm: {top: 1, blocks: 3}
+"""
+A, B = {"x": 0, "mode": "plain"}, {"x": 3, "mode": "plain"}
+QUESTIONS: list[CampaignQuestion] = [
+    SearchQuestion(trials=2, seed=4),
+    ComparisonQuestion(A, B, 3),
+    EdgeQuestion("x", A, repeats=2),
+    ScalingQuestion("x", [{"x": 1, "mode": "plain"}, {"x": 2, "mode": "plain"}], 2, {"3": "too large"}),
+]
+
+
+def finished(root: Path, question: CampaignQuestion) -> CampaignStatus:
+    (root / "study.yaml").write_text(STUDY)
+    folder = assemble_folder(check_study(root / "study.yaml"), root / "out", "kinds")
+    with assemble_campaign(folder, question) as running:
+        running.run()
+    return read_status(root / "out")
+
+
+def test_every_kind_of_the_catalog_is_asked_here() -> None:
+    assert [question.kind for question in QUESTIONS] == list(catalog.TABLE["kinds"])
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.kind)
+def test_the_journal_says_the_kind_and_gives_the_question_back(tmp_path: Path, question: CampaignQuestion) -> None:
+    now = finished(tmp_path, question)
+    opened = json.loads((tmp_path / "out" / "journal.jsonl").read_text().splitlines()[0])
+    assert opened["kind"] == question.kind
+    assert "overrides" not in opened
+    assert now.question == question
+    assert now.answer.kind == question.kind
+    assert now.progress.stage == "finished" and now.progress.runs_left in (0, None)
+    assert json.loads(json.dumps(now.answer.as_json()))["kind"] == question.kind
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.kind)
+def test_a_verdict_is_the_same_record_after_it_was_on_disk(tmp_path: Path, question: CampaignQuestion) -> None:
+    finished(tmp_path, question)
+    with assemble_campaign(StudyFolder.open(tmp_path / "out")) as again:
+        verdict = again.run()
+    line = read_history(tmp_path / "out").verdict
+    assert line is not None
+    assert question.verdict_from(line) == verdict
+    on_disk = {name: value for name, value in line.details.items() if name != "paste"}
+    assert json.loads(json.dumps(verdict.details())) == on_disk
+
+
+@pytest.mark.parametrize(
+    ("overrides", "question"),
+    [
+        ({}, QuestionLine("search", {})),
+        ({"trials": 4}, QuestionLine("search", {"trials": 4})),
+        ({"baseline": A, "candidate": B, "blocks": 3}, question_line(ComparisonQuestion(A, B, 3))),
+        ({"baseline": A, "candidate": B}, question_line(ComparisonQuestion(A, B))),
+        ({"baseline": A, "edge": {"knob": "x", "repeats": 2, "margin": 0.03}}, question_line(QUESTIONS[2])),
+        (
+            {"scale": {"over": "x", "points": [A, B], "repeats": 2, "refused": {}}},
+            question_line(ScalingQuestion("x", [A, B], 2)),
+        ),
+    ],
+)
+def test_journals_before_there_were_kinds_are_understood(
+    overrides: Any, question: QuestionLine, tmp_path: Path
+) -> None:
+    history = History.replay(tmp_path, [{"at": 1.0, "event": "opened", "overrides": overrides}])
+    assert question_line(question_of(history)) == question
+
+
+def test_an_edited_question_is_named_with_a_remedy(tmp_path: Path) -> None:
+    line = {"at": 1.0, "event": "opened", "kind": "edge", "question": {"knobs": "x"}}
+    with pytest.raises(StoreError, match=r"not the question of a campaign of kind edge.*restore a copy"):
+        question_of(History.replay(tmp_path, [line]))
+
+
+def test_no_winner_means_one_candidate_with_its_own_interval(tmp_path: Path) -> None:
+    """A lucky look makes one setting the best of the search; the fresh runs then speak of another."""
+    seen: Counter[str] = Counter()
+
+    def act(job: Job) -> ScriptedAnswer:
+        point = job.name.partition("-")[2]
+        seen[point] += 1
+        wobble = (0.0, 3.0, 1.0, -2.0, 2.0, -1.0, -3.0)[seen[point] % 7]
+        lucky = {"x9-y2": 900.0, "x8-y2": 800.0}.get(point, 0.0) if seen[point] == 1 else 0.0
+        slower = -20.0 if point == "x9-y2" else 0.0
+        return ScriptedAnswer({"rate": 200.0 + lucky + slower + wobble})
+
+    question = study(tmp_path, presets=({"x": 9, "y": 2}, {"x": 8, "y": 2}))
+    done = campaign(tmp_path, question, act=act)
+    verdict = done.run()
+    assert isinstance(verdict, ConfirmationVerdict)
+    assert verdict.conclusion == "no-difference" and verdict.winner is None
+    answer = CampaignStatus(done.question, question, read_history(tmp_path)).answer
+    assert answer.candidate is not None and answer.candidate.gain is not None
+    assert answer.candidate.point == {"x": 8, "y": 2}, "the headline's setting, not the lucky one"
+    spoken = verdict.spoken_of
+    assert spoken is not None
+    assert (answer.candidate.gain.low, answer.candidate.gain.high) == (spoken.low, spoken.high)
+    assert answer.candidate.value == pytest.approx(200, abs=3), "of the fresh runs"
+    assert answer.as_json()["best"]["ratio"] == spoken.estimate
+
+
+def test_a_setting_that_is_worse_is_called_so_in_a_comparison(tmp_path: Path) -> None:
+    now = finished(tmp_path, ComparisonQuestion(B, A, 3))
+    assert now.answer.conclusion == "worse"
+    assert now.answer.headline.startswith("B is worse than A: 0.97x A")
+    assert not now.answer.offers
+
+
+def test_scaling_is_figure_data_before_it_is_drawn(tmp_path: Path) -> None:
+    now = finished(tmp_path, QUESTIONS[3])
+    speed, efficiency = now.exhibits.figures
+    assert [point.x for point in speed.curves[0].points] == [1, 2]
+    assert [point.y for point in speed.curves[0].points] == pytest.approx([1, 102 / 101])
+    assert [point.y for point in speed.curves[1].points] == [1, 2], "perfect scaling beside it"
+    assert [point.y for point in efficiency.curves[0].points] == pytest.approx([1, 51 / 101])
+    (table,) = now.exhibits.tables
+    assert [row[0] for row in table.rows] == ["1", "2"]
+    assert table.notes == ("3: too large",)
+
+
+def test_an_edge_shows_its_ladder(tmp_path: Path) -> None:
+    now = finished(tmp_path, QUESTIONS[2])
+    (table,) = now.exhibits.tables
+    assert ("9", "2", "109", "largest safe value", "passed") in table.rows
+    assert now.answer.facts["edge"] == 9 and now.answer.facts["production"] == 8
+
+
+# a kind of somebody else's
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadVerdict:
+    conclusion: str
+    headline: str
+    spread: float
+
+    @property
+    def recommended(self) -> Point | None:
+        return None
+
+    def details(self) -> dict[str, Any]:
+        return {"spread": self.spread}
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadQuestion:
+    """How much do runs of the baseline scatter?"""
+
+    runs: int
+
+    kind: ClassVar[str] = "spread"
+    reference: ClassVar[str] = "the baseline"
+
+    def applied_to(self, study: Study) -> Study:
+        return study
+
+    def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> SpreadAgenda:
+        return SpreadAgenda(found.study, history, ledger, self.runs)
+
+    def verdict_from(self, line: VerdictLine) -> SpreadVerdict:
+        return SpreadVerdict(line.conclusion, line.headline, line.details["spread"])
+
+    def called(self, trial: Trial) -> str:
+        return "repeat"
+
+    def progress(self, study: Study, history: History) -> Progress:
+        return Progress("repeats", len(history.runs), self.runs, "runs", self.runs - len(history.runs))
+
+    def answer(self, study: Study, history: History) -> Answer:
+        trial = next(iter(history.trials.values()))
+        candidate = Candidate("the baseline", 1, trial.point, trial.settings, 1.0)
+        reference = Reference(self.reference, study.baseline, None)
+        return answer_of(self.kind, history.verdict, reference, candidate, {"asked": self.runs}, offers=False)
+
+    def exhibits(self, study: Study, history: History) -> Exhibits:
+        rows = tuple((str(number),) for number in history.runs)
+        return Exhibits(tables=(TextTable("Repeats", ("repeat",), rows),))
+
+
+@dataclass
+class SpreadAgenda(Agenda):
+    runs: int
+
+    def fresh(self) -> Next | None:
+        if len(self.history.trials) < self.runs:
+            return self.new(self.study.baseline, Stage.SEARCH, "spread")
+        return None
+
+    def conclude(self) -> SpreadVerdict:
+        values = [run.metrics["rate"] for _, run in self.history.ok_runs(Stage.SEARCH)]
+        spread = statistics.pstdev(values)
+        return SpreadVerdict("spread", f"{len(values)} runs scatter by {spread:g}", spread)
+
+
+def test_a_new_kind_is_a_module_and_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(catalog.TABLE["kinds"], "spread", f"{__name__}:SpreadQuestion")
+    now = finished(tmp_path, SpreadQuestion(4))
+    assert now.question == SpreadQuestion(4)
+    assert len(now.history.runs) == 4
+    shown = {verb: _said(capsys, verb, tmp_path / "out") for verb in ("resume", "status", "best", "report", "export")}
+    for verb in ("resume", "status", "best"):
+        assert "4 runs scatter by 0" in shown[verb]
+    assert "4 runs scatter by 0" in (tmp_path / "out" / "report.html").read_text()
+    assert "<h2>Repeats</h2>" in (tmp_path / "out" / "report.html").read_text()
+
+
+def _said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as left:
+        command_line([str(argument) for argument in arguments])
+    assert not left.value.code
+    return capsys.readouterr().out
+
+
+def test_concrete_kinds_are_known_to_their_verbs_alone() -> None:
+    """Everything else asks the catalog, so that no `if it is an edge` can grow there."""
+    concrete: Callable[[str], bool] = lambda name: name.startswith("campaign.kinds.") and ".base" not in name  # noqa: E731
+    known = {
+        path.relative_to(SRC).as_posix()
+        for path in modules()
+        for _, name in own_imports(path)
+        if concrete(name) and path.parent.name != "kinds"
+    }
+    verbs = {f"cli/campaign/{verb}.py" for verb in ("tune", "compare", "edge", "scale")}
+    assert known == verbs | {"campaign/dry_run.py"}, "a dry run is of a search"
