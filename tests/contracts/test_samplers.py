@@ -180,7 +180,7 @@ def test_grid_says_that_it_cannot_list_a_continuous_knob() -> None:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_an_unknown_option_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="^odrer: .*; "):
+    with pytest.raises(InputError, match=r"^odrer: .*; "):
         make(name, Space((Discrete("a", (1, 2), True),), {}), odrer="listed")
 
 
