@@ -26,9 +26,7 @@ class SiteForm(Form):
     account: Annotated[Text, Otherwise("your default")] = Field(
         default="", description="The project or account that is charged."
     )
-    nodes: Annotated[int, CountedIn("nodes")] = Field(
-        default=1, ge=1, description="The most nodes one job may ask for."
-    )
+    nodes: Annotated[int, CountedIn("nodes")] = Field(default=1, ge=1, description="The most nodes a job may ask for.")
     cores_per_node: Annotated[int | None, CountedIn("cores"), Otherwise("unknown")] = Field(
         default=None, ge=1, description="Cores of a node; with it, a job that asks for no cores gets whole nodes."
     )

@@ -5,14 +5,69 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
+
+from ridgeline.forms.form import ExpressionText, Form, Number, Otherwise, Single, Takes
 from ridgeline.records.expression import Expression, Value
 from ridgeline.records.space import Continuous, Discrete, Knob
-from ridgeline.store.schema import RangeForm, ValuesForm
 
 MOST_VALUES = 100_000
 LARGEST_NUMBER = 1e15
+
+Condition = Annotated[ExpressionText | None, Otherwise("always")]
+
+
+class ValuesForm(Form):
+    """A knob with listed values."""
+
+    values: Annotated[list[Single], Takes("a list of values")] = Field(
+        description="The values to choose from; ordered when all are numbers."
+    )
+    when: Condition = Field(default=None, description="The knob exists only where this expression holds.")
+
+
+class RangeForm(Form):
+    """A knob with a range: whole numbers, steps, a geometric row, or any number in between."""
+
+    from_: Number = Field(alias="from", description="The first value.")
+    to: Number = Field(description="The last value, included where a step reaches it.")
+    step: Annotated[Number | None, Otherwise("1 for whole numbers, else any number")] = Field(
+        default=None, description="The distance between two values."
+    )
+    times: Annotated[Number | None, Otherwise("none")] = Field(
+        default=None, description="The factor between two values, such as 2 for 64, 128, 256."
+    )
+    log: bool = Field(default=False, description="Spread trials evenly over magnitudes instead of over values.")
+    when: Condition = Field(default=None, description="The knob exists only where this expression holds.")
+
+
+def _fixed(value: object) -> object:
+    if value is None:
+        raise ValueError("is empty; it must be a list of values, a range such as {from: 1, to: 8}, or one fixed value")
+    return value
+
+
+Fixed = Annotated[Any, BeforeValidator(_fixed), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+
+
+def _knob_tag(value: object) -> str:
+    if isinstance(value, list):
+        return "<list>"
+    if not isinstance(value, dict):
+        return "<fixed>"
+    return "<range>" if {"from", "to", "step", "times"} & value.keys() and "values" not in value else "<values>"
+
+
+KnobForm = Annotated[
+    Annotated[list[Single], Tag("<list>")]
+    | Annotated[ValuesForm, Tag("<values>")]
+    | Annotated[RangeForm, Tag("<range>")]
+    | Annotated[Fixed, Tag("<fixed>")],
+    Discriminator(_knob_tag),
+    Takes("a list of values, a mapping with `values` or a range, or one fixed value"),
+]
 
 
 def knob(name: str, form: Any, when: Expression | None) -> Knob:

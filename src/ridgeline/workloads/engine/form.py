@@ -44,8 +44,8 @@ class TrafficForm(Form):
             "sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, lognormal:IN:OUT[:SIGMA], or the name of a trace beside the study"
         ),
     ] = Field(default="sharegpt", description="Where the lengths of prompts and answers come from.")
-    requests: Annotated[int | None, CountedIn("requests"), Otherwise(f"{REQUESTS}; the twin takes all of a trace")] = (
-        Field(default=None, ge=1, description="How many are sent.")
+    requests: Annotated[int | None, CountedIn("requests"), Otherwise("1000; the twin takes all of a trace")] = Field(
+        default=None, ge=1, description="How many are sent."
     )
     seed: int = Field(default=0, ge=0, description="Decides lengths, order and words.")
     input_tokens: Annotated[int | None, CountedIn("tokens"), Otherwise("as `dataset` says")] = Field(

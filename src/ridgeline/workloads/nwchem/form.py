@@ -54,9 +54,7 @@ class NwchemForm(Form):
     basis: Basis = Field(description="The basis set.", examples=["cc-pvdz"])
     theory: Literal["dft", "scf"] = Field(default="dft", description="Density functional theory, or Hartree-Fock.")
     xc: Name = Field(default="b3lyp", description="The functional of `theory: dft`, as NWChem's input names it.")
-    charge: Annotated[int, CountedIn("elementary charges")] = Field(
-        default=0, description="The charge of the molecule."
-    )
+    charge: Annotated[int, CountedIn("elementary charges")] = Field(default=0, description="The molecule's charge.")
     multiplicity: int = Field(default=1, ge=1, description="The spin multiplicity, 2S + 1.")
     reference_energy: Annotated[
         float | None, CountedIn("Hartree"), Takes("an energy in Hartree"), Otherwise("a guard must hold the energy")
