@@ -159,6 +159,16 @@ def test_crashes_do_not_drive_results_out_of_memory() -> None:
     assert sum(y < 0.5 for _, y in found) >= 4
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_told_or_pending_is_not_proposed_again(seed: int) -> None:
+    line = Space((Discrete("a", tuple(range(12)), True),), {})
+    sampler = TpeSampler(line, seed, {"startup": 1}, lambda p: None)
+    for a in (0, 1, 2, 3):
+        sampler.tell(Lesson({"a": a}, float(a)))
+    proposal = sampler.ask([{"a": a} for a in (4, 5, 6, 8, 9, 10, 11)])
+    assert proposal is not None and proposal.point == {"a": 7}
+
+
 @pytest.mark.parametrize("startup", [0, -1, True, "many", 2.5])
 def test_a_wrong_startup_is_refused(startup: object) -> None:
     with pytest.raises(InputError, match=r"^startup: "):
