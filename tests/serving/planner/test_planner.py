@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from ridgeline.campaign.check import check_study
+from ridgeline.cli.text.plan import plan_text
 from ridgeline.errors import InputError
 from ridgeline.serving.engine.layout import Layout, group_layout, group_words
 from ridgeline.serving.engine.layout_rules import layout_problems
@@ -97,7 +98,7 @@ def test_a_plan_is_one_json_document_and_a_table(r1_plan) -> None:
         assert row[key] is not None
     assert row["knee"]["batch"] > 0
     assert document["origin"] == "modelled"
-    text = r1_plan.as_text()
+    text = plan_text(r1_plan)
     assert "TTFT takes off" in text
     assert "losing one GPU" in text
     assert "sglang.launch_server" in text
@@ -244,11 +245,11 @@ def test_a_rate_beyond_the_capacity_is_no_goodput() -> None:
     assert not option.meets
     assert option.goodput_s <= option.capacity_s
     assert option.total_tok_s < 400 * option.capacity_s * 3
-    assert f"carry {option.capacity_s:.3g} requests/s" in plan.as_text()
+    assert f"carry {option.capacity_s:.3g} requests/s" in plan_text(plan)
 
 
 def test_tables_fit_a_narrow_terminal(r1_plan) -> None:
-    lines = r1_plan.as_text().splitlines()
+    lines = plan_text(r1_plan).splitlines()
     tables = [line for line in lines if line[:3] in ("  #", *(f"  {n}" for n in range(1, 9)))]
     assert len(tables) == 2 + 2 * len(r1_plan.choices)
     assert max(map(len, tables)) <= 80
@@ -292,7 +293,7 @@ def test_one_line_for_each_node_of_an_engine_and_one_router() -> None:
     assert [c.node for c in copies][:2] == ["a", "b"]
 
 
-def test_a_role_of_its_own_is_limited_for_each_attention_group(r1_plan) -> None:
+def test_the_running_limit_is_the_whole_engines_in_every_role(r1_plan) -> None:
     for choice in r1_plan.choices:
         scheme = choice.option.scheme
         for command in choice.commands:
@@ -301,8 +302,8 @@ def test_a_role_of_its_own_is_limited_for_each_attention_group(r1_plan) -> None:
             flag = int(command.argv[command.argv.index("--max-running-requests") + 1])
             role = command.what.split()[0]
             unit = next(u for u in scheme.units if u.role == {"engine": "both"}.get(role, role))
-            assert flag * (1 if role == "engine" else unit.layout.attn_dp) == unit.cap
-        assert choice.as_json()["max_running_requests"] == scheme.main.running_flag
+            assert flag == unit.cap
+        assert choice.as_json()["max_running_requests"] == scheme.main.cap
 
 
 def test_prefill_servers_of_one_node_are_found_at_ports_of_their_own() -> None:
@@ -419,7 +420,7 @@ def test_bad_questions_get_a_reason_and_a_way_out(arguments, words, match) -> No
 def test_limits_nobody_can_keep_are_said_to_be_broken() -> None:
     plan = answer_plan("llama-8b", "h100", 1, 2, "fixed:200:50", slos=["ttft_p95_ms=0.01"], rate_s=5)
     assert all(not c.option.meets for c in plan.choices)
-    assert "no layout keeps every limit" in plan.as_text()
+    assert "no layout keeps every limit" in plan_text(plan)
 
 
 def test_offline_and_closed_loop_plans() -> None:
