@@ -27,7 +27,7 @@ from tests.workloads.nwchem.runs import GUARD
 from tests.workloads.nwchem.runs import SAMPLES as NWCHEM_SAMPLES
 from tests.workloads.nwchem.runs import checked as nwchem_study
 
-ENGINES = [kind for kind in catalog.TABLE["workloads"] if kind.startswith(("sglang-", "vllm-"))]
+ENGINES = [f"{engine}-{ending}" for engine in catalog.TABLE["engines"] for ending in catalog.ENGINE_WORKLOADS]
 
 
 @dataclass
@@ -134,7 +134,7 @@ BENCHES: dict[str, Callable[[Path], Bench]] = {
 
 
 def test_every_workload_of_the_catalog_is_held_to_these_promises() -> None:
-    assert set(catalog.TABLE["workloads"]) <= set(BENCHES)
+    assert set(catalog.names("workloads")) <= set(BENCHES)
 
 
 def study(folder: Path, kind: str, options: dict[str, object]) -> Study:

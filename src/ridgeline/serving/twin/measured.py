@@ -96,7 +96,7 @@ def _row(where: str, cells: Mapping[str, str], settings: EngineSettings) -> Meas
 
 def _values(cells: Mapping[str, str], where: str) -> dict[str, Value]:
     """The cells that are settings of the engine, under our names."""
-    found: dict[str, object] = {}
+    found: dict[str, Value] = {}
     for name, text in cells.items():
         # own notes such as "default (4096)" say what the engine chose; the choice is the engine's again in the twin
         if name in SETTINGS and not text.lower().startswith("default"):

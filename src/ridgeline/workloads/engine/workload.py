@@ -23,11 +23,21 @@ from ridgeline.workloads.base import Problem
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
 from ridgeline.workloads.engine.failures import signatures
-from ridgeline.workloads.engine.install import for_processors, release_of
+from ridgeline.workloads.engine.install import release_of
 from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
 from ridgeline.workloads.engine.options import read_options
 from ridgeline.workloads.engine.reading import read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
+
+
+def offline(study: Study, dialect: EngineDialect) -> EngineWorkload:
+    """NAME-offline: the engine's own offline benchmark."""
+    return EngineWorkload(study, dialect, serves=False)
+
+
+def serve(study: Study, dialect: EngineDialect) -> EngineWorkload:
+    """NAME-serve: the engine as a server under load."""
+    return EngineWorkload(study, dialect, serves=True)
 
 
 class EngineWorkload:
@@ -47,7 +57,7 @@ class EngineWorkload:
         return [
             *self._options.problems,
             *self._names.problems(serves=self._serves),
-            *prepare.problems(self._options, self._dialect.name),
+            *prepare.problems(self._options, self._dialect),
         ]
 
     def refusal(self, settings: Settings) -> str | None:
@@ -58,17 +68,17 @@ class EngineWorkload:
             return str(error)
         if asked.nodes > 1 and self._scripts.launcher == "none":
             return f"{asked.nodes} nodes need a launcher: set the site's `launcher` to srun, openmpi or mpich"
-        if reason := prepare.refusal(self._options, asked.nodes):
+        if reason := prepare.refusal(self._options, self._dialect, asked.nodes):
             return reason
         install = self._options.install(settings.get(ENGINE_KNOB))
         return rules.refusal(
-            self._dialect.name,
+            self._dialect,
             self._options,
+            install,
             self._names.values(settings),
             release_of(install, self._dialect),
             asked,
             self._study.site,
-            on_cpu=self._dialect.name == "vllm" and for_processors(install),
         )
 
     def prepare(self, trial: Trial, folder: Path) -> Job:

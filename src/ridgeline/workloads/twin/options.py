@@ -24,6 +24,7 @@ from typing import TypeVar
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.records.study import Study
+from ridgeline.serving.engine.knobs.table import KNOBS, wrong_value
 from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import Cluster, make_cluster
 from ridgeline.serving.model.config import load_model
@@ -33,7 +34,6 @@ from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.workloads.base import Problem
 from ridgeline.workloads.command.options import Where, near
 from ridgeline.workloads.engine import options
-from ridgeline.workloads.twin.settings import KNOBS, wrong_value
 
 OPTIONS = (*options.OPTIONS, "calibration")
 TRAFFIC_KEYS = options.TRAFFIC_KEYS

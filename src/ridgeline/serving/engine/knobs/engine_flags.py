@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 
 from ridgeline.records.expression import Value
-from ridgeline.serving.engine.knobs.releases import OWN_CHOICE, Flag, Version, read_flags
+from ridgeline.serving.engine.knobs.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
 from ridgeline.serving.engine.knobs.scope import Scope, engine_total, rank_share
 from ridgeline.serving.engine.knobs.table import ROWS, Knob, Spelling, Takes
 
@@ -23,7 +23,7 @@ class EngineFlags:
 
     def __init__(self, engine: str, flags: Mapping[str, Flag]) -> None:
         self.engine, self.flags = engine, flags
-        self._knobs = {name: knob for name, knob in ROWS.items() if engine in knob.spelled}
+        self._knobs = {name: knob for name, knob in ROWS.items() if knob.spelled.get(engine)}
 
     @cached_property
     def _called(self) -> dict[str, str]:
@@ -46,19 +46,21 @@ class EngineFlags:
     def missing(self, name: str, release: Version) -> str:
         """Why a name that some release knows is none of this one; empty where it is."""
         knob = self._knobs.get(self.called(name))
-        if knob is not None and (knob.spelling(self.engine, release) or not knob.spelled[self.engine]):
-            return ""
-        flag = self.flags.get(name)
-        since = knob.spelled[self.engine][0].since if knob else flag.since if flag else ()
-        if flag is not None and knob is None and flag.there(release):
-            return ""
-        if flag is not None and knob is None and release >= flag.gone:
+        used: tuple[str, ...] = (name,)
+        if knob is not None:
+            spelling = knob.spelling(self.engine, release)
+            if spelling is None:
+                return f"has no {name} yet: it came with {'.'.join(map(str, knob.spelled[self.engine][0].since))}"
+            used = (spelling.flag,) if spelling.flag else tuple(n for said in spelling.fixed.values() for n in said)
+        for flag in (self.flags[n] for n in used if n in self.flags and not self.flags[n].there(release)):
+            if release_meant(release) < flag.since:
+                return f"has no {name} yet: it came with {'.'.join(map(str, flag.since))}"
             return f"has no {name} any more: it went with {'.'.join(map(str, flag.gone))}"
-        return f"has no {name} yet: it came with {'.'.join(map(str, since))}" if since else ""
+        return ""
 
-    def canonical(self, given: Mapping[str, object]) -> dict[str, Value]:
+    def canonical(self, given: Mapping[str, Value]) -> dict[str, Value]:
         """Each setting once, under our name, in the order given; what is left to the engine is left out."""
-        left = {self.called(n): v for n, v in given.items() if v is not None and v != OWN_CHOICE}
+        left: dict[str, Value] = {self.called(n): v for n, v in given.items() if v is not None and v != OWN_CHOICE}
         for knob in self._knobs.values():
             for spelling in knob.spelled[self.engine]:
                 left = self._heard(knob, spelling, left)
@@ -78,7 +80,7 @@ class EngineFlags:
             return {name: value for name, value in left.items() if name not in spelling.along}
         return _renamed(left, (flag, *spelling.along, knob.name), knob.name, left[flag])
 
-    def fields(self, given: Mapping[str, object], release: Version) -> dict[str, Value]:
+    def fields(self, given: Mapping[str, Value], release: Version) -> dict[str, Value]:
         """As the parser of this release holds them."""
         found: dict[str, Value] = {}
         for name, value in self.canonical(given).items():
@@ -90,7 +92,7 @@ class EngineFlags:
                 found |= spelling.said(value) if spelling else {}
         return found
 
-    def arguments(self, given: Mapping[str, object], release: Version) -> list[str]:
+    def arguments(self, given: Mapping[str, Value], release: Version) -> list[str]:
         """The command line. A flag we do not know, because the engine is newer, is a switch if its value is one."""
         words: list[str] = []
         for name, value in self.fields(given, release).items():
@@ -98,7 +100,7 @@ class EngineFlags:
             words += self.flags.get(name, unknown).arguments(value)
         return words
 
-    def echo(self, given: Mapping[str, object], release: Version) -> dict[str, Value]:
+    def echo(self, given: Mapping[str, Value], release: Version) -> dict[str, Value]:
         """What the log repeats: the fields, after what the engine itself makes of some under attention DP."""
         values = self.canonical(given)
         groups = _groups(values)
@@ -107,7 +109,7 @@ class EngineFlags:
 
     def from_arguments(self, words: Sequence[str]) -> dict[str, Value]:
         """The settings of a command line; what is no flag is passed over."""
-        found: dict[str, object] = {}
+        found: dict[str, Value] = {}
         for place, word in enumerate(words):
             if not word.startswith("--"):
                 continue

@@ -29,7 +29,7 @@ def layout_of(values: Mapping[str, Value], nodes: int, gpus_per_node: int | None
     if values.get("moe_a2a_backend", "none") != "none" or any(values.get(n) for n in _WHOLE_EP_SWITCHES):
         sizes["ep"] = tp
     needed = tp * sizes.get("pp", 1) * sizes.get("dp", 1)
-    layout = Layout(nodes=nodes, gpus_per_node=gpus_per_node or max(1, -(-needed // nodes)), **sizes)
+    layout = Layout(nodes=nodes, gpus_per_node=gpus_per_node or max(1, -(-needed // nodes)), **sizes)  # type: ignore[arg-type]
     if layout.dp > 1 and layout.attn_dp > 1:
         raise InputError(
             f"dp {layout.dp} beside attn_dp {layout.attn_dp}: one SGLang server has either copies or attention DP; "
@@ -68,7 +68,7 @@ def model_of(model: Model, values: Mapping[str, Value]) -> Model:
 def role_of(values: Mapping[str, Value]) -> str:
     """both, prefill or decode."""
     role = values.get("disaggregation_mode")
-    return role if role in ("prefill", "decode") else "both"  # type: ignore[return-value]
+    return str(role) if role in ("prefill", "decode") else "both"
 
 
 def values_of(layout: Layout, settings: EngineSettings) -> dict[str, Value]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ridgeline import catalog
 from ridgeline.errors import ReadError, RidgelineError
 from ridgeline.readers.lines import TextFile
 from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
@@ -49,7 +50,7 @@ class Session:
     def __init__(self, folder: Path, spec: Mapping[str, Any]) -> None:
         self.folder, self.spec = folder, spec
         self.load = Load(**{**spec["load"], "slos": tuple(spec["load"]["slos"])})
-        self.dialect = dialect_named(str(spec["engine"]))
+        self.dialect: EngineDialect = catalog.part("engines", str(spec["engine"]))
         self.log = folder / ENGINE_LOG
         self.port = node.free_port()
         self.measured: dict[str, Any] = {}
@@ -67,7 +68,7 @@ class Session:
                 (self.port, node.free_port()),
                 model=str(self.spec["model"]),
                 make_model=bool(self.spec["make_model"]),
-                data_for="" if self.spec["serves"] else self.dialect.name,
+                decoys=None if self.spec["serves"] else self.dialect.decoys,
             )
             Preparation(self.folder, self.spec, self.load, self.dialect, self.port, UNBUFFERED).run()
             self._once()
@@ -126,16 +127,6 @@ class Session:
         partial = self.folder / f".{MEASURED}.partial"
         partial.write_text(json.dumps(self.measured, indent=1) + "\n")
         partial.rename(self.folder / MEASURED)
-
-
-def dialect_named(name: str) -> EngineDialect:
-    if name == "sglang":
-        from ridgeline.workloads.engine.sglang import SGLANG
-
-        return SGLANG
-    from ridgeline.workloads.engine.vllm import VLLM
-
-    return VLLM
 
 
 def say(line: str) -> None:
