@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import takewhile
 
 from ridgeline.records.expression import Value
 from ridgeline.serving.engine.knobs.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
@@ -29,6 +30,12 @@ class EngineFlags:
     def _called(self) -> dict[str, str]:
         """Any name of a knob -> ours."""
         return {name: knob.name for knob in reversed(self._knobs.values()) for name in knob.names(self.engine)}
+
+    @cached_property
+    def _combined(self) -> list[tuple[Knob, Spelling]]:
+        """Spellings that take more than one field."""
+        pairs = [(knob, spelling) for knob in self._knobs.values() for spelling in knob.spelled[self.engine]]
+        return [(knob, spelling) for knob, spelling in pairs if spelling.fixed or spelling.along]
 
     def called(self, name: str) -> str:
         """Our name for whatever a study calls it; flags without a row keep their own."""
@@ -61,9 +68,8 @@ class EngineFlags:
     def canonical(self, given: Mapping[str, Value]) -> dict[str, Value]:
         """Each setting once, under our name, in the order given; what is left to the engine is left out."""
         left: dict[str, Value] = {self.called(n): v for n, v in given.items() if v is not None and v != OWN_CHOICE}
-        for knob in self._knobs.values():
-            for spelling in knob.spelled[self.engine]:
-                left = self._heard(knob, spelling, left)
+        for knob, spelling in self._combined:
+            left = self._heard(knob, spelling, left)
         if left.get("attn_dp", 1) != 1 and left.get("dp") == left["attn_dp"]:
             del left["dp"]  # `--dp-size N --enable-dp-attention`, half translated: the same N said twice, no copies
         return {name: _typed(self._knobs.get(name), value) for name, value in left.items()}
@@ -73,6 +79,8 @@ class EngineFlags:
         for value, fields in spelling.fixed.items():
             if all(left.get(name) == said for name, said in fields.items()):
                 return _renamed(left, (*fields, knob.name), knob.name, value)
+            if left.get(knob.name) == value:  # what else is said of these fields has nothing to add
+                return {name: kept for name, kept in left.items() if name not in fields}
         flag = self.called(spelling.flag)
         if not spelling.along or flag not in left or not all(left.get(switch) is True for switch in spelling.along):
             return left
@@ -114,20 +122,22 @@ class EngineFlags:
             if not word.startswith("--"):
                 continue
             name, equals, text = word[2:].partition("=")
-            following = words[place + 1] if place + 1 < len(words) else "--"
+            following = [text] if equals else list(takewhile(lambda w: not w.startswith("--"), words[place + 1 :]))
             name, off = name.replace("-", "_"), name.removeprefix("no-").replace("-", "_")
             if off != name and off in self.flags:
                 found[off] = False
-            elif equals or not following.startswith("--"):
-                found[name] = _number(text if equals else following)
-            else:
+            elif not following:
                 found[name] = True
+            else:
+                several = name in self.flags and self.flags[name].kind == "list"
+                found[name] = " ".join(following) if several else _number(following[0])
         return self.canonical(found)
 
     def from_echo(self, fields: Mapping[str, object]) -> dict[str, Value]:
         """The settings of a log, in the whole engine's numbers."""
+        lists = {n: " ".join(map(str, v)) for n, v in fields.items() if isinstance(v, list)}
         plain = {n: v for n, v in fields.items() if isinstance(v, bool | int | float | str)}
-        values = self.canonical(plain)
+        values = self.canonical({**plain, **lists})
         groups = _groups(values)
         return {name: _meant(self._knobs.get(name), value, groups) for name, value in values.items()}
 
