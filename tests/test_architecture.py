@@ -19,7 +19,8 @@ ALLOWED: dict[str, set[str]] = {
     "dashboard": {"report", "store", "records"},
     "report": {"stats", "store", "records"},
     "campaign": {"store", "stats", "catalog", "forms", "records", *BASES},
-    "workloads": {"serving", "readers", "forms", "records"},
+    # the session on a node knows its engine by name only, and the catalog is where names become parts
+    "workloads": {"serving", "readers", "forms", "records", "catalog"},
     "samplers": {"serving", "stats", "forms", "records"},
     "analyzers": {"readers", "stats", "records"},
     "executors": {"readers", "forms", "records"},

@@ -1,7 +1,8 @@
 """Name -> part. A literal table, imported when a name is asked for; other people's parts come by entry points.
 
-A plugin registers under the entry-point group `ridgeline.workloads`, `ridgeline.executors`, `ridgeline.samplers` or
-`ridgeline.analyzers` with the name used in study files, or `ridgeline.kinds` with that of a kind of campaign.
+A plugin registers under the entry-point group `ridgeline.workloads`, `ridgeline.engines`, `ridgeline.executors`,
+`ridgeline.samplers` or `ridgeline.analyzers` with the name used in study files, or under `ridgeline.kinds` with that
+of a kind of campaign. An engine NAME gives two workloads, NAME-offline and NAME-serve.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from ridgeline.errors import InputError
 TABLE: dict[str, dict[str, str]] = {
     "workloads": {
         "command": "ridgeline.workloads.command.workload:CommandWorkload",
-        "sglang-offline": "ridgeline.workloads.engine.kinds:sglang_offline",
-        "sglang-serve": "ridgeline.workloads.engine.kinds:sglang_serve",
-        "vllm-offline": "ridgeline.workloads.engine.kinds:vllm_offline",
-        "vllm-serve": "ridgeline.workloads.engine.kinds:vllm_serve",
         "twin": "ridgeline.workloads.twin.workload:TwinWorkload",
         "nwchem": "ridgeline.workloads.nwchem.workload:NwchemWorkload",
+    },
+    "engines": {
+        "sglang": "ridgeline.workloads.engine.sglang:SGLANG",
+        "vllm": "ridgeline.workloads.engine.vllm:VLLM",
     },
     "executors": {
         "local": "ridgeline.executors.local:LocalExecutor",
@@ -56,6 +57,13 @@ TABLE: dict[str, dict[str, str]] = {
 }
 
 
+# what each engine gives: the end of the workload's name, and who makes its factory from the engine's dialect
+ENGINE_WORKLOADS = {
+    "offline": "ridgeline.workloads.engine.workload:offline",
+    "serve": "ridgeline.workloads.engine.workload:serve",
+}
+
+
 def names(room: str) -> list[str]:
     """Every name a study may use for this kind of part."""
     return list(origins(room))
@@ -66,6 +74,9 @@ def origins(room: str) -> dict[str, str]:
     found = dict.fromkeys(TABLE[room], "ridgeline")
     for entry in entry_points(group=f"ridgeline.{room}"):
         found.setdefault(entry.name, _package(entry))
+    if room == "workloads":
+        for engine, package in origins("engines").items():
+            found |= {f"{engine}-{ending}": package for ending in ENGINE_WORKLOADS}
     return found
 
 
@@ -77,14 +88,21 @@ def forms(room: str) -> dict[str, Any]:
 def part(room: str, name: str) -> Any:
     """The factory registered under `name`, ours or a plugin's."""
     if name in TABLE[room]:
-        module, _, attribute = TABLE[room][name].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return _imported(TABLE[room][name])
     for entry in entry_points(group=f"ridgeline.{room}", name=name):
         return _loaded(entry)
     known = names(room)
+    if name in known:
+        engine, _, ending = name.rpartition("-")
+        return _imported(ENGINE_WORKLOADS[ending])(part("engines", engine))
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
     raise InputError(f"{name!r} is not among the {room}; {hint}")
+
+
+def _imported(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _loaded(entry: EntryPoint) -> Any:

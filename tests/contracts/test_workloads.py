@@ -20,7 +20,7 @@ from tests.workloads.nwchem.runs import checked as nwchem_study
 
 
 def test_every_workload_of_the_catalog_is_held_to_these_promises() -> None:
-    assert set(catalog.TABLE["workloads"]) <= held_to(WorkloadContract)
+    assert set(catalog.names("workloads")) <= held_to(WorkloadContract)
 
 
 def study(folder: Path, kind: str, options: dict[str, object]) -> Study:

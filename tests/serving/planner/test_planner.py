@@ -293,7 +293,7 @@ def test_one_line_for_each_node_of_an_engine_and_one_router() -> None:
     assert [c.node for c in copies][:2] == ["a", "b"]
 
 
-def test_a_role_of_its_own_is_limited_for_each_attention_group(r1_plan) -> None:
+def test_the_running_limit_is_the_whole_engines_in_every_role(r1_plan) -> None:
     for choice in r1_plan.choices:
         scheme = choice.option.scheme
         for command in choice.commands:
@@ -302,8 +302,8 @@ def test_a_role_of_its_own_is_limited_for_each_attention_group(r1_plan) -> None:
             flag = int(command.argv[command.argv.index("--max-running-requests") + 1])
             role = command.what.split()[0]
             unit = next(u for u in scheme.units if u.role == {"engine": "both"}.get(role, role))
-            assert flag * (1 if role == "engine" else unit.layout.attn_dp) == unit.cap
-        assert choice.as_json()["max_running_requests"] == scheme.main.running_flag
+            assert flag == unit.cap
+        assert choice.as_json()["max_running_requests"] == scheme.main.cap
 
 
 def test_prefill_servers_of_one_node_are_found_at_ports_of_their_own() -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ridgeline.errors import InputError
-from ridgeline.serving.engine.deployment import describe, role_words
+from ridgeline.serving.engine.deployment import describe, role_text
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import EngineSettings, resolve
 from ridgeline.serving.hardware.cluster import make_cluster
@@ -119,6 +119,6 @@ def test_settings_of_one_role_leave_the_other_alone() -> None:
     assert d.role_settings("prefill").mem_fraction == 0.7
     assert d.role_settings("prefill").max_running_requests == 64
     assert d.role_settings("decode") == replace(shared, max_running_requests=64)
-    assert role_words(d.role_settings("prefill"), 1).startswith("running=64,")
+    assert role_text(d.role_settings("prefill")).startswith("running=64,")
     with pytest.raises(InputError, match="chunk=big"):
         describe("llama-8b", "h100", lay, prefill_groups="1x4gpu:chunk=big", decode_groups="1x4gpu")

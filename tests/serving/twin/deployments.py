@@ -1,5 +1,7 @@
 """Small deployments and traffic for the twin's tests, and Hypothesis strategies over them."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from ridgeline.serving.engine.deployment import Deployment
@@ -21,11 +23,24 @@ def r1(gpu: str = "h200", **layout: int) -> Deployment:
     return Deployment(load_model("deepseek-r1"), make_cluster(gpu, shape.nodes, 8), shape)
 
 
-def split(words: str = "P2D2", **settings: object) -> Deployment:
+def split(words: str = "P2D2", rank_limit: int | None = None, **settings: object) -> Deployment:
+    """`rank_limit`: requests that each attention-DP rank may run, in both roles."""
     model = load_model("deepseek-v3")
     layout = parse_layout(words, model)
     chosen = EngineSettings(**{"mem_fraction": 0.81, **settings})
-    return Deployment(model, make_cluster("h800", layout.nodes, 8), layout, chosen)
+    return limited(Deployment(model, make_cluster("h800", layout.nodes, 8), layout, chosen), rank_limit)
+
+
+def limited(of: Deployment, rank_limit: int | None) -> Deployment:
+    if rank_limit is None:
+        return of
+    own = {
+        f"{role}_settings": replace(
+            of.role_settings(role), max_running_requests=rank_limit * getattr(of.layout, role).attn_dp
+        )
+        for role in ("prefill", "decode")
+    }
+    return replace(of, **own)
 
 
 lengths = st.one_of(

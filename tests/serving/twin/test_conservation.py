@@ -59,7 +59,7 @@ def test_a_tight_pool_retracts_but_never_overflows(sent: Traffic, pool: int):
 @slow
 @given(make.traffic(60), st.sampled_from(["P2D2", "P2x2D2"]), st.sampled_from([None, 1, 4]))
 def test_disaggregated_runs_conserve_too(sent: Traffic, words: str, limit: int | None):
-    result = simulate(make.split(words, max_running_requests=limit), sent)
+    result = simulate(make.split(words, rank_limit=limit), sent)
     if not result.summary.errors:
         check(result, sent)
 

@@ -33,7 +33,7 @@ def test_eight_waves_take_eight_times_as_long():
 
 def test_a_request_without_a_decode_slot_fails_in_bootstrapping():
     sent = parse_traffic("fixed:1024:400", requests=400)
-    result = simulate(make.split("P2D2", max_running_requests=1), sent)
+    result = simulate(make.split("P2D2", rank_limit=1), sent)
     assert result.summary.errors.get("kv-transfer", 0) > 0
     failed = next(r for r in result.records if not r.ok)
     assert "Bootstrapping" in failed.error

@@ -89,7 +89,7 @@ def test_speculative_runs_in_a_tight_pool_conserve_too(drafted: dict[str, object
 @given(make.traffic(60), st.integers(0, 8000), st.sampled_from(["P2D2", "P2x2D2"]))
 def test_a_tight_pool_of_split_groups_never_overflows(sent: Traffic, spare: int, words: str):
     pool = sent.longest_tokens() + 1 + spare
-    engines, _ = ran(make.split(words, max_running_requests=8), sent, pool)
+    engines, _ = ran(make.split(words, rank_limit=8), sent, pool)
     assert all(used <= e.pool_tokens + 1e-6 for e in engines for _, used in e.usage)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ridgeline import catalog
 from ridgeline.campaign.judge import judge
 from ridgeline.executors.script import exit_record
 from ridgeline.records.measurement import Reading
@@ -21,6 +22,11 @@ from ridgeline.workloads.base import Workload
 
 STANDIN = Path(__file__).parent / "standin"
 SAMPLES = Path(__file__).parents[2] / "samples" / "sglang"
+
+
+sglang_offline, sglang_serve, vllm_offline, vllm_serve = (
+    catalog.part("workloads", kind) for kind in ("sglang-offline", "sglang-serve", "vllm-offline", "vllm-serve")
+)
 
 
 def study(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.workloads.engine import kinds
-from tests.workloads.engine.studies import study, trial
+from tests.workloads.engine.studies import study, trial, vllm_offline
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
@@ -22,7 +21,7 @@ def refusal(folder: Path, version: str, head_dim: int = 64, **knobs: int) -> str
     (model / "config.json").write_text(json.dumps(CONFIG | {"head_dim": head_dim}))
     lists = {name: [value] for name, value in (knobs or {"max_num_seqs": 4}).items()}
     asked = study(folder, "vllm-offline", lists, model=str(model), version=version)
-    return kinds.vllm_offline(asked).refusal(trial(asked).settings)
+    return vllm_offline(asked).refusal(trial(asked).settings)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.outcome import Kind
+from ridgeline.serving.engine.knobs.releases import NEWEST
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.failures import BY_NAME, FAILURES, advice, cause_of, signatures
-from ridgeline.workloads.engine.flags import NEWEST
 from ridgeline.workloads.engine.sglang import SGLANG
 from ridgeline.workloads.engine.vllm import VLLM
 from tests.workloads.engine.studies import SAMPLES
@@ -86,7 +86,7 @@ def test_start_up_and_run_time_failures_of_memory_ask_for_opposite_moves() -> No
 
 @pytest.mark.parametrize("dialect", [SGLANG, VLLM], ids=lambda dialect: dialect.name)
 def test_every_move_is_about_a_flag_that_the_engine_has(dialect: EngineDialect) -> None:
-    known = set(dialect.table.names(NEWEST)) | {"VLLM_CPU_KVCACHE_SPACE"}
+    known = set(dialect.flags.names(NEWEST)) | {"VLLM_CPU_KVCACHE_SPACE"}
     for failure in FAILURES:
         assert {move.knob for move in advice(failure, dialect.name)} <= known, failure.name
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.workloads.engine.flags import NEWEST, Flag, parse_version, read_table
+from ridgeline.serving.engine.knobs.releases import NEWEST, Flag, parse_version, read_flags
 from ridgeline.workloads.engine.sglang import SGLANG
 from ridgeline.workloads.engine.vllm import VLLM
 
@@ -32,9 +32,9 @@ NOTED = {
 @pytest.mark.parametrize("name", NOTED)
 @pytest.mark.parametrize("version", [(0, 5, 12), GRAPHS, NOW, NEWEST])
 def test_every_noted_flag_is_written_in_words_its_release_knows(name: str, version: tuple[int, ...]) -> None:
-    words = SGLANG.words({name: NOTED[name]}, version)
+    words = SGLANG.flags.arguments({name: NOTED[name]}, version)
     flags = [word for word in words if word.startswith("--")]
-    known = read_table("sglang")
+    known = read_flags("sglang")
     assert flags
     for flag in flags:
         assert known[flag[2:].replace("-", "_")].there(version), f"{flag} is not a flag of {version}"
@@ -68,22 +68,23 @@ def test_every_noted_flag_is_written_in_words_its_release_knows(name: str, versi
     ],
 )
 def test_flags_that_moved(values: dict, version: tuple[int, ...], expected: str) -> None:
-    assert " ".join(SGLANG.words(values, version)) == expected
+    assert " ".join(SGLANG.flags.arguments(values, version)) == expected
 
 
 def test_what_the_engine_echoes_is_named_as_its_release_names_it() -> None:
     asked = {"attn_dp": 8, "cuda_graph_max_bs": 256, "tp": 8, "page_size": "default"}
-    assert SGLANG.echoed(asked, GRAPHS) == {
+    assert SGLANG.flags.echo(asked, GRAPHS) == {
         "enable_dp_attention": True,
         "dp_size": 8,
         "cuda_graph_max_bs_decode": 256,
         "tp_size": 8,
     }
-    assert SGLANG.echoed(asked, NOW)["attn_dp_size"] == 8
+    assert SGLANG.flags.echo(asked, NOW)["attn_dp_size"] == 8
 
 
 def test_vllm_says_no_to_what_is_switched_off() -> None:
-    words = VLLM.words({"enable_prefix_caching": False, "enforce_eager": True, "tp": 2, "max_num_seqs": 8}, NEWEST)
+    asked = {"enable_prefix_caching": False, "enforce_eager": True, "tp": 2, "max_num_seqs": 8}
+    words = VLLM.flags.arguments(asked, NEWEST)
     assert words == [
         "--no-enable-prefix-caching",
         "--enforce-eager",
@@ -103,10 +104,10 @@ def test_releases_are_read_and_ordered(text: str) -> None:
 
 def test_the_tables_hold_together() -> None:
     for name in ("sglang", "vllm"):
-        for flag in read_table(name).values():
+        for flag in read_flags(name).values():
             assert flag.kind in ("value", "switch", "toggle", "list")
             assert flag.since < flag.gone
-    assert len(read_table("sglang")) > 500
+    assert len(read_flags("sglang")) > 500
 
 
 def test_a_flag_lives_from_its_first_release_to_the_one_that_drops_it() -> None:

@@ -13,11 +13,12 @@ from ridgeline.campaign.check import check_study
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.forms.shape import fields
 from ridgeline.workloads.engine.form import ServeForm
-from ridgeline.workloads.engine.prepare import STEPS
+from ridgeline.workloads.engine.prepare import REHEARSE
 from ridgeline.workloads.engine.reading import METRICS
+from ridgeline.workloads.engine.sglang import SGLANG
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides"
-SGLANG, VLLM = GUIDES / "tune-sglang.md", GUIDES / "tune-vllm.md"
+SGLANG_GUIDE, VLLM_GUIDE = GUIDES / "tune-sglang.md", GUIDES / "tune-vllm.md"
 
 
 def blocks(guide: Path) -> list[dict[str, Any]]:
@@ -32,7 +33,7 @@ def merged(guide: Path, index: int) -> dict[str, Any]:
     return {**whole, **change, "workload": workload}
 
 
-CASES = [(guide, index) for guide in (SGLANG, VLLM) for index in range(len(blocks(guide)))]
+CASES = [(guide, index) for guide in (SGLANG_GUIDE, VLLM_GUIDE) for index in range(len(blocks(guide)))]
 
 
 @pytest.mark.parametrize(("guide", "index"), CASES, ids=[f"{guide.stem}-{index}" for guide, index in CASES])
@@ -47,8 +48,8 @@ def test_every_rung_of_the_guide_is_accepted_and_can_be_rehearsed(guide: Path, i
 
 
 def test_options_steps_and_metrics_are_all_named() -> None:
-    text = SGLANG.read_text()
+    text = SGLANG_GUIDE.read_text()
     for name in (*fields(ServeForm), *METRICS):
         assert f"`{name}`" in text, name
-    for step in STEPS:
+    for step in (REHEARSE, *SGLANG.steps):
         assert f"prepare: [{step}]" in text

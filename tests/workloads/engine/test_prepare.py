@@ -16,9 +16,18 @@ from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, Study
-from ridgeline.workloads.engine import kinds
-from ridgeline.workloads.engine.prepare import STEPS
-from tests.workloads.engine.studies import STANDIN, run_for_real, study, trial, with_standin
+from ridgeline.workloads.engine.prepare import REHEARSE
+from ridgeline.workloads.engine.sglang import SGLANG
+from tests.workloads.engine.studies import (
+    STANDIN,
+    run_for_real,
+    sglang_offline,
+    sglang_serve,
+    study,
+    trial,
+    vllm_offline,
+    with_standin,
+)
 
 LOAD = {"input_tokens": 12, "output_tokens": 4, "requests": 8}
 # scripts of SGLang's repository, as far as their arguments and results go
@@ -63,7 +72,7 @@ def kept(folder: Path) -> list[Path]:
 
 def test_deepgemm_is_compiled_once_for_a_layout_and_again_for_another(tmp_path: Path) -> None:
     asked = prepared(tmp_path, prepare=["deepgemm"])
-    workload = kinds.sglang_offline(asked)
+    workload = sglang_offline(asked)
     for name, changes in (("one", {}), ("two", {"max_running_requests": 128}), ("three", {"tp": 2})):
         outcome, _ = run_for_real(workload, asked, tmp_path / name, **changes)
         assert outcome.kind is Kind.OK, outcome
@@ -75,7 +84,7 @@ def test_deepgemm_is_compiled_once_for_a_layout_and_again_for_another(tmp_path: 
 
 def test_fused_moe_is_tuned_once_and_found_by_the_engine(tmp_path: Path) -> None:
     asked = prepared(tmp_path, prepare=["fused-moe"], sources=str(checkout(tmp_path / "src")))
-    workload = kinds.sglang_offline(asked)
+    workload = sglang_offline(asked)
     for name in ("one", "two"):
         outcome, _ = run_for_real(workload, asked, tmp_path / name)
         assert outcome.kind is Kind.OK, outcome
@@ -89,7 +98,7 @@ def test_fused_moe_is_tuned_once_and_found_by_the_engine(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["sglang-offline", "sglang-serve"])
 def test_experts_are_counted_once_under_traffic_of_the_study(tmp_path: Path, kind: str) -> None:
     asked = prepared(tmp_path, kind, prepare=["eplb"], warmup=0)
-    workload = kinds.sglang_serve(asked) if kind.endswith("serve") else kinds.sglang_offline(asked)
+    workload = sglang_serve(asked) if kind.endswith("serve") else sglang_offline(asked)
     for name in ("one", "two"):
         run_for_real(workload, asked, tmp_path / name)
     (folder,) = kept(tmp_path)
@@ -106,9 +115,9 @@ def test_deepep_is_tuned_on_all_nodes(tmp_path: Path, monkeypatch: pytest.Monkey
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
     one = prepared(tmp_path, prepare=["deepep"], sources=str(checkout(tmp_path / "src")))
-    assert "two of them" in (kinds.sglang_offline(one).refusal(trial(one).settings) or "")
+    assert "2 nodes or more" in (sglang_offline(one).refusal(trial(one).settings) or "")
     two = replace(one, job=JobLimits(nodes=Expression.parse("2")), site=Site(launcher="srun", gpus_per_node=1))
-    workload = kinds.sglang_offline(two)
+    workload = sglang_offline(two)
     assert workload.refusal(trial(two, tp=2).settings) is None
     run_for_real(workload, two, tmp_path / "run", tp=2)
     (folder,) = kept(tmp_path)
@@ -118,7 +127,7 @@ def test_deepep_is_tuned_on_all_nodes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_is_set_in_the_study_goes_before_what_a_step_would_give(tmp_path: Path) -> None:
     asked = prepared(tmp_path, prepare=["eplb"], flags={"init_expert_location": "mine.pt"})
-    kinds.sglang_offline(asked).prepare(trial(asked), tmp_path / "run")
+    sglang_offline(asked).prepare(trial(asked), tmp_path / "run")
     script = (tmp_path / "run" / "engine.sh").read_text()
     assert "--init-expert-location mine.pt" in script
     assert "RIDGELINE_EXPERTS" not in script
@@ -129,7 +138,7 @@ def test_a_step_that_fails_ends_the_run_with_its_name_and_is_tried_again(tmp_pat
     script = sources / "benchmark" / "kernels" / "fused_moe_triton" / "tuning_fused_moe_triton.py"
     script.write_text("raise SystemExit('no Ray here')")
     asked = prepared(tmp_path, prepare=["fused-moe"], sources=str(sources))
-    workload = kinds.sglang_offline(asked)
+    workload = sglang_offline(asked)
     outcome, _ = run_for_real(workload, asked, tmp_path / "one")
     assert outcome.kind is Kind.CRASH
     assert "preparation fused-moe" in str(outcome)
@@ -142,7 +151,7 @@ def test_a_step_that_fails_ends_the_run_with_its_name_and_is_tried_again(tmp_pat
 def keys(folder: Path, of: Study, **changes: Any) -> list[str]:
     import json
 
-    kinds.sglang_offline(of).prepare(trial(of, **changes), folder)
+    sglang_offline(of).prepare(trial(of, **changes), folder)
     return [step["key"] for step in json.loads((folder / "session.json").read_text())["prepare"]]
 
 
@@ -170,23 +179,23 @@ def test_the_gpu_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for gpu in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"):
         tool.write_text(f'#!/bin/sh\ncase "$1" in *name*) echo "{gpu}";; *) echo "500, 143771";; esac\n')
         tool.chmod(0o755)
-        run_for_real(kinds.sglang_offline(asked), asked, tmp_path / gpu.replace(" ", "-"))
+        run_for_real(sglang_offline(asked), asked, tmp_path / gpu.replace(" ", "-"))
     assert ["-NVIDIA-H100-80GB-HBM3-" in p.name or "-NVIDIA-H200-" in p.name for p in kept(tmp_path)] == [True, True]
 
 
 def test_steps_and_sources_are_checked_before_anything_runs(tmp_path: Path) -> None:
-    (problem,) = kinds.sglang_offline(prepared(tmp_path, prepare=["fused-moe"])).problems()
+    (problem,) = sglang_offline(prepared(tmp_path, prepare=["fused-moe"])).problems()
     assert problem.where == ("workload", "prepare", 0)
     assert "sources" in problem.message
     asked = study(tmp_path, "vllm-offline", {"tp": [1]}, prepare=["deepgemm"])
-    assert "no such step for vllm" in kinds.vllm_offline(asked).problems()[0].message
+    assert "no such step for vllm" in vllm_offline(asked).problems()[0].message
 
 
 def test_a_dry_run_prints_the_exact_command_of_every_step(tmp_path: Path) -> None:
     sources = checkout(tmp_path / "src")
     workload = {
         "kind": "sglang-offline", "model": "deepseek-r1", "version": "0.5.23", "sources": str(sources),
-        "prepare": list(STEPS), "env": {"PYTHONPATH": str(STANDIN)},
+        "prepare": [REHEARSE, *SGLANG.steps], "env": {"PYTHONPATH": str(STANDIN)},
     }  # fmt: skip
     text = {
         "version": 1, "name": "steps", "workload": workload, "space": {"tp": [16], "attn_dp": [16]},

@@ -18,7 +18,6 @@ from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits
-from ridgeline.workloads.engine import kinds
 from ridgeline.workloads.engine.install import installed_flags
 from ridgeline.workloads.engine.session.process import (
     EngineProcess,
@@ -28,7 +27,15 @@ from ridgeline.workloads.engine.session.process import (
     members,
     port_is_free,
 )
-from tests.workloads.engine.studies import STANDIN, run_for_real, study, trial, with_standin
+from tests.workloads.engine.studies import (
+    STANDIN,
+    run_for_real,
+    sglang_offline,
+    sglang_serve,
+    study,
+    trial,
+    with_standin,
+)
 
 LOAD = {"input_tokens": 12, "output_tokens": 20, "requests": 12}
 KNOBS = {
@@ -40,12 +47,12 @@ KNOBS = {
 
 def served(folder: Path, **options: object):
     asked = with_standin(study(folder, "sglang-serve", KNOBS, goal="output_tok_s", traffic=LOAD, warmup=3, **options))
-    return asked, kinds.sglang_serve(asked)
+    return asked, sglang_serve(asked)
 
 
 def offline(folder: Path, **options: object):
     asked = with_standin(study(folder, "sglang-offline", KNOBS, traffic=LOAD, **options))
-    return asked, kinds.sglang_offline(asked)
+    return asked, sglang_offline(asked)
 
 
 def test_a_server_is_measured_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -101,14 +108,14 @@ def test_an_engine_that_is_not_ready_in_time_is_a_hang(tmp_path: Path) -> None:
     knobs = {"max_running_requests": [64]}
     stuck = {"ready_limit": "1s", "flags": {"attention_backend": "never-ready"}}
     asked = with_standin(study(tmp_path, "sglang-serve", knobs, goal="output_tok_s", traffic=LOAD, **stuck))
-    outcome, _ = run_for_real(kinds.sglang_serve(asked), asked, tmp_path / "run")
+    outcome, _ = run_for_real(sglang_serve(asked), asked, tmp_path / "run")
     assert outcome.kind is Kind.HANG
     assert "not ready after 1 s" in str(outcome)
 
 
 def test_an_engine_that_is_not_there_is_the_sites_fault(tmp_path: Path) -> None:
     asked = study(tmp_path, "sglang-serve", {"max_running_requests": [64]}, goal="output_tok_s", traffic=LOAD)
-    outcome, _ = run_for_real(kinds.sglang_serve(asked), asked, tmp_path / "run")
+    outcome, _ = run_for_real(sglang_serve(asked), asked, tmp_path / "run")
     assert outcome.kind is Kind.SITE_FAULT
     assert "No module named" in str(outcome)
 
@@ -201,7 +208,7 @@ def test_an_engine_over_several_nodes_gets_its_rank_and_address(
     one = with_standin(study(tmp_path, "sglang-serve", {"tp": [2]}, goal="output_tok_s", traffic=LOAD))
     limits = JobLimits(nodes=Expression.parse("2"), gpus=Expression.parse("1"))
     asked = replace(one, job=limits, site=Site(launcher="srun", gpus_per_node=1))
-    outcome, reading = run_for_real(kinds.sglang_serve(asked), asked, tmp_path / "run")
+    outcome, reading = run_for_real(sglang_serve(asked), asked, tmp_path / "run")
     assert reading.metrics["successful_requests"] == 12, outcome
     nodes, address = (tmp_path / "run" / "rank1").read_text().split()
     assert nodes == "2"
@@ -214,12 +221,12 @@ def test_an_installed_engine_is_asked_for_flags_the_table_does_not_know(
     monkeypatch.setenv("PYTHONPATH", str(STANDIN))
     installed_flags.cache_clear()
     asked = study(tmp_path, knobs={"flag_of_tomorrow": [3], "switch_of_tomorrow": [True]})
-    workload = kinds.sglang_offline(asked)
+    workload = sglang_offline(asked)
     assert workload.problems() == []
     workload.prepare(trial(asked), tmp_path / "run")
     script = (tmp_path / "run" / "engine.sh").read_text()
     assert "--flag-of-tomorrow 3" in script
     assert script.rstrip().endswith("--switch-of-tomorrow")
-    wrong = kinds.sglang_offline(study(tmp_path, knobs={"flag_of_yesterday": [3]}))
+    wrong = sglang_offline(study(tmp_path, knobs={"flag_of_yesterday": [3]}))
     assert "no such knob" in wrong.problems()[0].message
     installed_flags.cache_clear()

@@ -17,10 +17,9 @@ from ridgeline.records.guard import parse_guard
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.records.study import Goal, JobLimits
-from ridgeline.workloads.engine import kinds
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session.files import write_dataset
-from tests.workloads.engine.studies import SAMPLES, study, trial
+from tests.workloads.engine.studies import SAMPLES, sglang_offline, sglang_serve, study, trial, vllm_serve
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "05-sglang-h200"
 
@@ -38,20 +37,20 @@ def job(**sizes: str) -> JobLimits:
 
 
 def test_a_wrong_knob_is_named_with_the_right_one(tmp_path: Path) -> None:
-    found = messages(kinds.sglang_offline(study(tmp_path, knobs={"mem_fraction": [0.8], "tp": [1]})))
+    found = messages(sglang_offline(study(tmp_path, knobs={"mem_fraction": [0.8], "tp": [1]})))
     assert found == ["space.mem_fraction: no such knob for sglang-offline; did you mean mem_fraction_static?"]
 
 
 def test_environment_engine_and_knobs_that_something_else_reads_are_accepted(tmp_path: Path) -> None:
     knobs = {"NCCL_ALGO": ["Tree"], "engine": ["/opt/a"], "width": [8], "boxes": [2]}
     asked = study(tmp_path, knobs=knobs, env={"WIDTH": "{width}"})
-    assert messages(kinds.sglang_offline(replace(asked, job=job(nodes="boxes")))) == []
+    assert messages(sglang_offline(replace(asked, job=job(nodes="boxes")))) == []
 
 
 def test_a_flag_of_another_release_is_a_problem_that_says_when_it_came_or_went(tmp_path: Path) -> None:
-    old = kinds.sglang_offline(study(tmp_path, knobs={"moe_runner_backend": ["triton"]}, version="0.4.8"))
+    old = sglang_offline(study(tmp_path, knobs={"moe_runner_backend": ["triton"]}, version="0.4.8"))
     assert "came with 0.5.1" in messages(old)[0]
-    new = kinds.sglang_offline(study(tmp_path, knobs={"enable_ep_moe": [True]}, version="0.5.23"))
+    new = sglang_offline(study(tmp_path, knobs={"enable_ep_moe": [True]}, version="0.5.23"))
     assert "went with 0.5.4" in messages(new)[0]
 
 
@@ -74,24 +73,24 @@ def test_a_flag_of_another_release_is_a_problem_that_says_when_it_came_or_went(t
     ],
 )
 def test_mistakes_are_problems_with_their_place(tmp_path: Path, options: dict, where: str) -> None:
-    assert [m.partition(":")[0] for m in messages(kinds.sglang_offline(study(tmp_path, **options)))] == [where]
+    assert [m.partition(":")[0] for m in messages(sglang_offline(study(tmp_path, **options)))] == [where]
 
 
 def test_a_served_study_must_say_how_hard_to_load_and_by_which_limits(tmp_path: Path) -> None:
     asked = study(tmp_path, "sglang-serve", goal="goodput", concurrency=None)
-    found = messages(kinds.sglang_serve(asked))
+    found = messages(sglang_serve(asked))
     assert any("concurrency" in m for m in found)
     assert any("slo" in m for m in found)
-    assert messages(kinds.sglang_serve(study(tmp_path, "sglang-serve", slo=["ttft_p95=3"])))
+    assert messages(sglang_serve(study(tmp_path, "sglang-serve", slo=["ttft_p95=3"])))
 
 
 def test_goals_and_guards_name_metrics_that_exist(tmp_path: Path) -> None:
     asked = replace(study(tmp_path), goal=Goal("total_toks", "maximize"), guards=(parse_guard("kv_token > 1"),))
-    found = messages(kinds.sglang_offline(asked))
+    found = messages(sglang_offline(asked))
     assert "did you mean total_tok_s?" in found[0]
     assert "did you mean kv_tokens?" in found[1]
-    assert messages(kinds.sglang_offline(study(tmp_path, goal="ttft_p95_ms")))
-    assert not messages(kinds.sglang_serve(study(tmp_path, "sglang-serve", goal="ttft_p95_ms")))
+    assert messages(sglang_offline(study(tmp_path, goal="ttft_p95_ms")))
+    assert not messages(sglang_serve(study(tmp_path, "sglang-serve", goal="ttft_p95_ms")))
 
 
 @pytest.mark.parametrize(
@@ -108,29 +107,29 @@ def test_goals_and_guards_name_metrics_that_exist(tmp_path: Path) -> None:
 )
 def test_what_certainly_cannot_start_is_refused_with_its_reason(tmp_path: Path, knobs: dict, reason: str) -> None:
     asked = replace(study(tmp_path, knobs=knobs, gpu="h200"), job=job(gpus="1"))
-    assert reason in (kinds.sglang_offline(asked).refusal(asked.baseline) or "")
+    assert reason in (sglang_offline(asked).refusal(asked.baseline) or "")
 
 
 def test_a_risk_is_not_refused_and_an_unknown_model_is_left_to_the_engine(tmp_path: Path) -> None:
     knobs = {"mem_fraction_static": [0.97], "max_running_requests": [4096], "attention_backend": ["triton"]}
     risky = replace(study(tmp_path, knobs=knobs, model="deepseek-v2-lite", gpu="h200"), job=job(gpus="1"))
-    assert kinds.sglang_offline(risky).refusal(risky.baseline) is None
+    assert sglang_offline(risky).refusal(risky.baseline) is None
     unknown = study(tmp_path, knobs={"tp": [3]}, model="somebody/some-model")
-    assert kinds.sglang_offline(unknown).refusal(unknown.baseline) is None
+    assert sglang_offline(unknown).refusal(unknown.baseline) is None
     shaped = study(tmp_path, knobs={"tp": [3]}, model="somebody/some-model", shape="llama-8b")
-    assert kinds.sglang_offline(shaped).refusal(shaped.baseline)
+    assert sglang_offline(shaped).refusal(shaped.baseline)
 
 
 def test_several_nodes_need_a_launcher_and_get_ranks_and_an_address(tmp_path: Path) -> None:
     asked = replace(study(tmp_path, knobs={"tp": [16]}, model="deepseek-r1"), job=job(nodes="2", gpus="8"))
-    assert "launcher" in (kinds.sglang_offline(asked).refusal(asked.baseline) or "")
+    assert "launcher" in (sglang_offline(asked).refusal(asked.baseline) or "")
     for launcher, text in (
         ("srun", "srun --nodes=2 --ntasks=2"),
         ("openmpi", "--map-by ppr:1:node"),
         ("mpich", "-ppn 1"),
     ):
         there = replace(asked, site=Site(launcher=launcher, gpus_per_node=8))
-        workload = kinds.sglang_offline(there)
+        workload = sglang_offline(there)
         assert workload.refusal(there.baseline) is None
         workload.prepare(trial(there), tmp_path / launcher)
         assert text in json.loads((tmp_path / launcher / "session.json").read_text())["start"]
@@ -140,10 +139,10 @@ def test_several_nodes_need_a_launcher_and_get_ranks_and_an_address(tmp_path: Pa
 
 def test_prepare_twice_and_elsewhere_writes_the_same(tmp_path: Path) -> None:
     asked = study(tmp_path)
-    first = kinds.sglang_offline(asked).prepare(trial(asked), tmp_path / "a")
+    first = sglang_offline(asked).prepare(trial(asked), tmp_path / "a")
     files = {p.name: p.read_text() for p in (tmp_path / "a").iterdir()}
-    assert kinds.sglang_offline(asked).prepare(trial(asked), tmp_path / "a") == first
-    other = kinds.sglang_offline(asked).prepare(trial(asked), tmp_path / "b")
+    assert sglang_offline(asked).prepare(trial(asked), tmp_path / "a") == first
+    other = sglang_offline(asked).prepare(trial(asked), tmp_path / "b")
     assert files == {p.name: p.read_text() for p in (tmp_path / "a").iterdir()}
     assert files == {p.name: p.read_text() for p in (tmp_path / "b").iterdir()}
     assert replace(other, name=first.name, folder=first.folder) == first
@@ -152,7 +151,7 @@ def test_prepare_twice_and_elsewhere_writes_the_same(tmp_path: Path) -> None:
 def test_the_engine_is_an_axis(tmp_path: Path) -> None:
     engines = {"old": {"venv": "/opt/old", "version": "0.5.12"}, "new": {"container": "new.sif", "version": "0.5.23"}}
     asked = study(tmp_path, knobs={"engine": ["old", "new"], "cuda_graph_max_bs": [8]}, engines=engines)
-    workload = kinds.sglang_serve(replace(asked, workload=replace(asked.workload, kind="sglang-serve")))
+    workload = sglang_serve(replace(asked, workload=replace(asked.workload, kind="sglang-serve")))
     workload.prepare(trial(asked), tmp_path / "old")
     workload.prepare(trial(asked, engine="new"), tmp_path / "new")
     old, new = ((tmp_path / name / "engine.sh").read_text() for name in ("old", "new"))
@@ -164,7 +163,7 @@ def test_the_engine_is_an_axis(tmp_path: Path) -> None:
 
 def test_knobs_go_before_the_studys_constants_and_nccl_settings_bring_their_proof(tmp_path: Path) -> None:
     asked = study(tmp_path, knobs={"tp": [1], "NCCL_ALGO": ["Tree"]}, flags={"tp_size": 4, "page_size": 1})
-    job_asked = kinds.sglang_offline(asked).prepare(trial(asked), tmp_path / "run")
+    job_asked = sglang_offline(asked).prepare(trial(asked), tmp_path / "run")
     script = (tmp_path / "run" / "engine.sh").read_text()
     assert "--tp-size 1" in script
     assert "--tp-size 4" not in script
@@ -173,7 +172,7 @@ def test_knobs_go_before_the_studys_constants_and_nccl_settings_bring_their_proo
 
 def test_paste_is_the_command_a_person_would_type(tmp_path: Path) -> None:
     asked = study(tmp_path, knobs={"max_running_requests": [512], "NCCL_ALGO": ["Tree"]}, engine="python3")
-    text = kinds.sglang_offline(asked).paste(asked.baseline)
+    text = sglang_offline(asked).paste(asked.baseline)
     assert text.startswith("NCCL_ALGO=Tree ")
     assert "python3 -m sglang.launch_server --model-path llama-8b" in text
     assert "--max-running-requests 512" in text
@@ -188,7 +187,7 @@ def test_the_examples_are_sound() -> None:
 
 def sample_run(tmp_path: Path, sample: str, knobs: dict) -> Run:
     asked = study(tmp_path, knobs=knobs, traffic={"dataset": "sharegpt", "requests": 1000})
-    kinds.sglang_offline(asked).prepare(trial(asked), tmp_path / "run")
+    sglang_offline(asked).prepare(trial(asked), tmp_path / "run")
     shutil.copy(SAMPLES / sample, tmp_path / "run" / "engine.log")
     return finished(tmp_path / "run")
 
@@ -196,7 +195,7 @@ def sample_run(tmp_path: Path, sample: str, knobs: dict) -> Run:
 def test_a_captured_run_gives_its_figures_and_proof(tmp_path: Path) -> None:
     knobs = {"max_running_requests": [1024], "cuda_graph_max_bs": [512], "mem_fraction_static": [0.8]}
     run = sample_run(tmp_path, "offline-dsv2lite-h200-mrr1024.log", knobs)
-    reading = kinds.sglang_offline(study(tmp_path, knobs=knobs)).read(run)
+    reading = sglang_offline(study(tmp_path, knobs=knobs)).read(run)
     assert (reading.problem, reading.unverified, reading.contaminated) == ("", "", "")
     found = reading.metrics
     assert found["total_tok_s"] == 14547.50
@@ -204,13 +203,13 @@ def test_a_captured_run_gives_its_figures_and_proof(tmp_path: Path) -> None:
     assert found["cached_token_share"] == pytest.approx(0.0033, abs=1e-4)
     assert found["retractions"] == 0
     assert 0 < found["eager_decode_share"] < 0.5
-    assert kinds.sglang_offline(study(tmp_path, knobs=knobs)).read(run) == reading
+    assert sglang_offline(study(tmp_path, knobs=knobs)).read(run) == reading
 
 
 def test_a_setting_that_was_not_applied_makes_the_run_unverified(tmp_path: Path) -> None:
     knobs = {"max_running_requests": [2048], "mem_fraction_static": [0.85]}
     run = sample_run(tmp_path, "offline-dsv2lite-h200-mrr1024.log", knobs)
-    said = kinds.sglang_offline(study(tmp_path, knobs=knobs)).read(run).unverified
+    said = sglang_offline(study(tmp_path, knobs=knobs)).read(run).unverified
     assert "asked for mem_fraction_static 0.85, the engine applied 0.8" in said
     assert "max_running_requests 2048" in said
 
@@ -219,15 +218,15 @@ def test_the_twin_says_beforehand_what_it_expects_and_that_it_is_modelled(tmp_pa
     knobs = {"max_running_requests": [1024], "cuda_graph_max_bs": [512], "mem_fraction_static": [0.8]}
     options = {"model": "deepseek-v2-lite", "gpu": "h200", "flags": {"attention_backend": "triton"}}
     asked = replace(study(tmp_path, knobs=knobs, traffic={"dataset": "sharegpt:281:196"}, **options), job=job(gpus="1"))
-    kinds.sglang_offline(asked).prepare(trial(asked), tmp_path / "run")
+    sglang_offline(asked).prepare(trial(asked), tmp_path / "run")
     shutil.copy(SAMPLES / "offline-dsv2lite-h200-mrr1024.log", tmp_path / "run" / "engine.log")
-    reading = kinds.sglang_offline(asked).read(finished(tmp_path / "run"))
+    reading = sglang_offline(asked).read(finished(tmp_path / "run"))
     expected = next(m for m in reading.measurements if m.metric == "predicted_tok_s")
     assert expected.origin == "modelled"
     assert expected.value == pytest.approx(reading.metrics["total_tok_s"], rel=0.5)
     unknown = study(tmp_path, knobs=knobs)
-    kinds.sglang_offline(unknown).prepare(trial(unknown), tmp_path / "other")
-    assert "predicted_tok_s" not in kinds.sglang_offline(unknown).read(finished(tmp_path / "other")).metrics
+    sglang_offline(unknown).prepare(trial(unknown), tmp_path / "other")
+    assert "predicted_tok_s" not in sglang_offline(unknown).read(finished(tmp_path / "other")).metrics
 
 
 def test_too_few_answers_are_a_problem(tmp_path: Path) -> None:
@@ -235,7 +234,7 @@ def test_too_few_answers_are_a_problem(tmp_path: Path) -> None:
     run = sample_run(tmp_path, "offline-dsv2lite-h200-mrr1024.log", knobs)
     path = run.folder / "session.json"
     path.write_text(path.read_text().replace('"requests": 1000', '"requests": 1001'))
-    assert "1000 of 1001" in kinds.sglang_offline(study(tmp_path, knobs=knobs)).read(run).problem
+    assert "1000 of 1001" in sglang_offline(study(tmp_path, knobs=knobs)).read(run).problem
 
 
 @pytest.mark.parametrize("file", ["engine.log", "session.json", "measured.json", "offline.jsonl"])
@@ -243,7 +242,7 @@ def test_too_few_answers_are_a_problem(tmp_path: Path) -> None:
     "content", [None, b"", b"\xff\xfe\x00", b"{" * 5000, b"[1]", b'{"summary": 3, "asked": 4, "load": []}']
 )
 def test_bad_output_is_a_problem_in_words_never_an_exception(tmp_path: Path, file: str, content: bytes | None) -> None:
-    for kind, make in (("sglang-offline", kinds.sglang_offline), ("vllm-serve", kinds.vllm_serve)):
+    for kind, make in (("sglang-offline", sglang_offline), ("vllm-serve", vllm_serve)):
         asked = study(tmp_path, kind, knobs={"tp": [1]})
         folder = tmp_path / kind
         make(asked).prepare(trial(asked), folder)

@@ -72,11 +72,15 @@ class EngineArguments:
 
     def settings(self, **own: Any) -> EngineSettings:
         """`own` are settings that only one verb takes."""
+        from ridgeline.serving.engine.knobs.meaning import settings_of
         from ridgeline.serving.engine.settings import EngineSettings, parse_engine
 
-        shared = ("attention_backend", "max_running_requests", "cuda_graph_max_bs", "chunked_prefill_size")
-        given = {name: getattr(self, name) for name in shared}
-        return parse_engine(self.engine, EngineSettings(mem_fraction=self.mem_fraction, **given, **own))
+        names = ("max_running_requests", "cuda_graph_max_bs", "chunked_prefill_size")
+        given = {"mem_fraction_static": self.mem_fraction, **{name: getattr(self, name) for name in names}}
+        said = {name: value for name, value in given.items() if value is not None}
+        return settings_of(
+            said, parse_engine(self.engine, EngineSettings(attention_backend=self.attention_backend, **own))
+        )
 
     def layout(self, *, whole_nodes: bool = True) -> Layout:
         """Nodes that were left out follow from the ranks; without `whole_nodes` a node is no larger than they need."""
@@ -102,7 +106,7 @@ class DeploymentArguments(EngineArguments):
         str | None,
         typer.Option(
             help="Likewise for decode, such as 1x4, or 1x4:attn-dp=8,ep=1 with its own shape; running=, chunk=, "
-            "graph= and fraction= after the colon apply to that role only."
+            "graph= and fraction= after the colon apply to that role only (running= is of a whole engine)."
         ),
     ] = None
     fabric: Fabric = None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ridgeline.cli.text.table import aligned
 from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.planner.commands import written_for
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.planner import Choice, Plan
 
@@ -37,7 +38,8 @@ def plan_text(plan: Plan) -> str:
             "",
         ]
     lines += [*_details(best), *_safer(plan.choices)]
-    lines += ["", *(f"  {c.what} on {c.node}:\n    {c}" for c in best.commands)]
+    lines += ["", f"  for {written_for(best.option.scheme)}:"]
+    lines += [f"  {c.what} on {c.node}:\n    {c}" for c in best.commands]
     return "\n".join(lines)
 
 
@@ -111,7 +113,7 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
         rows.append(
             (
                 str(choice.rank),
-                str(unit.running_flag),
+                str(unit.cap),
                 str(first.chunk_flag),
                 f"{unit.memory.mem_fraction:g}",
                 f"{o.margin_bytes / GIB:.1f} GiB",
@@ -123,7 +125,7 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
         )
     legend = [
         "  cap, chunk, fraction: --max-running-requests, --chunked-prefill-size, --mem-fraction-static of an engine;",
-        "  of a split, the cap of each attention group that decodes and the chunk of a prefill group",
+        "  of a split, the cap of a decode engine and the chunk of a prefill engine",
         "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repaired",
     ]
     return [*aligned(rows, left=(0,)), *legend]

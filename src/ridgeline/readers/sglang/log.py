@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from ridgeline.readers.lines import gib, number, plain, whole
-from ridgeline.readers.python_repr import read_call
+from ridgeline.readers.python_repr import read_call, read_pairs
 from ridgeline.readers.sglang.facts import (
     Compile,
     DecodeBatch,
@@ -145,6 +145,9 @@ class _SglangReader:
             values, complete = read_call(message, message.index("ServerArgs("))
             if values:
                 yield ServerArgs(stamp, {k: _hidden(k, v) for k, v in values.items()}, complete)
+        elif message.startswith("server_args={"):  # as releases from 0.5.20 on print it
+            if values := read_pairs(message):
+                yield ServerArgs(stamp, {k: _hidden(k, v) for k, v in values.items()}, complete=True)
         elif "apture" in message and "graph" in message:
             yield from self._graph(stamp, message)
         elif "Load weight" in message:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
+from ridgeline.records.expression import Value
+from ridgeline.serving.engine.knobs.meaning import settings_of
+from ridgeline.serving.engine.knobs.table import ROWS
 from ridgeline.serving.engine.layout import Layout, disaggregated, group_layout
 from ridgeline.serving.engine.layout_rules import require_legal
 from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings
@@ -18,8 +21,8 @@ from ridgeline.serving.model.model import Model
 class Deployment:
     """`settings` hold for every engine; `role_settings` gives what the engines of one role make of them.
 
-    Where the servers of a role are told something of their own, `prefill_settings` and `decode_settings` hold it, with
-    the running requests of a whole engine.
+    Where the servers of a role are told something of their own, `prefill_settings` and `decode_settings` hold it.
+    Numbers are those of a whole engine, whatever its role.
     """
 
     model: Model
@@ -31,20 +34,12 @@ class Deployment:
     decode_settings: EngineSettings | None = None
 
     def role_settings(self, role: str) -> EngineSettings:
-        """both, prefill or decode. A role of its own keeps --max-running-requests for each attention-DP rank.
-
-        SGLang sizes the request pool of a rank by the undivided flag, and the decode role admits by that pool. The
-        prefill role runs without graphs, as the published recipes start it.
-        """
+        """both, prefill or decode. The prefill role runs without graphs, as the published recipes start it."""
         own = {"prefill": self.prefill_settings, "decode": self.decode_settings}.get(role)
         if own is not None:
             return own
-        lay = {"prefill": self.layout.prefill, "decode": self.layout.decode}.get(role)
-        if lay is None:
-            return self.settings
-        running = self.settings.max_running_requests
-        each = replace(self.settings, max_running_requests=None if running is None else running * lay.attn_dp)
-        return each if role == "decode" else replace(each, prefill_graph=False)
+        apart = role == "prefill" and self.layout.prefill is not None
+        return replace(self.settings, prefill_graph=False) if apart else self.settings
 
     def __str__(self) -> str:
         return f"{self.model.name} on {self.cluster}, {self.layout}"
@@ -80,27 +75,29 @@ def describe(
     else:
         words_p = words_d = ()
     cluster = make_cluster(gpu, nodes, layout.gpus_per_node, fabric)
-    require_legal(chosen, layout, cluster.gpu, settings)
     shared = Deployment(chosen, cluster, layout, settings, routing)
-    return replace(
+    found = replace(
         shared, prefill_settings=_own(shared, "prefill", words_p), decode_settings=_own(shared, "decode", words_d)
     )
+    roles = {"prefill": layout.prefill, "decode": layout.decode} if layout.disaggregated else {"both": layout}
+    for role, lay in roles.items():
+        assert lay is not None
+        require_legal(chosen, lay, cluster.gpu, found.role_settings(role), role)
+    return found
 
 
-# What the servers of one role may be told apart from the other's: the word after the colon of a group, and the setting.
-ROLE_WORDS = {
+# What the servers of one role may be told apart from the other's: the word after the colon of a group, and the knob.
+ROLE_KNOBS = {
     "running": "max_running_requests",
     "graph": "cuda_graph_max_bs",
     "chunk": "chunked_prefill_size",
-    "fraction": "mem_fraction",
+    "fraction": "mem_fraction_static",
 }
 
 
-def role_words(settings: EngineSettings, attn_dp: int) -> str:
+def role_text(settings: EngineSettings) -> str:
     """What `describe` reads, after the colon of a group, as these settings of its servers."""
-    values = {word: getattr(settings, name) for word, name in ROLE_WORDS.items()}
-    if values["running"] is not None:
-        values["running"] //= attn_dp
+    values = {word: getattr(settings, ROWS[name].field) for word, name in ROLE_KNOBS.items()}
     return ",".join(f"{word}={value:g}" if word == "fraction" else f"{word}={value}" for word, value in values.items())
 
 
@@ -108,27 +105,22 @@ def _apart(groups: str) -> tuple[str, tuple[str, ...]]:
     """`1x3:ep=1,chunk=4096` is a shape, `1x3:ep=1`, and settings."""
     size, colon, rest = groups.partition(":")
     words = [w.strip() for w in rest.split(",")]
-    own = tuple(w for w in words if w.partition("=")[0] in ROLE_WORDS)
+    own = tuple(w for w in words if w.partition("=")[0] in ROLE_KNOBS)
     shape = ",".join(w for w in words if w not in own)
     return (f"{size}{colon}{shape}" if shape or not own else size), own
 
 
 def _own(shared: Deployment, role: str, words: tuple[str, ...]) -> EngineSettings | None:
-    """Running requests are said for each attention group, as a role of its own counts them."""
     if not words:
         return None
-    lay = shared.layout.prefill if role == "prefill" else shared.layout.decode
-    assert lay is not None
-    found: dict[str, float] = {}
+    found: dict[str, Value] = {}
     for word in words:
         name, _, value = word.partition("=")
         try:
-            found[ROLE_WORDS[name]] = float(value) if name == "fraction" else int(value)
+            found[ROLE_KNOBS[name]] = float(value) if name == "fraction" else int(value)
         except ValueError:
             raise InputError(
                 f"{role} groups: {word!r} is no setting; write running=, graph=, chunk= and a whole number, or "
                 "fraction= and a number below 1"
             ) from None
-    if "max_running_requests" in found:
-        found["max_running_requests"] *= lay.attn_dp
-    return replace(shared.role_settings(role), **found)  # type: ignore[arg-type]
+    return settings_of(found, shared.role_settings(role))

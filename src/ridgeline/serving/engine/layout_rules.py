@@ -55,9 +55,11 @@ def layout_problems(
     return [problem for rule in _RULES for problem in rule(case)]
 
 
-def require_legal(model: Model, layout: Layout, gpu: Gpu | None = None, settings: EngineSettings | None = None) -> None:
+def require_legal(
+    model: Model, layout: Layout, gpu: Gpu | None = None, settings: EngineSettings | None = None, role: str = "both"
+) -> None:
     """Refuse an impossible layout, with all reasons at once."""
-    problems = layout_problems(model, layout, gpu, settings)
+    problems = layout_problems(model, layout, gpu, settings, role)
     if problems:
         raise InputError(f"layout {layout} is not possible:\n" + "\n".join(f"  {p}" for p in problems))
 

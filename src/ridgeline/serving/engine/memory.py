@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
+from ridgeline.serving.engine.knobs.scope import rank_share
 from ridgeline.serving.engine.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.serving.engine.reserve import reserve_needs, sglang_fraction, triton_bytes_per_request
 from ridgeline.serving.engine.settings import Applied, EngineSettings, resolve
@@ -184,7 +185,7 @@ def _pool(
 
 def _running_limit(settings: EngineSettings, model: Model, layout: Layout, tokens: int) -> int:
     if settings.max_running_requests is not None:
-        asked = settings.max_running_requests // layout.attn_dp
+        asked = rank_share(settings.max_running_requests, layout.attn_dp)
     else:
         asked = int(min(max(tokens / model.context_tokens * 512, 2048), 4096))
     return max(1, min(asked, tokens // 2))

@@ -80,11 +80,6 @@ class Unit:
         return self.layout.replica_gpus
 
     @property
-    def running_flag(self) -> int:
-        """What --max-running-requests must say: a role of its own takes it for each attention group."""
-        return self.cap if self.role == "both" else max(1, self.cap // self.layout.attn_dp)
-
-    @property
     def chunk_flag(self) -> int:
         """What --chunked-prefill-size must say: of one pipeline stage, all attention groups together."""
         return self.times.applied.chunk_tokens // self.layout.pp
@@ -92,7 +87,7 @@ class Unit:
     def settings_json(self) -> dict[str, object]:
         """As the flags of its servers say them."""
         return {
-            "max_running_requests": self.running_flag,
+            "max_running_requests": self.cap,
             "chunked_prefill_size": self.chunk_flag,
             "mem_fraction": self.settings.mem_fraction,
             "cuda_graph_max_bs": self.settings.cuda_graph_max_bs,

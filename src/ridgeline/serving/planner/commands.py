@@ -6,8 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ridgeline.serving.engine.flag_names import flag_names
-from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings
+from ridgeline.records.expression import Value
+from ridgeline.serving.engine.knobs.engine_flags import engine_flags
+from ridgeline.serving.engine.knobs.meaning import values_of
+from ridgeline.serving.engine.knobs.releases import release_text
 from ridgeline.serving.planner.candidates import Unit
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.scheme import Scheme
@@ -90,7 +92,7 @@ class _Places:
 
 
 def _engine(unit: Unit, number: int, where: _Place, model_path: str, quantization: str | None) -> list[Command]:
-    common = ["python3", "-m", "sglang.launch_server", "--model-path", model_path, *unit_flags(unit)]
+    common = ["python3", "-m", "sglang.launch_server", "--model-path", model_path, *unit_arguments(unit)]
     if quantization:
         common += ["--quantization", quantization]
     common += ["--host", "0.0.0.0", "--port", str(where.port)]  # noqa: S104  the router reaches it from another node
@@ -126,38 +128,20 @@ def _deepep(unit: Unit) -> bool:
     return unit.layout.ep > 1 and unit.layout.attn_dp == unit.layout.tp
 
 
-def unit_flags(unit: Unit) -> list[str]:
-    """Layout, memory and scheduling of one engine, every value written out."""
-    layout, settings, names = unit.layout, unit.settings, flag_names(unit.settings.version)
-    flags = ["--tp-size", str(layout.tp)]
-    if layout.pp > 1:
-        flags += ["--pp-size", str(layout.pp)]
-    if layout.attn_dp > 1:
-        flags += [*names["attention_dp"].split(), str(layout.attn_dp)]
-    if layout.ep > 1:
-        flags += [*names["ep"].split(), str(layout.ep)]
+def unit_arguments(unit: Unit) -> list[str]:
+    """Layout, memory and scheduling of one engine, every value written out in the flags of its release."""
+    values: dict[str, Value] = values_of(unit.layout, unit.settings)
     if _deepep(unit):
         mode = {"prefill": "normal", "decode": "low_latency"}.get(unit.role, "auto")
-        flags += [*names["a2a"].split(), "--deepep-mode", mode, "--moe-dense-tp-size", "1"]
-    flags += ["--mem-fraction-static", f"{settings.mem_fraction:g}"]
-    flags += ["--max-running-requests", str(unit.running_flag)]
-    flags += ["--chunked-prefill-size", str(settings.chunked_prefill_size)]
-    no_graph = unit.role == "prefill"
-    flags += names["no_graph"].split() if no_graph else [names["graph_max_bs"], str(settings.cuda_graph_max_bs)]
-    flags += ["--attention-backend", str(settings.attention_backend), *_unusual_flags(settings)]
+        values |= {"moe_a2a_backend": "deepep", "deepep_mode": mode, "moe_dense_tp_size": 1}
     if unit.role != "both":
-        flags += ["--disaggregation-mode", unit.role]
-    return flags
+        values["disaggregation_mode"] = unit.role
+    return engine_flags("sglang").arguments(values, unit.settings.version)
 
 
-def _unusual_flags(settings: EngineSettings) -> list[str]:
-    """Settings that are said only where they are not the engine's own."""
-    flags: list[str] = []
-    for name in ("page_size", "max_prefill_tokens", "schedule_conservativeness"):
-        value = getattr(settings, name)
-        if value != getattr(DEFAULTS, name):
-            flags += [f"--{name.replace('_', '-')}", f"{value:g}"]
-    return flags if settings.radix_cache else [*flags, "--disable-radix-cache"]
+def written_for(scheme: Scheme) -> str:
+    """`SGLang 0.5.23`: the release whose flags the commands have."""
+    return release_text("sglang", scheme.question.settings.version)
 
 
 def _router(fronts: Sequence[tuple[str, str, int]], place: _Places) -> list[Command]:

@@ -9,22 +9,16 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ridgeline.records.expression import Value
+from ridgeline.serving.engine.knobs.engine_flags import engine_flags
+from ridgeline.serving.engine.knobs.meaning import layout_of, role_of, settings_of
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.layout_rules import layout_problems
 from ridgeline.serving.engine.memory import plan_memory
-from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings
+from ridgeline.serving.engine.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.planner.candidates import PlanQuestion
 from ridgeline.serving.planner.commands import DEEPEP_LIMIT, DEEPEP_RANK_TOKENS
-
-# Other spellings that versions have had for the same setting.
-ALIASES = {
-    "--tp": "--tp-size",
-    "--tensor-parallel-size": "--tp-size",
-    "--pp": "--pp-size",
-    "--cuda-graph-max-bs": "--cuda-graph-max-bs-decode",
-    "--ep": "--ep-size",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,55 +45,26 @@ class LintReport:
 
 @dataclass(frozen=True)
 class _Server:
-    """One engine as its command lines describe it."""
+    """One engine as its command lines describe it: settings under our names, and its environment."""
 
-    flags: Mapping[str, str]
+    values: Mapping[str, Value]
     env: Mapping[str, str]
     ranks: tuple[int, ...]
 
-    def number(self, flag: str, default: int) -> int:
-        return int(self.flags.get(flag, default))
+    def number(self, name: str, default: int) -> int:
+        value = self.values.get(name)
+        return value if isinstance(value, int) else default
 
     @property
     def role(self) -> str:
-        mode = self.flags.get("--disaggregation-mode", "null")
-        return "both" if mode == "null" else mode
-
-    @property
-    def attention_groups(self) -> int:
-        if "--enable-dp-attention" in self.flags:
-            return self.number("--dp-size", 1)
-        return self.number("--attn-dp-size", 1)
+        return role_of(self.values)
 
     def layout(self, gpus_per_node: int) -> Layout:
-        attention = self.attention_groups
-        tp, pp = self.number("--tp-size", 1), self.number("--pp-size", 1)
-        nodes = max(1, -(-tp * pp // gpus_per_node))
-        return Layout(tp, pp, 1, self.number("--ep-size", 1), attention, nodes, gpus_per_node)
+        gpus = self.number("tp", 1) * self.number("pp", 1)
+        return layout_of(self.values, max(1, -(-gpus // gpus_per_node)), gpus_per_node)
 
     def settings(self, version: tuple[int, ...]) -> EngineSettings:
-        fraction = self.flags.get("--mem-fraction-static")
-        graph = self.flags.get("--cuda-graph-max-bs-decode")
-        off = "--disable-cuda-graph" in self.flags
-        if off or self.flags.get("--cuda-graph-backend-decode") == "disabled":
-            graph = "0"
-        off = off or self.flags.get("--cuda-graph-backend-prefill") == "disabled"
-        running = _maybe_int(self.flags.get("--max-running-requests"))
-        if running is not None and self.role != "both":
-            running *= self.attention_groups  # a role of its own counts for each group
-        return EngineSettings(
-            version=version,
-            attention_backend=self.flags.get("--attention-backend"),
-            max_running_requests=running,
-            cuda_graph_max_bs=_maybe_int(graph),
-            chunked_prefill_size=_maybe_int(self.flags.get("--chunked-prefill-size")),
-            mem_fraction=None if fraction is None else float(fraction),
-            prefill_graph=False if off else None,
-            page_size=self.number("--page-size", DEFAULTS.page_size),
-            max_prefill_tokens=self.number("--max-prefill-tokens", DEFAULTS.max_prefill_tokens),
-            schedule_conservativeness=float(self.flags.get("--schedule-conservativeness", 1.0)),
-            radix_cache="--disable-radix-cache" not in self.flags,
-        )
+        return settings_of(self.values, EngineSettings(version=version))
 
 
 def read_settings(lines: Iterable[str], version: tuple[int, ...]) -> dict[str, EngineSettings]:
@@ -141,7 +106,7 @@ def _check(
     settings = server.settings(question.settings.version)
     gpu = question.cluster.gpu
     problems += [f"{name}: {p}" for p in layout_problems(question.model, layout, gpu, settings, server.role)]
-    declared = server.number("--nnodes", 1)
+    declared = server.number("nnodes", 1)
     if server.ranks != tuple(range(declared)) or declared < layout.replica_nodes:
         started = ", ".join(map(str, server.ranks))
         problems.append(f"{name}: of {max(declared, layout.replica_nodes)} nodes only ranks {started} are started")
@@ -150,7 +115,7 @@ def _check(
         proofs.append(f"{name}: memory fits with {memory.margin_bytes / GIB:.1f} GiB to spare")
     else:
         problems.append(f"{name}: {memory.verdict}: {memory.reason}")
-    context = server.number("--context-length", question.model.context_tokens)
+    context = server.number("context_length", question.model.context_tokens)
     if point.longest_tokens > min(context, max(1, memory.kv_tokens_per_rank)):
         problems.append(f"{name}: the longest request, {point.longest_tokens:,} tokens, does not fit")
     problems += [f"{name}: {p}" for p in _graph_problems(server, layout, memory.running_limit)]
@@ -166,7 +131,7 @@ def _graph_problems(server: _Server, layout: Layout, rank_limit: int) -> list[st
     # beyond 512 captured sizes cost more start-up time and memory than the launches they save
     if graph is not None and graph < min(batch, 512):
         found.append(f"graphs end at {graph} requests, {batch} may run: past it the host sets the pace")
-    if server.flags.get("--deepep-mode") == "low_latency":
+    if server.values.get("deepep_mode") == "low_latency":
         limit = int(server.env.get(DEEPEP_LIMIT, DEEPEP_RANK_TOKENS))
         if batch > limit:
             found.append(f"low-latency DeepEP takes {limit} tokens a rank, {batch} may run; set {DEEPEP_LIMIT}={batch}")
@@ -175,37 +140,25 @@ def _graph_problems(server: _Server, layout: Layout, rank_limit: int) -> list[st
 
 def _servers(lines: Iterable[str]) -> dict[str, _Server]:
     """Engines by name. Lines of one engine differ in their node rank only."""
-    engines: dict[str, list[tuple[dict[str, str], dict[str, str]]]] = {}
+    engines: dict[str, list[tuple[dict[str, Value], dict[str, str]]]] = {}
     for line in lines:
-        flags, env = _parse(line)
-        if "--model-path" not in flags:
+        values, env = _parse(line)
+        if "model_path" not in values:
             continue
-        role = flags.get("--disaggregation-mode", "engine")
-        key = flags.get("--dist-init-addr") or f"number {len(engines)}"
-        engines.setdefault(f"{role} at {key}" if "--dist-init-addr" in flags else f"{role} {key}", []).append(
-            (flags, env)
-        )
+        role = values.get("disaggregation_mode", "engine")
+        address = values.get("dist_init_addr")
+        name = f"{role} at {address}" if address else f"{role} number {len(engines)}"
+        engines.setdefault(name, []).append((values, env))
     return {
-        name: _Server(parts[0][0], parts[0][1], tuple(sorted(int(f.get("--node-rank", 0)) for f, _ in parts)))
+        name: _Server(parts[0][0], parts[0][1], tuple(sorted(int(str(v.get("node_rank", 0))) for v, _ in parts)))
         for name, parts in engines.items()
     }
 
 
-def _parse(line: str) -> tuple[dict[str, str], dict[str, str]]:
+def _parse(line: str) -> tuple[dict[str, Value], dict[str, str]]:
     words = shlex.split(line)
     env: dict[str, str] = {}
     while words and "=" in words[0] and not words[0].startswith("-"):
         name, _, value = words.pop(0).partition("=")
         env[name] = value
-    flags: dict[str, str] = {}
-    for place, word in enumerate(words):
-        if not word.startswith("--"):
-            continue
-        name, sep, value = word.partition("=")
-        following = words[place + 1] if place + 1 < len(words) else ""
-        flags[ALIASES.get(name, name)] = value if sep else ("" if following.startswith("--") else following)
-    return flags, env
-
-
-def _maybe_int(text: str | None) -> int | None:
-    return None if text is None else int(text)
+    return engine_flags("sglang").from_arguments(words), env

@@ -17,7 +17,7 @@ from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.planner.candidates import PlanQuestion
-from ridgeline.serving.planner.commands import Command, commands_for
+from ridgeline.serving.planner.commands import Command, commands_for, written_for
 from ridgeline.serving.planner.lint import LintPoint, LintReport, lint_commands
 from ridgeline.serving.planner.operating_point import Option, pareto, tried, with_knee
 from ridgeline.serving.planner.pairing import Pair
@@ -61,7 +61,7 @@ class Choice:
             "ttft_ms": ttft.as_json() if ttft else None,
             "itl_ms": itl.as_json() if itl else None,
             "interval": {name: [round(v, 4) for v in both] for name, both in o.bounds.items()},
-            "max_running_requests": unit.running_flag,
+            "max_running_requests": unit.cap,
             "requests_at_once": unit.cap * o.scheme.slices * max(1, o.scheme.parts[1]),
             "chunked_prefill_size": o.scheme.units[0].chunk_flag,
             "cuda_graph_max_bs": unit.times.applied.graph_max_bs,
@@ -84,6 +84,7 @@ class Choice:
             "decode_layout": str(pair.decode.layout) if pair else None,
             "loss": {"gpu": round(o.loss.gpu, 3), "node": round(o.loss.node, 3)},
             "pareto": self.on_front,
+            "written_for": written_for(o.scheme),
             "commands": [c.as_json() for c in self.commands],
             "lint": self.lint.as_json(),
             "study": self.study,
@@ -127,7 +128,8 @@ class Plan:
         for choice in self.choices:
             place = folder / f"{choice.rank:02d}-{str(choice.option.layout).replace(' ', '-')}"
             place.mkdir(parents=True, exist_ok=True)
-            lines = [f"# {c.what} on {c.node}\n{c}\n" for c in choice.commands]
+            lines = [f"# for {written_for(choice.option.scheme)}\n"]
+            lines += [f"# {c.what} on {c.node}\n{c}\n" for c in choice.commands]
             (place / "commands.txt").write_text("\n".join(lines))
             (place / "study.yaml").write_text(choice.study)
 

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ridgeline.serving.engine.deployment import Deployment, role_words
+from ridgeline.serving.engine.deployment import Deployment, role_text
 from ridgeline.serving.engine.layout import Layout, group_words
 from ridgeline.serving.engine.settings import CURRENT_VERSION
 from ridgeline.serving.planner.operating_point import Option
@@ -114,7 +114,8 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     load += [word for text in _pace(option, traffic) for word in (f"--{text.partition(':')[0]}", text.split()[1])]
     load += [word for slo in scheme.question.slos for word in ("--slo", slo)]
     ask = _simulate_words(deployment, asked)
-    running = scheme.main.running_flag
+    unit = scheme.main
+    share = unit.layout.attn_dp * unit.layout.pp
     latencies = [f"{name}_{q}_ms" for name in ("ttft", "itl", "tpot", "e2e") for q in MEASURED]
     return [
         "workload:",
@@ -129,11 +130,11 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
         f"job: {{limit: {_limit_s(option, traffic)}}}",
         "",
         "space:",
-        "  # of each attention group, as SGLang's decode role counts",
-        f"  max_running_requests: [{', '.join(map(str, _around(running, 1)))}]",
+        "  # of a decode engine; SGLang divides it among its attention groups",
+        f"  max_running_requests: [{', '.join(map(str, _around(unit.cap, share)))}]",
         "derived:",
-        "  cuda_graph_max_bs: min(512, max_running_requests)",
-        f"baseline: {{max_running_requests: {running}}}",
+        f"  cuda_graph_max_bs: max(8, min(512, max_running_requests // {share}))",
+        f"baseline: {{max_running_requests: {unit.cap}}}",
         "",
     ]
 
@@ -158,8 +159,8 @@ def _roles(scheme: Scheme, layout: Layout) -> str:
     assert layout.prefill is not None
     assert layout.decode is not None
     model, (first, main) = scheme.question.model, scheme.units
-    words = {"prefill": role_words(first.settings, first.layout.attn_dp)}
-    planned = role_words(main.settings, main.layout.attn_dp)
+    words = {"prefill": role_text(first.settings)}
+    planned = role_text(main.settings)
     open_words = re.sub(r"running=\d+", "running={max_running_requests}", planned)
     words["decode"] = re.sub(r"graph=\d+", "graph={cuda_graph_max_bs}", open_words)
     sides = {"prefill": group_words(layout.prefill, model), "decode": group_words(layout.decode, model)}

@@ -7,7 +7,7 @@ class, its KV bytes per token and its weight, the GPU by its memory or by kernel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +15,15 @@ from ridgeline.errors import InputError
 from ridgeline.files import read_unzipped
 from ridgeline.readers.sglang.facts import DecodeBatch, PrefillBatch, SglangLog
 from ridgeline.readers.sglang.log import read_sglang_log
+from ridgeline.records.expression import Value
 from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.knobs.engine_flags import engine_flags
+from ridgeline.serving.engine.knobs.meaning import layout_of, settings_of
+from ridgeline.serving.engine.knobs.scope import engine_total, rank_share
+from ridgeline.serving.engine.knobs.table import wrong_value
 from ridgeline.serving.engine.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.serving.engine.memory import free_bytes
-from ridgeline.serving.engine.settings import BACKENDS, EngineSettings, resolve
+from ridgeline.serving.engine.settings import EngineSettings, resolve
 from ridgeline.serving.hardware.cluster import GIB, gpu_names, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
@@ -45,6 +50,8 @@ EAGER_NOISE = 0.20
 KIND_WORTH = {"graph": 6.0, "eager": 1.0, "prefill": 6.0}
 # A step more than this far from the median of its kind is a first run, a compile or a pause, not the machine's speed.
 FARTHEST_RATIO = 3.0
+# of the echo; how large graphs and rounds became, the log's other lines say better
+ECHOED = ("attention_backend", "mem_fraction_static", "disable_radix_cache")
 _DEVICE = re.compile(r"device_name=NVIDIA_([A-Z]+\d+\w*?)[._]")
 
 
@@ -71,15 +78,18 @@ def read_run(path: Path, *, model: str | None = None, gpu: str | None = None) ->
             f"{path}: no 'Prefill batch' or 'Decode batch' line; calibrate from the log of an SGLang server or of "
             "offline_throughput at log level info, with at least a few requests served"
         )
-    args = log.server_args
-    layout = _layout(args)
+    echoed = engine_flags("sglang").from_echo(log.server_args)
+    values = {name: value for name, value in echoed.items() if not wrong_value(name, value)}
+    nodes = values.get("nnodes")
+    copies = {name: value for name, value in values.items() if name != "dp"}  # the log is of one copy
+    layout = layout_of(copies, nodes if isinstance(nodes, int) else 1, None)
     shape = load_model(model) if model else _model(path, log, layout)
     device = next((m[1].lower() for line in lines if (m := _DEVICE.search(line))), None)
     chip = gpu or device or _gpu(path, log, layout)
     cluster = make_cluster(chip, layout.nodes, layout.gpus_per_node)
     pools = [p.tokens for p in log.kv_pools]
     pool = pools[-1] if pools else None
-    return LoggedRun(str(path), Deployment(shape, cluster, layout, _settings(log)), pool, log)
+    return LoggedRun(str(path), Deployment(shape, cluster, layout, _settings(log, values, layout)), pool, log)
 
 
 def observations(run: LoggedRun) -> list[Observation]:
@@ -137,7 +147,8 @@ def _decode_point(run: LoggedRun, batch: int, context: float, seconds: float, *,
 
 def _prefill_steps(run: LoggedRun) -> Iterator[Observation]:
     """Only rounds that follow another full round: other rates hold idle or decode time."""
-    chunk = run.deployment.settings.chunked_prefill_size or 8192
+    # a line is of one attention-DP rank
+    chunk = rank_share(run.deployment.settings.chunked_prefill_size or 8192, run.deployment.layout.attn_dp)
     found: list[tuple[PrefillBatch, float]] = []
     previous: PrefillBatch | DecodeBatch | None = None
     for line in _batches(run.log):
@@ -165,34 +176,19 @@ def _prefill_point(run: LoggedRun, line: PrefillBatch, seconds: float) -> Observ
     )
 
 
-def _layout(args: object) -> Layout:
-    values = args if isinstance(args, dict) else {}
-
-    def size(name: str) -> int:
-        value = values.get(name)
-        return value if isinstance(value, int) and value > 0 else 1
-
-    tp, pp, nodes = size("tp_size"), size("pp_size"), size("nnodes")
-    attn_dp = size("attn_dp_size")
-    if values.get("enable_dp_attention") is True:
-        attn_dp = size("dp_size")
-    return Layout(tp, pp, ep=size("ep_size"), attn_dp=attn_dp, nodes=nodes, gpus_per_node=max(1, -(-tp * pp // nodes)))
-
-
-def _settings(log: SglangLog) -> EngineSettings:
-    args, limits = log.server_args, log.limits[-1] if log.limits else None
-    backend = args.get("attention_backend")
-    fraction = args.get("mem_fraction_static")
+def _settings(log: SglangLog, values: Mapping[str, Value], layout: Layout) -> EngineSettings:
+    """What the echo says, overruled by what the log shows to have been applied."""
+    limits = log.limits[-1] if log.limits else None
+    # the scheduler of one attention-DP rank prints its own share
+    shares = {
+        "max_running_requests": limits.max_running_requests if limits else None,
+        "chunked_prefill_size": limits.chunked_prefill_size if limits else None,
+    }
+    seen = {name: engine_total(share, layout.attn_dp) for name, share in shares.items() if share}
+    asked = {name: value for name, value in values.items() if name in ECHOED}
+    found = settings_of({**asked, **seen})
     prefill_graph = next((p.cuda_graph for p in log.prefills if p.cuda_graph is not None), None)
-    return EngineSettings(
-        attention_backend=backend if backend in BACKENDS else None,
-        max_running_requests=limits.max_running_requests if limits else None,
-        cuda_graph_max_bs=log.largest_decode_graph,
-        prefill_graph=prefill_graph,
-        chunked_prefill_size=limits.chunked_prefill_size if limits else None,
-        mem_fraction=fraction if isinstance(fraction, float) else None,
-        radix_cache=args.get("disable_radix_cache") is not True,
-    )
+    return replace(found, cuda_graph_max_bs=log.largest_decode_graph, prefill_graph=prefill_graph)
 
 
 def _model(path: Path, log: SglangLog, layout: Layout) -> Model:

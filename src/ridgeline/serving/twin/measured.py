@@ -14,14 +14,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.records.expression import Value
 from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.knobs.engine_flags import engine_flags
+from ridgeline.serving.engine.knobs.meaning import layout_of, settings_of
+from ridgeline.serving.engine.knobs.releases import release_meant
+from ridgeline.serving.engine.knobs.scope import engine_total
+from ridgeline.serving.engine.knobs.table import KNOBS, Takes, modelled, wrong_value
 from ridgeline.serving.engine.layout import Layout, parse_layout
 from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings, parse_engine
-from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.hardware.cluster import Cluster, make_cluster
 from ridgeline.serving.model.config import load_model
+from ridgeline.serving.model.model import Model
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 
 METRICS = ("total_tok_s", "duration_s", "latency_s", "ttft_s", "ttft_p95_s", "itl_p95_s")
+# columns that are settings of the engine
+SETTINGS = {name for knob in modelled() for name in knob.names("sglang")}
+# the first release whose prefill and decode servers divide their request slots among attention-DP ranks
+SLOTS_DIVIDED = (0, 5, 8)
 LEFT_OUT = ("", "default", "-", "none")
 
 
@@ -67,40 +78,77 @@ def _row(where: str, cells: Mapping[str, str], settings: EngineSettings) -> Meas
     if gpus := _whole(cells, "gpus", where):
         gpus_per_node = max(1, gpus // nodes)
     gpus_per_node = _whole(cells, "gpus_per_node", where) or gpus_per_node
-    applied = _settings(cells, where, settings)
+    given = _values(cells, where)
+    applied = _settings(cells, given, settings)
     if "layout" in cells:
         # P2D4-chunk-large: what follows the dash is the study's own remark
         layout = parse_layout(cells["layout"].partition("-")[0], model, gpus_per_node)
         nodes = layout.nodes
     else:
-        layout = _layout(cells, where, nodes, gpus_per_node)
+        layout = layout_of(given, nodes, gpus_per_node)
     cluster = make_cluster(_needed(cells, "gpu", where), nodes, gpus_per_node, cells.get("fabric"))
     values = {name: number for name in METRICS if (number := _number(cells, name, where)) is not None}
     result = cells.get("result", "ok").split("(")[0].strip() or "ok"
     note = cells.get("note", "")
-    return Measured(where, Deployment(model, cluster, layout, applied), _traffic(cells, where), values, result, note)
+    deployment = _deployment(model, cluster, layout, applied)
+    return Measured(where, deployment, _traffic(cells, where), values, result, note)
 
 
-def _layout(cells: Mapping[str, str], where: str, nodes: int, gpus_per_node: int) -> Layout:
-    tp, pp, dp = (_whole(cells, name, where) or 1 for name in ("tp", "pp", "dp"))
-    ep, attn_dp = (_whole(cells, name, where) or 1 for name in ("ep", "attn_dp"))
+def _values(cells: Mapping[str, str], where: str) -> dict[str, Value]:
+    """The cells that are settings of the engine, under our names."""
+    found: dict[str, Value] = {}
+    for name, text in cells.items():
+        # own notes such as "default (4096)" say what the engine chose; the choice is the engine's again in the twin
+        if name in SETTINGS and not text.lower().startswith("default"):
+            found[name] = _cell(name, text, where)
     if cells.get("attention_dp", "no").lower() in ("yes", "true", "1"):
         # SGLang's --dp with --enable-dp-attention splits the ranks of a stage; it adds no copies
-        attn_dp, dp = dp, 1
-    return Layout(tp, pp, dp, ep, attn_dp, nodes=nodes, gpus_per_node=gpus_per_node)
+        found["enable_dp_attention"] = True
+    return engine_flags("sglang").canonical(found)
 
 
-def _settings(cells: Mapping[str, str], where: str, settings: EngineSettings) -> EngineSettings:
-    found = replace(
-        settings,
-        attention_backend=cells.get("attention_backend", settings.attention_backend),
-        max_running_requests=_whole(cells, "max_running_requests", where) or settings.max_running_requests,
-        cuda_graph_max_bs=_else(_whole(cells, "cuda_graph_max_bs", where), settings.cuda_graph_max_bs),
-        chunked_prefill_size=_whole(cells, "chunked_prefill_size", where) or settings.chunked_prefill_size,
-        mem_fraction=_number(cells, "mem_fraction_static", where) or settings.mem_fraction,
-    )
+def _cell(name: str, text: str, where: str) -> Value:
+    takes = KNOBS[name].takes
+    if takes in (Takes.TEXT, Takes.BACKEND):
+        value: Value = text
+    elif takes is Takes.SWITCH:
+        value = text.lower() in ("yes", "true", "1")
+    else:
+        try:
+            value = float(text) if takes in (Takes.SHARE, Takes.NUMBER) else int(text)
+        except ValueError:
+            raise InputError(f"{where}: {name} is {text!r}, not {takes.value}") from None
+    if wrong := wrong_value(name, value):
+        raise InputError(f"{where}: {name} is {text}: {wrong}; leave it empty for the default")
+    return value
+
+
+def _settings(cells: Mapping[str, str], values: Mapping[str, Value], settings: EngineSettings) -> EngineSettings:
+    found = settings_of(values, settings)
     version = re.match(r"\d+(\.\d+)*", cells.get("sglang", ""))
     return parse_engine(f"sglang:{version[0]}", found) if version else found
+
+
+def _deployment(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> Deployment:
+    """Of a split measured before SGLang 0.5.8 the running limit is that of each attention-DP rank.
+
+    Those releases made a rank's request slots by the undivided flag, and the decode role admits by its slots; later
+    ones divide both. What we keep is the whole engine's number.
+    """
+    found = Deployment(model, cluster, layout, settings)
+    limit = settings.max_running_requests
+    if (
+        limit is None
+        or release_meant(settings.version) >= SLOTS_DIVIDED
+        or layout.prefill is None
+        or layout.decode is None
+    ):
+        return found
+    each = {
+        role: replace(found.role_settings(role), max_running_requests=engine_total(limit, lay.attn_dp))
+        for role, lay in (("prefill", layout.prefill), ("decode", layout.decode))
+    }
+    return replace(found, prefill_settings=each["prefill"], decode_settings=each["decode"])
 
 
 def _traffic(cells: Mapping[str, str], where: str) -> Traffic:
@@ -117,10 +165,6 @@ def _traffic(cells: Mapping[str, str], where: str) -> Traffic:
     )
 
 
-def _else(value: int | None, otherwise: int | None) -> int | None:
-    return otherwise if value is None else value
-
-
 def _needed(cells: Mapping[str, str], name: str, where: str) -> str:
     if not cells.get(name):
         raise InputError(f"{where}: no {name}; add a column named {name} or give --{name}")
@@ -128,14 +172,13 @@ def _needed(cells: Mapping[str, str], name: str, where: str) -> str:
 
 
 def _whole(cells: Mapping[str, str], name: str, where: str) -> int | None:
-    # own notes such as "default (4096)" say what the engine chose; the choice is the engine's again in the twin
     if name not in cells or cells[name].lower().startswith("default"):
         return None
     try:
         value = int(cells[name])
     except ValueError:
         raise InputError(f"{where}: {name} is {cells[name]!r}, not a whole number") from None
-    if value < (0 if name == "cuda_graph_max_bs" else 1):
+    if value < 1:
         raise InputError(f"{where}: {name} is {value}; it must be at least 1, or left empty for the default")
     return value
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from ridgeline.serving.engine.knobs.scope import rank_share
 from ridgeline.serving.twin.prefixes import PrefixCache
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
@@ -37,7 +38,7 @@ class PrefillEngine(Engine):
         self.queues: list[deque[Request]] = [deque() for _ in range(ranks)]
         self.rank_pool = pool_tokens // ranks
         self.rank_tokens = max(1, min(self.applied.chunk_tokens, self.applied.max_prefill_tokens * ranks) // ranks)
-        self.rank_requests = max(1, self.applied.running_limit // ranks)
+        self.rank_requests = rank_share(self.applied.running_limit, ranks)
         self.caches = [PrefixCache() for _ in range(ranks)] if self.applied.radix_cache else []
         self.round_start_s = 0.0
 

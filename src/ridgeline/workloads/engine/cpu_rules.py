@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ridgeline.records.expression import Value
+from ridgeline.serving.engine.knobs.releases import Version
 from ridgeline.serving.model.model import Model
-from ridgeline.workloads.engine.flags import Version
 
 # The first release with each list, newest first; before 0.12 another back end was at work, which is not judged.
 _HEADS: tuple[tuple[Version, tuple[int, ...]], ...] = (
@@ -23,7 +23,7 @@ def cpu_refusal(model: Model | None, values: Mapping[str, Value], version: Versi
     if model is not None and model.attention.mla:
         return None
     release = ".".join(map(str, version))
-    block = values.get("block_size")
+    block = values.get("page_size")
     multiple = next((size for since, size in _BLOCKS if version >= since), None)
     if multiple and isinstance(block, int) and not isinstance(block, bool) and block % multiple:
         return f"block_size {block}: vLLM {release} on a processor takes multiples of {multiple}"

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Measurement
-from ridgeline.workloads.engine.flags import OWN_CHOICE, Flag, FlagTable, Version
-from ridgeline.workloads.engine.options import Load
+from ridgeline.serving.engine.knobs.engine_flags import EngineFlags
+from ridgeline.serving.engine.knobs.releases import Version
+from ridgeline.serving.model.model import Model
+from ridgeline.workloads.engine.options import Install, Load
 
 ENGINE_LOG = "engine.log"
 DATASET = "dataset.json"
 OFFLINE_RESULT = "offline.jsonl"
 # What the session puts into the engine's environment, because only it knows them.
 PORT, MODEL, HEAD, RENDEZVOUS = "RIDGELINE_PORT", "RIDGELINE_MODEL", "RIDGELINE_HEAD", "RIDGELINE_RENDEZVOUS"
+KEEP = "RIDGELINE_KEEP"  # the folder in which a one-time step leaves its results
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +46,55 @@ class Span:
     nodes: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class StepNeeds:
+    """What the command of a one-time step is made from."""
+
+    python: str
+    arguments: Sequence[str]  # those of the trial
+    values: Mapping[str, Value]
+    cluster: Span
+    sources: str  # a checkout of the engine's repository
+
+
+@dataclass(frozen=True, slots=True)
+class OneTimeStep:
+    """`script` is the file of the engine's repository that it runs, "" where the package holds it. `flag` hands the
+    engine the kept `file`, by the environment variable `variable`; without a flag the variable names the whole folder.
+    """
+
+    command: Callable[[StepNeeds], str]
+    script: str = ""
+    flag: str = ""
+    variable: str = ""
+    file: str = ""
+    everywhere: bool = True  # on all nodes of the job
+    serves: bool = False  # it is a server, which the session loads and asks for its record
+    least_nodes: int = 1
+
+
 class EngineDialect(Protocol):
+    """One engine. A new one is a module with such an object and a row of the catalog's `engines`."""
+
     name: str
     packages: tuple[str, ...]  # names of the distribution whose version counts, the first that is there
     ready_line: str  # a part of the log line that says the engine serves; "" where health alone says it
+    simulated: bool  # whether the twin knows its memory and speed
+    decoys: int  # rows of data for each request that its offline benchmark reads and does not send
+    steps: Mapping[str, OneTimeStep]  # that it can be prepared by, beside a rehearsal, which every engine can
 
     @property
-    def table(self) -> FlagTable: ...
+    def flags(self) -> EngineFlags: ...
 
-    def words(self, values: Mapping[str, Value], version: Version) -> list[str]:
-        """Settings as a command line of this release."""
+    def serve(self, python: str, arguments: Sequence[str], cluster: Span) -> str: ...
+
+    def offline(self, python: str, arguments: Sequence[str], load: Load, version: Version, cluster: Span) -> str: ...
+
+    def refusal(
+        self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
+    ) -> str | None:
+        """Why this build of the engine certainly does not start so, beyond what holds for every engine."""
         ...
-
-    def echoed(self, values: Mapping[str, Value], version: Version) -> dict[str, Value]:
-        """Settings under the names by which the engine's log repeats them."""
-        ...
-
-    def serve(self, python: str, words: Sequence[str], cluster: Span) -> str: ...
-
-    def offline(self, python: str, words: Sequence[str], load: Load, version: Version, cluster: Span) -> str: ...
 
     def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
         """What the log says; batches up to line `measured_from` belong to the warm-up."""
@@ -78,27 +111,6 @@ class EngineDialect(Protocol):
     def introspect(self) -> str:
         """Python text that prints the installed engine's flags as JSON, name to kind."""
         ...
-
-
-def plain_words(table: FlagTable, values: Mapping[str, Value], version: Version) -> list[str]:
-    """Each setting under the name this release has for it.
-
-    A flag the table does not know, because the installed engine is newer, is a switch where its value is true or false.
-    """
-    words: list[str] = []
-    for name, value in values.items():
-        called = table.called(name, version)
-        unknown = Flag(called, "switch" if isinstance(value, bool) else "value")
-        words += table.flags.get(called, unknown).words(value)
-    return words
-
-
-def plain_echo(table: FlagTable, values: Mapping[str, Value], version: Version) -> dict[str, Value]:
-    return {
-        table.called(name, version): value
-        for name, value in values.items()
-        if value is not None and value != OWN_CHOICE
-    }
 
 
 def joined(words: Iterable[str]) -> str:

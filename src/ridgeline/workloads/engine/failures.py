@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ridgeline.records.outcome import Kind, Move, Signature
+from ridgeline.serving.engine.knobs.table import levers
 from ridgeline.workloads.signatures import PROGRAM_FAILURES
 
 MARK = "ridgeline: failure="
@@ -22,31 +23,11 @@ class EngineFailure:
     name: str
     kind: Kind
     reason: str
-    moves: tuple[tuple[str, int], ...] = ()  # (what of _KNOBS, direction), the surest first
+    moves: tuple[tuple[str, int], ...] = ()  # (lever of the table of knobs, direction), the surest first
 
 
 # Start-up and run-time failures of memory ask for opposite moves, so the kind of a failure alone is not enough.
 _DOWN = (("memory", -1), ("requests", -1), ("chunk", -1))
-# what a move is about -> the names by which a study may call that knob
-_KNOBS: dict[str, dict[str, tuple[str, ...]]] = {
-    "sglang": {
-        "memory": ("mem_fraction_static",),
-        "requests": ("max_running_requests",),
-        "chunk": ("chunked_prefill_size",),
-        "graph": ("cuda_graph_max_bs", "cuda_graph_max_bs_decode"),
-        "length": ("context_length", "context_len"),
-        "spread": ("tp", "tp_size", "pp", "pp_size"),
-    },
-    "vllm": {
-        "memory": ("gpu_memory_utilization", "VLLM_CPU_KVCACHE_SPACE"),
-        "requests": ("max_num_seqs", "max_seqs"),
-        "chunk": ("max_num_batched_tokens",),
-        "graph": ("max_cudagraph_capture_size",),
-        "length": ("max_model_len",),
-        "spread": ("tp", "tensor_parallel_size", "pp", "pipeline_parallel_size"),
-    },
-}
-
 # The cause first: what follows it in a log is only its echo.
 FAILURES: tuple[EngineFailure, ...] = (
     EngineFailure("gpu-in-use", Kind.NODE_FAULT, "the GPU is in use by somebody else"),
@@ -117,7 +98,7 @@ def signatures(engine: str) -> tuple[Signature, ...]:
 def advice(failure: EngineFailure, engine: str) -> tuple[Move, ...]:
     """Which knobs to move, and which way, so that this failure does not happen again; the surest first."""
     why = failure.reason.partition(":")[0]
-    return tuple(Move(knob, direction, why) for what, direction in failure.moves for knob in _KNOBS[engine][what])
+    return tuple(Move(knob, direction, why) for lever, direction in failure.moves for knob in levers(engine, lever))
 
 
 @dataclass(frozen=True, slots=True)

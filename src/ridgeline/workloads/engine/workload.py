@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.errors import StoreError
@@ -23,11 +24,36 @@ from ridgeline.records.trial import Trial
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
 from ridgeline.workloads.engine.failures import signatures
-from ridgeline.workloads.engine.form import read_options
-from ridgeline.workloads.engine.install import for_processors, release_of
+from ridgeline.workloads.engine.form import EngineForm, OfflineForm, ServeForm, read_options
+from ridgeline.workloads.engine.install import release_of
 from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
 from ridgeline.workloads.engine.reading import read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """An engine's offline benchmark, or its server under load: makes the workload of a study."""
+
+    dialect: EngineDialect
+    serves: bool
+
+    @property
+    def form(self) -> type[EngineForm]:
+        return ServeForm if self.serves else OfflineForm
+
+    def __call__(self, study: Study) -> EngineWorkload:
+        return EngineWorkload(study, self.dialect, serves=self.serves)
+
+
+def offline(dialect: EngineDialect) -> EngineKind:
+    """NAME-offline of the catalog."""
+    return EngineKind(dialect, serves=False)
+
+
+def serve(dialect: EngineDialect) -> EngineKind:
+    """NAME-serve of the catalog."""
+    return EngineKind(dialect, serves=True)
 
 
 class EngineWorkload:
@@ -47,7 +73,7 @@ class EngineWorkload:
         return [
             *self._options.problems,
             *self._names.problems(serves=self._serves),
-            *prepare.problems(self._options, self._dialect.name),
+            *prepare.problems(self._options, self._dialect),
         ]
 
     def refusal(self, settings: Settings) -> str | None:
@@ -58,17 +84,17 @@ class EngineWorkload:
             return str(error)
         if asked.nodes > 1 and self._scripts.launcher == "none":
             return f"{asked.nodes} nodes need a launcher: set the site's `launcher` to srun, openmpi or mpich"
-        if reason := prepare.refusal(self._options, asked.nodes):
+        if reason := prepare.refusal(self._options, self._dialect, asked.nodes):
             return reason
         install = self._options.install(settings.get(ENGINE_KNOB))
         return rules.refusal(
-            self._dialect.name,
+            self._dialect,
             self._options,
+            install,
             self._names.values(settings),
             release_of(install, self._dialect),
             asked,
             self._study.site,
-            on_cpu=self._dialect.name == "vllm" and for_processors(install),
         )
 
     def prepare(self, trial: Trial, folder: Path) -> Job:

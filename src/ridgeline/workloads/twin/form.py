@@ -11,7 +11,6 @@ from pydantic import Field
 from ridgeline.errors import InputError
 from ridgeline.forms.form import CountedIn, Otherwise, Text, accepted_by
 from ridgeline.forms.reading import read_form
-from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
 from ridgeline.records.site import Site
 from ridgeline.records.study import Study
@@ -22,7 +21,6 @@ from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.workloads.engine.form import ServeForm, TrafficForm
 from ridgeline.workloads.twin.options import TwinOptions
-from ridgeline.workloads.twin.settings import KNOBS, wrong_value
 
 GPUS_PER_NODE = 8  # where the site does not say
 
@@ -69,16 +67,14 @@ def read_options(study: Study) -> TwinOptions:
 
     version = tried("version", lambda: parse_engine(f"sglang:{form.version}", DEFAULTS)) if form.version else None
     calibration = Path(_beside(form.calibration, study.folder))
-    fixed, wrong = _fixed(form)
     return TwinOptions(
         model=tried("model", lambda: load_model(_beside(form.model, study.folder))) if form.model else None,
         cluster=tried("gpu", lambda: _cluster(form.gpu, study.site)),
         traffic=tried("traffic", lambda: _traffic(form, study.folder)),
         version=version or DEFAULTS,
-        fixed=fixed,
         calibration=(tried("calibration", lambda: read_calibration(calibration)) if form.calibration else None)
         or Calibration(),
-        problems=(*problems, *wrong),
+        problems=tuple(problems),
     )
 
 
@@ -93,17 +89,6 @@ def _cluster(gpu: str, site: Site) -> Cluster:
     if not isinstance(chosen, str):
         raise InputError("which GPU is simulated is not said; write gpu: h100 here or in the options of the site")
     return make_cluster(chosen, site.nodes, site.gpus_per_node or GPUS_PER_NODE, str(fabric) if fabric else None)
-
-
-def _fixed(form: TwinForm) -> tuple[dict[str, Value], list[Problem]]:
-    """Flags under a knob's name; others do not change what the twin computes."""
-    fixed, wrong = {}, []
-    for name, value in form.flags.items():
-        if name in KNOBS and (reason := wrong_value(name, value)):
-            wrong.append(Problem(("workload", "flags", name), reason))
-        elif name in KNOBS:
-            fixed[name] = value
-    return fixed, wrong
 
 
 def _traffic(form: TwinForm, folder: Path) -> Traffic:

@@ -95,7 +95,8 @@ def _start(play: Play, deployment: Deployment, plan: MemoryPlan) -> bool:
     left = max(0.0, left - early / GIB)
     captured = f"Capture target decode CUDA graph end. elapsed={took_s:.2f} s, mem usage={used:.2f} GB"
     play.say(f"{captured}, avail mem={left:.2f} GB.", took_s)
-    limits = f"max_total_num_tokens={plan.kv_tokens_per_rank}, max_running_requests={plan.running_limit * plan.groups}"
+    # a scheduler prints the limit of its own attention-DP rank
+    limits = f"max_total_num_tokens={plan.kv_tokens_per_rank}, max_running_requests={plan.running_limit}"
     play.say(f"{limits}, context_len={deployment.model.context_tokens}, available_gpu_mem={left:.2f} GB")
     play.startup_s += WARMUP_S
     return True

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
 from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings
 from ridgeline.serving.hardware.cluster import Cluster
@@ -22,6 +20,5 @@ class TwinOptions:
     traffic: Traffic | None = None
     cluster: Cluster | None = None
     version: EngineSettings = DEFAULTS
-    fixed: Mapping[str, Value] = field(default_factory=dict)  # settings that no knob changes
     calibration: Calibration = field(default_factory=Calibration)
     problems: tuple[Problem, ...] = ()

@@ -16,24 +16,30 @@ from pathlib import Path
 
 from ridgeline.errors import InputError, StoreError
 from ridgeline.readers.sglang.log import read_sglang_log
-from ridgeline.records.expression import ExpressionError
+from ridgeline.records.expression import ExpressionError, Value
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.problem import Problem, near
 from ridgeline.records.run import Job, Run
 from ridgeline.records.simulation import SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
-from ridgeline.records.space import Continuous, Discrete, Settings
+from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.knobs.meaning import layout_of, model_of, role_of, settings_of
+from ridgeline.serving.engine.knobs.releases import Version
+from ridgeline.serving.engine.knobs.table import ROWS
 from ridgeline.serving.engine.layout_rules import layout_problems
 from ridgeline.serving.engine.memory import STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.workloads.engine.failures import signatures
+from ridgeline.workloads.engine.form import read_options as engine_options
+from ridgeline.workloads.engine.names import Names
+from ridgeline.workloads.engine.options import Install
+from ridgeline.workloads.engine.sglang import SGLANG
 from ridgeline.workloads.twin import player
 from ridgeline.workloads.twin.form import TwinForm, read_options
 from ridgeline.workloads.twin.log import compose
-from ridgeline.workloads.twin.settings import KNOBS, engine_of, flags, layout_of, wrong_value
 
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.json"
 # By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
@@ -72,6 +78,9 @@ class TwinWorkload:
     def __init__(self, study: Study) -> None:
         self._study = study
         self._options = read_options(study)
+        # names and values of knobs are those of the real engine's workload: a study for one is a study for the other
+        told = engine_options(study.workload.options, study.folder, serves=True)
+        self._names = Names(study, told, SGLANG)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._longest: int | None = None
@@ -79,7 +88,7 @@ class TwinWorkload:
         self.logs = (LOG, "stderr")
 
     def problems(self) -> list[Problem]:
-        return [*self._options.problems, *self._knob_problems(), *self._metric_problems()]
+        return [*self._options.problems, *self._names.knob_problems(self._release), *self._metric_problems()]
 
     def refusal(self, settings: Settings) -> str | None:
         case = self._case(settings)
@@ -96,8 +105,7 @@ class TwinWorkload:
         case = self._case(settings)
         if isinstance(case, str):
             raise InputError(f"trial {trial.number} cannot run: {case}")
-        given = self._whole(settings).items()
-        echo = {KNOBS[name].echo: value for name, value in given if name in KNOBS and value is not None}
+        echo = SGLANG.flags.echo(self._values(settings), self._release)
         model = {"model_path": self._study.workload.options["model"]}
         play = compose(case.deployment, case.plan, self._result(settings, case), model | echo)
         try:
@@ -148,19 +156,27 @@ class TwinWorkload:
         return Reading(_modelled(found))
 
     def paste(self, settings: Settings) -> str:
-        return flags(self._whole(settings), self._options.version.version)
+        return " ".join(SGLANG.flags.arguments(self._values(settings), self._release))
 
-    def _whole(self, settings: Settings) -> Settings:
-        """With what the study fixes for every trial."""
-        return {**self._options.fixed, **settings}
+    @property
+    def _release(self) -> Version:
+        return self._options.version.version
+
+    def _values(self, settings: Settings) -> dict[str, Value]:
+        """What the engine is told, as the workload of the real engine would tell it; the table's knobs in front."""
+        values = self._names.values(settings)
+        return {name: values[name] for name in (*ROWS, *values) if name in values}
 
     def _case(self, settings: Settings) -> _Case | str:
         """What would run, or why it cannot."""
-        key = tuple(settings.get(name) for name in KNOBS)
+        try:
+            key = self._key(settings)
+        except (ExpressionError, ValueError) as error:
+            return str(error)
         if key not in self._cases:
             try:
                 self._cases[key] = self._judged(settings)
-            except (InputError, ExpressionError, ValueError) as error:
+            except (InputError, ValueError) as error:
                 self._cases[key] = str(error)
         return self._cases[key]
 
@@ -168,16 +184,15 @@ class TwinWorkload:
         model, cluster = self._options.model, self._options.cluster
         if model is None or cluster is None:
             return "the study has problems; see `ridgeline check`"
-        for name in KNOBS:
-            if wrong := wrong_value(name, settings.get(name)):
-                return wrong
-        asked = self._study.job.resources(settings)
-        whole = self._whole(settings)
-        layout = layout_of(whole, asked.nodes, asked.gpus or cluster.node.gpus)
-        engine = engine_of(whole, self._options.version)
-        if illegal := layout_problems(model, layout, cluster.gpu, engine):
+        asked, values = self._study.job.resources(settings), self._values(settings)
+        if (reason := SGLANG.refusal(model, values, Install(), self._release)) is not None:
+            return reason
+        layout = layout_of(values, asked.nodes, asked.gpus or cluster.node.gpus)
+        engine = settings_of(values, self._options.version)
+        if illegal := layout_problems(model, layout, cluster.gpu, engine, role_of(values)):
             return str(illegal[0])
-        plan = plan_memory(model, cluster.gpu, layout, engine)
+        model = model_of(model, values)
+        plan = plan_memory(model, cluster.gpu, layout, engine, role_of(values))
         if plan.verdict == STARTUP_OOM and plan.margin_bytes < -DOUBT_BYTES:
             return f"does not fit: {plan.reason}"
         if plan.verdict != STARTUP_OOM and plan.kv_tokens_per_rank < self._longest_tokens():
@@ -191,7 +206,7 @@ class TwinWorkload:
 
     def _result(self, settings: Settings, case: _Case) -> SimulationResult | None:
         """None where the engine does not come up."""
-        key = tuple(settings.get(name) for name in KNOBS)
+        key = self._key(settings)
         assert self._options.traffic is not None
         if key not in self._results:
             try:
@@ -200,17 +215,10 @@ class TwinWorkload:
                 self._results[key] = None
         return self._results[key]
 
-    def _knob_problems(self) -> Iterator[Problem]:
-        for knob in self._study.space.knobs:
-            where = ("space", knob.name)
-            if knob.name not in KNOBS:
-                yield Problem(where, f"no such knob for {self._study.workload.kind}; {near(knob.name, list(KNOBS))}")
-                continue
-            values = (knob.low, knob.high) if isinstance(knob, Continuous) else knob.values
-            if isinstance(knob, Discrete) and len(values) > 1000:
-                values = (values[0], values[-1])
-            if wrong := next((w for value in values if (w := wrong_value(knob.name, value))), ""):
-                yield Problem(where, wrong)
+    def _key(self, settings: Settings) -> tuple[object, ...]:
+        """Settings that come to the same simulation have the same."""
+        values, asked = self._names.values(settings), self._study.job.resources(settings)
+        return (asked.nodes, asked.gpus, *(values.get(name) for name in ROWS))
 
     def _metric_problems(self) -> Iterator[Problem]:
         goal = self._study.goal

@@ -19,21 +19,20 @@ from ridgeline.workloads.engine.options import Load
 ENVIRONMENT, MADE_MODEL = "session.env", "model"
 # launchers other than srun start processes on other nodes with next to no environment
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
-DECOYS_EACH, MOST_DECOYS = 30, 6000
+MOST_DECOYS = 6000
 
 
 def make_files(
-    folder: Path, load: Load, ports: tuple[int, int], *, model: str, make_model: bool, data_for: str
+    folder: Path, load: Load, ports: tuple[int, int], *, model: str, make_model: bool, decoys: int | None
 ) -> None:
-    """`ports` are the server's and the rendezvous's; `data_for` names the engine whose offline benchmark reads data."""
+    """`ports` are the server's and the rendezvous's. An offline benchmark reads data, with so many decoys a request."""
     if make_model:
         from ridgeline.serving.model.folder import write_model_folder
 
         write_model_folder(model, folder / MADE_MODEL)
         model = str(folder / MADE_MODEL)
-    if data_for:
-        decoys = min(DECOYS_EACH * load.requests, MOST_DECOYS) if data_for == "sglang" else 0
-        write_dataset(load, folder / DATASET, decoys)
+    if decoys is not None:
+        write_dataset(load, folder / DATASET, min(decoys * load.requests, MOST_DECOYS))
         (folder / OFFLINE_RESULT).unlink(missing_ok=True)
     values = {PORT: str(ports[0]), MODEL: model, HEAD: socket.gethostname(), RENDEZVOUS: str(ports[1])}
     values |= {name: os.environ[name] for name in FORWARDED if name in os.environ}

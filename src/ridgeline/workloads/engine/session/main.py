@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ridgeline import catalog
 from ridgeline.errors import ReadError, RidgelineError
 from ridgeline.files import write_whole
 from ridgeline.readers.lines import TextFile
@@ -50,7 +51,7 @@ class Session:
     def __init__(self, folder: Path, spec: Mapping[str, Any]) -> None:
         self.folder, self.spec = folder, spec
         self.load = Load(**{**spec["load"], "slos": tuple(spec["load"]["slos"])})
-        self.dialect = dialect_named(str(spec["engine"]))
+        self.dialect: EngineDialect = catalog.part("engines", str(spec["engine"]))
         self.log = folder / ENGINE_LOG
         self.port = node.free_port()
         self.measured: dict[str, Any] = {}
@@ -68,7 +69,7 @@ class Session:
                 (self.port, node.free_port()),
                 model=str(self.spec["model"]),
                 make_model=bool(self.spec["make_model"]),
-                data_for="" if self.spec["serves"] else self.dialect.name,
+                decoys=None if self.spec["serves"] else self.dialect.decoys,
             )
             Preparation(self.folder, self.spec, self.load, self.dialect, self.port, UNBUFFERED).run()
             self._once()
@@ -125,16 +126,6 @@ class Session:
 
     def _write(self) -> None:
         write_whole(self.folder / MEASURED, json.dumps(self.measured, indent=1) + "\n", survives_power_cut=False)
-
-
-def dialect_named(name: str) -> EngineDialect:
-    if name == "sglang":
-        from ridgeline.workloads.engine.sglang import SGLANG
-
-        return SGLANG
-    from ridgeline.workloads.engine.vllm import VLLM
-
-    return VLLM
 
 
 def say(line: str) -> None:

@@ -11,10 +11,9 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from ridgeline.workloads.engine.dialect import OFFLINE_RESULT, EngineDialect
+from ridgeline.workloads.engine.dialect import KEEP, OFFLINE_RESULT, EngineDialect
 from ridgeline.workloads.engine.failures import FailureCause
 from ridgeline.workloads.engine.options import Load
-from ridgeline.workloads.engine.prepare import GIVES, KEEP
 from ridgeline.workloads.engine.session import process as node
 from ridgeline.workloads.engine.session.causes import Coroner, Failed
 from ridgeline.workloads.engine.session.files import add_environment
@@ -42,7 +41,12 @@ class Preparation:
             kept = self._kept(step)
             if not (kept / DONE).exists():
                 self._do(step, kept)
-            add_environment(self.folder, _given(str(step["step"]), kept))
+            add_environment(self.folder, self._given(str(step["step"]), kept))
+
+    def _given(self, name: str, kept: Path) -> dict[str, str]:
+        """How the engine finds what a step kept: by the file it is told, or by the folder."""
+        step = self.dialect.steps.get(name)
+        return {step.variable: str(kept / step.file)} if step and step.variable else {}
 
     def _kept(self, step: Mapping[str, Any]) -> Path:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline" / "prepared"
@@ -98,7 +102,7 @@ class Preparation:
         records = sorted(partial.glob("expert_distribution_recorder_*.pt"))
         if not records:
             raise Failed(FailureCause("died", 0, "preparation eplb: the engine left no record; see prepare.log"), 1)
-        records[-1].rename(partial / GIVES["eplb"][2])
+        records[-1].rename(partial / self.dialect.steps["eplb"].file)
         return 0
 
     def _ask(self, path: str) -> None:
@@ -112,13 +116,6 @@ class Preparation:
             connection.close()
         if status != 200:
             raise Failed(FailureCause("died", 0, f"preparation eplb: {path} was answered with {status}"), 1)
-
-
-def _given(step: str, kept: Path) -> dict[str, str]:
-    if step in GIVES:
-        _, variable, name = GIVES[step]
-        return {variable: str(kept / name)}
-    return {"SGLANG_MOE_CONFIG_DIR": str(kept)} if step == "fused-moe" else {}
 
 
 def _move(partial: Path, kept: Path) -> None:
