@@ -130,5 +130,5 @@ def _shown(name: str, known: list[str]) -> list[str]:
     """Hundreds of flags help nobody: where none is close, the usual ones are shown."""
     from difflib import get_close_matches
 
-    usual = [n for n in ("tp", "pp", "mem_fraction_static", "max_running_requests") if n in known]
+    usual: list[str] = [n for n in ("tp", "pp", "mem_fraction_static", "max_running_requests") if n in known]
     return known if get_close_matches(name, known, n=1) else usual or known[:8]
