@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field, Tag
+from pydantic import Field, Tag, model_validator
 
 from ridgeline import catalog
 from ridgeline.forms.form import TEXT_OR_MAPPING, CountedIn, Environment, FileBeside, Form, Lines, Takes, Text
@@ -100,6 +100,28 @@ def test_all_problems_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
     # a list with a wrong item is left out whole: a gap would shift the places of what is found in it later
     assert (form.parts, form.order, form.name, form.env) == ([], "up", None, {})
     assert given["by_name"] == {"good": {"size": 2}, "bad": {"size": 0}}, "what was given is not changed"
+
+
+class PairForm(Form):
+    """Two keys that need each other."""
+
+    one: int = Field(default=0, description="The one.")
+    other: int = Field(default=0, description="The other.")
+
+    @model_validator(mode="after")
+    def _both(self) -> PairForm:
+        if not (self.one and self.other):
+            raise ValueError("needs one and other; give both")
+        return self
+
+
+@pytest.mark.parametrize("given", [{}, {"one": 1}, {"one": "x"}])
+@pytest.mark.timeout(20)
+def test_a_condition_of_the_whole_form_is_told_and_ends(tmp_path: Path, given: dict[str, object]) -> None:
+    form, found = read_form(PairForm, given, tmp_path, ("workload",))
+    assert isinstance(form, PairForm)
+    assert len(found) == 1
+    assert found[0].where == (("workload", "one") if given.get("one") == "x" else ("workload",))
 
 
 def test_a_misspelt_required_key_is_one_problem(tmp_path: Path) -> None:

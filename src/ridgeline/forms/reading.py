@@ -37,6 +37,8 @@ def read_form(
             return lenient.model_validate(left, context=context), told
         except ValidationError as error:
             # not told: it may only be found because something was left out
+            if not left:
+                return lenient.model_construct(), told  # a condition of the form as a whole
             smaller = _without(left, error, form)
             left = smaller if smaller != left else {}
 
