@@ -110,10 +110,15 @@ def test_every_face_reads_it_as_it_is(unpacked: Path, capsys: pytest.CaptureFixt
     text = (unpacked / "journal.jsonl").read_text()
     runs = len(ended(unpacked))
     assert f"   {runs} runs" in say(capsys, "status", unpacked)
-    assert json.loads(say(capsys, "status", unpacked, "--json"))["runs"] == runs
+    status = json.loads(say(capsys, "status", unpacked, "--json"))
+    name = unpacked_kind(status)
+    assert status["runs"] == runs
+    assert status["kind"] == (name if name in ("compare", "edge", "scale") else "search")
     assert len(list(csv.reader(io.StringIO(say(capsys, "export", unpacked))))) == runs + 1
     say(capsys, "report", unpacked)
-    assert "<h2>Runs</h2>" in (unpacked / "report.html").read_text()
+    page = (unpacked / "report.html").read_text()
+    assert "<h2>Runs</h2>" in page
+    assert ("best of the search" in page) == (status["kind"] == "search")
     assert say(capsys, "best", unpacked)
     assert json.loads(say(capsys, "best", unpacked, "--json"))["settings"]
     assert (unpacked / "journal.jsonl").read_text() == text, "looking changes nothing"
