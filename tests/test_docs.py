@@ -98,10 +98,12 @@ RECORDED = [
 
 
 def leads_somewhere(path: str) -> bool:
-    """Whether a path is there, from the root, the package or its serving room; a bare name anywhere in the package."""
+    """Whether a path is there, from the root, the package, its serving room or the example of a plugin; a bare name
+    anywhere in the package."""
     if "/" not in path:
         return any((ROOT / "src/ridgeline").rglob(path))
-    return any((root / path).exists() for root in (ROOT, ROOT / "src/ridgeline", ROOT / "src/ridgeline/serving"))
+    roots = (ROOT, ROOT / "src/ridgeline", ROOT / "src/ridgeline/serving", ROOT / "tests/plugin_package")
+    return any((root / path).exists() for root in roots)
 
 
 def paths_named(text: str) -> set[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.store.folder import write_text
+from ridgeline.files import write_whole
 from ridgeline.store.journal import Journal
 
 
@@ -82,7 +82,7 @@ def test_a_line_end_that_was_added_is_on_disk_before_the_journal_is_used(
 def test_a_file_is_whole_before_it_takes_its_name_and_the_name_is_on_disk_after(
     tmp_path: Path, acts: list[tuple[str, str]]
 ) -> None:
-    write_text(tmp_path / "study.yaml", "version: 1\n")
+    write_whole(tmp_path / "study.yaml", "version: 1\n")
     (synced, temporary), renamed, last = acts
     assert synced == "fsync" and temporary.startswith(".study.yaml.")
     assert (renamed, last) == (("rename", "study.yaml"), ("fsync", tmp_path.name))

@@ -15,22 +15,31 @@ from ridgeline.serving.engine.knobs.engine_flags import EngineFlags, engine_flag
 from ridgeline.serving.engine.knobs.meaning import layout_of, settings_of, values_of
 from ridgeline.serving.engine.knobs.releases import LATEST, NEWEST, Flag, read_flags, release_text
 from ridgeline.serving.engine.knobs.scope import engine_total, rank_share
-from ridgeline.serving.engine.knobs.table import ATTENTION_BACKENDS, KNOBS, ROWS, Knob, Part, Takes, levers, wrong_value
+from ridgeline.serving.engine.knobs.table import (
+    ATTENTION_BACKENDS,
+    KNOBS,
+    ROWS,
+    Domain,
+    Knob,
+    Part,
+    levers,
+    wrong_value,
+)
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import BACKENDS, EngineSettings
 from tests.serving.engine.server_args import RELEASES, applied, log_line
 
 SGLANG, VLLM = engine_flags("sglang"), engine_flags("vllm")
 VLLM_RELEASES = sorted({f.since for f in read_flags("vllm").values() if f.since} | {LATEST["vllm"]})
-VALUES: dict[Takes, st.SearchStrategy[Value]] = {
-    Takes.WHOLE: st.integers(1, 10_000),
-    Takes.COUNT: st.integers(0, 10_000),
-    Takes.CHUNK: st.one_of(st.just(-1), st.integers(1, 200).map(lambda n: 64 * n)),
-    Takes.SHARE: st.integers(1, 999).map(lambda n: n / 1000),
-    Takes.NUMBER: st.integers(0, 400).map(lambda n: n / 100),
-    Takes.SWITCH: st.booleans(),
-    Takes.BACKEND: st.sampled_from(ATTENTION_BACKENDS),
-    Takes.TEXT: st.sampled_from(["fp8", "auto", "bf16"]),
+VALUES: dict[Domain, st.SearchStrategy[Value]] = {
+    Domain.WHOLE: st.integers(1, 10_000),
+    Domain.COUNT: st.integers(0, 10_000),
+    Domain.CHUNK: st.one_of(st.just(-1), st.integers(1, 200).map(lambda n: 64 * n)),
+    Domain.SHARE: st.integers(1, 999).map(lambda n: n / 1000),
+    Domain.NUMBER: st.integers(0, 400).map(lambda n: n / 100),
+    Domain.SWITCH: st.booleans(),
+    Domain.BACKEND: st.sampled_from(ATTENTION_BACKENDS),
+    Domain.TEXT: st.sampled_from(["fp8", "auto", "bf16"]),
 }
 SIZES = ("tp", "pp", "dp", "ep", "attn_dp")
 # values of knobs that do not take all of their kind
@@ -117,9 +126,9 @@ def test_settings_come_back_from_vllms_arguments(release: tuple[int, ...], data:
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda r: ".".join(map(str, r)))
 def test_every_knob_is_written_in_flags_its_release_has(release: tuple[int, ...]) -> None:
-    samples: dict[Takes, list[Value]] = {
-        Takes.SWITCH: [True], Takes.BACKEND: ["fa3"], Takes.SHARE: [0.8], Takes.NUMBER: [0.5], Takes.COUNT: [0, 64],
-        Takes.TEXT: ["deepep"],
+    samples: dict[Domain, list[Value]] = {
+        Domain.SWITCH: [True], Domain.BACKEND: ["fa3"], Domain.SHARE: [0.8], Domain.NUMBER: [0.5],
+        Domain.COUNT: [0, 64], Domain.TEXT: ["deepep"],
     }  # fmt: skip
     flags = read_flags("sglang")
     for knob in ROWS.values():
@@ -183,7 +192,7 @@ def test_one_server_has_copies_or_attention_dp() -> None:
         layout_of({"tp": 8, "dp": 2, "attn_dp": 8}, 2, 8)
 
 
-@pytest.mark.parametrize("name", [n for n, knob in ROWS.items() if knob.takes is not Takes.TEXT])
+@pytest.mark.parametrize("name", [n for n, knob in ROWS.items() if knob.takes is not Domain.TEXT])
 def test_a_value_that_is_none_is_named_with_what_would_do(name: str) -> None:
     said = wrong_value(name, "nonsense")
     assert name in said and "takes" in said

@@ -18,8 +18,8 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, colocated_units, make_unit
 from ridgeline.serving.planner.commands import commands_for
 from ridgeline.serving.planner.lint import LintPoint, lint_commands
-from ridgeline.serving.planner.operating_point import pareto
 from ridgeline.serving.planner.pairing import MOST_COUNTS, Pair, pairs, varied_pairs
+from ridgeline.serving.planner.pareto import pareto
 from ridgeline.serving.planner.planner import answer_plan
 from ridgeline.serving.planner.scheme import Scheme
 from ridgeline.serving.traffic.requests import Slo

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.serving.engine.knobs.table import KNOBS
 from ridgeline.serving.twin import collectives, disaggregation, fit, intervals, log_steps, priors, scheduler
 from ridgeline.serving.twin.factors import PRIOR_SPREAD
 
+BOLDNESS = KNOBS["schedule_conservativeness"].attention_dp_factor
 ROOT = Path(__file__).parents[3]
 PAGE = re.sub(r"\s+", " ", (ROOT / "docs" / "twin.md").read_text())
 TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
@@ -44,8 +46,8 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"{collectives.DELAY_BETWEEN_S * 1e6:g} us + 2 port latencies + {collectives.PROTOCOL_CHANGE_S * 1e6:g} us",
         f"{collectives.ALL_TO_ALL_DELAY_S * 1e6:g} us (+ {collectives.ALL_TO_ALL_COUNT_S * 1e6:g} us in normal mode)",
         f"{collectives.HAND_OVER_INSIDE_S * 1e3:g} ms inside a node",
-        f"{scheduler.NEW_TOKEN_SHARE:g} x conservativeness (x {scheduler.ATTENTION_DP_BOLDNESS:g} under attention DP)",
-        f"{scheduler.FINAL_SHARE_OF_START:g} of that over {scheduler.DECAY_STEPS} decode steps",
+        f"{priors.NEW_TOKEN_SHARE:g} x conservativeness (x {KNOBS['schedule_conservativeness'].attention_dp_factor:g} under attention DP)",
+        f"{priors.FINAL_SHARE_OF_START:g} of that over {priors.DECAY_STEPS} decode steps",
         f"until {scheduler.RETRACT_STEPS} steps fit",
         f"or {scheduler.RETRY_STEPS} steps while",
         f"input + {disaggregation.RESERVED_TOKENS} (held + 1)",

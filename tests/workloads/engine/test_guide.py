@@ -11,6 +11,7 @@ import yaml
 
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.dry_run import rehearse
+from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.forms.shape import fields
 from ridgeline.workloads.engine.form import ServeForm
 from ridgeline.workloads.engine.prepare import REHEARSE
@@ -42,7 +43,7 @@ def test_every_rung_of_the_guide_is_accepted_and_can_be_rehearsed(guide: Path, i
     path.write_text(yaml.safe_dump(merged(guide, index)))
     checked = check_study(path)
     assert checked.refusal(checked.study.baseline) is None
-    shown = list(rehearse(path, {}, 3, tmp_path / "rehearsed"))
+    shown = list(rehearse(path, SearchQuestion(), 3, tmp_path / "rehearsed"))
     assert "the engine (engine.sh)" in shown[0].script
     assert len(shown) == 3, "a rung with fewer than three settings is none"
 

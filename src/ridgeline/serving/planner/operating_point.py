@@ -6,7 +6,7 @@ A rate is searched for at which every limit is still kept, and a burst at which 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.planner.candidates import Unit, make_unit
 from ridgeline.serving.planner.pairing import Pair, node_share
 from ridgeline.serving.planner.scheme import Scheme
-from ridgeline.serving.traffic.requests import Slo, Spread, Summary
+from ridgeline.serving.traffic.requests import Slo, Summary
 from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, Fixed, OpenLoop, Traffic
 
 MOST_REQUESTS, MOST_OFFLINE = 8000, 4000
@@ -24,7 +24,6 @@ STAYS = 8.0
 HEADROOM = 0.9
 # Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
 TAKE_OFF = 5.0
-LATENCIES, ALIKE = ("ttft", "itl"), 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,9 @@ class Knee:
     @property
     def tokens(self) -> int:
         return self.batch * self.input_tokens
+
+    def as_json(self) -> dict[str, object]:
+        return {"batch": self.batch, "input_tokens": self.input_tokens, "tokens": self.tokens, "bound": self.bound}
 
 
 @dataclass(frozen=True)
@@ -271,28 +273,3 @@ def _ttft_limit_ms(scheme: Scheme, tokens: tuple[int, int]) -> float:
     alone = scheme.run(Traffic(Fixed(*tokens), 1)).summary.ttft_ms
     assert alone is not None
     return TAKE_OFF * alone.p95
-
-
-def pareto(options: Sequence[Option]) -> set[int]:
-    """Indices of options that no other beats in GPUs, goodput, TTFT, ITL and the loss with a GPU at once.
-
-    Latencies within a few percent are the same: no prediction is surer than that.
-    """
-
-    def beats(a: Option, b: Option) -> bool:
-        fewer, more = b.scheme.gpus - a.scheme.gpus, round(a.goodput_s - b.goodput_s, 3)
-        safer = round(b.loss.gpu - a.loss.gpu, 3)
-        if min(fewer, more, safer) < 0:
-            return False
-        shorter = [_p95(b, name) - _p95(a, name) for name in LATENCIES]
-        same = [ALIKE * _p95(b, name) for name in LATENCIES]
-        if any(gain < -limit for gain, limit in zip(shorter, same, strict=True)):
-            return False
-        return max(fewer, more, safer) > 0 or any(gain > limit for gain, limit in zip(shorter, same, strict=True))
-
-    return {i for i, option in enumerate(options) if not any(beats(other, option) for other in options)}
-
-
-def _p95(option: Option, latency: str) -> float:
-    spread: Spread | None = getattr(option.summary, f"{latency}_ms")
-    return spread.p95 if spread else 0.0

@@ -19,8 +19,9 @@ from ridgeline.serving.model.model import Model
 from ridgeline.serving.planner.candidates import PlanQuestion
 from ridgeline.serving.planner.commands import Command, commands_for, written_for
 from ridgeline.serving.planner.lint import LintPoint, LintReport, lint_commands
-from ridgeline.serving.planner.operating_point import Option, pareto, tried, with_knee
+from ridgeline.serving.planner.operating_point import Option, tried, with_knee
 from ridgeline.serving.planner.pairing import Pair
+from ridgeline.serving.planner.pareto import pareto
 from ridgeline.serving.planner.shortlist import named_scheme, schemes_for, try_all
 from ridgeline.serving.planner.study import PlanInputs, verification_study
 from ridgeline.serving.traffic.requests import Slo
@@ -69,14 +70,7 @@ class Choice:
             "settings": {u.role: u.settings_json() for u in o.scheme.units},
             "kv_tokens": unit.memory.kv_tokens,
             "kv_margin_gib": round(o.margin_bytes / GIB, 2),
-            "knee": None
-            if o.knee is None
-            else {
-                "batch": o.knee.batch,
-                "input_tokens": o.knee.input_tokens,
-                "tokens": o.knee.tokens,
-                "bound": o.knee.bound,
-            },
+            "knee": o.knee.as_json() if o.knee else None,
             "prefill_decode_ratio": _ratio(pair),
             "prefill_gpus": pair.prefill.gpus * pair.prefill_groups * o.scheme.copies if pair else None,
             "decode_gpus": pair.decode.gpus * pair.decode_groups * o.scheme.copies if pair else None,

@@ -20,7 +20,7 @@ from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.engine.knobs.meaning import layout_of, settings_of
 from ridgeline.serving.engine.knobs.releases import release_meant
 from ridgeline.serving.engine.knobs.scope import engine_total
-from ridgeline.serving.engine.knobs.table import KNOBS, Takes, modelled, wrong_value
+from ridgeline.serving.engine.knobs.table import KNOBS, Domain, modelled, wrong_value
 from ridgeline.serving.engine.layout import Layout, parse_layout
 from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import Cluster, make_cluster
@@ -109,13 +109,13 @@ def _values(cells: Mapping[str, str], where: str) -> dict[str, Value]:
 
 def _cell(name: str, text: str, where: str) -> Value:
     takes = KNOBS[name].takes
-    if takes in (Takes.TEXT, Takes.BACKEND):
+    if takes in (Domain.TEXT, Domain.BACKEND):
         value: Value = text
-    elif takes is Takes.SWITCH:
+    elif takes is Domain.SWITCH:
         value = text.lower() in ("yes", "true", "1")
     else:
         try:
-            value = float(text) if takes in (Takes.SHARE, Takes.NUMBER) else int(text)
+            value = float(text) if takes in (Domain.SHARE, Domain.NUMBER) else int(text)
         except ValueError:
             raise InputError(f"{where}: {name} is {text!r}, not {takes.value}") from None
     if wrong := wrong_value(name, value):

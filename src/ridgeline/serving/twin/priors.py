@@ -66,3 +66,7 @@ ELEMENTWISE_PASSES = 16
 EXPERT_IMBALANCE = 1.15
 # Stages of a pipeline wait when neighbours differ; SGLang runs PP without overlapped scheduling.
 PIPELINE_BUBBLE = 1.05
+
+# SGLang's share of the remaining answer that it keeps free for each running request: where it starts, where it ends,
+# and over how many decode steps it decays. --schedule-conservativeness multiplies the start.
+NEW_TOKEN_SHARE, FINAL_SHARE_OF_START, DECAY_STEPS = 0.7, 0.14, 600

@@ -11,17 +11,14 @@ import heapq
 import math
 from collections import deque
 
+from ridgeline.serving.engine.knobs.table import KNOBS
 from ridgeline.serving.engine.settings import Applied
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
 from ridgeline.serving.twin.prefixes import PrefixCache
+from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, NEW_TOKEN_SHARE
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.steptime import StepTime
 
-# SGLang's share of the remaining answer that it keeps free for each running request: where it starts, where it ends,
-# and over how many decode steps it decays. --schedule-conservativeness multiplies the start.
-NEW_TOKEN_SHARE, FINAL_SHARE_OF_START, DECAY_STEPS = 0.7, 0.14, 600
-# Attention DP makes the admission bolder (server_args multiplies conservativeness by this).
-ATTENTION_DP_BOLDNESS = 0.3
 # Room that a retraction makes, in decode steps of the batch that stays.
 RETRACT_STEPS = 20
 # An admission that failed for want of KV is tried again after at most this many decode steps.
@@ -37,7 +34,7 @@ class Engine:
         lay = times.layout
         self.ranks = lay.attn_dp * lay.pp
         self.piece_tokens = max(1, self.applied.chunk_tokens // self.ranks)
-        boldness = ATTENTION_DP_BOLDNESS if lay.attn_dp > 1 else 1.0
+        boldness = KNOBS["schedule_conservativeness"].attention_dp_factor if lay.attn_dp > 1 else 1.0
         self.first_share = min(1.0, NEW_TOKEN_SHARE * self.applied.conservativeness * boldness)
         self.share = self.first_share
         self._least_share = self.first_share * FINAL_SHARE_OF_START
@@ -61,8 +58,6 @@ class Engine:
         self.runs = DecodeRuns(self.pace)
         self.cache = PrefixCache() if self.applied.radix_cache else None
         self.usage: list[tuple[float, float]] = [(0.0, 0.0)]
-
-    # -- what the cluster sees --------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
@@ -107,8 +102,6 @@ class Engine:
             self.quiet_until_s = self.clock + steps * (step_s if step_s > host_s else host_s)
         else:
             self.quiet_until_s = math.inf
-
-    # -- prefill ----------------------------------------------------------------------------------------------------
 
     def _admit(self) -> list[tuple[Request, int]]:
         """The next prefill round: (request, tokens of it). Empty when nothing may start."""
@@ -198,8 +191,6 @@ class Engine:
         heapq.heappush(self.running, (self.step_number + steps, request.arrival.number, request))
         self.finish_sum += self.step_number + steps
         self.fresh.append(request)
-
-    # -- decode -----------------------------------------------------------------------------------------------------
 
     def _decode(self, limit_s: float) -> list[Request]:
         accepted = self.applied.accept_length

@@ -16,7 +16,7 @@ from itertools import takewhile
 from ridgeline.records.expression import Value
 from ridgeline.serving.engine.knobs.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
 from ridgeline.serving.engine.knobs.scope import Scope, engine_total, rank_share
-from ridgeline.serving.engine.knobs.table import ROWS, Knob, Spelling, Takes
+from ridgeline.serving.engine.knobs.table import ROWS, Domain, Knob, Spelling
 
 
 class EngineFlags:
@@ -161,7 +161,7 @@ def _renamed(left: dict[str, Value], gone: Sequence[str], name: str, value: Valu
 
 def _typed(knob: Knob | None, value: Value) -> Value:
     """Whole numbers without a point, however a study or a step of a range wrote them."""
-    whole = knob is not None and knob.takes in (Takes.WHOLE, Takes.COUNT, Takes.CHUNK)
+    whole = knob is not None and knob.takes in (Domain.WHOLE, Domain.COUNT, Domain.CHUNK)
     return int(value) if whole and isinstance(value, float) and value.is_integer() else value
 
 

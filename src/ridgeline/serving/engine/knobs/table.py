@@ -18,7 +18,7 @@ from ridgeline.serving.engine.knobs.releases import OWN_CHOICE, Version, release
 from ridgeline.serving.engine.knobs.scope import Scope
 
 
-class Takes(Enum):
+class Domain(Enum):
     """What values a knob has, in the words of a complaint."""
 
     WHOLE = "a whole number of at least 1"
@@ -66,7 +66,7 @@ class Knob:
 
     name: str
     spelled: Mapping[str, tuple[Spelling, ...]]  # engine -> spellings, oldest first
-    takes: Takes
+    takes: Domain
     default: str
     aliases: tuple[str, ...] = ()
     part: Part = Part.NOWHERE
@@ -115,73 +115,73 @@ _NO_GRAPHS: Mapping[str, Value] = {"cuda_graph_backend_decode": "disabled", "cud
 _LAYOUT, _SETTINGS = Part.LAYOUT, Part.SETTINGS
 
 _ROWS = (
-    Knob("tp", _each("tp_size", "tensor_parallel_size"), Takes.WHOLE, "1", ("tp_size", "tensor_parallel_size"),
+    Knob("tp", _each("tp_size", "tensor_parallel_size"), Domain.WHOLE, "1", ("tp_size", "tensor_parallel_size"),
          _LAYOUT, "tp", "GPUs", lever="spread"),
-    Knob("pp", _each("pp_size", "pipeline_parallel_size"), Takes.WHOLE, "1", ("pp_size", "pipeline_parallel_size"),
+    Knob("pp", _each("pp_size", "pipeline_parallel_size"), Domain.WHOLE, "1", ("pp_size", "pipeline_parallel_size"),
          _LAYOUT, "pp", "stages", unsaid=1, lever="spread"),
     # vLLM's copies are schedulers of one server, SGLang's are servers behind its own router
-    Knob("dp", _each("dp_size", "data_parallel_size"), Takes.WHOLE, "1", ("dp_size", "data_parallel_size"),
+    Knob("dp", _each("dp_size", "data_parallel_size"), Domain.WHOLE, "1", ("dp_size", "data_parallel_size"),
          _LAYOUT, "dp", "copies", unsaid=1),
     Knob("ep", {"sglang": (Spelling("ep_size", along=("enable_ep_moe",)), Spelling("ep_size", _EXPERTS))},
-         Takes.WHOLE, "1; as many as tp with an all-to-all back end", ("ep_size", "expert_parallel_size"),
+         Domain.WHOLE, "1; as many as tp with an all-to-all back end", ("ep_size", "expert_parallel_size"),
          _LAYOUT, "ep", "GPUs", unsaid=1),
     Knob("attn_dp", {"sglang": (Spelling("dp_size", along=("enable_dp_attention",)),
                                 Spelling("attn_dp_size", _ATTENTION_DP))},
-         Takes.WHOLE, "1", ("attn_dp_size", "attention_data_parallel_size"), _LAYOUT, "attn_dp", "groups", unsaid=1),
+         Domain.WHOLE, "1", ("attn_dp_size", "attention_data_parallel_size"), _LAYOUT, "attn_dp", "groups", unsaid=1),
     # SGLang divides it by the attention-DP size; a limit below that stops every release before 0.5.23
-    Knob("max_running_requests", _each("max_running_requests", "max_num_seqs"), Takes.WHOLE,
+    Knob("max_running_requests", _each("max_running_requests", "max_num_seqs"), Domain.WHOLE,
          "tokens of the KV pool / context x 512, within 2048 and 4096", ("max_seqs",), _SETTINGS,
          "max_running_requests", "requests", lever="requests"),
-    Knob("mem_fraction_static", _same("mem_fraction_static", "sglang"), Takes.SHARE,
+    Knob("mem_fraction_static", _same("mem_fraction_static", "sglang"), Domain.SHARE,
          "computed from GPU memory, chunk and graphs", (), _SETTINGS, "mem_fraction", lever="memory"),
-    Knob("attention_backend", _same("attention_backend", "sglang"), Takes.BACKEND, "by GPU and model", (), _SETTINGS,
+    Knob("attention_backend", _same("attention_backend", "sglang"), Domain.BACKEND, "by GPU and model", (), _SETTINGS,
          "attention_backend"),
-    Knob("page_size", _each("page_size", "block_size"), Takes.WHOLE, "1, or what the attention back end needs", (),
+    Knob("page_size", _each("page_size", "block_size"), Domain.WHOLE, "1, or what the attention back end needs", (),
          _SETTINGS, "page_size", "tokens"),
     Knob("cuda_graph_max_bs", {
          "sglang": (Spelling("cuda_graph_max_bs", fixed={0: {"disable_cuda_graph": True}}),
                     Spelling("cuda_graph_max_bs_decode", _GRAPHS, fixed={0: _NO_GRAPHS})),
          "vllm": (Spelling("max_cudagraph_capture_size", fixed={0: {"enforce_eager": True}}),)},
-         Takes.COUNT, "by GPU memory and tp; 0 is no graphs at all, for prefill neither", (), _SETTINGS,
+         Domain.COUNT, "by GPU memory and tp; 0 is no graphs at all, for prefill neither", (), _SETTINGS,
          "cuda_graph_max_bs", "requests", Scope.RANK, Scope.RANK, lever="graph"),
     Knob("disable_prefill_cuda_graph", {"sglang": (
          Spelling(since=(0, 5, 10), fixed={True: {"disable_piecewise_cuda_graph": True}}),
          Spelling(since=_GRAPHS, fixed={True: {"cuda_graph_backend_prefill": "disabled"}}))},
-         Takes.SWITCH, "graphs where model and back end allow them", (), _SETTINGS, "prefill_graph", inverted=True),
+         Domain.SWITCH, "graphs where model and back end allow them", (), _SETTINGS, "prefill_graph", inverted=True),
     # before it prints it, SGLang divides it by the attention-DP size
-    Knob("chunked_prefill_size", _same("chunked_prefill_size", "sglang"), Takes.CHUNK, "by GPU memory", (), _SETTINGS,
+    Knob("chunked_prefill_size", _same("chunked_prefill_size", "sglang"), Domain.CHUNK, "by GPU memory", (), _SETTINGS,
          "chunked_prefill_size", "tokens", printed=Scope.RANK, lever="chunk"),
-    Knob("max_prefill_tokens", _same("max_prefill_tokens", "sglang"), Takes.WHOLE, "16384", (), _SETTINGS,
+    Knob("max_prefill_tokens", _same("max_prefill_tokens", "sglang"), Domain.WHOLE, "16384", (), _SETTINGS,
          "max_prefill_tokens", "tokens"),
-    Knob("schedule_conservativeness", _same("schedule_conservativeness", "sglang"), Takes.NUMBER, "1", (), _SETTINGS,
+    Knob("schedule_conservativeness", _same("schedule_conservativeness", "sglang"), Domain.NUMBER, "1", (), _SETTINGS,
          "schedule_conservativeness", attention_dp_factor=0.3),
-    Knob("disable_radix_cache", _same("disable_radix_cache", "sglang"), Takes.SWITCH, "false", (), _SETTINGS,
+    Knob("disable_radix_cache", _same("disable_radix_cache", "sglang"), Domain.SWITCH, "false", (), _SETTINGS,
          "radix_cache", inverted=True),
-    Knob("speculative_num_draft_tokens", _same("speculative_num_draft_tokens", "sglang"), Takes.WHOLE,
+    Knob("speculative_num_draft_tokens", _same("speculative_num_draft_tokens", "sglang"), Domain.WHOLE,
          "1: no speculation", (), _SETTINGS, "draft_tokens", "tokens"),
-    Knob("quantization", _same("quantization", "sglang", "vllm"), Takes.TEXT, "as the model's files say", (),
+    Knob("quantization", _same("quantization", "sglang", "vllm"), Domain.TEXT, "as the model's files say", (),
          Part.MODEL, "dtype"),
-    Knob("kv_cache_dtype", _same("kv_cache_dtype", "sglang", "vllm"), Takes.TEXT, "as the model computes", (),
+    Knob("kv_cache_dtype", _same("kv_cache_dtype", "sglang", "vllm"), Domain.TEXT, "as the model computes", (),
          Part.MODEL, "kv_dtype"),
     # Known and written by release, not modelled.
     Knob("moe_a2a_backend", {"sglang": (Spelling(fixed={"deepep": {"enable_deepep_moe": True}}),
-                                        Spelling("moe_a2a_backend", _EXPERTS))}, Takes.TEXT, "none", unsaid="none"),
+                                        Spelling("moe_a2a_backend", _EXPERTS))}, Domain.TEXT, "none", unsaid="none"),
     Knob("cuda_graph_bs", {"sglang": (Spelling("cuda_graph_bs"), Spelling("cuda_graph_bs_decode", _GRAPHS)),
-                           "vllm": (Spelling("cudagraph_capture_sizes"),)}, Takes.TEXT, "by the largest graph"),
-    Knob("context_length", _each("context_length", "max_model_len"), Takes.WHOLE, "the model's own", ("context_len",),
+                           "vllm": (Spelling("cudagraph_capture_sizes"),)}, Domain.TEXT, "by the largest graph"),
+    Knob("context_length", _each("context_length", "max_model_len"), Domain.WHOLE, "the model's own", ("context_len",),
          unit="tokens", lever="length"),
-    Knob("gpu_memory_utilization", _same("gpu_memory_utilization", "vllm"), Takes.SHARE, "0.92", lever="memory"),
-    Knob("max_num_batched_tokens", _same("max_num_batched_tokens", "vllm"), Takes.WHOLE, "by use and GPU",
+    Knob("gpu_memory_utilization", _same("gpu_memory_utilization", "vllm"), Domain.SHARE, "0.92", lever="memory"),
+    Knob("max_num_batched_tokens", _same("max_num_batched_tokens", "vllm"), Domain.WHOLE, "by use and GPU",
          unit="tokens", lever="chunk"),
-    Knob("VLLM_CPU_KVCACHE_SPACE", {"vllm": ()}, Takes.COUNT, "by the memory of the machine", unit="GiB",
+    Knob("VLLM_CPU_KVCACHE_SPACE", {"vllm": ()}, Domain.COUNT, "by the memory of the machine", unit="GiB",
          lever="memory"),
     # Other ways to say one of the above; the engine's parser takes them, and `EngineFlags.canonical` reads them so.
-    Knob("disable_cuda_graph", _same("disable_cuda_graph", "sglang"), Takes.SWITCH, "false"),
-    Knob("enable_dp_attention", _same("enable_dp_attention", "sglang"), Takes.SWITCH, "false: dp counts copies"),
-    Knob("enable_ep_moe", _same("enable_ep_moe", "sglang"), Takes.SWITCH, "false"),
-    Knob("enable_deepep_moe", _same("enable_deepep_moe", "sglang"), Takes.SWITCH, "false"),
-    Knob("enable_expert_parallel", _same("enable_expert_parallel", "vllm"), Takes.SWITCH, "false"),
-    Knob("enforce_eager", _same("enforce_eager", "vllm"), Takes.SWITCH, "false"),
+    Knob("disable_cuda_graph", _same("disable_cuda_graph", "sglang"), Domain.SWITCH, "false"),
+    Knob("enable_dp_attention", _same("enable_dp_attention", "sglang"), Domain.SWITCH, "false: dp counts copies"),
+    Knob("enable_ep_moe", _same("enable_ep_moe", "sglang"), Domain.SWITCH, "false"),
+    Knob("enable_deepep_moe", _same("enable_deepep_moe", "sglang"), Domain.SWITCH, "false"),
+    Knob("enable_expert_parallel", _same("enable_expert_parallel", "vllm"), Domain.SWITCH, "false"),
+    Knob("enforce_eager", _same("enforce_eager", "vllm"), Domain.SWITCH, "false"),
 )  # fmt: skip
 
 # By every name there is: ours, the short ones, and the engines' own.
@@ -206,26 +206,26 @@ def wrong_value(name: str, value: object) -> str:
     knob = KNOBS.get(name)
     if knob is None or value is None or value == OWN_CHOICE or _fits(knob.takes, value):
         return ""
-    wanted = f"one of {', '.join(ATTENTION_BACKENDS)}" if knob.takes is Takes.BACKEND else knob.takes.value
+    wanted = f"one of {', '.join(ATTENTION_BACKENDS)}" if knob.takes is Domain.BACKEND else knob.takes.value
     return f"{value!r} is not possible; {name} takes {wanted}, or {OWN_CHOICE}"
 
 
-def _fits(takes: Takes, value: object) -> bool:
+def _fits(takes: Domain, value: object) -> bool:
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     match takes:
-        case Takes.WHOLE:
+        case Domain.WHOLE:
             return number >= 1 and number.is_integer()
-        case Takes.COUNT:
+        case Domain.COUNT:
             return number >= 0 and number.is_integer()
-        case Takes.CHUNK:
+        case Domain.CHUNK:
             return number == -1 or (number >= 1 and number.is_integer())
-        case Takes.SHARE:
+        case Domain.SHARE:
             return 0 < number < 1
-        case Takes.NUMBER:
+        case Domain.NUMBER:
             return 0 <= number < math.inf
-        case Takes.SWITCH:
+        case Domain.SWITCH:
             return isinstance(value, bool)
-        case Takes.BACKEND:
+        case Domain.BACKEND:
             return value in ATTENTION_BACKENDS
-        case Takes.TEXT:
+        case Domain.TEXT:
             return isinstance(value, str | int | float)
