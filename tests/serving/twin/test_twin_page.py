@@ -46,7 +46,7 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"{collectives.DELAY_BETWEEN_S * 1e6:g} us + 2 port latencies + {collectives.PROTOCOL_CHANGE_S * 1e6:g} us",
         f"{collectives.ALL_TO_ALL_DELAY_S * 1e6:g} us (+ {collectives.ALL_TO_ALL_COUNT_S * 1e6:g} us in normal mode)",
         f"{collectives.HAND_OVER_INSIDE_S * 1e3:g} ms inside a node",
-        f"{priors.NEW_TOKEN_SHARE:g} x conservativeness (x {KNOBS['schedule_conservativeness'].attention_dp_factor:g} under attention DP)",
+        f"{priors.NEW_TOKEN_SHARE:g} x conservativeness (x {BOLDNESS:g} under attention DP)",
         f"{priors.FINAL_SHARE_OF_START:g} of that over {priors.DECAY_STEPS} decode steps",
         f"until {scheduler.RETRACT_STEPS} steps fit",
         f"or {scheduler.RETRY_STEPS} steps while",
