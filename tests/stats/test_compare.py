@@ -209,3 +209,32 @@ def test_holm_never_makes_a_p_value_smaller_and_keeps_the_order(p_values: dict[s
     for name, p in p_values.items():
         assert p <= adjusted[name] <= 1
         assert all(adjusted[name] <= adjusted[other] for other, q in p_values.items() if p < q)
+
+
+def test_a_block_without_a_run_of_the_baseline_is_left_out_too() -> None:
+    blocks = simulated(3, 5, {"c": 0.2})
+    blocks[2] = Block(2, ("n0",), [], blocks[2].candidates)
+    comparison = confirm(blocks).comparisons["c"]
+    assert comparison.blocks == 4
+    assert any("block 2" in note for note in comparison.notes)
+
+
+def test_a_block_with_fewer_runs_than_planned_counts_and_is_named() -> None:
+    blocks = simulated(3, 5, {"c": 0.2})
+    blocks[3] = Block(3, ("n1",), blocks[3].baseline, {"c": blocks[3].candidates["c"][:1]})
+    comparison = confirm(blocks).comparisons["c"]
+    assert comparison.blocks == 5
+    assert comparison.notes == ("fewer runs than planned, so drift does not cancel there: block 3",)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [Block(n, (), [100.0, 120.0], {"c": [110.0, 132.0]}) for n in range(2)],  # blocks agree by chance
+        [Block(0, (), [100.0, 100.0], {"c": [110.0, 110.0]}), Block(1, (), [100.0, 100.0], {"c": [140.0, 140.0]})],
+    ],
+    ids=["noisy runs", "blocks that differ"],
+)
+def test_what_three_blocks_could_show_knows_the_noise_of_runs_and_of_blocks(blocks: list[Block]) -> None:
+    effect = confirm(blocks).comparisons["c"].smallest_effect
+    assert effect is not None and effect > 0.3

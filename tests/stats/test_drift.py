@@ -65,3 +65,17 @@ def test_runs_on_either_side_of_a_step_are_not_called_odd_one_by_one(before: int
 def test_three_runs_have_no_outlier() -> None:
     assert outliers([Repeat(1.0), Repeat(1.0), Repeat(9.0)], "maximize") == []
     assert outliers([Repeat(1.0)] * 9, "maximize") == []
+
+
+def test_the_change_of_a_trend_is_that_from_first_to_last() -> None:
+    found = drift(noisy(2, [-0.01 * i for i in range(12)], noise=0.001), "maximize", random.Random(2))
+    assert found.change == pytest.approx(math.expm1(-0.11), abs=0.005)
+
+
+def test_an_outlier_is_five_robust_deviations_away_and_a_thousandth() -> None:
+    calm = [100.0, 101.0, 99.0, 100.5, 99.5, 100.2, 99.8, 101.5, 98.5]  # the median distance is about 0.75%
+    for odd, named in ((104.5, False), (107.0, True)):
+        found = outliers([Repeat(v, ("a",)) for v in [*calm, odd]], "maximize")
+        assert [o.index for o in found] == ([9] if named else [])
+    exact = [100.0, 100.0001, 99.9999, 100.0, 100.0001, 99.9999, 100.05]
+    assert outliers([Repeat(v, ("a",)) for v in exact], "maximize") == []

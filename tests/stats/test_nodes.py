@@ -81,3 +81,28 @@ def test_corrected_values_no_longer_depend_on_the_node(direction: str) -> None:
 
 def test_one_node_has_no_peers() -> None:
     assert [e.verdict for e in node_effects([NodeRun("a", ("n1",), 1.0)] * 9, "maximize")] == ["undecided"]
+
+
+def spread_runs(plan: str) -> list[NodeRun]:
+    """`a1 b2`: setting a on n1, setting b on n2; node n1 is half as fast, runs hardly differ."""
+    rng = random.Random(5)
+    return [
+        NodeRun(setting, (f"n{node}",), (50 if node == "1" else 100) * math.exp(rng.gauss(0, 1e-3)))
+        for setting, node in plan.split()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("plan", "verdict"),
+    [
+        ("a1 a1 a1 a2 a2 a2", "slow"),
+        ("a1 a1 a2 a2 a2 a2 a2 a2", "undecided"),  # two runs there
+        ("a1 a1 a1 a1 a1 a1 a2 a2", "undecided"),  # two runs elsewhere
+        ("a1 a1 b1 a2 b2 b2", "undecided"),  # three degrees of freedom: six runs less two settings and a node
+    ],
+)
+def test_nobody_is_accused_on_less_than_three_runs_here_and_elsewhere_and_four_degrees_of_freedom(
+    plan: str, verdict: str
+) -> None:
+    effects = {e.node: e.verdict for e in node_effects(spread_runs(plan), "maximize")}
+    assert effects["n1"] == verdict

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import variance
 
 import pytest
 
 from ridgeline.stats.scaling import scaling
+from ridgeline.stats.student import t_quantile
 
 
 def times(seed: int, serial: float, crosstalk: float, repeats: int = 3, noise: float = 0.01) -> dict[int, list[float]]:
@@ -87,3 +89,20 @@ def test_sizes_need_not_start_at_one() -> None:
         scaling({1: [1.0]}, "minimize", random.Random(0))
     with pytest.raises(ValueError, match="above 0"):
         scaling({1: [1.0], 2: [0.0]}, "minimize", random.Random(0))
+
+
+def test_the_interval_of_a_speedup_is_students_with_the_noise_of_all_sizes() -> None:
+    runs = {1: [100.0, 103.0, 101.0], 8: [14.0, 14.5, 14.1]}
+    step = scaling(runs, "minimize", random.Random(0)).steps[1]
+    assert step.speedup_low is not None and step.speedup_high is not None
+    logs = [[math.log(v) for v in values] for values in runs.values()]
+    noise = math.sqrt(sum(variance(values) for values in logs) / 2)
+    half = t_quantile(0.975, 4) * noise * math.sqrt(1 / 3 + 1 / 3)
+    assert math.log(step.speedup_high / step.speedup_low) == pytest.approx(2 * half)
+
+
+def test_a_program_that_gains_more_than_its_size_has_no_negative_parts() -> None:
+    """Caches may fit only when the work is divided; the law knows nothing better than no losses then."""
+    law = scaling({1: [100.0], 2: [45.0], 4: [20.0], 8: [9.0]}, "minimize", random.Random(0)).law
+    assert law is not None
+    assert (law.serial, law.crosstalk, law.peak) == (0, 0, None)

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import stdev
 
 import pytest
 
 from ridgeline.stats.search_gain import search_gain
+from ridgeline.stats.student import t_quantile
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.05, 0.2])
@@ -38,3 +40,24 @@ def test_a_time_to_minimise_gains_when_it_falls() -> None:
     gain = search_gain([50.0], [100.0], "minimize")
     assert gain is not None
     assert gain.seen == pytest.approx(1.0)
+
+
+def test_the_winner_of_few_settings_pays_for_each_of_them() -> None:
+    """Too few to shrink by: the interval is that of one of three chances to be far off."""
+    gain = search_gain([100.0, 120.0, 130.0], [100.0, 101.0, 99.0])
+    assert gain is not None and gain.low is not None
+    noise = stdev(map(math.log, [100.0, 101.0, 99.0]))
+    half = t_quantile(1 - 0.05 / 3 / 2, 2) * noise * math.sqrt(1 + 1 / 3)
+    assert math.log1p(gain.change) - math.log1p(gain.low) == pytest.approx(half)
+
+
+def test_with_few_repeats_of_the_baseline_the_share_of_noise_is_doubted() -> None:
+    held = 0
+    for seed in range(400):
+        rng = random.Random(seed)
+        truth = [rng.gauss(0, 0.03) for _ in range(40)]
+        values = [math.exp(t + rng.gauss(0, 0.03)) for t in truth]
+        gain = search_gain(values, [math.exp(rng.gauss(0, 0.03)) for _ in range(4)])
+        assert gain is not None and gain.low is not None and gain.high is not None
+        held += gain.low <= math.expm1(truth[values.index(max(values))]) <= gain.high
+    assert held / 400 > 0.9

@@ -12,7 +12,7 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from ridgeline.serving.engine.deployment import Deployment
-from ridgeline.serving.traffic.traffic import Fixed, Traffic
+from ridgeline.serving.traffic.traffic import Fixed, LogNormal, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import serve
 from ridgeline.serving.twin.factors import Factors
@@ -80,6 +80,11 @@ def test_speculative_runs_conserve_too(drafted: dict[str, object], sent: Traffic
 
 @slow
 @given(speculation(), make.traffic(60), st.integers(4000, 9000))
+@example(
+    {"draft_tokens": 5, "accept_length": 2.6312641004263235},  # one is sent back right after a round of prompts
+    Traffic(LogNormal(157.17235041493984, 42.045143667687675, 0.533528835905425, 0.9759839899486236), 59, seed=1),
+    6344,
+)
 def test_speculative_runs_in_a_tight_pool_conserve_too(drafted: dict[str, object], sent: Traffic, pool: int):
     deployment = make.llama(schedule_conservativeness=0.05, **drafted)
     check(simulate(deployment, sent, kv_tokens_per_rank=max(pool, sent.longest_tokens() + 8)), sent)

@@ -70,7 +70,7 @@ class DecodeRuns:
         self.first_steps: list[int] = []
         # (gap, how many tokens saw it), over all requests
         self.gaps: list[tuple[float, int]] = []
-        self._last_end = 0.0
+        self.last_end = 0.0
         self._step = 0
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class DecodeRuns:
         gaps, old = self.gaps, batch - len(fresh)
         if self.pace.single:
             if old > 0:
-                gaps.append((first_end - self._last_end, old))
+                gaps.append((first_end - self.last_end, old))
             for request in fresh:
                 gaps.append((first_end - request.joined_s, 1))
             if steps > 1:
@@ -105,7 +105,7 @@ class DecodeRuns:
         self.counts.append(steps)
         self.first_steps.append(self._step)
         self._step += steps
-        self._last_end = start_s + step_s * steps
+        self.last_end = start_s + step_s * steps
 
     def wait(self, gap_s: float) -> None:
         """A request that was sent back has its next token: the wait for it is one long gap."""
@@ -132,7 +132,7 @@ class DecodeRuns:
         for request in fresh:
             count = lacking.pop(id(request), tokens)
             gaps.append(((first_end - request.joined_s) / count, count))
-        waited_s, whole = first_end - self._last_end, batch - len(fresh) - len(lacking)
+        waited_s, whole = first_end - self.last_end, batch - len(fresh) - len(lacking)
         if whole:
             gaps.append((waited_s / tokens, tokens * whole))
         gaps.extend((waited_s / count, count) for count in lacking.values())

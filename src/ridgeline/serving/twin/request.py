@@ -21,7 +21,7 @@ class Request:
     generated: int = 0  # tokens made before the current stay in the batch
     joined_step: int = 0
     joined_s: float = 0.0
-    left_s: float = 0.0  # when it last left the batch: at its end, or to be computed again
+    last_token_s: float = 0.0  # known when it leaves the batch, at its end or to be computed again
     first_s: float | None = None
     end_s: float | None = None
     last_piece: int = 0

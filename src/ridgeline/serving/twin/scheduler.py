@@ -176,7 +176,7 @@ class Engine:
             self.join(request)
             return
         if request.stays:  # sent back earlier and now complete: its last token came after one long gap
-            self.runs.wait(self.clock - request.left_s)
+            self.runs.wait(self.clock - request.last_token_s)
             request.stays.append((self.clock, len(self.runs), len(self.runs)))
         self._end(request, ended)
 
@@ -184,7 +184,7 @@ class Engine:
         """Puts a request whose prompt is in the KV cache into the running batch."""
         steps = self.pace.steps(self.step_number, request.remaining)
         if request.stays:
-            self.runs.wait(self.clock - request.left_s)
+            self.runs.wait(self.clock - request.last_token_s)
         request.joined_step, request.joined_s = self.step_number, self.clock
         request.runs = self.runs
         request.stays.append((self.clock, len(self.runs), -1))
@@ -251,7 +251,7 @@ class Engine:
         """Closes the stay in the batch; the tokens it added stay counted until the request gives its KV back."""
         joined_s, first_run, _ = request.stays[-1]
         request.stays[-1] = (joined_s, first_run, len(self.runs))
-        request.left_s = self.clock
+        request.last_token_s = max(joined_s, self.runs.last_end)  # a prefill round may have come since
 
     def _end(self, request: Request, ended: list[Request]) -> None:
         self._release(request)
