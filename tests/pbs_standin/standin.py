@@ -57,7 +57,7 @@ def directives(text: str) -> dict[str, str]:
 
 
 def placed(asked: dict[str, str]) -> list[str] | None:
-    """The host of each chunk. As the server does it: one node after the other is filled, unless chunks are scattered."""
+    """The host of each chunk: as the server does it, one node after the other is filled, unless they are scattered."""
     scattered = asked.get("place", "free").startswith("scatter")
     free = {f"vm{n}": CORES for n in range(NODES)}
     hosts: list[str] = []

@@ -1,4 +1,4 @@
-"""Which machine a run was on. A host name is not enough: names are given out again, and every virtual one may be `vm`."""
+"""Which machine a run was on. A host name is not enough: every virtual machine of a site may be called `vm`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class Machine:
         return all(mine == theirs for mine, theirs in known if mine and theirs)
 
 
-def same_place(nodes: Sequence[str], machines: Sequence[Machine], others: Sequence[str], theirs: Sequence[Machine]) -> bool:
+def same_place(
+    nodes: Sequence[str], machines: Sequence[Machine], others: Sequence[str], theirs: Sequence[Machine]
+) -> bool:
     """Whether two runs, each with its nodes and the machines known of it, were in the same place."""
     if nodes and others and short_names(nodes) != short_names(others):
         return False

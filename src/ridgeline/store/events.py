@@ -116,9 +116,24 @@ def run_event(
     return event | ({"on_nodes": list(on_nodes)} if on_nodes else {})
 
 
-def set_aside_event(block: int, trials: Sequence[int], reason: str) -> Event:
-    """These trials of a block of the confirmation do not count: the block is run again as a whole."""
-    return {"event": "set-aside", "block": block, "trials": list(trials), "reason": reason}
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A block of the confirmation that does not count, and why; it is run again as a whole."""
+
+    block: int
+    trials: tuple[int, ...]
+    reason: str
+
+    def as_line(self) -> Event:
+        return {"block": self.block, "trials": list(self.trials), "reason": self.reason}
+
+
+def set_aside_event(found: SetAside) -> Event:
+    return {"event": "set-aside", **found.as_line()}
+
+
+def set_aside_from(line: Mapping[str, Any]) -> SetAside:
+    return SetAside(line["block"], tuple(line["trials"]), line["reason"])
 
 
 def ended_event(

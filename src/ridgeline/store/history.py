@@ -21,10 +21,12 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.event_shapes import require_shape
 from ridgeline.store.events import (
     QuestionLine,
+    SetAside,
     VerdictLine,
     ending_from,
     outcome_from,
     question_from,
+    set_aside_from,
     trial_from,
     verdict_from,
 )
@@ -54,15 +56,6 @@ class Build:
     settings: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class SetAside:
-    """A block of the confirmation that does not count, and why; it is run again as a whole."""
-
-    block: int
-    trials: tuple[int, ...]
-    reason: str
-
-
 @dataclass
 class History:
     """Mutable only through `apply`. `root` is the study folder; run folders are resolved against it."""
@@ -80,6 +73,7 @@ class History:
     set_aside: list[SetAside] = field(default_factory=list)
     uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside
     openings: int = 0  # how often a controller took up the campaign
+    pinned_to: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes it was told to run on
     opening_of: dict[int, int] = field(default_factory=dict)  # run -> in which of these it was started
     verdict: VerdictLine | None = None
     stopped: Mapping[str, Any] | None = None
@@ -138,6 +132,8 @@ class History:
                     raise ValueError(f"run {event['run']} of trial {event['trial']} cannot begin here")
                 self.last_run_number = max(self.last_run_number, event["run"])
                 self.opening_of[event["run"]] = self.openings
+                if on_nodes := tuple(event.get("on_nodes", ())):
+                    self.pinned_to[event["run"]] = on_nodes
                 self.open_runs[event["run"]] = OpenRun(
                     event["run"],
                     event["trial"],
@@ -145,7 +141,7 @@ class History:
                     self.root / event["folder"],
                     resources,
                     at,
-                    on_nodes=tuple(event.get("on_nodes", ())),
+                    on_nodes=on_nodes,
                 )
             case "submitted":
                 self._open_run(event).ticket = event["ticket"]
@@ -159,7 +155,7 @@ class History:
                 self.candidates = tuple(event["candidates"])
                 self.blocks = event["blocks"]
             case "set-aside":
-                self._set_aside(SetAside(event["block"], tuple(event["trials"]), event["reason"]))
+                self._set_aside(set_aside_from(event))
             case "verdict":
                 self.verdict = verdict_from(event)
             case "stopped":

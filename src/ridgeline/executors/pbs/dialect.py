@@ -84,6 +84,9 @@ class Pbs(BatchDialect):
             options.append(f"{site.options.get('account_option', '-P')} {site.account}")
         return [f"{self.directive} {option}" for option in options]
 
+    def pins_nodes(self, site: Site) -> bool:
+        return site.options.get("request") != "plain"  # totals name no hosts
+
     def option(self, line: str) -> str:
         # many things are gathered under -l: -l walltime, -l select
         parts = re.split(r"[\s=]+", line.removeprefix(self.directive).strip(), maxsplit=2)
