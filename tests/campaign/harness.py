@@ -76,7 +76,9 @@ def campaign(
     def refusal(point: Settings) -> str | None:
         return question.space.refusal(point) or workload.refusal(question.space.settings(point))
 
-    sampler = catalog.part("samplers", question.search.sampler)(question.space, question.search.seed, {}, refusal)
+    def sampler() -> Any:
+        return catalog.part("samplers", question.search.sampler)(question.space, question.search.seed, {}, refusal)
+
     ledger = Ledger(question.budget, history)
     agenda = SearchAgenda(question, history, ledger, sampler, refusal)
     return Campaign(SearchQuestion(), question, workload, executor, journal, history, agenda, ledger)

@@ -35,8 +35,20 @@ def read(text: JobReply):
 def test_the_captured_answer() -> None:
     seen = read(JobReply(0, CAPTURED))
     assert seen.ending == Ending(
-        Cause.EXITED, 0, nodes=("vm",), usage={"cpu_s": 0.0, "wall_s": 6.0, "max_rss_bytes": 0.0}
+        Cause.EXITED, 0, nodes=("vm",), usage={"cpu_s": 0.0, "wall_s": 6.0, "max_rss_bytes": 0.0}, elapsed_s=6.0
     )
+
+
+def test_a_job_deleted_in_the_queue_has_used_no_time() -> None:
+    told = {"job_state": "F", "substate": 91, "comment": "Job deleted by root@vm", "exec_host": ""}
+    ending = read(answer(**told, Exit_status=271, stime=0, obittime=1794715140)).ending
+    assert ending.cause is Cause.CANCELLED
+    assert ending.duration_s == 0.0
+
+
+def test_a_job_that_the_server_killed_has_used_the_time_it_says() -> None:
+    told = {"job_state": "F", "substate": 93, "Exit_status": -29, "comment": "and exceeded resource walltime"}
+    assert read(answer(**told, resources_used={"walltime": "00:01:40"})).ending.duration_s == 100.0
 
 
 @pytest.mark.parametrize(
@@ -143,6 +155,26 @@ def test_requests_by_chunks_by_host_and_plain(tmp_path: Path) -> None:
     assert not any("select" in line for line in plain)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "on_nodes", "exclusive", "place"),
+    [
+        (2, (), False, "scatter"),
+        (2, ("a", "b"), False, "scatter"),
+        (2, (), True, "scatter:excl"),
+        (1, (), True, "pack:excl"),
+        (1, (), False, None),
+    ],
+)
+def test_whole_nodes_are_asked_for_apart_and_alone_where_wanted(
+    tmp_path: Path, nodes: int, on_nodes: tuple[str, ...], exclusive: bool, place: str | None
+) -> None:
+    asked = Job("j", tmp_path, "true", resources=Resources(nodes=nodes), on_nodes=on_nodes)
+    lines = DIALECT.directives(asked, Site(options={"exclusive": exclusive}))
+    assert [line for line in lines if "place" in line] == ([f"#PBS -l place={place}"] if place else [])
+    plain = DIALECT.directives(asked, Site(options={"exclusive": exclusive, "request": "plain"}))
+    assert not any("place" in line for line in plain), "totals leave it to the server"
+
+
 def test_job_names_fit_old_servers_and_keep_the_tag() -> None:
     assert DIALECT.job_name("0023-a-very-long-label", "12345678") == "r0023--12345678"
     assert len(DIALECT.job_name("0023-a-very-long-label", "")) <= 15
@@ -191,6 +223,16 @@ def test_a_job_is_not_finished_until_its_output_is_copied_back(
     assert (asked.folder / "batch.out").exists()
     assert ending.usage["service_units"] == 11.95
     assert ending.exit_code == 0
+
+
+def test_two_nodes_are_two_nodes(pbs_standin: Path, tmp_path: Path) -> None:
+    """Small chunks fit on one node, and the server fills one node before it takes the next."""
+    runner = executor()
+    apart = runner.submit(job(tmp_path, "apart", "true", resources=Resources(nodes=2, cores=2)))
+    named = runner.submit(
+        job(tmp_path, "named", "true", resources=Resources(nodes=2, cores=2), on_nodes=("vm3", "vm1"))
+    )
+    assert [set(ending.nodes) for ending in until_ended(runner, apart, named)] == [{"vm0", "vm1"}, {"vm1", "vm3"}]
 
 
 def test_the_servers_walltime_is_told_from_a_failure(

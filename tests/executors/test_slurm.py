@@ -55,6 +55,17 @@ def test_states(state: str, reason: str, status: str, cause: Cause, code: int | 
     assert found.ending.reason or cause is Cause.EXITED
 
 
+@pytest.mark.parametrize("start", ["N/A", "0", "Unknown", "None", ""])
+def test_a_job_cancelled_before_it_started_has_used_no_time(start: str) -> None:
+    """The start comes back as 0 or not at all, and the end as a date: half a million hours apart."""
+    ending = seen(State="CANCELLED", Reason="None", StartTime=start, EndTime="1794715140").ending
+    assert (ending.started_s, ending.ended_s, ending.duration_s) == (0.0, 0.0, 0.0)
+    line = f"41|CANCELLED by 1000|0:0|{start}|1794715140|None assigned|a|/w\n"
+    told = DIALECT.read_history(JobReply(0, line))["41"].ending
+    assert told is not None
+    assert told.duration_s == 0.0
+
+
 @pytest.mark.parametrize(
     ("reason", "phase"),
     [
@@ -162,6 +173,12 @@ def test_no_accounting_is_no_answer_about_a_job_but_a_broken_one_is_a_reason_to_
     broken = JobReply(1, "", "sacct: error: slurm_persist_conn_open_without_init: failed to open: Connection refused")
     assert DIALECT.read_found(broken, "j") is None
     assert DIALECT.read_history(broken) is None
+
+
+def test_whole_nodes_where_the_site_wants_them(tmp_path: Path) -> None:
+    job = Job("j", tmp_path, "true")
+    assert "#SBATCH --exclusive" in DIALECT.directives(job, Site(options={"exclusive": True}))
+    assert "#SBATCH --exclusive" not in DIALECT.directives(job, Site())
 
 
 def test_directives_say_all_that_was_asked(tmp_path: Path) -> None:

@@ -56,6 +56,25 @@ def directives(text: str) -> dict[str, str]:
     return found
 
 
+def placed(asked: dict[str, str]) -> list[str] | None:
+    """The host of each chunk: as the server does it, one node after the other is filled, unless they are scattered."""
+    scattered = asked.get("place", "free").startswith("scatter")
+    free = {f"vm{n}": CORES for n in range(NODES)}
+    hosts: list[str] = []
+    for chunk in asked.get("select", "1:ncpus=1").split("+"):
+        count, cores = (int(n) for n in re.match(r"(\d+):ncpus=(\d+)", chunk).groups())
+        named = re.search(r":host=([\w.-]+)", chunk)
+        for _ in range(count):
+            fits = [h for h, left in free.items() if left >= cores and not (scattered and h in hosts)]
+            if named:
+                fits = [h for h in fits if h == named[1]]
+            if not fits:
+                return None
+            hosts.append(fits[0])
+            free[fits[0]] -= cores
+    return hosts
+
+
 def qsub(words: list[str]) -> None:
     if (STATE / "down").exists():
         fail("qsub: cannot connect to server vm (errno=15010)", 15010 % 256)
@@ -80,12 +99,12 @@ def qsub(words: list[str]) -> None:
         "Variable_List": f"PBS_O_WORKDIR={Path.cwd()},PBS_O_QUEUE={asked.get('-q', 'workq')}",
         "script": str(script),
     }
-    nodes, cores = (int(n) for n in re.match(r"(\d+):ncpus=(\d+)", asked.get("select", "1:ncpus=1")).groups())
-    if nodes > NODES or cores > CORES:
+    hosts = placed(asked)
+    if hosts is None:
         job["comment"] = "Can Never Run: Insufficient amount of resource: ncpus"
         save(job_id, job)
     else:
-        save(job_id, {**job, "nodes": nodes})
+        save(job_id, {**job, "hosts": hosts})
         # start_new_session: the job belongs to the server and outlives who submitted it
         subprocess.Popen(
             [sys.executable, __file__, "run", job_id],
@@ -101,7 +120,7 @@ def run(job_id: str) -> None:
     job = load(job_id)
     if job["job_state"] == "F":
         return
-    hosts = [f"vm{n}" for n in range(job.pop("nodes"))]
+    hosts = job.pop("hosts")
     nodefile, spool = STATE / f"{job_id}.nodes", STATE / f"{job_id}.OU"
     nodefile.write_text("".join(f"{host}\n" for host in hosts))
     hours, minutes, seconds = (int(n) for n in job["Resource_List"].get("walltime", "01:00:00").split(":"))
@@ -170,7 +189,7 @@ def qstat(words: list[str]) -> None:
             print(f"qstat: {job_id} {text}", file=sys.stderr)
             code = 35
         else:
-            jobs[job_id] = {name: value for name, value in job.items() if name not in ("script", "session", "nodes")}
+            jobs[job_id] = {name: value for name, value in job.items() if name not in ("script", "session", "hosts")}
     if "json" in words:
         print(json.dumps({"timestamp": 1, "pbs_version": "v", "pbs_server": "vm", "Jobs": jobs}))
     else:

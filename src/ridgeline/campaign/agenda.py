@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
-from ridgeline.campaign.confirmation import ConfirmationPlan, nodes_of_block
+from ridgeline.campaign.blocks import broken, nodes_of_block
+from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, SiteError
@@ -14,6 +15,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.events import SetAside
 from ridgeline.store.history import History
 
 FAULTS_IN_A_ROW = 3  # trials lost to the site, each after all its retries, before we stop asking it
@@ -98,16 +100,31 @@ class Agenda(ABC):
 
     # what to run
 
-    def next(self) -> Next | None:
-        """None: nothing can be started now."""
+    def next(self) -> Next | SetAside | None:
+        """A trial to start now, or a block that must be set aside first; None: nothing can be started now."""
         if self._faults >= FAULTS_IN_A_ROW:
             raise SiteError(
                 f"{self._faults} trials in a row were lost to faults of the site, each after "
                 f"{self.study.job.retries} retries; have the site looked at, then resume"
             )
+        if (fallen := self._broken_block()) is not None:
+            self._again = [number for number in self._again if number not in fallen.trials]
+            return fallen
         if self._again:
             return self.again(self.history.trials[self._again.pop(0)])
         return self.fresh()
+
+    def _broken_block(self) -> SetAside | None:
+        if self.history.candidates is None:
+            return None
+        flying = self.flying_blocks()
+        still = (block for block in range(self.history.blocks) if block not in flying)
+        fallen = (broken(self.study, self.history, block, self._again) for block in still)
+        return next((found for found in fallen if found is not None), None)
+
+    def flying_blocks(self) -> set[int | None]:
+        """Blocks of which a run is under way: two at a time would disturb each other."""
+        return {self.history.trials[run.trial].block for run in self.history.open_runs.values()}
 
     def again(self, trial: Trial) -> Next:
         """A trial that is already in the journal, with where it must and must not run."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ridgeline.campaign.blocks import disqualified, moved, places_of
 from ridgeline.campaign.ledger import Reserve
-from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Gain
+from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
+from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, NOTHING_PASSED, Gain
 from ridgeline.records.exhibit import ComparedSetting
-from ridgeline.records.outcome import Kind
+from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import ConfirmStage, Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import confirm, nearest
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Verdict
 from ridgeline.stats.wording import percent, percent_range
-from ridgeline.store.events import VerdictLine
+from ridgeline.store.events import SetAside, VerdictLine, set_aside_from
 from ridgeline.store.history import History
 
 UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict
@@ -44,18 +46,16 @@ def reserve(study: Study) -> Reserve:
     return Reserve(runs_needed(stage, stage.top, stage.blocks), least)
 
 
-def choose(study: Study, history: History, affordable_runs: float) -> ConfirmationPlan:
+def choose(study: Study, history: History, affordable_runs: float, *, even_if_worse: bool = False) -> ConfirmationPlan:
     """The top settings of the search, as many as can be afforded; first fewer settings, then fewer blocks.
 
-    Settings that looked worse than the baseline are left out, unless none looked better: then the best one is
-    measured all the same, since one noisy look decides nothing.
+    Settings that looked no better than the baseline are left out, unless they were asked for: a look that is noisy may
+    hide a gain, but among many settings it has hidden none that is worth the nodes.
     """
-    ranked = ranking(study, history)
-    if study.confirm.top == 0 or not ranked:
+    chosen = [point for point, _ in ranking(study, history)] if even_if_worse else better_than_baseline(study, history)
+    points = tuple(chosen[: study.confirm.top])
+    if not points:
         return ConfirmationPlan((), 0)
-    base = baseline_score(study, history)
-    better = [point for point, score in ranked if base is None or score > base]
-    points = tuple(better[: study.confirm.top] or [point for point, _ in ranked[:1]])
     stage, blocks = study.confirm, study.confirm.blocks
     while len(points) > 1 and runs_needed(stage, len(points), blocks) > affordable_runs:
         points = points[:-1]
@@ -66,82 +66,21 @@ def choose(study: Study, history: History, affordable_runs: float) -> Confirmati
     return ConfirmationPlan(points, blocks)
 
 
-def ranking(study: Study, history: History) -> list[tuple[Point, float]]:
-    """Settings that passed in the search, best first, each with its mean score; the baseline is not among them."""
-    scores: dict[str, list[float]] = {}
-    points: dict[str, Point] = {}
-    base = point_key(study.baseline)
-    for trial, run in history.ok_runs(Stage.SEARCH):
-        if (key := trial.key) != base:
-            points[key] = trial.point
-            scores.setdefault(key, []).append(study.goal.score(run.metrics[study.goal.metric]))
-    means = {key: sum(values) / len(values) for key, values in scores.items()}
-    return [(points[key], means[key]) for key in sorted(means, key=lambda k: -means[k])]
-
-
-def baseline_score(study: Study, history: History) -> float | None:
-    values = [
-        study.goal.score(run.metrics[study.goal.metric]) for _, run in history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
-    ]
-    return sum(values) / len(values) if values else None
-
-
-def block_order(study: Study, candidates: Sequence[Point], block: int) -> list[Point]:
-    """A B B A; or, with one run of each in a block, A B and in the next block B A."""
-    forward = [study.baseline, *candidates]
-    if study.confirm.repeats == 1:
-        return forward if block % 2 == 0 else forward[::-1]
-    return [*forward, *reversed(forward)]
-
-
-def next_in_block(study: Study, history: History, block: int) -> Point | None:
-    """The next setting to run in this block, or None when the block is complete."""
-    assert history.candidates is not None
-    started = Counter(t.key for t in history.trials.values() if t.stage is Stage.CONFIRM and t.block == block)
-    failed = disqualified(study, history)
-    for point in block_order(study, history.candidates, block):
-        key = point_key(point)
-        if key in failed:
-            continue
-        if not started[key]:
-            return point
-        started[key] -= 1
-    return None
-
-
-def disqualified(study: Study, history: History) -> dict[str, str]:
-    """Candidates that failed in the confirmation: a setting that works only sometimes is not the answer.
-
-    The baseline stays, whatever happens to it: there is nothing else to compare with.
-    """
-    failed: dict[str, str] = {}
-    base = point_key(study.baseline)
-    for trial in history.trials.values():
-        candidate = trial.stage is Stage.CONFIRM and trial.key != base
-        run = history.final_run(trial) if candidate else None
-        if run and run.outcome and (run.outcome.kind.caused_by_setting or run.outcome.kind is Kind.UNVERIFIED):
-            failed.setdefault(trial.key, str(run.outcome))
-    return failed
-
-
-def nodes_of_block(history: History, block: int) -> tuple[str, ...]:
-    """Where the first run of a block ran; its other runs go to the same nodes."""
-    for trial in history.trials.values():
-        if trial.stage is Stage.CONFIRM and trial.block == block and (run := history.final_run(trial)):
-            return run.ending.nodes
-    return ()
-
-
 def blocks_so_far(study: Study, history: History) -> list[Block]:
+    """The blocks that count: not those whose runs, after all repeats, were still in several places."""
     base = point_key(study.baseline)
     failed = disqualified(study, history)
+    apart = {block for block in range(history.blocks) if moved(study, history, block)}
     values: dict[int, dict[str, list[float]]] = {}
+    runs_in: dict[int, Run] = {}
     for trial, run in history.ok_runs(Stage.CONFIRM):
-        if trial.block is not None:
+        if trial.block is not None and trial.block not in apart:
+            runs_in.setdefault(trial.block, run)
             block = values.setdefault(trial.block, {})
             block.setdefault(trial.key, []).append(run.metrics[study.goal.metric])
+    places = places_of([*runs_in.values()])
     return [
-        Block(number, nodes_of_block(history, number), runs.get(base, ()), _without(runs, base, failed))
+        Block(number, places[runs_in[number].number], runs.get(base, ()), _without(runs, base, failed))
         for number, runs in sorted(values.items())
     ]
 
@@ -151,14 +90,29 @@ def _without(runs: Mapping[str, list[float]], base: str, failed: Mapping[str, st
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmationVerdict:
-    """What fresh, interleaved runs showed; `winner` is shown to be better than what it was compared with."""
+class NearestTried:
+    """The best setting of a search in which none looked better than the baseline; `ratio` is above 1 for better."""
 
-    conclusion: str  # confirmed, no-difference, unconfirmed, nothing-passed; of a comparison also worse
+    point: Point
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmationVerdict:
+    """What fresh, interleaved runs showed; `winner` is shown to be better than what it was compared with.
+
+    `machines` are those of the blocks that count, `repeated` the blocks that had to be run again, and why.
+    `nearest_tried` is there where nothing was compared because nothing looked better: the baseline is to be kept.
+    """
+
+    conclusion: str  # confirmed, no-difference, keep-baseline, unconfirmed, nothing-passed; of a comparison also worse
     headline: str
     winner: Point | None = None
     comparisons: tuple[Comparison, ...] = ()
     disqualified: Mapping[str, str] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
+    repeated: tuple[SetAside, ...] = ()
+    nearest_tried: NearestTried | None = None
 
     @property
     def recommended(self) -> Point | None:
@@ -178,13 +132,23 @@ class ConfirmationVerdict:
             found["comparisons"] = [asdict(c) | {"verdict": c.verdict.value} for c in self.comparisons]
         if self.comparisons or self.disqualified:
             found["disqualified"] = dict(self.disqualified)
+        if self.machines:
+            found["machines"] = list(self.machines)
+        if self.repeated:
+            found["repeated"] = [aside.as_line() for aside in self.repeated]
+        if self.nearest_tried is not None:
+            found["nearest_tried"] = asdict(self.nearest_tried)
         return found
 
     @classmethod
     def from_line(cls, line: VerdictLine) -> ConfirmationVerdict:
         rows = tuple(_comparison_from(row) for row in line.details.get("comparisons", ()))
         winner, failed = line.details.get("winner"), line.details.get("disqualified", {})
-        return cls(line.conclusion, line.headline, winner, rows, failed)
+        again = tuple(set_aside_from(aside) for aside in line.details.get("repeated", ()))
+        nearest_ = line.details.get("nearest_tried")
+        tried = None if nearest_ is None else NearestTried(nearest_["point"], nearest_["ratio"])
+        machines = tuple(line.details.get("machines", ()))
+        return cls(line.conclusion, line.headline, winner, rows, failed, machines, again, tried)
 
 
 def _comparison_from(row: Mapping[str, Any]) -> Comparison:
@@ -196,8 +160,13 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
     if not history.count(Stage.SEARCH):
         headline = "nothing was tried: the budget has no room beyond the baseline"
         return ConfirmationVerdict(UNCONFIRMED, headline)
-    if not ranking(study, history):
+    ranked = ranking(study, history)
+    if not ranked:
         return ConfirmationVerdict(NOTHING_PASSED, f"no setting passed the guards ({outcomes_of_search(history)})")
+    if not history.candidates and not better_than_baseline(study, history):
+        tried = NearestTried(ranked[0][0], looked_like(study, history, ranked[0][1]))
+        headline = "keep the baseline: no setting looked better in the search"
+        return ConfirmationVerdict(KEEP_BASELINE, headline, nearest_tried=tried)
     if not history.candidates:
         none_asked = "the study asks for no confirmation"
         why = "the budget left no room for interleaved runs" if study.confirm.top else none_asked
@@ -215,8 +184,16 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
 def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[str, str]) -> ConfirmationVerdict:
     winner = next((p for p in candidates if point_key(p) == result.winner), None)
     enough = any(c.blocks >= FEWEST_BLOCKS for c in result.comparisons.values())
-    conclusion = CONFIRMED if winner is not None else NO_DIFFERENCE if enough else UNCONFIRMED
+    all_worse = all(c.verdict is Verdict.WORSE for c in result.comparisons.values())
+    without_winner = KEEP_BASELINE if all_worse else NO_DIFFERENCE if enough else UNCONFIRMED
+    conclusion = CONFIRMED if winner is not None else without_winner
     return ConfirmationVerdict(conclusion, result.headline, winner, tuple(result.comparisons.values()), failed)
+
+
+def grounded(study: Study, history: History, found: ConfirmationVerdict) -> ConfirmationVerdict:
+    """The verdict with where its blocks ran, and which of them had to be run again."""
+    places = (place for block in blocks_so_far(study, history) for place in block.nodes)
+    return replace(found, machines=tuple(dict.fromkeys(places)), repeated=tuple(history.set_aside))
 
 
 def outcomes_of_search(history: History) -> str:

@@ -19,7 +19,7 @@ from ridgeline import __version__
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.builds import Builder
 from ridgeline.campaign.confirmation import ConfirmationPlan
-from ridgeline.campaign.judge import judge
+from ridgeline.campaign.judge import judge, misplaced
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.verdict import CampaignVerdict
@@ -31,6 +31,7 @@ from ridgeline.records.run import Cause, Ending, Job, Run
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.store import events
+from ridgeline.store.events import SetAside
 from ridgeline.store.history import History, OpenRun
 from ridgeline.store.journal import Journal, failure
 from ridgeline.workloads.base import Workload
@@ -103,8 +104,8 @@ class Campaign:
             elif ticket := self._ticket_of(planned, job):
                 self._fly(planned.number, ticket)
             else:
-                step = self.agenda.again(trial)
-                self._submit(planned.number, replace(job, on_nodes=step.on_nodes, avoid_nodes=step.avoid_nodes))
+                avoid = self.agenda.again(trial).avoid_nodes
+                self._submit(planned.number, replace(job, on_nodes=planned.on_nodes, avoid_nodes=avoid))
 
     def _ticket_of(self, planned: OpenRun, job: Job) -> str | None:
         if planned.ticket and self.executor.detached:
@@ -116,7 +117,10 @@ class Campaign:
     def _start_what_fits(self) -> bool:
         started = False
         while len(self._flying) < self.executor.slots and (step := self.agenda.next()) is not None:
-            self._start(step)
+            if isinstance(step, SetAside):
+                self.record(events.set_aside_event(step))
+            else:
+                self._start(step)
             started = True
         return started
 
@@ -129,11 +133,12 @@ class Campaign:
         folder = Path("runs") / f"{number:04d}-{trial.label}"
         job = self._prepare(trial, self.history.root / folder)
         resources = job.resources if isinstance(job, Job) else self.study.job.resources(trial.settings)
-        self.record(events.run_event(number, trial.number, attempt, folder, resources))
+        on_nodes = step.on_nodes if getattr(self.executor, "pins_nodes", True) else ()
+        self.record(events.run_event(number, trial.number, attempt, folder, resources, on_nodes))
         if isinstance(job, Outcome):
             self._close(self.history.open_runs[number], _not_run(job.reason), Reading(), job)
         else:
-            self._submit(number, replace(job, on_nodes=step.on_nodes, avoid_nodes=step.avoid_nodes))
+            self._submit(number, replace(job, on_nodes=on_nodes, avoid_nodes=step.avoid_nodes))
 
     def _prepare(self, trial: Trial, folder: Path) -> Job | Outcome:
         """The job in its folder, or why its build failed."""
@@ -192,6 +197,8 @@ class Campaign:
         trial = self.history.trials[planned.trial]
         run = Run(number, planned.trial, planned.attempt, planned.folder, planned.resources, ending)
         reading = self.workload.read(run)
+        if not reading.unverified:
+            reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, planned.on_nodes))
         own = {**reading.texts, **reading.metrics}
         baseline = self.history.reference or own  # the first baseline run is held against itself
         outcome = judge(

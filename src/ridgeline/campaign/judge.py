@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ridgeline.records.guard import Guard
+from ridgeline.records.machine import short_names
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
 from ridgeline.records.run import Cause, Ending, signal_name
@@ -79,6 +80,18 @@ def _result(
     if doubt := reading.unverified or reading.contaminated:
         return Outcome(Kind.UNVERIFIED, doubt)
     return Outcome(Kind.OK)
+
+
+def misplaced(ending: Ending, nodes: int, on_nodes: Sequence[str]) -> str:
+    """What is wrong with where a job ran, whatever ran it; empty where it was as asked, or where nobody says."""
+    there = ", ".join(ending.nodes)
+    if not ending.nodes:
+        return ""
+    if on_nodes and short_names(ending.nodes) != short_names(on_nodes):
+        return f"it ran on {there}, but {', '.join(on_nodes)} was asked for"
+    if len(short_names(ending.nodes)) != nodes:
+        return f"it asked for {nodes} nodes and ran on {len(short_names(ending.nodes))} ({there})"
+    return ""
 
 
 def first_failure(

@@ -59,6 +59,7 @@ class BatchExecutor:
     def __init__(self, site: Site, dialect: BatchDialect) -> None:
         self.site, self.dialect = site, dialect
         self.slots = site.jobs_at_once
+        self.pins_nodes = dialect.pins_nodes(site)
         self.waiting: dict[str, str] = {}
         self.questions = 0  # commands that asked the batch system about jobs
         self._watched: dict[str, _Watch] = {}

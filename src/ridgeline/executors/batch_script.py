@@ -110,10 +110,12 @@ def _shell_path(text: str) -> str:
 def _watched(command: str, job: Job) -> str:
     """The command under `timeout`, which gives it a process group and ends all of it."""
     line = f"timeout -k {KILL_AFTER_S} {job.limit_s:g} sh -c {shlex.quote(command)}"
-    start = f"rm -f {STOPPED_FILE}; began=$(date +%s)\n"
+    # the time since boot: somebody may set the date meanwhile
+    now = "$(cut -d. -f1 /proc/uptime 2>/dev/null || date +%s)"
+    start = f"rm -f {STOPPED_FILE}; since={now}\n"
     # timeout leaves with 124, or dies by the KILL it had to send; a program could do both by itself, but not so late
     end = (
-        f"case $code in 124|137) [ -e {STOPPED_FILE} ] || [ $(($(date +%s) - began)) -lt {int(job.limit_s)} ] "
+        f"case $code in 124|137) [ -e {STOPPED_FILE} ] || [ $(({now} - since)) -lt {int(job.limit_s)} ] "
         f"|| echo '{Cause.TIME_LIMIT}: ran longer than its limit of {job.limit_s:g} s' > {STOPPED_FILE} ;; esac\n"
         "exit $code"
     )

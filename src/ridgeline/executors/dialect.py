@@ -87,6 +87,10 @@ class BatchDialect(Protocol):
         """The lines that ask for what the job needs, and send the batch system's own output to BATCH_OUTPUT."""
         ...
 
+    def pins_nodes(self, site: Site) -> bool:
+        """Whether a job can be told on which nodes to run."""
+        return True
+
     def option(self, line: str) -> str:
         """What a directive sets, whichever way it is written; of two with the same option one is left out."""
         return line.removeprefix(self.directive).strip().replace("=", " ").partition(" ")[0]

@@ -74,6 +74,7 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> En
             ending,
             started_s=record.started_s or ending.started_s,
             ended_s=record.ended_s or ending.ended_s,
+            elapsed_s=ending.elapsed_s if record.elapsed_s is None else record.elapsed_s,
             # the shell's own account knows one node only, the batch system's knows all
             usage={**({"cpu_s": record.cpu_s} if record.cpu_s else {}), **{k: v for k, v in ending.usage.items() if v}},
         )
@@ -84,7 +85,12 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> En
         ending = replace(ending, cause=stopped[0], reason=stopped[1])
     if ending.cause is Cause.EXITED and report.cause is not None:
         ending = replace(ending, cause=report.cause, reason=report.reason)
-    return replace(ending, nodes=ending.nodes or _nodes(folder, dialect), usage={**ending.usage, **report.usage})
+    return replace(
+        ending,
+        nodes=ending.nodes or _nodes(folder, dialect),
+        usage={**ending.usage, **report.usage},
+        machines=script.machines(folder.path),
+    )
 
 
 def _broke_books(ending: Ending) -> bool:

@@ -225,7 +225,15 @@ class LocalJob:
             ended_s=ended_s,
             leftovers=tuple(self._leftovers.values()),
             usage=usage,
+            elapsed_s=self._elapsed_s(record),
+            machines=script.machines(self.folder),
         )
+
+    def _elapsed_s(self, record: script.ExitRecord | None) -> float | None:
+        """On the clock of `processes.now_s`, which nobody can set."""
+        if record:
+            return record.elapsed_s
+        return max(0.0, processes.now_s() - self._leader.started_at_s) if self._leader else None
 
     def _times(self, record: script.ExitRecord | None) -> tuple[float, float]:
         started_s = record.started_s if record else 0.0

@@ -3,7 +3,9 @@
 A person can read it and repeat the run with `sh run.sh`. When an executor starts it, the variable RIDGELINE_RUN is set
 and the script also keeps books in its folder, so that nothing depends on the controller being alive:
 - `process` (on this machine only): who runs it, written so that only the first start of a run counts;
-- `exit`: the exit code, start, end, host, and the CPU time, put in place in one step after the command has ended.
+- `machine`: host, boot and GPUs, before anything of the job runs;
+- `exit`: the exit code, start, end, host, and the CPU time, put in place in one step after the command has ended. Start
+  and end are there twice: as the date, for people, and as the time since the node's boot, which nobody can set.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 from ridgeline.errors import SiteError
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.files import write_whole
+from ridgeline.records.machine import Machine
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 from ridgeline.records.template import NO_VARIABLE, is_variable
@@ -28,12 +31,34 @@ BOOKS_FAILED = 74  # EX_IOERR of sysexits.h: run.sh could not write its own file
 SCRIPT_FILE = "run.sh"
 ENV_FILE = "env"
 
+MACHINE_FILE = "machine"
+# `date` tells nanoseconds and can be set; /proc/uptime cannot be set and tells hundredths. Where both say the same but
+# for that, and for the time to ask them, nobody has set the date and the finer one counts
+CLOCKS_AGREE_S = 0.03
+
 HOME_OF_SCRIPT = '"$(dirname "$0")"'  # batch systems run a copy in a spool folder: they need another text here
 
 _MODULES = """\
 command -v module >/dev/null 2>&1 || for file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh; do
   [ -r "$file" ] && . "$file"
 done
+"""
+
+# In a shell of its own: its variables may be in the environment of the program, and mean something else there.
+# A card that sleeps may say ??? for its id, and some sandboxes hide /proc/driver; nvidia-smi knows, but takes its time.
+_MACHINE = f"""\
+(
+  boot='' gpus=''
+  [ ! -r /proc/sys/kernel/random/boot_id ] || read -r boot < /proc/sys/kernel/random/boot_id
+  for file in /proc/driver/nvidia/gpus/*/information; do
+    [ -r "$file" ] || continue
+    while read -r first second value; do [ "$first $second" != 'GPU UUID:' ] || gpus="$gpus $value"; done < "$file"
+  done
+  [ ! -e /dev/nvidiactl ] || case $gpus in '' | *'?'*)
+    gpus=$(timeout 20 nvidia-smi -L 2>/dev/null | sed -n 's/.*UUID: *\\([^ )]*\\).*/\\1/p' | tr '\\n' ' ') ;;
+  esac
+  printf 'host=%s\\nboot=%s\\ngpus=%s\\n' "${{host:-$(uname -n)}}" "$boot" "$gpus" > {MACHINE_FILE}
+) || exit {BOOKS_FAILED}
 """
 
 
@@ -83,7 +108,11 @@ def render(
 #!/bin/sh
 {head}# {title}: `sh {SCRIPT_FILE}` repeats this run by hand
 cd {home} || exit {BOOKS_FAILED}
-{before}started=$(date +%s.%N)
+{before}if {keep_books}; then
+{_MACHINE}fi
+up_began=''
+[ ! -r /proc/uptime ] || read -r up_began up_rest < /proc/uptime
+started=$(date +%s.%N)
 {exports(environment(job, site))}{setup(site)}
 # The command may be told to stop; this script stays, to write down how it ended.
 trap : HUP INT TERM
@@ -94,8 +123,11 @@ code=$?
 
 if {keep_books}; then
   ended=$(date +%s.%N)
+  up_ended=''
+  [ ! -r /proc/uptime ] || read -r up_ended up_rest < /proc/uptime
   {{
     printf 'exit_code=%s\\nstarted_s=%s\\nended_s=%s\\nhost=%s\\n' "$code" "$started" "$ended" "${{host:-$(uname -n)}}"
+    printf 'up_began_s=%s\\nup_ended_s=%s\\n' "$up_began" "$up_ended"
     times
   }} > {EXIT_FILE}.partial && mv -f {EXIT_FILE}.partial {EXIT_FILE} || exit {BOOKS_FAILED}
 fi
@@ -116,13 +148,17 @@ def write(job: Job, site: Site, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """What run.sh wrote at its end. Times are 0 where `date` was ended together with the job."""
+    """What run.sh wrote at its end. Dates are 0 where `date` was ended together with the job.
+
+    `elapsed_s` is how long the command took, on the clock that nobody can set; None on a node without one.
+    """
 
     exit_code: int
     started_s: float
     ended_s: float
     host: str
     cpu_s: float | None
+    elapsed_s: float | None = None
 
     @property
     def signal(self) -> int | None:
@@ -143,13 +179,34 @@ def exit_record(folder: Path) -> ExitRecord | None:
     # `times` prints user and system time of the shell, and on a second line of all it has waited for
     minutes = re.findall(r"(\d+)m([\d.]+)s", text)
     cpu_s = sum(60 * int(m) + float(s) for m, s in minutes[2:4]) if len(minutes) >= 4 else None
+    started_s, ended_s = _seconds(fields.get("started_s", "")), _seconds(fields.get("ended_s", ""))
     return ExitRecord(
         exit_code=int(fields["exit_code"]),
-        started_s=_seconds(fields.get("started_s", "")),
-        ended_s=_seconds(fields.get("ended_s", "")) or path.stat().st_mtime,
+        started_s=started_s,
+        ended_s=ended_s or path.stat().st_mtime,
         host=fields.get("host", ""),
         cpu_s=cpu_s,
+        elapsed_s=_elapsed_s(fields, ended_s - started_s if started_s and ended_s else None),
     )
+
+
+def _elapsed_s(fields: Mapping[str, str], by_date_s: float | None) -> float | None:
+    began_s, ended_s = _seconds(fields.get("up_began_s", "")), _seconds(fields.get("up_ended_s", ""))
+    if not (began_s and ended_s):
+        return None
+    elapsed_s = round(max(0.0, ended_s - began_s), 2)
+    return by_date_s if by_date_s is not None and abs(by_date_s - elapsed_s) <= CLOCKS_AGREE_S else elapsed_s
+
+
+def machines(folder: Path) -> tuple[Machine, ...]:
+    """The machine on which run.sh began, by its own account: of a job over several nodes, the first."""
+    try:
+        text = (folder / MACHINE_FILE).read_text(errors="replace")
+    except OSError:
+        return ()
+    fields = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    gpus = tuple(sorted(gpu for gpu in fields.get("gpus", "").split() if "?" not in gpu))
+    return (Machine(fields["host"], fields.get("boot", ""), gpus),) if fields.get("host") else ()
 
 
 def _seconds(text: str) -> float:

@@ -25,6 +25,7 @@ from typing import Any
 from ridgeline.errors import SiteError
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.files import write_whole
+from ridgeline.records.machine import Machine
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
 from ridgeline.records.site import Site
@@ -149,7 +150,9 @@ def _pretended(folder: Path, ending: Ending) -> Ending:
     if placed is None:
         return ending
     start_s = placed.started_s
-    ending = replace(ending, nodes=placed.nodes, started_s=start_s, ended_s=start_s + ending.duration_s)
+    machines = tuple(Machine(node) for node in placed.nodes)
+    ended_s = start_s + ending.duration_s
+    ending = replace(ending, nodes=placed.nodes, started_s=start_s, ended_s=ended_s, elapsed_s=None, machines=machines)
     took_s = _took_s(folder)
     if ending.cause is not Cause.EXITED or (took_s is None and placed.befalls == "nothing"):
         return ending

@@ -9,6 +9,7 @@ from typing import Any
 from ridgeline.records.space import Point, Settings
 
 CONFIRMED = "confirmed"  # better than the reference, shown in fresh runs
+KEEP_BASELINE = "keep-baseline"  # nothing is better than the baseline, as far as was looked
 NOTHING_PASSED = "nothing-passed"  # no setting passed the guards
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Outcome
 
@@ -61,7 +62,10 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a job ended. Times are seconds since the epoch; 0 where the job never started."""
+    """How a job ended. `started_s` and `ended_s` are for people: seconds since the epoch; 0 where it never started.
+
+    How long it took is counted on a clock that nobody sets, where the node wrote it down: `elapsed_s`.
+    """
 
     cause: Cause
     exit_code: int | None = None
@@ -72,10 +76,15 @@ class Ending:
     ended_s: float = 0.0
     leftovers: tuple[str, ...] = ()  # processes that outlived the job and were ended: "pid command"
     usage: Mapping[str, float] = field(default_factory=dict)  # cpu_s, max_rss_bytes, service_units...
+    elapsed_s: float | None = None
+    machines: tuple[Machine, ...] = ()  # one a node, as far as known; of several nodes at least the first
 
     @property
     def duration_s(self) -> float:
-        return max(0.0, self.ended_s - self.started_s)
+        """An unknown start is no time: a job cancelled in the queue has used nothing."""
+        if self.elapsed_s is not None:
+            return max(0.0, self.elapsed_s)
+        return max(0.0, self.ended_s - self.started_s) if self.started_s > 0 else 0.0
 
 
 def is_signal(number: int) -> bool:

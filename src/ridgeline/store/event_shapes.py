@@ -64,6 +64,8 @@ _ending = _shape(
         "nodes": _all(_text),
         "leftovers": _all(_text),
         "usage": _map(_number),
+        "elapsed": _number,
+        "machines": _all(_row(_text, _text, _all(_text))),
     },
 )
 _maybe_number = _is(int, float, type(None))
@@ -79,6 +81,7 @@ _SHAPES: dict[str, Test] = {
     ),
     "run": _shape(
         {"run": _whole, "trial": _whole, "attempt": _whole, "folder": _text, "resources": _map(_whole)},
+        {"on_nodes": _all(_text)},
     ),
     "submitted": _shape({"run": _whole, "ticket": _text}),
     "ended": _shape(
@@ -87,6 +90,7 @@ _SHAPES: dict[str, Test] = {
     ),
     "build": _shape({"key": _text, "outcome": _outcome, "files": _whole, "seconds": _number, "settings": _setting}),
     "confirm": _shape({"candidates": _all(_setting), "blocks": _whole}),
+    "set-aside": _shape({"block": _whole, "trials": _all(_whole), "reason": _text}),
     "verdict": _shape(
         {
             "verdict": _shape(
@@ -96,6 +100,7 @@ _SHAPES: dict[str, Test] = {
                     "comparisons": _all(_comparison),
                     "disqualified": _map(_text),
                     "paste": _text,
+                    "machines": _all(_text),
                 },
             )
         }

@@ -1,16 +1,17 @@
 """The lines of a journal: every record's one shape on disk, and back.
 
 A line is a JSON object with `event` and `at` (seconds since the epoch). Events, in the order of a trial's life:
-opened, build, trial, run, submitted, ended; and for the campaign: confirm, verdict, stopped.
+opened, build, trial, run, submitted, ended; and for the campaign: confirm, set-aside, verdict, stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome
 from ridgeline.records.run import Cause, Ending, Resources
@@ -99,10 +100,12 @@ def trial_from(event: Mapping[str, Any]) -> Trial:
     )
 
 
-def run_event(number: int, trial: int, attempt: int, folder: Path, resources: Resources) -> Event:
+def run_event(
+    number: int, trial: int, attempt: int, folder: Path, resources: Resources, on_nodes: Sequence[str] = ()
+) -> Event:
     """`folder` is relative to the study folder, so that the folder can be moved."""
     asked = {k: v for k in ("nodes", "ranks_per_node", "cores", "gpus", "memory_bytes") if (v := getattr(resources, k))}
-    return {
+    event: Event = {
         "event": "run",
         "run": number,
         "trial": trial,
@@ -110,6 +113,27 @@ def run_event(number: int, trial: int, attempt: int, folder: Path, resources: Re
         "folder": folder.as_posix(),
         "resources": asked,
     }
+    return event | ({"on_nodes": list(on_nodes)} if on_nodes else {})
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A block of the confirmation that does not count, and why; it is run again as a whole."""
+
+    block: int
+    trials: tuple[int, ...]
+    reason: str
+
+    def as_line(self) -> Event:
+        return {"block": self.block, "trials": list(self.trials), "reason": self.reason}
+
+
+def set_aside_event(found: SetAside) -> Event:
+    return {"event": "set-aside", **found.as_line()}
+
+
+def set_aside_from(line: Mapping[str, Any]) -> SetAside:
+    return SetAside(line["block"], tuple(line["trials"]), line["reason"])
 
 
 def ended_event(
@@ -136,6 +160,8 @@ def ending_line(ending: Ending) -> Event:
         "nodes": list(ending.nodes) or None,
         "leftovers": list(ending.leftovers) or None,
         "usage": dict(ending.usage) or None,
+        "elapsed": ending.elapsed_s,
+        "machines": [[m.host, m.boot, list(m.gpus)] for m in ending.machines] or None,
     }
     return line | {k: v for k, v in optional.items() if v is not None}
 
@@ -151,6 +177,8 @@ def ending_from(line: Mapping[str, Any]) -> Ending:
         ended_s=line["ended"],
         leftovers=tuple(line.get("leftovers", ())),
         usage=line.get("usage", {}),
+        elapsed_s=line.get("elapsed"),
+        machines=tuple(Machine(host, boot, tuple(gpus)) for host, boot, gpus in line.get("machines", ())),
     )
 
 

@@ -21,10 +21,12 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.event_shapes import require_shape
 from ridgeline.store.events import (
     QuestionLine,
+    SetAside,
     VerdictLine,
     ending_from,
     outcome_from,
     question_from,
+    set_aside_from,
     trial_from,
     verdict_from,
 )
@@ -42,6 +44,7 @@ class OpenRun:
     resources: Resources
     planned_s: float
     ticket: str = ""
+    on_nodes: tuple[str, ...] = ()  # where it has to run; empty: anywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,11 @@ class History:
     asked: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the question, see agreement
     candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
     blocks: int = 0
+    set_aside: list[SetAside] = field(default_factory=list)
+    uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside
+    openings: int = 0  # how often a controller took up the campaign
+    pinned_to: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes it was told to run on
+    opening_of: dict[int, int] = field(default_factory=dict)  # run -> in which of these it was started
     verdict: VerdictLine | None = None
     stopped: Mapping[str, Any] | None = None
     wall_s: float = 0.0  # time during which a controller was at work
@@ -110,6 +118,7 @@ class History:
                 self.question = question_from(event)
                 self.asked = event.get("asked", {})
                 self._opened_s, self._opened_wall_s = at, self.wall_s
+                self.openings += 1
                 self.stopped = None
             case "trial":
                 trial = trial_from(event)
@@ -122,8 +131,17 @@ class History:
                 if event["trial"] not in self.trials or event["run"] in self.runs or event["run"] in self.open_runs:
                     raise ValueError(f"run {event['run']} of trial {event['trial']} cannot begin here")
                 self.last_run_number = max(self.last_run_number, event["run"])
+                self.opening_of[event["run"]] = self.openings
+                if on_nodes := tuple(event.get("on_nodes", ())):
+                    self.pinned_to[event["run"]] = on_nodes
                 self.open_runs[event["run"]] = OpenRun(
-                    event["run"], event["trial"], event["attempt"], self.root / event["folder"], resources, at
+                    event["run"],
+                    event["trial"],
+                    event["attempt"],
+                    self.root / event["folder"],
+                    resources,
+                    at,
+                    on_nodes=on_nodes,
                 )
             case "submitted":
                 self._open_run(event).ticket = event["ticket"]
@@ -136,6 +154,8 @@ class History:
             case "confirm":
                 self.candidates = tuple(event["candidates"])
                 self.blocks = event["blocks"]
+            case "set-aside":
+                self._set_aside(set_aside_from(event))
             case "verdict":
                 self.verdict = verdict_from(event)
             case "stopped":
@@ -169,6 +189,12 @@ class History:
             if not self.reference and run.outcome.kind is Kind.OK and self.trials[run.trial].stage is Stage.BASELINE:
                 self.reference = {**run.texts, **run.metrics}
 
+    def _set_aside(self, found: SetAside) -> None:
+        self.set_aside.append(found)
+        self.uncounted.update(found.trials)
+        for number in found.trials:
+            self._trials_in[self.trials[number].stage] -= 1
+
     # what the other rooms ask
 
     def wall_now_s(self, now_s: float) -> float:
@@ -181,17 +207,18 @@ class History:
         return runs[-1] if runs else None
 
     def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
-        """Runs that may be ranked, oldest first."""
+        """Runs that may be ranked, oldest first; not those of a block that was set aside."""
         return [
             (trial, run)
             for run in self.runs.values()
             if run.outcome is not None
             and run.outcome.kind is Kind.OK
             and (trial := self.trials[run.trial]).stage in stages
+            and run.trial not in self.uncounted
         ]
 
     def count(self, *stages: Stage) -> int:
-        """How many trials were started for these stages."""
+        """How many trials were started for these stages, without those of blocks that were set aside."""
         return sum(self._trials_in[stage] for stage in stages)
 
 

@@ -98,6 +98,7 @@ class BatchOptions(LocalOptions):
         default=None,
         description="Your own job script, run unchanged; it finds the trial's command in $RIDGELINE_COMMAND.",
     )
+    exclusive: bool = Field(default=False, description="Whole nodes for each job, without neighbours.")
     walltime_slack_s: Seconds = Field(
         default=60.0, description="What a job asks for beyond its own limit, for modules, setup and book-keeping."
     )

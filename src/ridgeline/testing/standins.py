@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Signature
 from ridgeline.records.problem import Problem
@@ -48,9 +49,13 @@ def answer_of(job: Job) -> ScriptedAnswer:
 
 @dataclass
 class World:
-    """What outlives a controller: the clock, and the jobs with their dates and answers."""
+    """What outlives a controller: the clock, and the jobs with their dates and answers.
+
+    Nodes are called memory, memory2 and so on; `boot` is what tells their machines from those after a restart.
+    """
 
     now_s: float = 1_700_000_000.0
+    boot: str = "first"
     jobs: dict[str, tuple[Job, float, ScriptedAnswer]] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
     submitted: list[str] = field(default_factory=list)  # names, in the order they came
@@ -96,9 +101,10 @@ class MemoryExecutor:
             self.world.endings[ticket] = Ending(
                 Cause.CANCELLED,
                 reason="cancelled",
-                nodes=("memory",),
+                nodes=_nodes(job),
                 started_s=started_s,
                 ended_s=self.world.now_s,
+                machines=self._machines(job),
             )
 
     def wait(self, timeout_s: float) -> None:
@@ -119,10 +125,18 @@ class MemoryExecutor:
             exit_code=None if late else answer.exit_code,
             signal=15 if late else answer.exit_code - 128 if answer.exit_code > 128 else None,
             reason=f"ran longer than its limit of {job.limit_s:g} s" if late else "",
-            nodes=("memory",),
+            nodes=_nodes(job),
             started_s=started_s,
             ended_s=self._end_s(ticket),
+            machines=self._machines(job),
         )
+
+    def _machines(self, job: Job) -> tuple[Machine, ...]:
+        return tuple(Machine(node, self.world.boot) for node in _nodes(job))
+
+
+def _nodes(job: Job) -> tuple[str, ...]:
+    return job.on_nodes or tuple(f"memory{n or ''}" for n in (0, *range(2, job.resources.nodes + 1)))
 
 
 class FunctionWorkload:

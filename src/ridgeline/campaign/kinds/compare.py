@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ridgeline.campaign import confirmation
+from ridgeline.campaign import confirmation, scores
+from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
 from ridgeline.campaign.kinds.search import SearchAgenda, sampler_of, search_progress, trial_of
@@ -56,7 +57,7 @@ class ComparisonQuestion:
         )
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> ComparisonAgenda:
-        return ComparisonAgenda(found.study, history, ledger, sampler_of(found), found.refusal)
+        return ComparisonAgenda(found.study, history, ledger, lambda: sampler_of(found), found.refusal)
 
     def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
         return ConfirmationVerdict.from_line(line)
@@ -121,15 +122,17 @@ class ComparisonQuestion:
 
 @dataclass
 class ComparisonAgenda(SearchAgenda):
-    """The search of one setting, with a verdict that speaks of two."""
+    """The search of one setting, with a verdict that speaks of two: B is compared also where it looked worse."""
+
+    even_if_worse = True
 
     def verdict(self) -> ConfirmationVerdict:
         study, history = self.study, self.history
-        failed = confirmation.disqualified(study, history)
+        failed = disqualified(study, history)
         if failed:
             why = next(iter(failed.values()))
             return ConfirmationVerdict(NOTHING_PASSED, f"B failed when it was run again: {why}", disqualified=failed)
-        if history.count(Stage.SEARCH) and not confirmation.ranking(study, history):
+        if history.count(Stage.SEARCH) and not scores.ranking(study, history):
             return ConfirmationVerdict(NOTHING_PASSED, f"B did not pass: {_why_b_failed(history)}")
         blocks = confirmation.blocks_so_far(study, history)
         result = confirm(blocks, study.confirm.level, study.goal.direction)

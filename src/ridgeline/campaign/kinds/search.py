@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ridgeline import catalog
-from ridgeline.campaign import confirmation
+from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.advice import PROPOSER, Advice
 from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.blocks import next_in_block
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationPlan, ConfirmationVerdict
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import answer_of
-from ridgeline.records.answer import CONFIRMED, Answer, Candidate, Gain, Progress, Reference
+from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, Answer, Candidate, Gain, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, side_by_side
 from ridgeline.records.lesson import Lesson, Proposal
 from ridgeline.records.outcome import Kind
@@ -22,6 +24,7 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import Refusal, Sampler
+from ridgeline.stats.regimes import Regimes
 from ridgeline.stats.search_gain import search_gain
 from ridgeline.store.events import VerdictLine
 from ridgeline.store.history import History
@@ -45,7 +48,7 @@ class SearchQuestion:
         return study
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> SearchAgenda:
-        return SearchAgenda(found.study, history, ledger, sampler_of(found), found.refusal)
+        return SearchAgenda(found.study, history, ledger, lambda: sampler_of(found), found.refusal)
 
     def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
         return ConfirmationVerdict.from_line(line)
@@ -58,7 +61,7 @@ class SearchQuestion:
 
     def answer(self, study: Study, history: History) -> Answer:
         verdict = None if history.verdict is None else self.verdict_from(history.verdict)
-        score = confirmation.baseline_score(study, history)
+        score = scores.baseline_score(study, history)
         base = None if score is None else study.goal.score(score)
         candidate = _candidate(study, history, verdict)
         return answer_of(
@@ -93,11 +96,17 @@ def sampler_of(found: CheckedStudy) -> Sampler:
 class SearchAgenda(Agenda):
     """Baseline, search and sentinels; after a `ConfirmationPlan` the blocks of the confirmation."""
 
-    sampler: Sampler
+    even_if_worse: ClassVar[bool] = False  # whether a setting is confirmed that looked no better than the baseline
+
+    new_sampler: Callable[[], Sampler]
     refusal: Refusal = lambda point: None
     search_over: str = field(default="", init=False)  # why no more search trials are started
     _unteachable: dict[str, Point] = field(default_factory=dict, init=False)  # ran, taught nothing: not asked again
     _presets: dict[str, Point] = field(default_factory=dict, init=False)  # not yet tried
+    _lessons: list[tuple[Point, Run | None]] = field(default_factory=list, init=False)  # None: the setting failed
+    _sampler: Sampler | None = field(default=None, init=False)
+    _told: int = field(default=0, init=False)  # of the lessons, to this sampler
+    _told_through: Regimes | None = field(default=None, init=False)  # how scores were compared when they were told
     _tried: set[str] | None = field(default=None, init=False)  # keys of all trials; made when first needed: it is slow
 
     def __post_init__(self) -> None:
@@ -118,10 +127,9 @@ class SearchAgenda(Agenda):
         self._unteachable.pop(trial.key, None)
         if trial.stage in (Stage.BASELINE, Stage.SEARCH):
             if kind is Kind.OK:
-                score = self.study.goal.score(run.metrics[self.study.goal.metric])
-                self.sampler.tell(Lesson(trial.point, score))
+                self._lessons.append((trial.point, run))
             elif kind.caused_by_setting:
-                self.sampler.tell(Lesson(trial.point, None))
+                self._lessons.append((trial.point, None))
                 if trial.stage is Stage.SEARCH:
                     self._advice.take(trial, run.outcome)
             else:
@@ -135,8 +143,9 @@ class SearchAgenda(Agenda):
     def conclude(self) -> ConfirmationPlan | ConfirmationVerdict:
         if self.history.candidates is None:
             nodes = self.study.job.resources(self.study.space.settings(self.study.baseline)).nodes
-            return confirmation.choose(self.study, self.history, self.ledger.affordable_runs(nodes))
-        return self.verdict()
+            runs = self.ledger.affordable_runs(nodes)
+            return confirmation.choose(self.study, self.history, runs, even_if_worse=self.even_if_worse)
+        return confirmation.grounded(self.study, self.history, self.verdict())
 
     def verdict(self) -> ConfirmationVerdict:
         return confirmation.verdict(self.study, self.history)
@@ -175,7 +184,24 @@ class SearchAgenda(Agenda):
             return PROPOSER, advised
         for preset in self._presets.values():
             return "preset", Proposal(preset)
-        return self.study.search.sampler, self.sampler.ask(self._pending())
+        return self.study.search.sampler, self._taught().ask(self._pending())
+
+    def _taught(self) -> Sampler:
+        """The sampler, told every lesson as scores compare now.
+
+        When the sentinels show a change of the machine, what was told before meant something else: a new sampler is
+        told all of it again, so that the answer depends on the history alone.
+        """
+        course, before = scores.search_course(self.study, self.history), self._told_through
+        if self._sampler is None or (before != course and (course.changed or (before and before.changed))):
+            self._sampler, self._told = self.new_sampler(), 0
+        self._told_through = course
+        goal = self.study.goal
+        for point, run in self._lessons[self._told :]:
+            value = None if run is None else course.seen_through(run.metrics[goal.metric], run.number)
+            self._sampler.tell(Lesson(point, None if value is None else goal.score(value)))
+        self._told = len(self._lessons)
+        return self._sampler
 
     def _already_tried(self) -> set[str]:
         if self._tried is None:
@@ -187,11 +213,11 @@ class SearchAgenda(Agenda):
         return [t.point for t in flying if t.stage is Stage.SEARCH] + list(self._unteachable.values())
 
     def _confirm(self) -> Next | None:
-        flying = {self.history.trials[r.trial].block for r in self.history.open_runs.values()}
+        flying = self.flying_blocks()
         for block in range(self.history.blocks):
             if block in flying:
                 continue
-            point = confirmation.next_in_block(self.study, self.history, block)
+            point = next_in_block(self.study, self.history, block)
             if point is None:
                 continue
             return self.new(point, Stage.CONFIRM, "confirm", block=block) if self.fits(point) else None
@@ -227,7 +253,7 @@ def search_progress(study: Study, history: History) -> Progress:
 def _candidate(study: Study, history: History, verdict: ConfirmationVerdict | None) -> Candidate | None:
     """The confirmed winner; where none was better, the one the verdict speaks of; before, the best of the search."""
     judged = None if verdict is None else verdict.spoken_of
-    if verdict is not None and judged is not None and verdict.conclusion in (CONFIRMED, NO_DIFFERENCE):
+    if verdict is not None and judged is not None and verdict.conclusion in (CONFIRMED, NO_DIFFERENCE, KEEP_BASELINE):
         trial = trial_of(history, judged.candidate)
         value = confirmation.mean_value(study, history, judged.candidate, Stage.CONFIRM)
         if trial is not None and value is not None:
@@ -239,19 +265,21 @@ def _candidate(study: Study, history: History, verdict: ConfirmationVerdict | No
 
 
 def _best_of_search(study: Study, history: History) -> Candidate | None:
-    ranked = confirmation.ranking(study, history)
+    ranked = scores.ranking(study, history)
     if not ranked:
         return None
-    point, score = ranked[0]
+    point = ranked[0][0]
     trial = trial_of(history, point_key(point))
     assert trial is not None  # it was ranked, so it ran
     gain = _search_estimate(study, history, [study.goal.score(value) for _, value in ranked])
-    value = study.goal.score(score)
+    value = confirmation.mean_value(study, history, point_key(point), Stage.SEARCH)
+    assert value is not None  # ranked, so it passed
     return Candidate("the best of the search", trial.number, point, trial.settings, value, gain, short="best")
 
 
 def _search_estimate(study: Study, history: History, tried: list[float]) -> Gain | None:
-    baseline = [r.metrics[study.goal.metric] for _, r in history.ok_runs(Stage.BASELINE, Stage.SENTINEL)]
+    compared = scores.compared_scores(study, history, Stage.BASELINE, Stage.SENTINEL)
+    baseline = [study.goal.score(score) for _, score in compared]
     found = search_gain(tried, baseline, study.goal.direction, study.confirm.level)
     if found is None:
         return None

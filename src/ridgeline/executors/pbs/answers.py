@@ -117,13 +117,15 @@ def _ending(job: Mapping[str, object], comment: str) -> Ending:
     exited = cause is Cause.EXITED
     # PBS reports death by signal n as 256 + n, the shell as 128 + n
     number = code - 256 if exited and code is not None and 256 < code < 256 + 65 else None
+    usage = _usage(job.get("resources_used"))
     return Ending(
         cause=cause,
         exit_code=(128 + number if number else code) if exited else None,
         signal=number,
         reason=reason,
         nodes=tuple(dict.fromkeys(re.findall(r"([\w.-]+)/\d", str(job.get("exec_host", ""))))),
-        usage=_usage(job.get("resources_used")),
+        usage=usage,
+        elapsed_s=usage.get("wall_s"),  # not there for a job that was deleted before it began
     )
 
 

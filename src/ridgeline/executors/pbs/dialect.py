@@ -84,6 +84,9 @@ class Pbs(BatchDialect):
             options.append(f"{site.options.get('account_option', '-P')} {site.account}")
         return [f"{self.directive} {option}" for option in options]
 
+    def pins_nodes(self, site: Site) -> bool:
+        return site.options.get("request") != "plain"  # totals name no hosts
+
     def option(self, line: str) -> str:
         # many things are gathered under -l: -l walltime, -l select
         parts = re.split(r"[\s=]+", line.removeprefix(self.directive).strip(), maxsplit=2)
@@ -146,9 +149,16 @@ def _requests(job: Job, site: Site) -> list[str]:
     chunk += f":ngpus={needs.gpus}" if needs.gpus else ""
     chunk += f":mem={memory_mb}mb" if memory_mb is not None else ""
     hosts = _hosts(job, site)
-    if hosts:
-        return ["select=" + "+".join(f"1:{chunk}:host={host}" for host in hosts)]
-    return [f"select={needs.nodes}:{chunk}"]
+    named = "+".join(f"1:{chunk}:host={host}" for host in hosts)
+    return [f"select={named or f'{needs.nodes}:{chunk}'}", *_placement(job, site)]
+
+
+def _placement(job: Job, site: Site) -> list[str]:
+    """Without it PBS may put all chunks on one node, and strangers beside them."""
+    sharing = ":excl" if site.options.get("exclusive") else ""
+    if job.resources.nodes > 1:
+        return [f"place=scatter{sharing}"]
+    return [f"place=pack{sharing}"] if sharing else []
 
 
 def _hosts(job: Job, site: Site) -> tuple[str, ...]:

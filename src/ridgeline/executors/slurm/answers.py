@@ -133,14 +133,16 @@ def _ending(state: str, reason: str, code: int, number: int, nodes: str, start: 
     # sacct says "CANCELLED by 1000" where squeue says the state and, apart, a reason
     said = reason if reason.startswith(state) else f"{state} ({reason})" if reason not in ("", "None") else state
     exited = cause is Cause.EXITED
+    started_s = _epoch(start)
     return Ending(
         cause=cause,
         exit_code=128 + number if exited and number else code if exited else None,
         signal=number if exited and is_signal(number) else None,
         reason="" if exited and reason in ("NonZeroExitCode", "None", state, "") else f"Slurm says {said}",
         nodes=tuple(expand(nodes)) if nodes not in ("(null)", "None assigned") else (),
-        started_s=_epoch(start),
-        ended_s=_epoch(end),
+        started_s=started_s,
+        # cancelled in the queue: Slurm tells when, but nothing ran until then
+        ended_s=_epoch(end) if started_s else 0.0,
     )
 
 

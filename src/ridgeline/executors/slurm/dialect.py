@@ -114,6 +114,8 @@ class Slurm(BatchDialect):
             options.append(f"--gres=gpu:{needs.gpus}")
         if (memory := memory_bytes(job, site)) is not None:
             options.append(f"--mem={math.ceil(memory / 2**20)}M")
+        if site.options.get("exclusive"):
+            options.append("--exclusive")
         if site.queue:
             options.append(f"--partition={site.queue}")
         if site.account:
