@@ -1,0 +1,112 @@
+"""What went into a server and what came out of it while it was loaded, and whether the two kept up with each other.
+
+The window is the time in which requests were due. What ends after it ended on a server that was offered nothing more,
+so it counts as drained and not as completed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ridgeline.serving.traffic.requests import RequestRecord
+
+# Until a third of the window has gone the server fills up; requests due in the last sixth may end on an emptying one.
+RAMP_SHARE = 1 / 3
+TAIL_SHARE = 1 / 6
+# A backlog counts as growing when it gained more than this share of what was due, and more than chance gives it.
+_GROWTH = 0.02
+_CHANCE = 2.0
+_LATEST_LOOK = 2 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a run, in seconds since its start."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+    def holds(self, at_s: float | None) -> bool:
+        return at_s is not None and self.start_s <= at_s < self.end_s
+
+    def due(self, records: Sequence[RequestRecord]) -> list[RequestRecord]:
+        return [r for r in records if self.holds(r.scheduled_s)]
+
+    def ended(self, records: Sequence[RequestRecord]) -> list[RequestRecord]:
+        """Those that left the server in it, well or not."""
+        return [r for r in records if self.holds(r.end_s)]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Requests a second that were offered, that were completed meanwhile, and all of them over the whole run.
+
+    `saturated` is None where the window is too short for its own latency to tell.
+    """
+
+    window_s: float
+    offered_s: float
+    completed_s: float
+    drained_s: float
+    drain_s: float
+    saturated: bool | None
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "window_s": self.window_s,
+            "offered_requests_s": self.offered_s,
+            "completed_requests_s": self.completed_s,
+            "drained_requests_s": self.drained_s,
+            "drain_s": self.drain_s,
+            "saturated": self.saturated,
+        }
+
+
+def flow_of(records: Sequence[RequestRecord], window_s: float, closed: bool = False) -> Flow:
+    """`window_s` above zero; the run's clock starts with it. A closed loop waits for its server, so nothing piles up."""
+    window = Span(0.0, window_s)
+    last_s = max((r.end_s for r in records if r.end_s is not None), default=0.0)
+    whole_s = max(window_s, last_s)
+    return Flow(
+        window_s=window_s,
+        offered_s=len(window.due(records)) / window_s,
+        completed_s=sum(r.ok for r in window.ended(records)) / window_s,
+        drained_s=sum(r.ok for r in records) / whole_s,
+        drain_s=whole_s - window_s,
+        saturated=False if closed else saturated(records, Span(RAMP_SHARE * window_s, window_s)),
+    )
+
+
+def saturated(records: Sequence[RequestRecord], span: Span) -> bool | None:
+    """Whether requests piled up over `span`, which ends when the load does: more became due than ended.
+
+    Nothing can come back before the first requests have been served, so the look begins no sooner than that. None: they
+    took so long that too little of the window is left to look at.
+    """
+    early = sorted(e for r in records if r.scheduled_s < span.start_s and (e := r.e2e_s) is not None)
+    if not early:
+        return None
+    look = Span(max(span.start_s, early[len(early) // 2]), span.end_s)
+    due = len(look.due(records))
+    if look.start_s > _LATEST_LOOK * span.end_s or not due:
+        return None
+    under_way = sum(r.scheduled_s < look.start_s and (r.end_s is None or r.end_s >= look.start_s) for r in records)
+    grown = due - len(look.ended(records))
+    return grown > max(_GROWTH * due, _CHANCE * math.sqrt(max(1, under_way)))
+
+
+def steady_part(window_s: float, e2e_s: float | None) -> Span:
+    """The part of a window in which the server was neither filling up nor about to be left alone.
+
+    `e2e_s` is the latency of a request; where it is not known yet a third and a sixth of the window are left out.
+    """
+    if e2e_s is None:
+        return Span(RAMP_SHARE * window_s, (1 - TAIL_SHARE) * window_s)
+    ramp_s = min(RAMP_SHARE * window_s, max(2 * e2e_s, 0.1 * window_s))
+    return Span(ramp_s, window_s - min(TAIL_SHARE * window_s, e2e_s))
