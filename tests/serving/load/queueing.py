@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ridgeline.serving.load.bench import BenchPlan, BenchResult, summary_of
 from ridgeline.serving.load.fidelity import Fidelity
-from ridgeline.serving.load.flow import Span, flow_of
+from ridgeline.serving.load.flow import Stretch, flow_of
 from ridgeline.serving.load.wire.exchange import Gaps
 from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.traffic.traffic import Arrival, ClosedLoop, OpenLoop
@@ -65,7 +65,9 @@ class BatchServer:
             ends_s.append(now_s)
             active -= ended
             due_s += [at for _ in range(ended) if (at := again(now_s)) is not None]
-        return [self._record(k, at, ends_s[s : s + self.tokens]) for k, (at, s) in enumerate(zip(due_s, began, strict=True))]
+        return [
+            self._record(k, at, ends_s[s : s + self.tokens]) for k, (at, s) in enumerate(zip(due_s, began, strict=True))
+        ]
 
     def _record(self, number: int, at_s: float, times_s: list[float]) -> RequestRecord:
         return RequestRecord(number, at_s, at_s, times_s[0], times_s[-1], 10, self.tokens, gaps_s=Gaps(times_s))
@@ -99,7 +101,7 @@ class VirtualBench:
         self.windows_s.append(window_s)
         self.now_s += max(r.end_s or 0.0 for r in records) + BETWEEN_RUNS_S
         why = ("requests were sent 9 ms after their time",) if void else ()
-        summary = summary_of(records, plan.slos, Span(0.0, window_s))
+        summary = summary_of(records, plan.slos, Stretch(0.0, window_s))
         flow = flow_of(records, window_s, closed=isinstance(pace, ClosedLoop))
         return BenchResult(plan, "m", summary, Fidelity(why, None, 0, 0, 0, 1, 0, 0.1, 0.1), records, flow=flow)
 
@@ -116,7 +118,9 @@ def true_edge(plan: BenchPlan, server: BatchServer, low: float, high: float, win
         middle = math.sqrt(low * high)
         pace = plan.traffic.pace
         assert isinstance(pace, OpenLoop)
-        traffic = replace(plan.traffic, requests=math.ceil(middle * window_s), pace=replace(pace, rate_s=middle), seed=77)
+        traffic = replace(
+            plan.traffic, requests=math.ceil(middle * window_s), pace=replace(pace, rate_s=middle), seed=77
+        )
         records = server.serve(traffic.arrivals())
         due = [r for r in records if 0.1 * window_s < r.scheduled_s < 0.95 * window_s]
         summary = summary_of(due, plan.slos)

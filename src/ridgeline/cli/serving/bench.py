@@ -24,6 +24,7 @@ A run whose own error could exceed 2% of a figure is marked void, with the reaso
 def bench(arguments: Sequence[str]) -> None:
     gc.set_threshold(50_000)  # little garbage is made here, and looking for it would cost more than the imports below
     from ridgeline.cli.text.bench import progress_text, session_text
+    from ridgeline.serving.load.edge import goodput_terms
     from ridgeline.serving.load.options import BenchOptions, plan_from
     from ridgeline.serving.load.session import run_session
 
@@ -31,11 +32,12 @@ def bench(arguments: Sequence[str]) -> None:
     as_json, find_goodput, grid = words.pop("as_json"), words.pop("find_goodput"), words.pop("sweep")
     if find_goodput and grid is not None:
         raise InputError("--find-goodput and --sweep are two different questions; ask one at a time")
+    goodput = goodput_terms(find_goodput, words.pop("hold_s"), words.pop("limit_s"))
     words["key"] = words["key"] or os.environ.get("RIDGELINE_API_KEY")
     words["headers"], words["slos"] = tuple(words["headers"]), tuple(words["slos"])
     session = run_session(
         plan_from(BenchOptions(**words)),
-        find_goodput=find_goodput,
+        goodput=goodput,
         grid=grid,
         progress=lambda part: print(progress_text(part), file=sys.stderr, flush=True),
     )
@@ -103,6 +105,10 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     add("--slo", action="append", default=[], dest="slos", metavar="LIMIT",
         help="Limit such as ttft_p95_ms=2000; may be repeated.")  # fmt: skip
     add("--find-goodput", action="store_true", help="Find the most load that holds --slo.")
+    add("--hold", type=float, dest="hold_s", metavar="S",
+        help="Seconds for which the answer of --find-goodput must hold [default: 60].")  # fmt: skip
+    add("--limit", type=float, dest="limit_s", metavar="S",
+        help="Seconds that --find-goodput may take [default: 1800].")  # fmt: skip
     add("--sweep", metavar="GRID", help="Grid, such as 'concurrency=1,8,64 input=128,1024 output=128'.")
     add("--out", type=Path, metavar="PATH", help="File (or folder) for one JSON line per request.")
     add("--json", action="store_true", dest="as_json", help="Print one JSON document.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from ridgeline.errors import InputError
 from ridgeline.serving.load.discover import Server, discover
 from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
-from ridgeline.serving.load.flow import Flow, Span, flow_of
+from ridgeline.serving.load.flow import Flow, Stretch, flow_of
 from ridgeline.serving.load.wire.endpoint import Endpoint
 from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate
 from ridgeline.serving.load.workers.process import run_worker
@@ -223,7 +223,7 @@ def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:
         flow, summary = None, summary_of(records, plan.slos, gaps_us=gaps_us)
     else:
         flow = flow_of(records, window_s, closed=closed)
-        summary = summary_of(records, plan.slos, Span(0.0, window_s), gaps_us=gaps_us)
+        summary = summary_of(records, plan.slos, Stretch(0.0, window_s), gaps_us=gaps_us)
     return BenchResult(
         plan=plan,
         model=server.model,
@@ -254,7 +254,7 @@ def _window_s(plan: BenchPlan, out: LoadResult) -> float | None:
 def summary_of(
     records: Sequence[RequestRecord],
     slos: Sequence[Slo],
-    window: Span | None = None,
+    window: Stretch | None = None,
     due: Sequence[RequestRecord] | None = None,
     gaps_us: Mapping[int, int] | None = None,
 ) -> Summary:
@@ -271,7 +271,7 @@ def _by_stage(plan: BenchPlan, records: Sequence[RequestRecord]) -> tuple[Summar
     """The latencies of the requests that were due in each stage, and the rates of what completed in its seconds."""
     found, start_s = [], 0.0
     for stage in plan.stages:
-        part = Span(start_s, start_s + stage.seconds)
+        part = Stretch(start_s, start_s + stage.seconds)
         found.append(summary_of(records, plan.slos, part, due=part.due(records)))
         start_s = part.end_s
     return tuple(found)

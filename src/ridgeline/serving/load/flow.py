@@ -9,20 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ridgeline.serving.traffic.requests import RequestRecord
 
 # Until a third of the window has gone the server fills up; requests due in the last sixth may end on an emptying one.
 RAMP_SHARE = 1 / 3
 TAIL_SHARE = 1 / 6
-# A backlog counts as growing when it gained more than this share of what was due, and more than chance gives it.
-_GROWTH = 0.02
-_CHANCE = 2.0
+# Requests pile up when what is under way grows by more than this share of what is offered, and by more than chance:
+# what is under way varies by about its root, more where requests come in bursts.
+_GROWTH = 0.01
+_CHANCE = 3.0
 _LATEST_LOOK = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Stretch:
     """A stretch of a run, in seconds since its start."""
 
     start_s: float
@@ -69,8 +71,8 @@ class Flow:
 
 
 def flow_of(records: Sequence[RequestRecord], window_s: float, closed: bool = False) -> Flow:
-    """`window_s` above zero; the run's clock starts with it. A closed loop waits for its server, so nothing piles up."""
-    window = Span(0.0, window_s)
+    """`window_s` above zero, from the run's start. A closed loop waits for its server, so nothing piles up in it."""
+    window = Stretch(0.0, window_s)
     last_s = max((r.end_s for r in records if r.end_s is not None), default=0.0)
     whole_s = max(window_s, last_s)
     return Flow(
@@ -79,11 +81,11 @@ def flow_of(records: Sequence[RequestRecord], window_s: float, closed: bool = Fa
         completed_s=sum(r.ok for r in window.ended(records)) / window_s,
         drained_s=sum(r.ok for r in records) / whole_s,
         drain_s=whole_s - window_s,
-        saturated=False if closed else saturated(records, Span(RAMP_SHARE * window_s, window_s)),
+        saturated=False if closed else saturated(records, Stretch(RAMP_SHARE * window_s, window_s)),
     )
 
 
-def saturated(records: Sequence[RequestRecord], span: Span) -> bool | None:
+def saturated(records: Sequence[RequestRecord], span: Stretch) -> bool | None:
     """Whether requests piled up over `span`, which ends when the load does: more became due than ended.
 
     Nothing can come back before the first requests have been served, so the look begins no sooner than that. None: they
@@ -92,21 +94,42 @@ def saturated(records: Sequence[RequestRecord], span: Span) -> bool | None:
     early = sorted(e for r in records if r.scheduled_s < span.start_s and (e := r.e2e_s) is not None)
     if not early:
         return None
-    look = Span(max(span.start_s, early[len(early) // 2]), span.end_s)
-    due = len(look.due(records))
+    look = Stretch(max(span.start_s, early[len(early) // 2]), span.end_s)
+    due = look.due(records)
     if look.start_s > _LATEST_LOOK * span.end_s or not due:
         return None
-    under_way = sum(r.scheduled_s < look.start_s and (r.end_s is None or r.end_s >= look.start_s) for r in records)
-    grown = due - len(look.ended(records))
-    return grown > max(_GROWTH * due, _CHANCE * math.sqrt(max(1, under_way)))
+    third_s = look.seconds / 3
+    before = _under_way(records, Stretch(look.start_s, look.start_s + third_s))
+    after = _under_way(records, Stretch(look.end_s - third_s, look.end_s))
+    growth_s = (after - before) / (2 * third_s)
+    chance_s = _CHANCE * math.sqrt(before * (1 + _burstiness(due)) / 2 + 1) / (2 * third_s)
+    behind = len(due) - len(look.ended(records))
+    return behind > _GROWTH * len(due) and growth_s > max(_GROWTH * len(due) / look.seconds, chance_s)
 
 
-def steady_part(window_s: float, e2e_s: float | None) -> Span:
+def _under_way(records: Sequence[RequestRecord], span: Stretch) -> float:
+    """How many requests were under way in it, on average."""
+    total_s = 0.0
+    for r in records:
+        end_s = span.end_s if r.end_s is None else min(r.end_s, span.end_s)
+        total_s += max(0.0, end_s - max(r.scheduled_s, span.start_s))
+    return total_s / span.seconds
+
+
+def _burstiness(due: Sequence[RequestRecord]) -> float:
+    """The squared coefficient of variation of the gaps between them: 0 evenly spaced, 1 Poisson, more in bursts."""
+    times_s = sorted(r.scheduled_s for r in due)
+    gaps_s = [b - a for a, b in pairwise(times_s)]
+    mean_s = sum(gaps_s) / max(1, len(gaps_s))
+    return sum((g - mean_s) ** 2 for g in gaps_s) / len(gaps_s) / mean_s**2 if mean_s > 0 else 0.0
+
+
+def steady_part(window_s: float, e2e_s: float | None) -> Stretch:
     """The part of a window in which the server was neither filling up nor about to be left alone.
 
     `e2e_s` is the latency of a request; where it is not known yet a third and a sixth of the window are left out.
     """
     if e2e_s is None:
-        return Span(RAMP_SHARE * window_s, (1 - TAIL_SHARE) * window_s)
+        return Stretch(RAMP_SHARE * window_s, (1 - TAIL_SHARE) * window_s)
     ramp_s = min(RAMP_SHARE * window_s, max(2 * e2e_s, 0.1 * window_s))
-    return Span(ramp_s, window_s - min(TAIL_SHARE * window_s, e2e_s))
+    return Stretch(ramp_s, window_s - min(TAIL_SHARE * window_s, e2e_s))
