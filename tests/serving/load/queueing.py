@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from ridgeline.serving.load.bench import BenchPlan, BenchResult, summary_of
 from ridgeline.serving.load.fidelity import Fidelity
@@ -126,8 +125,3 @@ def true_edge(plan: BenchPlan, server: BatchServer, low: float, high: float, win
         summary = summary_of(due, plan.slos)
         low, high = (middle, high) if all(map(summary.holds, plan.slos)) else (low, middle)
     return low
-
-
-def gaps_grow(records: list[RequestRecord]) -> bool:
-    means = [sum(r.gaps_s.seconds) / len(r.gaps_s) for r in records if isinstance(r.gaps_s, Gaps)]
-    return all(b >= a - 1e-9 for a, b in pairwise(means))

@@ -21,6 +21,9 @@ TAIL_SHARE = 1 / 6
 _GROWTH = 0.01
 _CHANCE = 3.0
 _LATEST_LOOK = 2 / 3
+_STILL_RISING = 0.4
+_AT_LEVEL = 0.1
+_SHORTFALL = 0.015
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,9 @@ class Stretch:
     @property
     def seconds(self) -> float:
         return self.end_s - self.start_s
+
+    def part(self, start: float, end: float) -> Stretch:
+        return Stretch(self.start_s + start * self.seconds, self.start_s + end * self.seconds)
 
     def holds(self, at_s: float | None) -> bool:
         return at_s is not None and self.start_s <= at_s < self.end_s
@@ -73,6 +79,7 @@ class Flow:
 def flow_of(records: Sequence[RequestRecord], window_s: float, closed: bool = False) -> Flow:
     """`window_s` above zero, from the run's start. A closed loop waits for its server, so nothing piles up in it."""
     window = Stretch(0.0, window_s)
+    backlog = None if closed else backlog_of(records, window.part(RAMP_SHARE, 1.0))
     last_s = max((r.end_s for r in records if r.end_s is not None), default=0.0)
     whole_s = max(window_s, last_s)
     return Flow(
@@ -81,30 +88,72 @@ def flow_of(records: Sequence[RequestRecord], window_s: float, closed: bool = Fa
         completed_s=sum(r.ok for r in window.ended(records)) / window_s,
         drained_s=sum(r.ok for r in records) / whole_s,
         drain_s=whole_s - window_s,
-        saturated=False if closed else saturated(records, Stretch(RAMP_SHARE * window_s, window_s)),
+        saturated=False if closed else None if backlog is None else backlog.grows,
     )
 
 
-def saturated(records: Sequence[RequestRecord], span: Stretch) -> bool | None:
-    """Whether requests piled up over `span`, which ends when the load does: more became due than ended.
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How a run's requests under way changed over the first, middle and last third of a look at it.
+
+    `behind` is by how many more became due than ended, `variance` what chance does to what is under way. Several looks
+    at one load are added up: chance evens out, a queue does not.
+    """
+
+    due: int
+    behind: int
+    thirds: tuple[float, float, float]
+    variance: float
+
+    def __add__(self, other: Backlog) -> Backlog:
+        first, middle, last = (a + b for a, b in zip(self.thirds, other.thirds, strict=True))
+        return Backlog(
+            self.due + other.due,
+            self.behind + other.behind,
+            (first, middle, last),
+            self.variance + other.variance,
+        )
+
+    @property
+    def grows(self) -> bool | None:
+        """None: it rose, and only a longer look can tell whether it still does."""
+        first, middle, last = self.thirds
+        grown = last - first
+        if self.behind <= _GROWTH * self.due or grown <= max(_GROWTH * 2 / 3 * self.due, self.chance):
+            return False
+        rising = (last - middle) / grown  # half of it where it rises steadily, nothing where it has found its level
+        return True if rising > _STILL_RISING else None if rising > _AT_LEVEL else False
+
+    @property
+    def lags(self) -> bool:
+        """Whether what ended fell short of what was due by more than chance, however it came about."""
+        return self.behind > max(_SHORTFALL * self.due, self.chance)
+
+    @property
+    def chance(self) -> float:
+        return _CHANCE * math.sqrt(self.variance)
+
+
+def backlog_of(records: Sequence[RequestRecord], stretch: Stretch) -> Backlog | None:
+    """What piled up over `stretch`, which ends when the load does.
 
     Nothing can come back before the first requests have been served, so the look begins no sooner than that. None: they
     took so long that too little of the window is left to look at.
     """
-    early = sorted(e for r in records if r.scheduled_s < span.start_s and (e := r.e2e_s) is not None)
+    early = sorted(e for r in records if r.scheduled_s < stretch.start_s and (e := r.e2e_s) is not None)
     if not early:
         return None
-    look = Stretch(max(span.start_s, early[len(early) // 2]), span.end_s)
+    look = Stretch(max(stretch.start_s, early[len(early) // 2]), stretch.end_s)
     due = look.due(records)
-    if look.start_s > _LATEST_LOOK * span.end_s or not due:
+    if look.start_s > _LATEST_LOOK * stretch.end_s or not due:
         return None
-    third_s = look.seconds / 3
-    before = _under_way(records, Stretch(look.start_s, look.start_s + third_s))
-    after = _under_way(records, Stretch(look.end_s - third_s, look.end_s))
-    growth_s = (after - before) / (2 * third_s)
-    chance_s = _CHANCE * math.sqrt(before * (1 + _burstiness(due)) / 2 + 1) / (2 * third_s)
-    behind = len(due) - len(look.ended(records))
-    return behind > _GROWTH * len(due) and growth_s > max(_GROWTH * len(due) / look.seconds, chance_s)
+    first, middle, last = (_under_way(records, look.part(k / 3, (k + 1) / 3)) for k in range(3))
+    return Backlog(
+        due=len(due),
+        behind=len(due) - len(look.ended(records)),
+        thirds=(first, middle, last),
+        variance=first * (1 + _burstiness(due)) / 2 + 1,
+    )
 
 
 def _under_way(records: Sequence[RequestRecord], span: Stretch) -> float:

@@ -77,8 +77,9 @@ class _Search:
 
     def _holds_in_most(self, load: float) -> bool:
         """Repeats the load, half as long as the answer will be held, until most of so many repeats agree."""
-        most, least_s = self._terms.repeats // 2 + 1, self._terms.hold_s / 2
+        most = self._terms.repeats // 2 + 1
         while True:
+            least_s = self._prober.hold_s(load) / 2
             votes = [p.holds for p in self._prober.votes(load, least_s)]
             if votes.count(True) >= most or votes.count(False) >= most:
                 return votes.count(True) >= most
@@ -88,14 +89,24 @@ class _Search:
     def _hold(self, load: float) -> bool | None:
         """Whether the load keeps its SLO for as long as was asked; None where no such run could be judged."""
         if load not in self._held:
-            hold_s, self._prober.reserve_s = self._prober.hold_s(load), 0.0
+            hold_s, self._prober.holding = self._prober.hold_s(load), True
             done = self._prober.votes(load, hold_s)
             probe = done[-1] if done else self._prober.probe(load, hold_s)
-            self._prober.reserve_s = self._terms.hold_s
+            if probe.holds and not self._kept_up(probe):
+                # a queue that found its level weighs half as much in twice the time, one that grows weighs the same
+                probe = self._prober.probe(load, 2 * hold_s)
+            self._prober.holding = False
             if not probe.judged:
                 return None
-            self._held[load] = probe.holds
+            self._held[load] = probe.holds and self._kept_up(probe)
         return self._held[load]
+
+    def _kept_up(self, probe: Probe) -> bool:
+        """Whether what ended kept up with what was due: in this run, and in all runs at its load together."""
+        seen = [p.backlog for p in self._prober.votes(probe.load) if p.backlog is not None]
+        if probe.backlog is None or not seen:
+            return True
+        return not probe.backlog.lags and sum(seen[1:], seen[0]).grows is False
 
     # many loads
 
@@ -147,7 +158,7 @@ class _Search:
                 low, high = self._descend(low, _CLOSE)
             elif self._hold(low) is False:
                 # what looked well for some seconds did not last, so shorter probes are not asked again
-                self._prober.least_window_s = self._terms.hold_s
+                self._prober.least_window_s = self._prober.hold_s(low)
                 low, high = self._descend(low, _CLOSE)
             else:
                 return low

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ridgeline.serving.load.bench import BenchPlan, BenchResult, summary_of
-from ridgeline.serving.load.flow import Stretch, saturated, steady_part
+from ridgeline.serving.load.flow import Backlog, Stretch, backlog_of, steady_part
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary
 from ridgeline.serving.traffic.traffic import ClosedLoop, OpenLoop, Replay, Traffic
 
@@ -47,6 +47,7 @@ class Probe:
     window_s: float
     offered_s: float
     e2e_s: float | None
+    backlog: Backlog | None
     result: BenchResult
 
     @property
@@ -116,12 +117,12 @@ def judge_probe(load: float, window_s: float, e2e_s: float | None, result: Bench
     # rates over the part up to the end of the load: what is due at the end of the steady part ends after it
     look = Stretch(span.start_s, window_s)
     steady = summary_of(records, slos, look, due=due)
-    piled_up = False if closed else saturated(records, look)
+    backlog = None if closed else backlog_of(records, look)
     latency = steady.e2e_ms or result.summary.e2e_ms
     seen_s = latency.p90 / 1e3 if latency else None
-    verdict, reason = _verdict(result, steady, due, piled_up)
-    if verdict is ProbeVerdict.HOLDS and (piled_up is None or window_s < _ENOUGH * (seen_s or 0.0)):
-        verdict, reason = ProbeVerdict.TOO_SHORT, f"{window_s:.3g} s are too short for requests of {seen_s or 0:.3g} s"
+    verdict, reason = _verdict(result, steady, due, backlog)
+    if verdict is ProbeVerdict.HOLDS and (text := _too_short(closed, backlog, window_s, seen_s or 0.0)):
+        verdict, reason = ProbeVerdict.TOO_SHORT, text
     return Probe(
         load=load,
         verdict=verdict,
@@ -131,12 +132,13 @@ def judge_probe(load: float, window_s: float, e2e_s: float | None, result: Bench
         window_s=window_s,
         offered_s=len(look.due(records)) / look.seconds,
         e2e_s=seen_s,
+        backlog=backlog,
         result=replace(result, records=()),
     )
 
 
 def _verdict(
-    result: BenchResult, steady: Summary, due: Sequence[RequestRecord], piled_up: bool | None
+    result: BenchResult, steady: Summary, due: Sequence[RequestRecord], backlog: Backlog | None
 ) -> tuple[ProbeVerdict, str]:
     whole = result.summary
     if whole.ok == 0 and whole.requests:
@@ -145,7 +147,7 @@ def _verdict(
         return ProbeVerdict.VOID, result.fidelity.why[0]
     if whole.ok < whole.requests:
         return ProbeVerdict.FAILED, _failures(whole)
-    if piled_up:
+    if backlog is not None and backlog.grows:
         return ProbeVerdict.SATURATED, "requests came faster than they were answered"
     later = summary_of(due[len(due) // 2 :], steady.slos)
     for slo in steady.slos if due else ():
@@ -154,6 +156,15 @@ def _verdict(
         if not later.holds(replace(slo, limit_ms=_LATER * slo.limit_ms)):
             return ProbeVerdict.TOO_MUCH, _missed(slo, later) + " in the later half"
     return ProbeVerdict.HOLDS, ""
+
+
+def _too_short(closed: bool, backlog: Backlog | None, window_s: float, e2e_s: float) -> str:
+    """Why a probe that seems to hold may yet not; empty if it has shown enough."""
+    if window_s < _ENOUGH * e2e_s or (backlog is None and not closed):
+        return f"{window_s:.3g} s are too short for requests of {e2e_s:.3g} s"
+    if backlog is not None and backlog.grows is None:
+        return f"in {window_s:.3g} s it did not show whether requests go on piling up"
+    return ""
 
 
 def _failures(summary: Summary) -> str:

@@ -15,7 +15,7 @@ _SHORTEST_S = 10.0
 _HOLD_LENGTHS = 12.0
 # a load that is void this often in a row cannot be judged
 _TRIES = 4
-_LENGTHENINGS = 4
+_LENGTHENINGS = 3
 # no probe takes more than this part of the time limit for the sake of a number of requests
 _PROBE_SHARE = 1 / 8
 
@@ -42,23 +42,27 @@ class Prober:
         self._plan, self._run, self._terms, self._note, self._clock = plan, run, terms, note, clock
         self._closed = isinstance(plan.traffic.pace, ClosedLoop)
         self._began_s = clock()
-        self._e2e_s: float | None = None
-        # kept back for holding the answer; 0 while that is done
-        self.reserve_s = terms.hold_s
+        self.holding = False  # until then time is kept back for it
         self.least_window_s = 0.0
         self.probes: list[Probe] = []
         self.unjudged: dict[float, Unjudged] = {}
 
+    def e2e_s(self, load: float) -> float | None:
+        """How long a request takes, as far as is known; where a limit broke it took as long as its queue was."""
+        seen = [p.e2e_s or 0.0 for p in self.probes if p.holds or (p.load == load and not p.judged)]
+        return max(seen, default=0.0) or None
+
     def window_s(self, load: float) -> float:
         """How long a probe at this load is to last."""
-        e2e_s = self._e2e_s or 0.0
+        e2e_s = self.e2e_s(load) or 0.0
         requests_s = self._plan.traffic.requests / load * (e2e_s if self._closed else 1.0)
         enough_s = min(requests_s, _PROBE_SHARE * self._terms.limit_s)
-        return max(_SHORTEST_S, self._plan.duration_s or 0.0, LENGTHS * e2e_s, enough_s, self.least_window_s)
+        shortest_s = max(min(_SHORTEST_S, self._terms.hold_s), self._plan.duration_s or 0.0, self.least_window_s)
+        return max(shortest_s, LENGTHS * e2e_s, enough_s)
 
     def hold_s(self, load: float) -> float:
         """How long this load is to be held before it is the answer."""
-        return max(self._terms.hold_s, self.window_s(load), _HOLD_LENGTHS * (self._e2e_s or 0.0))
+        return max(self._terms.hold_s, self.window_s(load), _HOLD_LENGTHS * (self.e2e_s(load) or 0.0))
 
     def probe(self, load: float, least_s: float = 0.0) -> Probe:
         """Sends the load until a probe says something about it; a void one is returned when none of so many did."""
@@ -71,7 +75,7 @@ class Prober:
                     self.unjudged[load] = Unjudged(load, voids, probe.reason)
                     return probe
             elif probe.verdict is ProbeVerdict.TOO_SHORT:
-                lengthenings += 1
+                lengthenings, least_s = lengthenings + 1, 2 * probe.window_s
                 if lengthenings == _LENGTHENINGS:
                     return self._never_steady(probe)
             else:
@@ -87,17 +91,16 @@ class Prober:
         return [p for p in self.probes if p.load == load and p.judged and p.window_s >= least_s]
 
     def _probe_once(self, load: float, window_s: float) -> Probe:
-        left_s = self._terms.limit_s - (self._clock() - self._began_s) - self.reserve_s
-        if window_s + (self._e2e_s or 0.0) > left_s:
+        kept_s = 0.0 if self.holding else self.hold_s(load)
+        left_s = self._terms.limit_s - (self._clock() - self._began_s) - kept_s
+        e2e_s = self.e2e_s(load)
+        if window_s + (e2e_s or 0.0) > left_s:
             raise OutOfTimeError
         result = self._run(probe_plan(self._plan, load, window_s, len(self.probes)))
         if result.interrupted:
             raise StoppedError
-        probe = judge_probe(load, window_s, self._e2e_s, result)
+        probe = judge_probe(load, window_s, e2e_s, result)
         self.probes.append(probe)
-        # one that broke its limit or piled up has the latency of a queue
-        if probe.verdict in (ProbeVerdict.HOLDS, ProbeVerdict.TOO_SHORT) or self._e2e_s is None:
-            self._e2e_s = max(self._e2e_s or 0.0, probe.e2e_s or 0.0) or None
         if self._note is not None:
             self._note(probe)
         return probe
