@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ridgeline.serving.load.bench import BenchPlan, BenchResult, summary_of
 from ridgeline.serving.load.fidelity import Fidelity
-from ridgeline.serving.load.flow import Stretch, flow_of
+from ridgeline.serving.load.flow import Stretch
 from ridgeline.serving.load.wire.exchange import Gaps
 from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.traffic.traffic import Arrival, ClosedLoop, OpenLoop
@@ -77,7 +77,7 @@ class VirtualBench:
     """Stands for `bench`: runs a plan on a server, advances `now_s` by what it took, and voids runs as told."""
 
     server: BatchServer
-    void: Callable[[float, int], bool] = lambda _load, _number: False
+    void: Callable[[float, float], bool] = lambda _load, _window_s: False
     now_s: float = 0.0
     loads: list[float] = field(default_factory=list)
     windows_s: list[float] = field(default_factory=list)
@@ -95,14 +95,13 @@ class VirtualBench:
         else:
             load, window_s = pace.rate_s, plan.traffic.requests / pace.rate_s
             records = self.server.serve(plan.traffic.arrivals())
-        void = self.void(load, len(self.loads))
+        void = self.void(load, window_s)
         self.loads.append(load)
         self.windows_s.append(window_s)
         self.now_s += max(r.end_s or 0.0 for r in records) + BETWEEN_RUNS_S
         why = ("requests were sent 9 ms after their time",) if void else ()
         summary = summary_of(records, plan.slos, Stretch(0.0, window_s))
-        flow = flow_of(records, window_s, closed=isinstance(pace, ClosedLoop))
-        return BenchResult(plan, "m", summary, Fidelity(why, None, 0, 0, 0, 1, 0, 0.1, 0.1), records, flow=flow)
+        return BenchResult(plan, "m", summary, Fidelity(why, None, 0, 0, 0, 1, 0, 0.1, 0.1), records)
 
 
 def stalls(seed: int, every_s: float, stall_s: float, step_s: float) -> Callable[[float], float]:
@@ -111,7 +110,7 @@ def stalls(seed: int, every_s: float, stall_s: float, step_s: float) -> Callable
     return lambda _: 1.0 + (stall_s / step_s if rng.random() < step_s / every_s else 0.0)
 
 
-def true_edge(plan: BenchPlan, server: BatchServer, low: float, high: float, window_s: float = 900.0) -> float:
+def true_edge(plan: BenchPlan, server: BatchServer, low: float, high: float, window_s: float = 1800.0) -> float:
     """The rate at which the first limit breaks in a run so long that chance has no say."""
     while high / low > 1.003:
         middle = math.sqrt(low * high)

@@ -13,7 +13,7 @@ import pytest
 from ridgeline.cli.text.bench import edge_text, sweep_text
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.serving.load.bench import BenchPlan, BenchResult
-from ridgeline.serving.load.edge import GoodputTerms, take_off
+from ridgeline.serving.load.edge import take_off
 from ridgeline.serving.load.fidelity import Fidelity
 from ridgeline.serving.load.goodput import find_goodput
 from ridgeline.serving.load.options import BenchOptions, plan_from
