@@ -13,8 +13,9 @@ import pytest
 from ridgeline.cli.text.bench import edge_text, sweep_text
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.serving.load.bench import BenchPlan, BenchResult
+from ridgeline.serving.load.edge import take_off
 from ridgeline.serving.load.fidelity import Fidelity
-from ridgeline.serving.load.goodput import find_goodput, take_off
+from ridgeline.serving.load.goodput import find_goodput
 from ridgeline.serving.load.options import BenchOptions, plan_from
 from ridgeline.serving.load.sweep import parse_grid, sweep
 from ridgeline.serving.traffic.requests import RequestRecord, summarise
@@ -26,6 +27,11 @@ def load_of(plan: BenchPlan) -> float:
     pace = plan.traffic.pace
     assert isinstance(pace, ClosedLoop | OpenLoop)
     return pace.concurrency if isinstance(pace, ClosedLoop) else pace.rate_s
+
+
+def window_of(plan: BenchPlan) -> float:
+    pace = plan.traffic.pace
+    return plan.traffic.requests / pace.rate_s if isinstance(pace, OpenLoop) else plan.duration_s or 10.0
 
 
 class Pretend:
@@ -42,7 +48,11 @@ class Pretend:
         scale = lengths.input_tokens / 128 if isinstance(lengths, Fixed) else 1.0
         slow = load * scale > self.capacity or (load > self.moody_above and len(self.loads) % 2 == 0)
         ttft_s = 0.02 * scale + (0.5 if slow else 0.0)
-        rows = [RequestRecord(k, k, k, k + ttft_s, k + ttft_s + 0.1, 10, 5, gaps_s=((0.025, 4),)) for k in range(20)]
+        at_s = [k * window_of(plan) / 40 for k in range(40)]
+        rows = [
+            RequestRecord(k, at, at, at + ttft_s, at + ttft_s + 0.1, 10, 5, gaps_s=((0.025, 4),))
+            for k, at in enumerate(at_s)
+        ]
         why = ("client gave out",) if load > self.void_above else ()
         fidelity = Fidelity(why, None, 0, 0, 0, 1, 0, 0.1, 0.1)
         return BenchResult(plan, "m", summarise(rows, plan.slos), fidelity, rows)
@@ -57,25 +67,15 @@ def test_the_highest_concurrency_is_found(capacity: int):
     server = Pretend(capacity)
     edge = find_goodput(plan(), server)
     assert edge.holds <= capacity < (edge.fails or 0)
-    assert edge.fails is not None and (edge.fails - edge.holds == 1 or edge.fails / edge.holds <= 1.08)
-    assert edge.held == edge.repeats == 3 and len(server.loads) < 25
+    assert edge.fails is not None and (edge.fails - edge.holds == 1 or edge.fails / edge.holds <= 1.05)
+    assert edge.held == edge.repeats >= 3 and edge.held_for_s == 60 and len(server.loads) < 25
     assert "holds the SLO" in edge_text(edge)
 
 
 @pytest.mark.parametrize("start", [0.5, 10.0, 500.0])
 def test_the_highest_rate_is_found_from_below_and_above(start: float):
     edge = find_goodput(plan(concurrency=None, rate_s=start), Pretend(33.3))
-    assert edge.axis == "rate_s" and edge.holds <= 33.3 < (edge.fails or 0) < 1.1 * edge.holds
-
-
-def test_an_edge_that_fails_when_repeated_moves_down():
-    edge = find_goodput(plan(), Pretend(64, moody_above=16), repeats=5)
-    assert edge.holds <= 64 and 2 * edge.held > edge.repeats
-
-
-def test_a_load_generator_that_gives_out_is_not_blamed_on_the_server():
-    edge = find_goodput(plan(), Pretend(1000, void_above=20))
-    assert edge.holds <= 20 and edge.limited_by_client is not None and "may carry more" in edge_text(edge)
+    assert edge.axis == "rate_s" and edge.holds <= 33.3 < (edge.fails or 0) <= 1.05 * edge.holds
 
 
 def test_an_slo_that_never_holds_is_an_answer():
@@ -91,7 +91,7 @@ def test_ctrl_c_keeps_what_the_search_knows():
         return replace(result, interrupted=len(server.loads) > 4)
 
     edge = find_goodput(plan(), stopped)
-    assert edge.interrupted and edge.holds == 8 and len(edge.probes) == 4
+    assert edge.interrupted and edge.holds == 8 and edge.held_for_s is None and len(edge.probes) == 4
     with pytest.raises(KeyboardInterrupt):
         find_goodput(plan(), lambda p: replace(Pretend(12)(p), interrupted=True))
 
@@ -110,17 +110,8 @@ def test_each_probe_keeps_its_own_requests(tmp_path: Path):
 def test_goodput_needs_a_limit_and_a_load_to_walk():
     with pytest.raises(InputError, match="--slo"):
         find_goodput(plan(slos=()), Pretend(1))
-
-
-def test_a_queue_that_grows_through_the_run_does_not_hold():
-    def growing(p: BenchPlan) -> BenchResult:
-        result = Pretend(1000)(p)
-        rows = [replace(r, first_token_s=r.sent_s + (0.01 if k < 11 else 0.2)) for k, r in enumerate(result.records)]
-        slos = plan(slos=("ttft_p50_ms=100",)).slos
-        return replace(result, records=rows, summary=summarise(rows, slos))
-
-    with pytest.raises(NothingFound):
-        find_goodput(plan(slos=("ttft_p50_ms=100",)), growing)
+    with pytest.raises(InputError, match="--concurrency"):
+        find_goodput(plan(concurrency=None, stages="1:2,2:2"), Pretend(1))
 
 
 def test_the_knee_is_where_ttft_doubles():
@@ -153,7 +144,7 @@ def test_a_bad_grid_is_named(text: str):
     [
         ([], {"requests_s", "ttft_ms", "itl_ms", "errors", "cpu_ms_per_request", "void", "why", "goodput"}),
         (["--sweep", "concurrency=1,2"], {"points", "heatmaps", "knees"}),
-        (["--find-goodput", "--slo", "e2e_p95_ms=0.001"], None),
+        (["--find-goodput", "--slo", "e2e_p95_ms=0.001", "--hold", "1", "--limit", "30"], None),
     ],
 )
 def test_the_command_prints_one_document(more: list[str], keys: set[str] | None):
@@ -164,7 +155,8 @@ def test_the_command_prints_one_document(more: list[str], keys: set[str] | None)
         )
     assert "Traceback" not in done.stderr
     if keys is None:
-        assert done.returncode == 1 and "does not hold" in done.stderr
+        # on a busy machine every run may be void, which is no verdict
+        assert done.returncode == 1 and ("does not hold" in done.stderr or "no verdict" in done.stderr)
     else:
         answer = json.loads(done.stdout)
         assert keys <= set(answer), done.stderr

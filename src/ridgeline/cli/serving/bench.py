@@ -77,6 +77,12 @@ class BenchArguments:
 def bench(
     arguments: BenchArguments,
     find_goodput: Annotated[bool, typer.Option("--find-goodput", help="Find the most load that holds --slo.")] = False,
+    hold_s: Annotated[
+        float | None, typer.Option("--hold", help="Seconds for which --find-goodput's answer must hold; default: 60.")
+    ] = None,
+    limit_s: Annotated[
+        float | None, typer.Option("--limit", help="Seconds that --find-goodput may take; default: 1800.")
+    ] = None,
     sweep: Annotated[
         str | None, typer.Option(metavar="GRID", help="Grid, such as 'concurrency=1,8,64 input=128,1024 output=128'.")
     ] = None,
@@ -90,6 +96,7 @@ def bench(
     """
     gc.set_threshold(50_000)  # little garbage is made here, and looking for it would cost more than the imports below
     from ridgeline.cli.text.bench import progress_text, session_text
+    from ridgeline.serving.load.edge import goodput_terms
     from ridgeline.serving.load.options import plan_from
     from ridgeline.serving.load.session import run_session
 
@@ -97,7 +104,7 @@ def bench(
         raise InputError("--find-goodput and --sweep are two different questions; ask one at a time")
     session = run_session(
         plan_from(arguments.options()),
-        find_goodput=find_goodput,
+        goodput=goodput_terms(find_goodput, hold_s, limit_s),
         grid=sweep,
         progress=lambda part: print(progress_text(part), file=sys.stderr, flush=True),
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ridgeline.cli.text.table import aligned
 from ridgeline.serving.load.bench import BenchResult
-from ridgeline.serving.load.goodput import Edge, Probe
+from ridgeline.serving.load.edge import Edge
+from ridgeline.serving.load.flow import Flow
+from ridgeline.serving.load.probe import Probe, ProbeVerdict
 from ridgeline.serving.load.sweep import Sweep, SweepPoint
 from ridgeline.serving.traffic.requests import Spread, Summary
 
@@ -27,8 +29,9 @@ def result_text(result: BenchResult) -> str:
     s, f = result.summary, result.fidelity
     lines = [
         f"{result.plan.endpoint.url}   {result.model or 'model not named'}",
-        f"{s.ok} of {s.requests} requests in {s.duration_s:.1f} s",
+        f"{s.ok} of {s.requests} requests in {s.duration_s:.1f} s{_drained(result.flow)}",
         "",
+        *_flow(result.flow),
         f"  requests/s {s.requests_s:,.2f}   output tok/s {s.output_tok_s:,.0f}   input tok/s {s.input_tok_s:,.0f}",
         "",
         *aligned([("", "mean", "p50", "p90", "p95", "p99"), *_latencies(s)]),
@@ -51,30 +54,60 @@ def result_text(result: BenchResult) -> str:
     return "\n".join(lines)
 
 
+def _drained(flow: Flow | None) -> str:
+    return f", and {flow.drain_s:.1f} s to drain" if flow is not None and flow.drain_s >= 0.05 else ""
+
+
+def _flow(flow: Flow | None) -> list[str]:
+    """What was offered beside what came back; a closed loop offers only as much as comes back."""
+    if flow is None:
+        return []
+    rates = (("offered/s", flow.offered_s), ("completed/s", flow.completed_s), ("drained/s", flow.drained_s))
+    return [
+        "  " + "   ".join(f"{name} {rate:,.2f}" for name, rate in rates) + ("   SATURATED" if flow.saturated else "")
+    ]
+
+
 def probe_text(probe: Probe) -> str:
     axis = "concurrency" if probe.result.plan.traffic.concurrency is not None else "rate"
-    s = probe.result.summary
+    s = probe.steady
     seen = f"TTFT p95 {s.ttft_ms.p95:.1f} ms" if s.ttft_ms else "no TTFT"
     seen += f", ITL p95 {s.itl_ms.p95:.2f} ms" if s.itl_ms else ""
-    verdict = "void" if probe.result.void else "holds" if probe.holds else "too much"
-    return f"  {axis} {probe.load:.6g}: {s.requests_s:.2f} requests/s, {seen}: {verdict}"
+    verdict = f"{probe.verdict} ({probe.reason})" if probe.verdict in _EXPLAINED else str(probe.verdict)
+    return f"  {axis} {probe.load:.6g} for {probe.window_s:.0f} s: {s.requests_s:.2f} requests/s, {seen}: {verdict}"
+
+
+_EXPLAINED = (ProbeVerdict.VOID, ProbeVerdict.FAILED, ProbeVerdict.TOO_SHORT)
 
 
 def edge_text(edge: Edge) -> str:
     above = f"{edge.fails:.6g} does not" if edge.fails is not None else "no load tried was too much"
     low, middle, high = edge.goodput_s
+    held = f"held for {edge.held_for_s:.0f} s; " if edge.held_for_s is not None else ""
     lines = [
-        f"{edge.axis} {edge.holds:.6g} holds the SLO ({edge.held} of {edge.repeats} repeats); {above}",
+        f"{edge.axis} {edge.holds:.6g} holds the SLO ({held}{edge.held} of {edge.repeats} repeats); {above}",
         f"goodput there {middle:.2f} requests/s (repeats {low:.2f} to {high:.2f})",
     ]
     if edge.knee is not None:
         lines.append(f"knee: TTFT p50 is twice its unloaded value at {edge.axis} {edge.knee:.4g}")
-    if edge.limited_by_client is not None:
+    return "\n".join(lines + _left_open(edge))
+
+
+def _left_open(edge: Edge) -> list[str]:
+    """What the search could not find out, and why."""
+    lines = []
+    if edge.out_of_time:
+        lines.append("the time limit ended the search early; more time (--limit) would settle the edge")
+    if edge.unjudged is not None:
+        what = "could not be held" if edge.unjudged.load == edge.holds else "could not be judged"
         lines.append(
-            f"the load generator gave out at {edge.axis} {edge.limited_by_client:.6g}: the server may carry more; "
-            "use --workers or another host for the load"
+            f"{edge.axis} {edge.unjudged.load:.6g} {what}, {edge.unjudged.runs} runs were void: {edge.unjudged.why}"
         )
-    return "\n".join(lines)
+    elif edge.held_for_s is None:
+        lines.append("it was not held for as long as was asked: take it as a guess")
+    if edge.void_probes:
+        lines.append(f"{edge.void_probes} of {len(edge.probes)} probes were void and were sent again")
+    return lines
 
 
 def sweep_text(sweep: Sweep) -> str:

@@ -11,12 +11,13 @@ from pathlib import Path
 from ridgeline.errors import InputError
 from ridgeline.serving.load.discover import Server, discover
 from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
+from ridgeline.serving.load.flow import Flow, Stretch, flow_of
+from ridgeline.serving.load.notes import notes_on
 from ridgeline.serving.load.wire.endpoint import Endpoint
-from ridgeline.serving.load.wire.exchange import Gaps
 from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate
 from ridgeline.serving.load.workers.process import run_worker
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
-from ridgeline.serving.traffic.traffic import Arrival, ClosedLoop, OpenLoop, Traffic
+from ridgeline.serving.traffic.traffic import Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,11 @@ class BenchPlan:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """What a bench measured. `records` holds every request, `stages` the figures of each part of a ramp."""
+    """What a bench measured. `records` holds every request, `stages` the figures of each part of a ramp.
+
+    `flow` is there where requests had times of their own or a duration; rates in the summary then count what completed
+    in that window.
+    """
 
     plan: BenchPlan
     model: str
@@ -82,6 +87,7 @@ class BenchResult:
     notes: tuple[str, ...] = ()
     stages: tuple[Summary, ...] = ()
     interrupted: bool = False
+    flow: Flow | None = None
 
     @property
     def void(self) -> bool:
@@ -94,12 +100,13 @@ class BenchResult:
 
     def as_json(self) -> dict[str, object]:
         plan, shown = self.plan, self.summary.as_json()
+        flow = {} if self.flow is None else self.flow.as_json()
         return {
             "url": plan.endpoint.url,
             "api": plan.endpoint.interface,
             "model": self.model,
             "load": describe_load(plan),
-            **{k: round(v, 4) if isinstance(v, float) else v for k, v in shown.items()},
+            **{k: round(v, 4) if isinstance(v, float) else v for k, v in (shown | flow).items()},
             "failed_requests": self.summary.requests - self.summary.ok,
             "reasoning_tokens": sum(r.reasoning_tokens for r in self.records if r.ok),
             "cpu_ms_per_request": round(self.fidelity.cpu_ms_per_request, 4),
@@ -208,58 +215,64 @@ def _warm_up(plan: BenchPlan, server: Server, salt: int) -> None:
 
 def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:
     records = out.records
-    gaps_us = gaps_by_microsecond([r.gaps_s.seconds for r in records if r.ok and isinstance(r.gaps_s, Gaps)])
-    gaps = [(us * 1e-6, n) for us, n in sorted(gaps_us.items())]
+    gaps_us = gaps_by_microsecond(records)
     closed = bool(plan.stages and plan.stages[0].concurrency) or (
         not plan.stages and isinstance(plan.traffic.pace, ClosedLoop)
     )
-    summary = summarise(records, plan.slos, gaps_s=gaps)
-    fidelity = judge(out, summary, gaps_us, closed)
+    window_s = _window_s(plan, out)
+    if window_s is None:
+        flow, summary = None, summary_of(records, plan.slos, gaps_us=gaps_us)
+    else:
+        flow = flow_of(records, window_s, closed=closed)
+        summary = summary_of(records, plan.slos, Stretch(0.0, window_s), gaps_us=gaps_us)
     return BenchResult(
         plan=plan,
         model=server.model,
         summary=summary,
-        fidelity=fidelity,
+        fidelity=judge(out, summary, gaps_us, closed),
         records=records,
-        notes=_notes(plan, server, out, summary),
+        notes=notes_on(plan.stream, server, out, summary, flow),
         stages=_by_stage(plan, records),
         interrupted=out.interrupted,
+        flow=flow,
     )
 
 
+def _window_s(plan: BenchPlan, out: LoadResult) -> float | None:
+    """How long requests were due; None where that is the whole run, as in a closed loop of so many requests."""
+    pace, planned_s = plan.traffic.pace, plan.duration_s
+    if plan.stages:
+        planned_s = sum(s.seconds for s in plan.stages)
+    elif planned_s is None and isinstance(pace, OpenLoop):
+        planned_s = plan.traffic.requests / pace.rate_s
+    elif planned_s is None and isinstance(pace, AsRecorded):
+        planned_s = max((r.scheduled_s for r in out.records), default=0.0)
+    if planned_s and out.interrupted:
+        planned_s = min(planned_s, max((r.end_s or 0.0 for r in out.records), default=0.0))
+    return planned_s or None
+
+
+def summary_of(
+    records: Sequence[RequestRecord],
+    slos: Sequence[Slo],
+    window: Stretch | None = None,
+    due: Sequence[RequestRecord] | None = None,
+    gaps_us: Mapping[int, int] | None = None,
+) -> Summary:
+    """Latencies of the requests that are `due` (all of them if left out), rates of what completed in `window`."""
+    asked = records if due is None else due
+    counts = gaps_by_microsecond(asked) if gaps_us is None else gaps_us
+    gaps = [(us * 1e-6, n) for us, n in sorted(counts.items())]
+    if window is None:
+        return summarise(asked, slos, gaps_s=gaps)
+    return summarise(asked, slos, window.seconds, gaps, window.ended(records))
+
+
 def _by_stage(plan: BenchPlan, records: Sequence[RequestRecord]) -> tuple[Summary, ...]:
-    """The figures of the requests that were due in each stage, over that stage's own seconds."""
+    """The latencies of the requests that were due in each stage, and the rates of what completed in its seconds."""
     found, start_s = [], 0.0
     for stage in plan.stages:
-        end_s = start_s + stage.seconds
-        found.append(
-            summarise([r for r in records if start_s <= r.scheduled_s < end_s], plan.slos, duration_s=stage.seconds)
-        )
-        start_s = end_s
+        part = Stretch(start_s, start_s + stage.seconds)
+        found.append(summary_of(records, plan.slos, part, due=part.due(records)))
+        start_s = part.end_s
     return tuple(found)
-
-
-def _notes(plan: BenchPlan, server: Server, out: LoadResult, summary: Summary) -> tuple[str, ...]:
-    notes = [server.note] if server.note else []
-    good = [r for r in out.records if r.ok]
-    if out.interrupted:
-        notes.append(f"stopped early: {len(out.records)} requests ended, {out.unfinished} under way were dropped")
-    for kind in sorted(summary.errors):
-        example = next(r.error for r in out.records if r.status == kind)
-        notes.append(f"{kind} x {summary.errors[kind]}: {example}" if example else f"{kind} x {summary.errors[kind]}")
-    if out.paused:
-        notes.append(f"{out.paused} answers carried Retry-After; their slots waited (5 s at most) before sending again")
-    events, tokens = sum(r.counted_tokens or 0 for r in good), sum(r.output_tokens for r in good)
-    if plan.stream and events and tokens > 1.02 * events:
-        notes.append(
-            f"{tokens / events:.2f} tokens came per event: itl_ms is the time between events, tpot_ms per token"
-        )
-    if plan.stream and good and not events:
-        notes.append("the server answered in one piece although we asked for a stream: no TTFT, no ITL")
-    if out.stats.clock_steps:
-        notes.append(f"the wall clock was moved {out.stats.clock_steps} times; all times are on the monotonic clock")
-    if 0 < len(good) < 100:
-        notes.append(f"{len(good)} requests are few for a p99; 1000 or more make it steady")
-    if out.records_problem:
-        notes.append(out.records_problem)
-    return tuple(notes)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ridgeline.serving.load.wire.client_stats import quantile_s
 from ridgeline.serving.load.wire.exchange import Gaps
 from ridgeline.serving.load.workers.assignment import LoadResult
-from ridgeline.serving.traffic.requests import Spread, Summary
+from ridgeline.serving.traffic.requests import RequestRecord, Spread, Summary
 
 LIMIT = 0.02
 # conversion of a kernel stamp to our clock: two clock readings and the stamp's own resolution
@@ -170,8 +170,8 @@ def _possible_itl(out: LoadResult, gaps_us: dict[int, int]) -> Iterator[Spread |
     told = [r.gaps_s.seconds for r in out.records if r.number in affected and isinstance(r.gaps_s, Gaps)]
     for side in (0, 1):
         counts = Counter(gaps_us)
-        counts.subtract(gaps_by_microsecond(told))
-        counts.update(gaps_by_microsecond([answer.gaps_s[side] for answer in out.coalesced]))
+        counts.subtract(_counted(told))
+        counts.update(_counted([answer.gaps_s[side] for answer in out.coalesced]))
         yield Spread.of([us * 1e-6 for us in counts], list(counts.values()))
 
 
@@ -181,8 +181,18 @@ def _pairs(reported: Spread | None, possible: Spread | None) -> Iterator[tuple[s
             yield quantile, reported.quantile(quantile), possible.quantile(quantile)
 
 
-def gaps_by_microsecond(gaps: Sequence[array[float]]) -> dict[int, int]:
-    """Every gap of a run, rounded to a microsecond and counted: exact enough, and small however long the run."""
+def gaps_by_microsecond(records: Iterable[RequestRecord]) -> dict[int, int]:
+    """Every gap of the requests that succeeded, rounded to a microsecond and counted: exact enough, and small however
+    long the run."""
+    good = [r.gaps_s for r in records if r.ok]
+    counts = _counted([gaps.seconds for gaps in good if isinstance(gaps, Gaps)])
+    for gaps in good:
+        for gap, times in () if isinstance(gaps, Gaps) else gaps:
+            counts[int(gap * 1e6 + 0.5)] += times
+    return counts
+
+
+def _counted(gaps: Sequence[array[float]]) -> Counter[int]:
     counts: Counter[int] = Counter()
     for seconds in gaps:
         counts.update([int(gap * 1e6 + 0.5) for gap in seconds])

@@ -1,262 +1,229 @@
-"""How much load a server carries within its SLO: bracket, bisect, then repeat at the edge before believing it."""
+"""How much load a server carries within its SLO: bracket, narrow, repeat both sides of the edge, then hold the answer.
+
+Every probe lasts several times the latency of a request and is judged by its steady part. One that the load generator
+itself declares void says nothing about its load and is sent again.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.serving.load.bench import BenchPlan, BenchResult
-from ridgeline.serving.traffic.requests import summarise
+from ridgeline.serving.load.edge import Edge, GoodputTerms, take_off
+from ridgeline.serving.load.probe import Probe, ProbeVerdict
+from ridgeline.serving.load.prober import OutOfTimeError, Prober, StoppedError
 from ridgeline.serving.traffic.traffic import ClosedLoop, OpenLoop
 
 _MOST = 1 << 16
-# A rate is settled when holding and failing lie this close; a concurrency when they are neighbours or this close.
-_CLOSE = 1.08
-_SECONDS_AT_RATE = 5.0
-_ROUNDS_AT_CONCURRENCY = 4
-TAKE_OFF = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """One run at one load. `holds` also asks it of the second half alone: a queue that grows shows there first."""
-
-    load: float
-    holds: bool
-    result: BenchResult
-
-    def as_json(self) -> dict[str, object]:
-        s = self.result.summary
-        return {
-            "load": self.load,
-            "holds": self.holds,
-            "goodput_s": s.goodput_s,
-            "requests_s": s.requests_s,
-            "output_tok_s": s.output_tok_s,
-            "ttft_ms": s.ttft_ms.as_json() if s.ttft_ms else None,
-            "itl_ms": s.itl_ms.as_json() if s.itl_ms else None,
-            "errors": dict(s.errors),
-            "void": self.result.void,
-            "why": "; ".join(self.result.fidelity.why),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """The highest load that held the SLO in most repeats, and the lowest above it that did not.
-
-    `fails` is None when no load tried was too much. `limited_by_client` names the load at which this load generator,
-    not the server, gave out.
-    """
-
-    axis: str
-    holds: float
-    fails: float | None
-    repeats: int
-    held: int
-    goodput_s: tuple[float, float, float]  # least, middle and most over the repeats
-    knee: float | None
-    probes: tuple[Probe, ...]
-    limited_by_client: float | None = None
-    interrupted: bool = False
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "axis": self.axis,
-            "holds": self.holds,
-            "fails": self.fails,
-            "interval": [self.holds, self.fails],
-            "repeats": self.repeats,
-            "repeats_that_held": self.held,
-            "goodput_s": self.goodput_s[1],
-            "goodput_range_s": [self.goodput_s[0], self.goodput_s[2]],
-            "knee": self.knee,
-            "limited_by_client": self.limited_by_client,
-            "interrupted": self.interrupted,
-            "probes": [p.as_json() for p in self.probes],
-        }
+_LEAST_SHARE = 1 / 1024
+# An edge is settled when holding and failing lie this close; a concurrency when they are neighbours or this close.
+_CLOSE = 1.05
+# when no run at so many loads in a row could be judged, none can
+_UNJUDGED_LOADS = 3
 
 
 def find_goodput(
     plan: BenchPlan,
     run: Callable[[BenchPlan], BenchResult],
     *,
-    repeats: int = 3,
+    terms: GoodputTerms | None = None,
     note: Callable[[Probe], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Edge:
-    """Walks the load up until the SLO breaks, narrows the bracket, and repeats at the edge.
+    """Walks the load up until the SLO breaks, narrows the bracket, repeats both sides of it and holds the answer.
 
     The axis is the plan's own: rate for an open loop, concurrency for a closed one, starting at the load it names.
-    A void run ends the search upwards: above it nothing could be told about the server.
+    When the time is up, or at Ctrl-C, the answer is what was known by then, and says so.
     """
     if not plan.slos:
         raise InputError("--find-goodput needs a limit to hold, for example --slo ttft_p95_ms=2000 --slo itl_p95_ms=50")
-    if not isinstance(plan.traffic.pace, ClosedLoop | OpenLoop):
-        raise InputError("--find-goodput walks a --rate or a --concurrency; this traffic has its own times")
-    search = _Search(plan, run, note)
+    if plan.stages or not isinstance(plan.traffic.pace, ClosedLoop | OpenLoop):
+        raise InputError("--find-goodput walks a --rate or a --concurrency; leave out what has its own times")
+    terms = terms or GoodputTerms()
+    search = _Search(plan, terms, Prober(plan, run, terms, note, clock))
     try:
         low, high = search.bracket()
-        while high is not None and not search.settled(low, high):
-            middle = search.between(low, high)
-            low, high = (middle, high) if search.holds(middle) else (low, middle)
-        low, high = search.confirm(low, high, repeats)
-    except _StoppedError:
-        held = [p.load for p in search.probes if p.holds]
-        if not held:
+        return search.edge(search.settle(low, high))
+    except OutOfTimeError:
+        return search.edge(search.best_in_time())
+    except StoppedError:
+        search.stopped = True
+        if not search.known_to_hold():
             raise KeyboardInterrupt from None
-        low, high = max(held), min((p.load for p in search.probes if not p.holds), default=None)
-    return _edge(search, low, high)
-
-
-def _edge(search: _Search, low: float, high: float | None) -> Edge:
-    there = [p for p in search.probes if p.load == low]
-    rates = sorted(p.result.summary.goodput_s or 0.0 for p in there)
-    return Edge(
-        axis=search.axis,
-        holds=low,
-        fails=high,
-        repeats=len(there),
-        held=sum(p.holds for p in there),
-        goodput_s=(rates[0], rates[len(rates) // 2], rates[-1]),
-        knee=take_off([(p.load, _ttft(p.result)) for p in search.probes if not p.result.void]),
-        probes=tuple(search.probes),
-        limited_by_client=search.client_limit,
-        interrupted=search.stopped,
-    )
-
-
-class _StoppedError(Exception):
-    """Ctrl-C during a probe: the search ends with what it knows."""
+        return search.edge(search.known_to_hold()[0])
 
 
 class _Search:
-    def __init__(
-        self, plan: BenchPlan, run: Callable[[BenchPlan], BenchResult], note: Callable[[Probe], None] | None
-    ) -> None:
-        self._plan = plan
-        self._run = run
-        self._note = note
+    def __init__(self, plan: BenchPlan, terms: GoodputTerms, prober: Prober) -> None:
+        self._plan, self._terms, self._prober = plan, terms, prober
         pace = plan.traffic.pace
-        self.whole = isinstance(pace, ClosedLoop)
-        self.axis = "concurrency" if self.whole else "rate_s"
-        self._start = float(pace.concurrency) if isinstance(pace, ClosedLoop) else _rate(pace)
-        self.probes: list[Probe] = []
-        self.client_limit: float | None = None
-        self.stopped = False
+        assert isinstance(pace, ClosedLoop | OpenLoop)
+        self._whole = isinstance(pace, ClosedLoop)
+        self._axis = "concurrency" if self._whole else "rate_s"
+        self._start = float(pace.concurrency) if isinstance(pace, ClosedLoop) else pace.rate_s
+        self._least = 1.0 if self._whole else self._start * _LEAST_SHARE
+        self._held: dict[float, bool] = {}  # what came of holding a load
+        self.stopped = self.out_of_time = False
+
+    # one load
+
+    def _holds(self, load: float) -> bool | None:
+        """One more probe at this load; None where it cannot be judged."""
+        probe = self._prober.probe(load)
+        return None if probe.verdict is ProbeVerdict.VOID else probe.holds
+
+    def _holds_in_most(self, load: float) -> bool:
+        """Repeats the load, half as long as the answer will be held, until most of so many repeats agree."""
+        most = self._terms.repeats // 2 + 1
+        while True:
+            least_s = self._prober.hold_s(load) / 2
+            votes = [p.holds for p in self._prober.votes(load, least_s)]
+            if votes.count(True) >= most or votes.count(False) >= most:
+                return votes.count(True) >= most
+            if self._prober.probe(load, least_s).verdict is ProbeVerdict.VOID:
+                return _most(self._prober.votes(load))
+
+    def _hold(self, load: float) -> bool | None:
+        """Whether the load keeps its SLO for as long as was asked; None where no such run could be judged."""
+        if load not in self._held:
+            hold_s, self._prober.holding = self._prober.hold_s(load), True
+            done = self._prober.votes(load, hold_s)
+            probe = done[-1] if done else self._prober.probe(load, hold_s)
+            if probe.holds and not self._kept_up(probe):
+                # a queue that found its level weighs half as much in twice the time, one that grows weighs the same
+                probe = self._prober.probe(load, 2 * hold_s)
+            self._prober.holding = False
+            if not probe.judged:
+                return None
+            self._held[load] = probe.holds and self._kept_up(probe)
+        return self._held[load]
+
+    def _kept_up(self, probe: Probe) -> bool:
+        """Whether what ended kept up with what was due: in this run, and in all runs at its load together."""
+        seen = [p.backlog for p in self._prober.votes(probe.load) if p.backlog is not None]
+        if probe.backlog is None or not seen:
+            return True
+        return not probe.backlog.lags and sum(seen[1:], seen[0]).grows is False
+
+    # many loads
 
     def bracket(self) -> tuple[float, float | None]:
-        load = self._start
-        if not self.holds(load):
-            return self._bracket_down(load)
+        """A load that holds and the next one tried, which does not or cannot be judged."""
+        return self._climb(self._start, 2.0) if self._holds(self._start) else self._descend(self._start, 2.0)
+
+    def _climb(self, load: float, step: float) -> tuple[float, float | None]:
+        """From a load that holds in ever longer steps up to the first that is not known to."""
+        known = min([*self._failing_above(load), *(u for u in self._prober.unjudged if u > load)], default=math.inf)
         while load < _MOST:
-            if not self.holds(load * 2):
-                return load, load * 2
-            load *= 2
+            higher = max(load + 1, float(round(load * step))) if self._whole else load * step
+            if higher >= known:
+                return load, known
+            if not self._holds(higher):
+                return load, higher
+            load, step = higher, min(2.0, step * step)
         return load, None
 
-    def _bracket_down(self, load: float) -> tuple[float, float]:
-        least = 1.0 if self.whole else self._start / 1024
-        while load > least:
-            lower = max(1.0, load // 2) if self.whole else load / 2
-            if self.holds(lower):
+    def _descend(self, load: float, step: float) -> tuple[float, float]:
+        """The first load that holds, in ever longer steps down from one that does not."""
+        unjudged = int(load in self._prober.unjudged)
+        while load > self._least and unjudged < _UNJUDGED_LOADS:
+            lower = max(1.0, min(load - 1, load // step)) if self._whole else load / step
+            held = self._holds(lower)
+            if held:
                 return lower, load
-            load = lower
-        raise NothingFound(
-            f"even {self.axis} {load:g} does not hold {', '.join(map(str, self._plan.slos))}: {self._reason()}"
-        )
+            load, step = lower, min(2.0, step * step)
+            unjudged = unjudged + 1 if held is None else 0
+        raise NothingFound(self._nothing())
 
-    def _reason(self) -> str:
-        last = self.probes[-1].result
-        if last.summary.errors:
-            return f"requests failed ({', '.join(f'{k} x {n}' for k, n in last.summary.errors.items())})"
-        if last.void:
-            return f"the run is void: {last.fidelity.why[0]}"
-        missed = next((s for s in last.summary.slos if not last.summary.holds(s)), None)
-        spread = getattr(last.summary, f"{missed.latency}_ms") if missed else None
-        if missed is None or spread is None:
-            return "its latency was not measured, or grew throughout the run"
-        return f"{missed.latency} {missed.quantile} is {spread.quantile(missed.quantile):.4g} ms; relax the limit"
+    def settled(self, low: float, high: float | None) -> bool:
+        return high is None or high / low <= _CLOSE or (self._whole and high - low <= 1)
 
-    def holds(self, load: float) -> bool:
-        result = self._run(_plan_at(self._plan, load, len(self.probes)))
-        if result.interrupted:
-            self.stopped = True
-            raise _StoppedError
-        held = result.holds and not result.void and _second_half_holds(result)
-        if result.void and result.summary.ok and self.client_limit is None:
-            self.client_limit = load
-        probe = Probe(load, held, result)
-        self.probes.append(probe)
-        if self._note is not None:
-            self._note(probe)
-        return held
+    def narrow(self, low: float, high: float | None) -> tuple[float, float | None]:
+        while high is not None and not self.settled(low, high):
+            middle = math.sqrt(low * high)
+            middle = float(min(max(round(middle), low + 1), high - 1)) if self._whole else middle
+            low, high = (middle, high) if self._holds(middle) else (low, middle)
+        return low, high
 
-    def settled(self, low: float, high: float) -> bool:
-        return high / low <= _CLOSE or (self.whole and high - low <= 1)
-
-    def between(self, low: float, high: float) -> float:
-        middle = math.sqrt(low * high)
-        return float(min(max(round(middle), low + 1), high - 1)) if self.whole else middle
-
-    def confirm(self, low: float, high: float | None, repeats: int) -> tuple[float, float | None]:
-        """Repeats at the edge; an edge that fails in most of them moves down to the next load that held."""
+    def settle(self, low: float, high: float | None) -> float:
+        """The edge: the load above fails in most repeats, this one holds in most, and then for a minute."""
         while True:
-            runs = [p.holds for p in self.probes if p.load == low]
-            while len(runs) < repeats:
-                runs.append(self.holds(low))
-            if 2 * sum(runs) > len(runs):
-                return low, high
-            lower = [p.load for p in self.probes if p.holds and p.load < low]
-            if not lower:
-                raise NothingFound(f"{self.axis} {low:g} held once and failed when repeated: {self._reason()}")
-            low, high = max(lower), low
+            low, high = self.narrow(low, high)
+            if high is not None and high not in (*self._prober.unjudged, *self._held) and self._holds_in_most(high):
+                low, high = self._climb(high, _CLOSE)
+            elif not self._holds_in_most(low):
+                low, high = self._descend(low, _CLOSE)
+            elif self._hold(low) is False:
+                # what looked well for some seconds did not last, so shorter probes are not asked again
+                self._prober.least_window_s = self._prober.hold_s(low)
+                low, high = self._descend(low, _CLOSE)
+            else:
+                return low
 
+    def known_to_hold(self) -> list[float]:
+        """Loads that held in most of their probes, the highest first."""
+        loads = sorted({p.load for p in self._prober.probes}, reverse=True)
+        return [load for load in loads if _most(self._prober.votes(load)) and self._held.get(load, True)]
 
-def _plan_at(plan: BenchPlan, load: float, number: int) -> BenchPlan:
-    traffic, pace, path = plan.traffic, plan.traffic.pace, plan.records_path
-    if path is not None:
-        plan = replace(plan, records_path=path.with_name(f"{path.stem}-{number:02}-at-{load:g}{path.suffix}"))
-    if isinstance(pace, OpenLoop):
-        enough = math.ceil(load * _SECONDS_AT_RATE)
-        return replace(
-            plan, traffic=replace(traffic, requests=max(traffic.requests, enough), pace=replace(pace, rate_s=load))
+    def _failing_above(self, load: float) -> list[float]:
+        overruled = self.known_to_hold()
+        return [p.load for p in self._prober.probes if load < p.load not in overruled and p.judged and not p.holds]
+
+    def best_in_time(self) -> float:
+        """Out of time: the highest load known to hold, held if there is time for that."""
+        self.out_of_time = True
+        for load in self.known_to_hold():
+            try:
+                if self._hold(load) is not False:
+                    return load
+            except OutOfTimeError:
+                return load
+        raise NothingFound(self._nothing())
+
+    # the answer
+
+    def edge(self, low: float) -> Edge:
+        there = self._prober.votes(low)
+        rates = sorted(p.steady.goodput_s or 0.0 for p in there)
+        unjudged = [u for load, u in self._prober.unjudged.items() if load >= low]
+        held = [p.window_s for p in there if p.holds and p.window_s >= self._terms.hold_s]
+        return Edge(
+            axis=self._axis,
+            holds=low,
+            fails=min(self._failing_above(low), default=None),
+            repeats=len(there),
+            held=sum(p.holds for p in there),
+            goodput_s=(rates[0], rates[len(rates) // 2], rates[-1]),
+            knee=take_off([(p.load, _ttft(p)) for p in self._prober.probes if p.judged]),
+            probes=tuple(self._prober.probes),
+            held_for_s=max(held, default=None),
+            unjudged=min(unjudged, key=lambda u: u.load, default=None),
+            out_of_time=self.out_of_time,
+            interrupted=self.stopped,
         )
-    enough = _ROUNDS_AT_CONCURRENCY * int(load)
-    return replace(plan, traffic=replace(traffic, requests=max(traffic.requests, enough), pace=ClosedLoop(int(load))))
+
+    def _nothing(self) -> str:
+        probes, last = self._prober.probes, next((p for p in reversed(self._prober.probes) if p.judged), None)
+        if not probes:
+            return f"not one probe at {self._axis} {self._start:g} fits into --limit {self._terms.limit_s:g}; raise it"
+        void = f"every run at {self._axis} {probes[-1].load:g} was void: {probes[-1].reason}"
+        late = f"; the {self._terms.limit_s:g} s of --limit are over" if self.out_of_time else ""
+        if last is None:
+            return f"no verdict, {void}{late}"
+        limits = ", ".join(map(str, self._plan.slos))
+        said = f"even {self._axis} {last.load:g} does not hold {limits}: {last.reason}"
+        if not probes[-1].judged:
+            return f"{said}; below that {void}{late}"
+        return f"{said}{late}; relax the limit or start lower"
 
 
-def _rate(pace: object) -> float:
-    assert isinstance(pace, OpenLoop)
-    return pace.rate_s
+def _most(votes: Sequence[Probe]) -> bool:
+    return 2 * sum(p.holds for p in votes) > len(votes)
 
 
-def _second_half_holds(result: BenchResult) -> bool:
-    records = sorted(result.records, key=lambda r: r.scheduled_s)
-    later = summarise(records[len(records) // 2 :], result.summary.slos)
-    return all(map(later.holds, later.slos))
-
-
-def _ttft(result: BenchResult) -> float | None:
-    spread = result.summary.ttft_ms or result.summary.e2e_ms
+def _ttft(probe: Probe) -> float | None:
+    spread = probe.steady.ttft_ms or probe.steady.e2e_ms
     return spread.p50 if spread else None
-
-
-def take_off(points: Sequence[tuple[float, float | None]]) -> float | None:
-    """The load at which the median TTFT is twice that of the lightest load, read off the curve; None if it never is.
-
-    Between two measured loads the curve is taken as straight on logarithmic axes.
-    """
-    by_load: dict[float, list[float]] = {}
-    for load, ttft_ms in points:
-        if ttft_ms:
-            by_load.setdefault(load, []).append(ttft_ms)
-    curve = [(load, sorted(seen)[len(seen) // 2]) for load, seen in sorted(by_load.items())]
-    for (left, before), (right, after) in pairwise(curve):
-        limit = TAKE_OFF * curve[0][1]
-        if before <= limit < after:
-            share = math.log(limit / before) / math.log(after / before)
-            return float(left * (right / left) ** share)
-    return None

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline.serving.load.bench import BenchPlan, BenchResult, bench
-from ridgeline.serving.load.goodput import Edge, Probe
-from ridgeline.serving.load.goodput import find_goodput as find_goodput_edge
+from ridgeline.serving.load.edge import Edge, GoodputTerms
+from ridgeline.serving.load.goodput import find_goodput
+from ridgeline.serving.load.probe import Probe
 from ridgeline.serving.load.sweep import Sweep, SweepPoint, parse_grid, sweep
 
 NOTHING_ANSWERED = 3
@@ -23,12 +24,12 @@ class BenchSession:
 
 
 def run_session(
-    plan: BenchPlan, *, find_goodput: bool, grid: str | None, progress: Callable[[Probe | SweepPoint], None]
+    plan: BenchPlan, *, goodput: GoodputTerms | None, grid: str | None, progress: Callable[[Probe | SweepPoint], None]
 ) -> BenchSession:
-    """`progress` is told of each probe or point while a search or sweep lasts; the document is also kept beside the
-    records."""
-    if find_goodput:
-        session = _searched(plan, find_goodput_edge(plan, bench, note=progress))
+    """Searches for goodput where its terms are given. `progress` is told of each probe or point while a search or sweep
+    lasts; the document is also kept beside the records."""
+    if goodput is not None:
+        session = _searched(plan, find_goodput(plan, bench, terms=goodput, note=progress))
     elif grid is not None:
         session = _searched(plan, sweep(plan, parse_grid(grid, plan), bench, note=progress))
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.serving.load.bench import BenchPlan, BenchResult
-from ridgeline.serving.load.goodput import take_off
+from ridgeline.serving.load.edge import take_off
 from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed
 
 _ROUNDS = 4

@@ -174,7 +174,8 @@ def _meant(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one run. Throughput counts the tokens of successful requests over the whole duration."""
+    """The figures of one run. Rates count successful requests and their tokens over `duration_s`: all of them, or those
+    that ended within it where it is a window of a longer run."""
 
     requests: int
     ok: int
@@ -221,23 +222,29 @@ def summarise(
     slos: Sequence[Slo] = (),
     duration_s: float | None = None,
     gaps_s: Iterable[tuple[float, int]] | None = None,
+    completed: Iterable[RequestRecord] | None = None,
 ) -> Summary:
-    """All figures of a run. `gaps_s` may replace the records' own gaps where a writer holds them in a shorter form."""
+    """All figures of a run. `gaps_s` may replace the records' own gaps where a writer holds them in a shorter form.
+
+    `completed` are the requests that ended within `duration_s`, where those are others than the ones whose latency is
+    asked for: rates count them.
+    """
     rows = list(records)
     good = [r for r in rows if r.ok]
+    counted = good if completed is None else [r for r in completed if r.ok]
     if duration_s is None:
         ends = [r.end_s for r in rows if r.end_s is not None]
         duration_s = max(ends) - min(r.sent_s for r in rows) if ends else 0.0
     per_s = 1.0 / duration_s if duration_s > 0 else 0.0
     runs = [run for r in good for run in r.gaps_s] if gaps_s is None else list(gaps_s)
-    met = sum(all(slo.met_by(r) for slo in slos) for r in good)
+    met = sum(all(slo.met_by(r) for slo in slos) for r in counted)
     return Summary(
         requests=len(rows),
         ok=len(good),
         duration_s=duration_s,
-        requests_s=len(good) * per_s,
-        input_tok_s=sum(r.input_tokens for r in good) * per_s,
-        output_tok_s=sum(r.output_tokens for r in good) * per_s,
+        requests_s=len(counted) * per_s,
+        input_tok_s=sum(r.input_tokens for r in counted) * per_s,
+        output_tok_s=sum(r.output_tokens for r in counted) * per_s,
         ttft_ms=Spread.of([t for r in good if (t := r.ttft_s) is not None]),
         itl_ms=Spread.of([g for g, _ in runs], [n for _, n in runs]),
         tpot_ms=Spread.of([t for r in good if (t := r.tpot_s) is not None]),
