@@ -21,7 +21,7 @@ def in_one_step(path: Path) -> Iterator[Path]:
     So nobody ever sees half of it, also when this process is killed.
     """
     # a native thread id is the process id, or one that no process of this machine has
-    partial = path.with_name(f".{path.name}.{threading.get_native_id()}.partial")
+    partial = path.parent / f".{path.name}.{threading.get_native_id()}.partial"
     _remove(partial)
     try:
         yield partial

@@ -174,7 +174,7 @@ def test_json_stays_one_document_whatever_it_holds() -> None:
         (f"simulate {ONE} --slo tfft_p95_ms=50", "did you mean ttft_p95_ms=50"),
         (f"simulate {ONE} --slo itl_p95<50", "did you mean itl_p95_ms=50"),
         (f"simulate {ONE} --traffic shargpt", "did you mean sharegpt"),
-        (f"simulate {ONE} --traffic sharegpt:5000:100", "lognormal:IN:OUT"),
+        (f"simulate {ONE} --traffic sharegpt:5000:100", "lognormal:5000:100"),
         (f"simulate {ONE} --traffic fixed:140000:200", "130,872 in + 200 out"),
         (f"simulate {ONE} --traffic .", "a trace is JSONL"),
         (f"simulate {ONE} --traffic {'a' * 5000}", "is neither a file nor one of"),

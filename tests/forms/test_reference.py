@@ -11,7 +11,7 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.cli.text.reference import COMMAND, pages
-from ridgeline.executors import batch, batch_script
+from ridgeline.executors import batch, needs
 from ridgeline.forms.form import Form, Takes
 from ridgeline.forms.reference import KeyRow, key_rows
 from ridgeline.forms.shape import field_shape, fields, unit
@@ -80,7 +80,7 @@ def test_defaults_of_batch_systems_are_those_that_count() -> None:
     assert default["outage_s"] == batch.OUTAGE_S
     assert default["stuck_after_s"] == batch.STUCK_AFTER_S
     assert default["settle_s"] == batch.SETTLE_S
-    assert default["walltime_slack_s"] == batch_script.SLACK_S
+    assert default["walltime_slack_s"] == needs.SLACK_S
 
 
 @pytest.mark.parametrize(
