@@ -15,6 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import StoreError
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.run import Cause, Ending, Resources
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.events import ended_event, run_event, trial_event
 from ridgeline.store.history import History
 from ridgeline.store.journal import Journal, read_events
 from tests.strategies import events
@@ -79,6 +83,16 @@ def test_events_that_do_not_fit_together_are_told_with_their_line(tmp_path):
         History.replay(tmp_path, lines)
     with pytest.raises(StoreError, match=r"journal\.jsonl:1: .*\(it has no 'event'\)"):
         History.replay(tmp_path, [{"at": 1}])
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_run_number_is_never_used_twice(tmp_path, ended):
+    trial = trial_event(Trial(1, {"tp": 1}, {"tp": 1}, Stage.SEARCH, "random", "because", None))
+    begins = run_event(1, 1, 1, Path("runs/0001"), Resources())
+    ends = ended_event(1, Ending(Cause.EXITED, 0, started_s=1.0, ended_s=2.0), Outcome(Kind.OK, ""), (), {})
+    lines = [{"at": at, **event} for at, event in enumerate([trial, begins, *([ends] if ended else []), begins], 1)]
+    with pytest.raises(StoreError, match=r"\(run 1 of trial 1 cannot begin here\)"):
+        History.replay(tmp_path, lines)
 
 
 def test_a_last_line_of_zeros_after_a_power_cut_is_set_aside(tmp_path):

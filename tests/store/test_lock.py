@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from ridgeline.errors import StoreError
+from ridgeline.store import lock
 from ridgeline.store.lock import StudyLock
 
 HOLDER = """
@@ -99,6 +100,22 @@ def test_without_flock_an_abandoned_lock_is_taken_over(tmp_path, no_flock):
     holder_file(tmp_path, pid=ended.pid)
     with StudyLock(tmp_path / "lock"):
         assert json.loads((tmp_path / "lock.exclusive").read_text())["pid"] == os.getpid()
+
+
+def test_without_flock_two_that_find_an_abandoned_lock_do_not_both_take_it(tmp_path, no_flock, monkeypatch):
+    """Another controller takes it over between our look at the dead holder and our move."""
+    holder_file(tmp_path, born="0")
+    winner = {"pid": 1, "host": socket.gethostname(), "since": "now", "born": "2"}
+
+    def look(holder):
+        (tmp_path / "lock.exclusive").write_text(json.dumps(winner))
+        return True
+
+    monkeypatch.setattr(lock, "_is_gone", look)
+    with pytest.raises(StoreError, match="process 1 on"):
+        StudyLock(tmp_path / "lock").acquire()
+    assert json.loads((tmp_path / "lock.exclusive").read_text()) == winner
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["lock", "lock.exclusive"]
 
 
 def test_without_flock_a_reused_process_number_is_not_taken_for_the_holder(tmp_path, no_flock):
