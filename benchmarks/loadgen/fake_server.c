@@ -1,12 +1,15 @@
 /* A streaming completion server that knows the truth about its own timing.
  *
  *   cc -O2 -o fake_server fake_server.c -lm
- *   ./fake_server PORT TTFT_MS ITL_MS TOKENS [JITTER_MS] [LOG.csv]
+ *   ./fake_server [-k SLOTS] [-s MS] PORT TTFT_MS ITL_MS TOKENS [JITTER_MS] [LOG.csv]
  *
  * Answers POST to any path with TOKENS server-sent events (the request's max_tokens when it has one), the first
  * TTFT_MS (plus up to JITTER_MS) after the request reached this host and then one every ITL_MS. The clock of a request
  * starts at the kernel's receive stamp, so a late wake-up of this process is part of the logged truth and not an error
  * that would be blamed on the client.
+ * With -k at most SLOTS requests are served at a time and the others wait in order, so that the server carries
+ * SLOTS / (TTFT + (TOKENS - 1) x ITL) requests a second. With -s every token takes MS longer for each request that is
+ * being served, as in an engine that decodes them together.
  *   GET /truth     JSON: ttft_ms and itl_ms as really sent, mean and percentiles, arrivals, CPU seconds of this process
  *   GET /reset     forgets everything logged so far
  *   GET /v1/models one model, called fake
@@ -37,7 +40,7 @@
 typedef struct {
     char *in;
     size_t used, room;
-    int tokens, sent, busy, slot;
+    int tokens, sent, busy, slot, waiting;
     double arrived_s, base_s, due_s, first_s, last_s;
     long id;
     int usage, chat;
@@ -45,8 +48,9 @@ typedef struct {
 
 static conn *conns[MAX_FD];
 static int heap[MAX_FD], heap_size;
-static double ttft_s, itl_s, jitter_s;
-static int default_tokens;
+static double ttft_s, itl_s, jitter_s, slower_s;
+static int default_tokens, slots = MAX_FD, serving;
+static int line[MAX_FD], line_start, line_size; /* those that wait for a slot, in order */
 static FILE *log_file;
 static volatile sig_atomic_t stop;
 
@@ -100,8 +104,43 @@ static void forget(int fd) {
     sift(at);
 }
 
+static double random_share(void) {
+    static uint64_t x = 88172645463325252ull;
+    x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+    return (x >> 11) * 0x1.0p-53;
+}
+
+static void serve(int fd, double from_s) {
+    conn *c = conns[fd];
+    serving++;
+    c->waiting = 0;
+    c->base_s = c->due_s = from_s + ttft_s + jitter_s * random_share();
+    wait_for(fd);
+}
+
+static void stand_in_line(int fd) {
+    conns[fd]->waiting = 1;
+    line[(line_start + line_size++) % MAX_FD] = fd;
+}
+
+static void free_slot(double now_s) {
+    serving--;
+    while (line_size && serving < slots) {
+        int fd = line[line_start];
+        line_start = (line_start + 1) % MAX_FD, line_size--;
+        if (fd >= 0) serve(fd, now_s);
+    }
+}
+
+static void leave(int fd) {
+    for (int i = 0; conns[fd]->waiting && i < line_size; i++)
+        if (line[(line_start + i) % MAX_FD] == fd) line[(line_start + i) % MAX_FD] = -1;
+    if (conns[fd]->busy && !conns[fd]->waiting) free_slot(seconds(CLOCK_MONOTONIC));
+}
+
 static void hang_up(int fd) {
     forget(fd);
+    leave(fd);
     free(conns[fd]->in);
     free(conns[fd]);
     conns[fd] = NULL;
@@ -160,12 +199,6 @@ static int tell_truth(int fd) {
     return sent;
 }
 
-static double random_share(void) {
-    static uint64_t x = 88172645463325252ull;
-    x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-    return (x >> 11) * 0x1.0p-53;
-}
-
 static int begin(int fd, conn *c, const char *body) {
     static long number;
     const char *asked = strstr(body, "max_tokens");
@@ -178,11 +211,10 @@ static int begin(int fd, conn *c, const char *body) {
     c->sent = 0;
     c->busy = 1;
     c->id = number++;
-    c->base_s = c->arrived_s + ttft_s + jitter_s * random_share();
-    c->due_s = c->base_s;
     if (epoch_s == 0) epoch_s = c->arrived_s;
     note(&arrivals, c->arrived_s - epoch_s);
-    wait_for(fd);
+    if (serving < slots) serve(fd, c->arrived_s);
+    else stand_in_line(fd);
     static const char head[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     return say(fd, head, sizeof head - 1);
 }
@@ -219,10 +251,11 @@ static int next_token(int fd, conn *c, double now_s) {
         note(&itls, now_s - c->last_s);
     c->last_s = now_s;
     c->sent++;
-    c->due_s = c->base_s + c->sent * itl_s;
+    c->due_s = slower_s > 0 ? c->due_s + itl_s + slower_s * serving : c->base_s + c->sent * itl_s;
     if (last) {
         c->busy = 0;
         forget(fd);
+        free_slot(now_s);
         if (log_file) fprintf(log_file, "%ld,%.6f,%.6f,%.6f,%d\n", c->id, c->arrived_s, c->first_s, now_s, c->tokens);
     } else
         sift(c->slot);
@@ -312,10 +345,16 @@ static int listen_on(int port) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 5) {
-        fprintf(stderr, "usage: %s PORT TTFT_MS ITL_MS TOKENS [JITTER_MS] [LOG.csv]   (port 0: any; it is printed)\n", argv[0]);
+    for (int option; (option = getopt(argc, argv, "k:s:")) != -1;) {
+        if (option == 'k') slots = atoi(optarg);
+        else if (option == 's') slower_s = atof(optarg) / 1e3;
+        else argc = 0;
+    }
+    if (argc - optind < 4 || slots < 1) {
+        fprintf(stderr, "usage: %s [-k SLOTS] [-s MS] PORT TTFT_MS ITL_MS TOKENS [JITTER_MS] [LOG.csv]   (port 0: any; it is printed)\n", argv[0]);
         return 2;
     }
+    argv += optind - 1, argc -= optind - 1;
     ttft_s = atof(argv[2]) / 1e3, itl_s = atof(argv[3]) / 1e3, default_tokens = atoi(argv[4]);
     jitter_s = argc > 5 ? atof(argv[5]) / 1e3 : 0;
     if (argc > 6) log_file = fopen(argv[6], "w");

@@ -9,6 +9,7 @@ import pytest
 
 from ridgeline.serving.load.edge import take_off
 from ridgeline.serving.load.fidelity import judge
+from ridgeline.serving.load.wire.chunks import realigned
 from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.wire.coalesced import CoalescedTokens, spread_coalesced
 from ridgeline.serving.load.wire.endpoint import parse_endpoint
@@ -185,6 +186,12 @@ def test_what_follows_in_a_piece_came_with_that_piece():
 def test_an_event_split_at_its_line_end_came_with_its_text():
     first = event(delta(" a"))
     assert token_times([(1.0, first[:-1]), (2.0, first[-1:])]) == [1.0]
+
+
+def test_a_chunk_in_several_pieces_came_with_its_first_byte():
+    one, two, three = (b"%x\r\n%b\r\n" % (len(body), body) for body in (b"a" * 20, b"b" * 20, b"c" * 20))
+    times_s, chunks, whole = realigned([1.0, 2.0, 3.0, 4.0], [one[:7], one[7:] + two[:5], two[5:], three])
+    assert chunks[:whole] == [one, two, three] and times_s[:whole] == [1.0, 2.0, 4.0]
 
 
 # numbers of requests
