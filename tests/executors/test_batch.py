@@ -167,6 +167,33 @@ def test_hopeless_is_believed_only_when_it_is_said_twice_in_a_row(tmp_path: Path
     assert "so it says" in found[-1][ticket].reason
 
 
+class Reinstalled(Scripted):
+    """Its queue is empty, and its history knows the job id: of a job that ran in this folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def read_poll(self, answer: JobReply) -> dict[str, Sighting]:
+        return {}
+
+    def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
+        return [["true"]]
+
+    def read_history(self, answer: JobReply) -> dict[str, Sighting]:
+        ended = Ending(Cause.MEMORY_LIMIT, reason="another job's end")
+        return {"1.vm": Sighting("1.vm", Phase.ENDED, ending=ended, folder=str(self.folder))}
+
+
+@pytest.mark.parametrize(("folder", "cause"), [("elsewhere", Cause.LOST), ("here", Cause.MEMORY_LIMIT)])
+def test_an_id_that_was_given_out_again_is_not_our_job(tmp_path: Path, folder: str, cause: Cause) -> None:
+    (tmp_path / "here").mkdir()
+    site = Site(poll_s=0.001, options={"lost_after_s": 0.01, "settle_s": 0.0})
+    runner = BatchExecutor(site, Reinstalled(tmp_path / folder))
+    ticket = f"1.vm {tmp_path / 'here'}"
+    assert until_ended(runner, ticket).cause is cause
+
+
 def test_why_a_job_waits_can_be_asked(tmp_path: Path) -> None:
     runner = BatchExecutor(Site(poll_s=0.001), Scripted(Phase.WAITING, Phase.RUNNING))
     ticket = f"1.vm {tmp_path}"

@@ -166,6 +166,40 @@ def test_a_failing_sync_is_not_taken_for_written(tmp_path, monkeypatch):
     journal.close()
 
 
+@pytest.fixture
+def synced(monkeypatch):
+    """What was brought to disk, in order, with how large it was then."""
+    seen, real = [], os.fsync
+
+    def noted(descriptor):
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        seen.append((path.name, None if path.is_dir() else path.stat().st_size))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return seen
+
+
+def test_a_new_journal_is_in_its_folder_before_anything_is_written(tmp_path, synced):
+    """A file that its folder does not hold yet is gone after a power cut, with all that was synced into it."""
+    with Journal.open(tmp_path / "journal.jsonl") as journal:
+        assert synced == [(tmp_path.name, None)]
+        journal.append({"a": 1})
+    assert synced[1:] == [("journal.jsonl", len('{"a":1}\n'))]
+
+
+def test_a_repair_is_on_disk_before_the_journal_goes_on(tmp_path, synced):
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"a":1}\n{"b')
+    with Journal.open(path):
+        # what is cut off is safe, under a name that lasts, before it is cut off
+        assert synced == [("journal.torn", 4), (tmp_path.name, None), ("journal.jsonl", 8)]
+    synced.clear()
+    path.write_text('{"a":1}\n{"b":2}')
+    with Journal.open(path):
+        assert synced == [("journal.jsonl", 16)]
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_device_that_is_really_full(tmp_path):
     path = tmp_path / "journal.jsonl"

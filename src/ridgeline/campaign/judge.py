@@ -14,6 +14,7 @@ from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
 from ridgeline.records.run import Cause, Ending, signal_name
 from ridgeline.records.study import Study
+from ridgeline.stats.wording import count
 
 LONGEST_LINE = 400
 LONGEST_SEARCHED_LINE = 4096
@@ -90,7 +91,7 @@ def misplaced(ending: Ending, nodes: int, on_nodes: Sequence[str]) -> str:
     if on_nodes and short_names(ending.nodes) != short_names(on_nodes):
         return f"it ran on {there}, but {', '.join(on_nodes)} was asked for"
     if len(short_names(ending.nodes)) != nodes:
-        return f"it asked for {nodes} nodes and ran on {len(short_names(ending.nodes))} ({there})"
+        return f"it asked for {count(nodes, 'node')} and ran on {len(short_names(ending.nodes))} ({there})"
     return ""
 
 

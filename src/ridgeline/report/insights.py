@@ -14,10 +14,10 @@ from ridgeline.records.trial import Stage
 from ridgeline.stats.contribution import contributions, text
 from ridgeline.stats.drift import Repeat, drift, outliers
 from ridgeline.stats.nodes import NodeEffect, NodeRun, corrected, corrections, node_effects
-from ridgeline.stats.wording import percent
+from ridgeline.stats.regimes import MOST_REPEATS, PlacedRepeat, regimes
+from ridgeline.stats.wording import count, percent
 from ridgeline.store.history import History
 
-MOST_REPEATS = 200  # of the baseline looked at: a trend shows in these, and all of a long campaign would take seconds
 FEWEST_FOR_OUTLIERS = 10  # repeats; of fewer, a usual scatter makes an odd one too often
 
 
@@ -29,6 +29,8 @@ def insights(study: Study, history: History, answer: Answer) -> list[str]:
         *_what_brought_it(study, history, answer),
         *unusual,
         *_unsteady(study, history, effects, answer.reference.label),
+        *_compared_through(study, history),
+        *_where_it_was_confirmed(history),
     ]
 
 
@@ -42,6 +44,30 @@ def _what_brought_it(study: Study, history: History, answer: Answer) -> list[str
     if not any(part.detectable for part in found):
         return []
     return [f"what brought it, as far as the search can tell: {text(found)}"]
+
+
+def _compared_through(study: Study, history: History) -> list[str]:
+    """That values of the search were not compared as they were measured."""
+    runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
+    sentinels = sum(trial.stage is Stage.SENTINEL for trial, _ in runs)
+    repeats = [PlacedRepeat(run.number, run.metrics[study.goal.metric], run.ending.nodes) for _, run in runs]
+    if not sentinels or not regimes(repeats, study.goal.direction, study.confirm.level).changed:
+        return []
+    return [f"search values were compared through {count(sentinels, 'sentinel')} because the machine changed"]
+
+
+def _where_it_was_confirmed(history: History) -> list[str]:
+    details = {} if history.verdict is None else history.verdict.details
+    machines = details.get("machines", ())
+    said = [f"the confirmation ran on {', '.join(machines)}"] if machines else []
+    if history.set_aside:
+        why = Counter(aside.reason for aside in history.set_aside)
+        reasons = "; ".join(f"{reason} ({n}x)" if n > 1 else reason for reason, n in why.items())
+        number = len(history.set_aside)
+        said.append(
+            f"{count(number, 'block')} of the confirmation {'was' if number == 1 else 'were'} run again: {reasons}"
+        )
+    return said
 
 
 def _effects_of_nodes(study: Study, history: History) -> list[NodeEffect]:

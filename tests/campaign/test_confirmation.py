@@ -1,0 +1,353 @@
+"""What the confirmation promises: who is in it, in which order, where and when its runs are, and what counts."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.campaign import blocks
+from ridgeline.campaign.confirmation import NearestTried
+from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.judge import misplaced
+from ridgeline.errors import NothingFound
+from ridgeline.records.expression import Expression
+from ridgeline.records.machine import Machine
+from ridgeline.records.measurement import Reading
+from ridgeline.records.outcome import Kind
+from ridgeline.records.run import Cause, Ending, Job, Run
+from ridgeline.records.space import Settings
+from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
+from ridgeline.records.trial import Stage
+from ridgeline.store.history import History
+from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
+from tests.campaign.harness import campaign, rate, slots, study
+
+
+def confirm_runs(history: History, *, counted: bool = True) -> dict[int, list[Run]]:
+    """The runs of each block, in the order they ended."""
+    found: dict[int, list[Run]] = defaultdict(list)
+    for run in history.runs.values():
+        trial = history.trials[run.trial]
+        if trial.block is not None and (trial.number not in history.uncounted) is counted:
+            found[trial.block].append(run)
+    return found
+
+
+class Wandering(MemoryExecutor):
+    """Places every job on the next node of the site, unless it is told where to run."""
+
+    places = 3
+    obeys = True
+
+    def __init__(self, world: World | None = None, slot_count: int = 1) -> None:
+        super().__init__(slots(slot_count, self.places), world)
+        self.asked: list[tuple[str, ...]] = []
+        self._numbers = count(1)
+
+    def submit(self, job: Job) -> str:
+        self.asked.append(job.on_nodes)
+        if not (job.on_nodes and self.obeys):
+            job = replace(job, on_nodes=(f"n{next(self._numbers) % self.places}",))
+        return super().submit(job)
+
+
+def test_a_block_stays_on_the_nodes_of_its_first_run(tmp_path: Path) -> None:
+    executor = Wandering()
+    run = campaign(tmp_path, study(tmp_path, site=slots(1, 3)), executor=executor)
+    verdict = run.run()
+    found = confirm_runs(run.history)
+    assert [len({r.ending.nodes for r in runs}) for runs in found.values()] == [1, 1, 1]
+    assert len({runs[0].ending.nodes for runs in found.values()}) > 1, "blocks may be on different nodes"
+    assert sum(bool(nodes) for nodes in executor.asked) == 3 * 5, "all but the first run of each block"
+    assert not verdict.repeated
+    assert set(verdict.machines) == {name for runs in found.values() for name in runs[0].ending.nodes}
+
+
+@pytest.mark.parametrize("slot_count", [2, 4])
+def test_runs_of_a_block_never_overlap_in_time(tmp_path: Path, slot_count: int) -> None:
+    question = study(tmp_path, site=slots(slot_count))
+    run = campaign(tmp_path, question, lambda s: replace(rate(s), seconds=3.0 + float(s["sum"] or 0)))
+    run.run()
+    assert [len(runs) for runs in confirm_runs(run.history).values()] == [6, 6, 6]
+    for runs in confirm_runs(run.history).values():
+        times = sorted((r.ending.started_s, r.ending.ended_s) for r in runs)
+        assert all(ended <= started for (_, ended), (started, _) in pairwise(times))
+    spans = [
+        (min(r.ending.started_s for r in b), max(r.ending.ended_s for r in b))
+        for b in confirm_runs(run.history).values()
+    ]
+    assert spans[0][1] > spans[1][0], "blocks themselves go on side by side"
+
+
+def test_blocks_are_interleaved(tmp_path: Path) -> None:
+    """A B C C B A: a drift that is linear in time falls on all alike."""
+    run = campaign(tmp_path, study(tmp_path))
+    run.run()
+    for runs in confirm_runs(run.history).values():
+        keys = [run.history.trials[r.trial].key for r in runs]
+        middle = len(keys) // 2
+        assert len(set(keys[:middle])) == middle
+        assert keys[middle:] == keys[:middle][::-1]
+
+
+class Doubted(FunctionWorkload):
+    """Says of one setting, from its second run on, that it was not applied."""
+
+    seen = 0
+
+    def read(self, run: Run) -> Reading:
+        reading = super().read(run)
+        if "x9-y2" in run.folder.name:
+            self.seen += 1
+            if self.seen > 1:
+                return replace(reading, unverified="x is 8 in the log, 9 was asked for")
+        return reading
+
+
+def test_a_candidate_that_is_unverified_when_run_again_is_out(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=29)))
+    run.workload = Doubted(run.study, rate)
+    verdict = run.run()
+    assert verdict.winner in ({"x": 9, "y": 1}, {"x": 8, "y": 2})
+    assert [why.split(";")[0] for why in verdict.disqualified.values()] == ["unverified"]
+    assert not verdict.repeated, "the block itself was whole"
+
+
+def with_baseline(first: float, later: float, candidate: float) -> Callable[[Job], ScriptedAnswer]:
+    """The baseline at first and as sentinel; every other setting measures the same."""
+    seen = count(1)
+
+    def act(job: Job) -> ScriptedAnswer:
+        if not job.name.endswith("x0-y0"):
+            return ScriptedAnswer({"rate": candidate})
+        return ScriptedAnswer({"rate": first if next(seen) <= 3 else later})
+
+    return act
+
+
+def test_sentinels_count_as_runs_of_the_baseline(tmp_path: Path) -> None:
+    """Held against the first three runs alone, every setting would look better."""
+    run = campaign(tmp_path, study(tmp_path), act=with_baseline(100.0, 130.0, 105.0))
+    assert run.run().conclusion == "keep-baseline"
+    slow = campaign(tmp_path / "slow", study(tmp_path), act=with_baseline(100.0, 70.0, 95.0))
+    assert slow.run().conclusion == "confirmed"
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_settings_that_looked_worse_are_not_run_again(tmp_path: Path, direction: Any) -> None:
+    best = {"x": 9, "y": 2} if direction == "maximize" else {"x": 0, "y": 0}
+    run = campaign(tmp_path, study(tmp_path, goal=Goal("rate", direction), baseline=best))
+    verdict = run.run()
+    assert verdict.conclusion == "keep-baseline"
+    assert verdict.recommended is None
+    assert run.history.count(Stage.CONFIRM) == 0
+    assert verdict.nearest_tried is not None
+    assert verdict.nearest_tried.ratio is not None
+    assert 0.8 < verdict.nearest_tried.ratio < 1.0
+    line = History.replay(tmp_path, run.journal.read()).verdict
+    assert line is not None
+    assert run.question.verdict_from(line) == verdict
+    assert isinstance(verdict.nearest_tried, NearestTried)
+
+
+def test_only_settings_that_looked_better_fill_the_places(tmp_path: Path) -> None:
+    def act(settings: Settings) -> ScriptedAnswer:
+        return ScriptedAnswer({"rate": 120.0 if settings["sum"] == 11 else 100.0 if settings["sum"] == 0 else 90.0})
+
+    run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=29), confirm=ConfirmStage(top=3, blocks=3)), act)
+    assert run.run().winner == {"x": 9, "y": 2}
+    assert run.history.candidates == ({"x": 9, "y": 2},)
+
+
+def test_what_was_shown_to_be_worse_keeps_the_baseline(tmp_path: Path) -> None:
+    seen = count()
+
+    def act(job: Job) -> ScriptedAnswer:
+        lucky = 1.2 if next(seen) < 17 and not job.name.endswith("x0-y0") else 0.9
+        return ScriptedAnswer({"rate": 100.0 if job.name.endswith("x0-y0") else 100.0 * lucky})
+
+    assert campaign(tmp_path, study(tmp_path), act=act).run().conclusion == "keep-baseline"
+
+
+# blocks that a stop cut, or that were moved
+
+
+def stopped_in(root: Path, world: World, when: Callable[[Campaign], bool], **changes: Any) -> Campaign:
+    """A campaign that was stopped when that was the case."""
+    run = campaign(root, study(root, **changes), world=world)
+    run.stop_requested = lambda: when(run)
+    with pytest.raises(Interrupted):
+        run.run()
+    run.journal.close()
+    return run
+
+
+def confirm_runs_done(number: int) -> Callable[[Campaign], bool]:
+    return lambda run: sum(map(len, confirm_runs(run.history).values())) >= number
+
+
+def test_a_block_that_a_stop_cut_is_run_again_as_a_whole(tmp_path: Path) -> None:
+    world = World()
+    # block 0 is complete, two runs of block 1 are done and the third is under way
+    stopped_in(tmp_path, world, lambda run: confirm_runs_done(8)(run) and bool(run.history.open_runs))
+    run = campaign(tmp_path, study(tmp_path), world=world)
+    verdict = run.run()
+    (aside,) = verdict.repeated
+    assert (aside.block, aside.reason) == (1, "the campaign was stopped in the middle of it")
+    assert set(aside.trials) == run.history.uncounted
+    assert [len(runs) for runs in confirm_runs(run.history).values()] == [6, 6, 6]
+    assert {run.history.opening_of[r.number] for r in confirm_runs(run.history)[1]} == {2}
+    assert {run.history.opening_of[r.number] for r in confirm_runs(run.history)[0]} == {1}, "a whole block stays"
+    left = confirm_runs(run.history, counted=False)[1]
+    assert [r.outcome.kind for r in left if r.outcome] == [Kind.OK, Kind.OK, Kind.CANCELLED], (
+        "all of it is in the journal"
+    )
+    assert {run.history.opening_of[r.number] for r in left} == {1}, "nothing more was run for it"
+    again = History.replay(tmp_path, run.journal.read())
+    assert (again.set_aside, again.uncounted) == (run.history.set_aside, run.history.uncounted)
+    assert again.count(Stage.CONFIRM) == 18
+    assert run.question.verdict_from(again.verdict) == verdict  # type: ignore[arg-type]
+
+
+def test_a_stop_between_two_blocks_costs_nothing(tmp_path: Path) -> None:
+    world = World()
+    stopped_in(tmp_path, world, lambda run: confirm_runs_done(6)(run) and not run.history.open_runs)
+    run = campaign(tmp_path, study(tmp_path), world=world)
+    assert not run.run().repeated
+    assert run.history.count(Stage.CONFIRM) == 18
+
+
+def test_jobs_that_went_on_without_a_controller_complete_their_block(tmp_path: Path) -> None:
+    """A batch system does not stop with us: a last run that was under way belongs to its block."""
+
+    class Batch(MemoryExecutor):
+        detached = True
+
+    def last_of_block_flies(run: Campaign) -> bool:
+        return confirm_runs_done(5)(run) and bool(run.history.open_runs)
+
+    world = World()
+    first = campaign(tmp_path, study(tmp_path), executor=Batch(world=world))
+    first.stop_requested = lambda: last_of_block_flies(first)
+    with pytest.raises(Interrupted):
+        first.run()
+    first.journal.close()
+    assert not campaign(tmp_path, study(tmp_path), executor=Batch(world=world)).run().repeated
+
+
+class Restarted(MemoryExecutor):
+    """The machine is another one, under the same name, after so many runs."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__(world=World())
+        self.after = after
+
+    def _finish(self, ticket: str) -> Ending:
+        self.world.boot = "abcdef012345" if len(self.world.endings) < self.after else "543210fedcba"
+        return super()._finish(ticket)
+
+
+def test_a_block_that_landed_on_another_machine_is_run_again(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path), executor=Restarted(25))  # 17 before the confirmation, 8 of it
+    verdict = run.run()
+    (aside,) = verdict.repeated
+    assert aside.block == 1
+    assert aside.reason == ("it began on memory (boot abcdef01), and a run of it was on memory (boot 543210fe)")
+    for runs in confirm_runs(run.history).values():
+        assert len(runs) == 6
+        assert len({r.ending.machines for r in runs}) == 1
+    assert verdict.machines == ("memory (boot abcdef01)", "memory (boot 543210fe)")
+    assert "on 2 nodes" in verdict.headline
+
+
+def test_the_host_name_is_enough_where_it_tells_machines_apart(tmp_path: Path) -> None:
+    assert campaign(tmp_path, study(tmp_path)).run().machines == ("memory",)
+
+
+class Disobedient(Wandering):
+    obeys = False
+
+
+def test_a_site_that_never_keeps_a_block_together_gives_no_verdict(tmp_path: Path) -> None:
+    """And does not go on for ever, and blames no setting for it."""
+    run = campaign(tmp_path, study(tmp_path, site=slots(1, 3)), executor=Disobedient())
+    verdict = run.run()
+    assert verdict.conclusion == "unconfirmed"
+    assert len(verdict.repeated) == 3 * blocks.MOST_MOVES
+    assert not verdict.disqualified
+    assert run.history.outcomes[Kind.UNVERIFIED] > 0
+
+
+class Unpinnable(Disobedient):
+    pins_nodes = False
+
+
+def test_a_site_that_cannot_pin_is_not_asked_to(tmp_path: Path) -> None:
+    executor = Unpinnable()
+    run = campaign(tmp_path, study(tmp_path, site=slots(1, 3)), executor=executor)
+    verdict = run.run()
+    assert not any(executor.asked)
+    assert (verdict.conclusion, verdict.repeated) == ("confirmed", ())
+
+
+# where a run was
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "on_nodes", "wrong"),
+    [
+        (("n1", "n2"), 2, (), ""),
+        (("n1",), 2, (), "it asked for 2 nodes and ran on 1 (n1)"),
+        (("n1", "n2"), 1, (), "it asked for 1 node and ran on 2 (n1, n2)"),
+        (("n2",), 1, ("n1",), "it ran on n2, but n1 was asked for"),
+        (("n1.cluster",), 1, ("n1",), ""),
+        (("b", "a"), 2, ("a", "b"), ""),
+        ((), 2, ("a", "b"), ""),
+    ],
+)
+def test_a_run_on_other_nodes_than_asked_is_doubted(
+    nodes: tuple[str, ...], asked: int, on_nodes: tuple[str, ...], wrong: str
+) -> None:
+    assert misplaced(Ending(Cause.EXITED, 0, nodes=nodes), asked, on_nodes) == wrong
+
+
+def test_two_nodes_that_were_one_do_not_count(tmp_path: Path) -> None:
+    class Packed(MemoryExecutor):
+        def _finish(self, ticket: str) -> Ending:
+            return replace(super()._finish(ticket), nodes=("n1",), machines=(Machine("n1"),))
+
+    question = study(tmp_path, job=JobLimits(nodes=Expression.parse("2")), site=slots(1, 4))
+    with pytest.raises(NothingFound, match=r"unverified; it asked for 2 nodes and ran on 1 \(n1\)"):
+        campaign(tmp_path, question, executor=Packed()).run()
+    assert campaign(tmp_path / "apart", question).run().conclusion == "confirmed"
+
+
+def test_what_a_run_was_asked_is_in_the_journal(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, site=slots(1, 3)), executor=Wandering())
+    run.run()
+    pinned = History.replay(tmp_path, run.journal.read()).pinned_to
+    assert len(pinned) == 15
+    assert all(run.history.runs[number].ending.nodes == nodes for number, nodes in pinned.items())
+
+
+def test_jobs_cancelled_in_the_queue_do_not_end_the_budget(tmp_path: Path) -> None:
+    """Their start is unknown: as a date, 0 would be half a million hours ago."""
+
+    class Queue(MemoryExecutor):
+        def _finish(self, ticket: str) -> Ending:
+            ending = super()._finish(ticket)
+            if re.search(r"000[45]-", ticket):
+                return Ending(Cause.LOST, reason="cancelled by the operator", started_s=0.0, ended_s=ending.ended_s)
+            return ending
+
+    question = study(tmp_path, budget=Budget(trials=12, node_hours=1.0))
+    run = campaign(tmp_path, question, executor=Queue(world=World()))
+    assert run.run().conclusion == "confirmed"
+    assert run.history.node_hours < 1.0
