@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ridgeline.campaign.ledger import Reserve
-from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Gain
+from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED
 from ridgeline.records.exhibit import ComparedSetting
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Point, point_key
@@ -17,7 +17,6 @@ from ridgeline.records.study import ConfirmStage, Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import confirm, nearest
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Verdict
-from ridgeline.stats.wording import percent, percent_range
 from ridgeline.store.events import VerdictLine
 from ridgeline.store.history import History
 
@@ -230,16 +229,6 @@ def outcomes_of_search(history: History) -> str:
 
 
 # what the faces show of it
-
-
-def confirmed_gain(comparison: Comparison, over: str = "baseline") -> Gain | None:
-    """The interval of fresh runs; None where there is no ratio or none could be given."""
-    estimate, low, high = comparison.ratio, comparison.low, comparison.high
-    if estimate is None or low is None or high is None:
-        return None
-    interval = percent_range(low - 1, high - 1)
-    text = f"{percent(estimate - 1)} over {over} ({comparison.level * 100:g}%: {interval})"
-    return Gain(estimate, low, high, comparison.level, text)
 
 
 def compared_settings(baseline: Point, comparisons: Sequence[Comparison]) -> tuple[ComparedSetting, ...]:

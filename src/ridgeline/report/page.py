@@ -97,8 +97,12 @@ def _plotly() -> Iterator[bytes]:
 
 def _headline(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterable[str]:
     runs = len(history.runs)
-    text = answer.headline if answer.conclusion else f"{answer.headline} ({runs} runs so far)"
+    text = answer.told if answer.conclusion else f"{answer.told} ({runs} runs so far)"
     yield f"<p class=headline>{_e(text)}</p>"
+    if answer.refuted:
+        yield f"<p class=sub>{_e(answer.refuted)}</p>"
+    if answer.candidate is not None and not answer.confirmed and answer.change:
+        yield f"<p class=sub>{_e(answer.candidate.label)}, #{answer.candidate.trial}: {_e(answer.change)}</p>"
     yield from (f"<p class=sub>{_e(note)}</p>" for note in exhibits.notes)
     facts = {
         "goal": f"{study.goal.direction} {study.goal.metric}",

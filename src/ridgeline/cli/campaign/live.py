@@ -31,7 +31,6 @@ from ridgeline.cli.text.wording import (
     time_text,
 )
 from ridgeline.errors import NothingFound
-from ridgeline.records.answer import NOTHING_PASSED
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
@@ -74,8 +73,8 @@ def drive(folder: StudyFolder, question: CampaignQuestion | None, as_json: bool)
     else:
         lines = [*answer_lines(answer, now.exhibits), "", *(f"  {line}" for line in seen), f"  report  {report}"]
         print("", *lines, sep="\n")
-    if answer.conclusion == NOTHING_PASSED:
-        raise NothingFound(answer.headline)
+    if answer.lacks:
+        raise NothingFound(answer.lacks)
 
 
 def _status(campaign: Campaign) -> CampaignStatus:
