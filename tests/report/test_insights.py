@@ -54,7 +54,7 @@ def history(root: Path, speeds: dict[str, float] = SPEEDS) -> History:
 
 def test_a_slow_node_is_named_with_its_interval(tmp_path: Path) -> None:
     (line,) = told(study(tmp_path), history(tmp_path))
-    assert line.startswith("node n2 is 10% slower than its peers (95%: ")
+    assert line.startswith("node n2 is 10% slower in rate than its peers (95%: ")
 
 
 def test_equal_nodes_and_no_verdict_give_nothing_to_say(tmp_path: Path) -> None:
@@ -81,14 +81,14 @@ def measured_again(past: History, factor: Callable[[int], float]) -> History:
 def test_a_machine_that_slows_down_is_told(tmp_path: Path) -> None:
     past = history(tmp_path, dict.fromkeys(("n1", "n2", "n3"), 1.0))
     (line,) = told(study(tmp_path), measured_again(past, lambda number: 0.8 if 6 < number <= 13 else 1.0))
-    assert line.startswith("the machine changed meanwhile: the baseline ran 20")
-    assert "slower from repeat 7 of 13 on" in line
+    assert line.startswith("the machine changed meanwhile: rate 20")
+    assert "% lower for the baseline from repeat 7 of 13 on" in line
 
 
 def test_one_odd_run_of_the_baseline_is_named(tmp_path: Path) -> None:
     past = history(tmp_path, dict.fromkeys(("n1", "n2", "n3"), 1.0))
     (line,) = told(study(tmp_path), measured_again(past, lambda number: 0.5 if number == 5 else 1.0))
-    assert line.startswith("#5, a run of the baseline, was -50% off the others: ")
+    assert line.startswith("#5, a run of the baseline, had rate 50% lower than the others: ")
 
 
 def test_slow_nodes_in_a_row_are_no_change_of_the_machine(tmp_path: Path) -> None:

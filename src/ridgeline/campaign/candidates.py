@@ -42,7 +42,7 @@ def judged_text(study: Study, history: History, judged: Comparison, than: str = 
         return told
     values = goal.before_after(*sides)
     if judged.verdict is Verdict.NO_DIFFERENCE:
-        return f"{values}, {told}{reach(judged)}"
+        return f"{told}, {values}{reach(judged)}"
     return f"{values}, {told}"
 
 

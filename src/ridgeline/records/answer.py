@@ -78,8 +78,8 @@ class Answer:
     """Candidate, interval and verdict of a campaign of this `kind`: every face shows these, and nothing else.
 
     `conclusion` is None while the campaign goes on; `facts` is what JSON says beside the headline, by its key.
-    `keep`: the campaign is over and found nothing better, so the reference is the setting to use. `refuted` says what
-    fresh runs made of the search's favourite where the candidate is another one.
+    `keep`: nothing is better, as far as is known, so the reference is the setting to use. `refuted` says what fresh
+    runs made of the search's favourite where the candidate is another one.
     """
 
     kind: str
@@ -110,10 +110,10 @@ class Answer:
     @property
     def lacks(self) -> str:
         """Why there is no setting to change to, in a sentence; empty where the question was answered."""
-        if self.keep:
-            return f"no better setting was found; keep {self.reference.label}"
         if self.conclusion is None:
             return "there is no answer yet: the campaign is not over"
+        if self.keep:
+            return f"no better setting was found; keep {self.reference.label}"
         return self.headline if self.candidate is None or self.conclusion == NOTHING_PASSED else ""
 
     @property

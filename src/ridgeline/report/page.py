@@ -55,6 +55,8 @@ document.querySelectorAll('#runs th').forEach((head, at) => head.onclick = () =>
 
 def write_report(study: Study, history: History, answer: Answer, exhibits: Exhibits, out: Path) -> Path:
     """The report of a campaign, as a pure function of its journal and study file."""
+    if out.is_dir():
+        raise StoreError(f"{out} is a folder; name a file with --out")
     try:
         write_whole(out, page(study, history, answer, exhibits))
     except OSError as error:
@@ -101,7 +103,7 @@ def _headline(study: Study, history: History, answer: Answer, exhibits: Exhibits
     yield f"<p class=headline>{_e(text)}</p>"
     if answer.refuted:
         yield f"<p class=sub>{_e(answer.refuted)}</p>"
-    if answer.candidate is not None and not answer.confirmed and answer.change:
+    if answer.candidate is not None and not answer.confirmed and (answer.keep or answer.offers):
         yield f"<p class=sub>{_e(answer.candidate.label)}, #{answer.candidate.trial}: {_e(answer.change)}</p>"
     yield from (f"<p class=sub>{_e(note)}</p>" for note in exhibits.notes)
     facts = {

@@ -63,9 +63,10 @@ class SearchQuestion:
         facts = {"best": None if candidate is None else candidate.as_json(study.goal.metric)}
         reference = Reference(self.reference, study.baseline, base)
         answer = answer_of(self.kind, history.verdict, reference, candidate, facts)
-        if verdict is None:
-            return answer
         keep = _keeps_the_baseline(study, verdict, base, candidate)
+        if verdict is None:
+            told = f"{answer.headline}; nothing so far is better than the baseline" if keep else answer.headline
+            return replace(answer, headline=told, keep=keep, offers=not keep)
         return replace(
             answer,
             headline=_headline(study, history, verdict, keep),
@@ -247,12 +248,14 @@ def _pair(study: Study, history: History, verdict: ConfirmationVerdict | None) -
 
 
 def _keeps_the_baseline(
-    study: Study, verdict: ConfirmationVerdict, base: float | None, candidate: Candidate | None
+    study: Study, verdict: ConfirmationVerdict | None, base: float | None, candidate: Candidate | None
 ) -> bool:
-    """Nothing is better, or nothing but a lucky look says so. What was not confirmed may still be worth a try."""
-    if verdict.conclusion != UNCONFIRMED or candidate is None:
+    """Nothing is better, or nothing but a lucky look says so. What was not judged yet may still be worth a try."""
+    if verdict is not None and (verdict.conclusion != UNCONFIRMED or candidate is None):
         return verdict.conclusion != CONFIRMED
-    return base is not None and study.goal.score(candidate.value) <= study.goal.score(base)
+    if candidate is None or base is None:
+        return False
+    return study.goal.score(candidate.value) <= study.goal.score(base)
 
 
 def _headline(study: Study, history: History, verdict: ConfirmationVerdict, keep: bool) -> str:
