@@ -13,8 +13,10 @@ from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.space import Discrete, Point, Space
 from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.report.insights import insights
+from ridgeline.report.insights import insights, node_text
 from ridgeline.report.table import origins
+from ridgeline.stats.nodes import NodeEffect
+from ridgeline.stats.wording import MetricText
 from ridgeline.store.history import History
 
 SPEEDS = {"n1": 1.0, "n2": 0.9, "n3": 1.0, "n4": 1.0}
@@ -110,3 +112,20 @@ def test_origins_are_told_apart(tmp_path: Path) -> None:
     assert origins([run]) == "measured"
     assert origins([run, modelled]) == "measured and modelled"
     assert origins([]) == ""
+
+
+def test_a_percentage_says_whether_it_is_of_time_or_of_speed() -> None:
+    slow = NodeEffect("n2", "slow", 1 / 1.5, 1 / 1.6, 1 / 1.4, 0.95, 9)
+    told = {
+        ("wall_s", "s", "minimize"): "node n2 is 50% slower in time than its peers (95%: 40% to 60%)",
+        ("energy", "J", "minimize"): "node n2 has 50% higher energy than its peers (95%: 40% to 60%)",
+        ("rate", "steps/s", "maximize"): "node n2 is 33% slower in rate than its peers (95%: 29% to 38%)",
+    }
+    assert {goal: node_text(slow, MetricText(*goal)) for goal in told} == told  # type: ignore[arg-type]
+
+
+def test_an_odd_time_is_not_said_to_be_a_hundred_percent_off(tmp_path: Path) -> None:
+    past = history(tmp_path, dict.fromkeys(("n1", "n2", "n3"), 1.0))
+    timed = replace(study(tmp_path), goal=Goal("rate", "minimize"))
+    (line,) = told(timed, measured_again(past, lambda number: 1 / 2.03 if number == 5 else 1.0))
+    assert line.startswith("#5, a run of the baseline, had rate 51% lower than the others: ")

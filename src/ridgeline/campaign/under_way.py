@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from ridgeline.store.history import History
 
 TAIL_BYTES = 4096
 LOGS = (".log", ".out", ".err")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +72,5 @@ def latest_line(folder: Path) -> str:
     except OSError:
         return ""  # deleted meanwhile, or on a disk that is away: the picture goes on without it
     # a progress bar goes back to the start of its line instead of beginning another
-    lines = [line for line in tail.replace("\r", "\n").split("\n") if line.strip()]
+    lines = [line for line in _COLOURS.sub("", tail).replace("\r", "\n").split("\n") if line.strip()]
     return "".join(c if c.isprintable() else " " for c in lines[-1]).strip() if lines else ""

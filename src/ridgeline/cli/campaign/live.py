@@ -158,9 +158,9 @@ class Face:
 
         # one column less: a terminal that is full to its last column begins another line
         lines = picture_lines(status_of(campaign), self._live.console.width - 1, time.time())
-        # never lower than before: between two runs everything above would jump down and up again
+        # never lower than before, its last lines always in the same place: between two runs it would jump otherwise
         self._height = max(self._height, len(lines))
-        lines += [""] * (self._height - len(lines))
+        lines = [""] * (self._height - len(lines)) + lines
         self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ignore"), refresh=True)
         self._drawn_s = time.monotonic()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ def picture_lines(now: CampaignStatus, width: int, now_s: float) -> list[str]:
         lines.append(f"  and {len(runs) - RUNS_SHOWN} more running")
     simulated = "simulated: " if now.answer.simulated else ""
     outcomes = outcome_text({kind.value: n for kind, n in now.history.outcomes.items()})
-    below = [*candidate_lines(now), f"{simulated}{progress_text(now)}", f"spent {budget_text(now)}", outcomes]
+    below = [*candidate_lines(now), f"{simulated}{progress_text(now)}", f"spent {budget_text(now, now_s)}", outcomes]
     return [*lines, *(line for text in below if text for line in fitted(f"  {text}", width))]
 
 
@@ -55,10 +56,9 @@ def fitted(line: str, width: int) -> list[str]:
     if len(line) <= width:
         return [line]
     margin = len(line) - len(line.lstrip())
-    parts = [part.strip().replace(" ", _GLUE) if len(part) < width // 2 else part for part in line.split("  ")]
-    text = "  ".join(part for part in parts if part)
+    parts = re.split(r"(\s{2,})", line.strip())
     pieces = wrap(
-        text,
+        "".join(part.replace(" ", _GLUE) if part.strip() and len(part) < width - HANGING else part for part in parts),
         max(width, NARROWEST),
         initial_indent=" " * margin,
         subsequent_indent=" " * HANGING,

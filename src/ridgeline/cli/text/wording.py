@@ -83,11 +83,13 @@ def cost_line(stake: Stake) -> str:
     return f"at stake: {runs}, {hours} (every run at its limit)"
 
 
-def budget_text(now: CampaignStatus) -> str:
+def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
+    """What was spent; up to `now_s` where a controller is at work."""
     history, budget = now.history, now.study.budget
+    wall_s = history.wall_s if now_s is None else history.wall_now_s(now_s)
     hours = hours_text(history.node_hours)
     spent = f"{hours} of {budget.node_hours:g} node-hours" if budget.node_hours else f"{hours} node-hours"
-    wall = f"{time_text(history.wall_s)} of {time_text(budget.wall_s)}" if budget.wall_s else time_text(history.wall_s)
+    wall = f"{time_text(wall_s)} of {time_text(budget.wall_s)}" if budget.wall_s else time_text(wall_s)
     return f"{spent}, {wall} at work"
 
 
