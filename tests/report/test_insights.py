@@ -13,8 +13,10 @@ from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.space import Discrete, Point, Space
 from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.report.insights import insights
+from ridgeline.report.insights import insights, node_text
 from ridgeline.report.table import origins
+from ridgeline.stats.nodes import NodeEffect
+from ridgeline.stats.wording import MetricText
 from ridgeline.store.history import History
 
 SPEEDS = {"n1": 1.0, "n2": 0.9, "n3": 1.0, "n4": 1.0}
@@ -54,7 +56,7 @@ def history(root: Path, speeds: dict[str, float] = SPEEDS) -> History:
 
 def test_a_slow_node_is_named_with_its_interval(tmp_path: Path) -> None:
     (line,) = told(study(tmp_path), history(tmp_path))
-    assert line.startswith("node n2 is 10% slower than its peers (95%: ")
+    assert line.startswith("node n2 is 10% slower in rate than its peers (95%: ")
 
 
 def test_equal_nodes_and_no_verdict_give_nothing_to_say(tmp_path: Path) -> None:
@@ -81,14 +83,14 @@ def measured_again(past: History, factor: Callable[[int], float]) -> History:
 def test_a_machine_that_slows_down_is_told(tmp_path: Path) -> None:
     past = history(tmp_path, dict.fromkeys(("n1", "n2", "n3"), 1.0))
     (line,) = told(study(tmp_path), measured_again(past, lambda number: 0.8 if 6 < number <= 13 else 1.0))
-    assert line.startswith("the machine changed meanwhile: the baseline ran 20")
-    assert "slower from repeat 7 of 13 on" in line
+    assert line.startswith("the machine changed meanwhile: rate 20")
+    assert "% lower for the baseline from repeat 7 of 13 on" in line
 
 
 def test_one_odd_run_of_the_baseline_is_named(tmp_path: Path) -> None:
     past = history(tmp_path, dict.fromkeys(("n1", "n2", "n3"), 1.0))
     (line,) = told(study(tmp_path), measured_again(past, lambda number: 0.5 if number == 5 else 1.0))
-    assert line.startswith("#5, a run of the baseline, was -50% off the others: ")
+    assert line.startswith("#5, a run of the baseline, had rate 50% lower than the others: ")
 
 
 def test_slow_nodes_in_a_row_are_no_change_of_the_machine(tmp_path: Path) -> None:
@@ -110,3 +112,20 @@ def test_origins_are_told_apart(tmp_path: Path) -> None:
     assert origins([run]) == "measured"
     assert origins([run, modelled]) == "measured and modelled"
     assert origins([]) == ""
+
+
+def test_a_percentage_says_whether_it_is_of_time_or_of_speed() -> None:
+    slow = NodeEffect("n2", "slow", 1 / 1.5, 1 / 1.6, 1 / 1.4, 0.95, 9)
+    told = {
+        ("wall_s", "s", "minimize"): "node n2 is 50% slower in time than its peers (95%: 40% to 60%)",
+        ("energy", "J", "minimize"): "node n2 has 50% higher energy than its peers (95%: 40% to 60%)",
+        ("rate", "steps/s", "maximize"): "node n2 is 33% slower in rate than its peers (95%: 29% to 38%)",
+    }
+    assert {goal: node_text(slow, MetricText(*goal)) for goal in told} == told  # type: ignore[arg-type]
+
+
+def test_an_odd_time_is_not_said_to_be_a_hundred_percent_off(tmp_path: Path) -> None:
+    past = history(tmp_path, dict.fromkeys(("n1", "n2", "n3"), 1.0))
+    timed = replace(study(tmp_path), goal=Goal("rate", "minimize"))
+    (line,) = told(timed, measured_again(past, lambda number: 1 / 2.03 if number == 5 else 1.0))
+    assert line.startswith("#5, a run of the baseline, had rate 51% lower than the others: ")

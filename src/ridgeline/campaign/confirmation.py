@@ -11,7 +11,7 @@ from typing import Any
 from ridgeline.campaign.blocks import disqualified, moved, places_of
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
-from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, NOTHING_PASSED, Gain
+from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, NOTHING_PASSED
 from ridgeline.records.exhibit import ComparedSetting
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
@@ -19,7 +19,6 @@ from ridgeline.records.study import ConfirmStage, Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import confirm, nearest
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Verdict
-from ridgeline.stats.wording import percent, percent_range
 from ridgeline.store.events import SetAside, VerdictLine, set_aside_from
 from ridgeline.store.history import History
 
@@ -207,16 +206,6 @@ def outcomes_of_search(history: History) -> str:
 
 
 # what the faces show of it
-
-
-def confirmed_gain(comparison: Comparison, over: str = "baseline") -> Gain | None:
-    """The interval of fresh runs; None where there is no ratio or none could be given."""
-    estimate, low, high = comparison.ratio, comparison.low, comparison.high
-    if estimate is None or low is None or high is None:
-        return None
-    interval = percent_range(low - 1, high - 1)
-    text = f"{percent(estimate - 1)} over {over} ({comparison.level * 100:g}%: {interval})"
-    return Gain(estimate, low, high, comparison.level, text)
 
 
 def compared_settings(baseline: Point, comparisons: Sequence[Comparison]) -> tuple[ComparedSetting, ...]:

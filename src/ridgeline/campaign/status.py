@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,27 +11,32 @@ from typing import Any
 from ridgeline import catalog
 from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
-from ridgeline.errors import NothingFound
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
+from ridgeline.campaign.verdict import with_figures
 from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.controller import ControllerSighting, look_for_controller
 from ridgeline.store.folder import StudyFolder
-from ridgeline.store.history import History, OpenRun, read_history
+from ridgeline.store.history import History, read_history
 from ridgeline.workloads.base import Workload
 
 
 @dataclass(frozen=True)
 class CampaignStatus:
-    """`study` is the study as the question's campaign runs it."""
+    """`study` is the study as the question's campaign runs it; `controller` is who is at work on a folder on disk."""
 
     question: CampaignQuestion
     study: Study
     history: History
+    ledger: Ledger | None = None
+    controller: ControllerSighting | None = None
 
     @cached_property
     def answer(self) -> Answer:
-        return self.question.answer(self.study, self.history)
+        return with_figures(self.question.answer(self.study, self.history), self.study, self.history)
 
     @cached_property
     def progress(self) -> Progress:
@@ -41,8 +47,11 @@ class CampaignStatus:
         return self.question.exhibits(self.study, self.history)
 
     @property
-    def running(self) -> list[tuple[Trial, OpenRun]]:
-        return [(self.history.trials[run.trial], run) for run in self.history.open_runs.values()]
+    def is_over(self) -> bool:
+        return self.history.verdict is not None or self.history.stopped is not None
+
+    def under_way(self, now_s: float) -> list[RunUnderWay]:
+        return runs_under_way(self.history, self.ledger or Ledger(self.study.budget, self.history), now_s)
 
     @property
     def moved(self) -> list[Trial]:
@@ -59,7 +68,8 @@ class CampaignStatus:
             "verdict": None if history.verdict is None else history.verdict.as_line(),
             "trials": history.count(Stage.SEARCH),
             "runs": len(history.runs),
-            "running": [{"trial": t.number, "point": dict(t.point), "ticket": r.ticket} for t, r in self.running],
+            "controller": None if self.is_over or self.controller is None else self.controller.as_json(),
+            "running": [run.as_json() for run in self.under_way(time.time())],
             "outcomes": {kind.value: n for kind, n in history.outcomes.items()},
             "moved": [{"trial": t.number, "why": t.why, "outcome": _ended(history, t)} for t in self.moved],
             "node_hours": history.node_hours,
@@ -70,6 +80,11 @@ class CampaignStatus:
                 "node_hours": self.study.budget.node_hours,
             },
             "baseline": answer.reference.value,
+            "unit": answer.unit,
+            "simulated": answer.simulated,
+            "change": answer.change,
+            "keep_baseline": answer.keep,
+            "refuted": answer.refuted,
             **answer.facts,
             "builds": {b.key: {"outcome": str(b.outcome), "files": b.files_kept} for b in history.builds.values()},
             "stopped": None if history.stopped is None else history.stopped["reason"],
@@ -86,24 +101,22 @@ def read_status(path: Path) -> CampaignStatus:
     folder = StudyFolder.open(path)
     history = read_history(folder.path)
     question = question_of(history)
-    return CampaignStatus(question, question.applied_to(folder.load(history).study), history)
+    study = question.applied_to(folder.load(history).study)
+    controller = look_for_controller(folder.lock_path, folder.journal_path)
+    return CampaignStatus(question, study, history, controller=controller)
 
 
 def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answer:
     """The answer with its setting as a person types it. The study's own workload is made where none is given."""
     answer = now.answer
-    if answer.candidate is None:
+    if (chosen := answer.to_use) is None:
         return answer
     if workload is None:
         # not checked again: the folder may be open on a smaller machine than the one that ran it
         workload = catalog.part("workloads", now.study.workload.kind)(now.study)
-    return replace(answer, paste=workload.paste(answer.candidate.settings))
+    return replace(answer, paste=workload.paste(now.study.space.settings(chosen)))
 
 
 def read_answer(path: Path) -> tuple[Answer, Exhibits]:
-    """NothingFound when no setting has passed so far."""
     now = read_status(path)
-    answer = pasted_answer(now)
-    if answer.candidate is None:
-        raise NothingFound(f"{path}: {answer.headline}; no setting has passed the guards so far")
-    return answer, now.exhibits
+    return pasted_answer(now), now.exhibits

@@ -12,23 +12,23 @@ from ridgeline.errors import InputError, RidgelineError, StoreError, StudyError
 
 # verb -> (module of this room:function, the line `ridgeline --help` shows). The order is that of a campaign's life.
 VERBS: dict[str, tuple[str, str]] = {
-    "check": ("campaign.check:check", "Validate a study; print the size of its legal space and what it may cost."),
+    "check": ("campaign.check:check", "Validate a study; count its legal points; say what it may cost."),
     "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
     "resume": ("campaign.resume:resume", "Continue a campaign that was stopped or killed."),
     "status": ("campaign.status:status", "Show how far a campaign has got."),
     "best": ("campaign.best:best", "Print the setting to paste, with its interval."),
     "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
     "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
-    "scale": ("campaign.scale:scale", "Run one setting over 1..n ranks or nodes; say where it stops paying."),
+    "scale": ("campaign.scale:scale", "Run one setting over 1..n ranks or nodes; where it stops paying."),
     "report": ("campaign.report:report", "Write the one-page HTML report of a study folder."),
     "export": ("campaign.export:export", "Write all runs of a study folder as CSV or JSON."),
     "diagnose": ("diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
     "site": ("site:site", "Try a site with small real jobs, or list the shipped ones."),
     "preflight": ("serving.preflight:preflight", "Look at a node before GPU hours are spent; name the slow one."),
     "schema": ("schema:schema", "Print the JSON schema of study files."),
-    "model": ("serving.model:model", "Say what a model costs: parameters, FLOPs and bytes per token, KV bytes."),
+    "model": ("serving.model:model", "Say what a model costs: parameters, FLOPs, bytes per token, KV."),
     "hardware": ("serving.hardware:hardware", "List the known GPUs and fabrics, your own included."),
-    "memory": ("serving.memory:memory", "Say whether a model fits a layout of GPUs, with KV pool and margin."),
+    "memory": ("serving.memory:memory", "Say whether a model fits a layout of GPUs, with KV and margin."),
     "layouts": ("serving.layouts:layouts", "List the legal layouts of a model on GPUs."),
     "plan": ("serving.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
     "fleet": ("serving.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
@@ -36,19 +36,21 @@ VERBS: dict[str, tuple[str, str]] = {
     "explain": ("serving.explain:explain", "Show where an iteration's time goes and what bounds it."),
     "calibrate": ("serving.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
     "make-model": ("serving.make_model:make_model", "Write a model folder of a given shape, with no download."),
-    "bench": ("serving.bench:bench", "Load a server: latency, throughput, goodput, and whether to trust them."),
+    "bench": ("serving.bench:bench", "Load a server: latency, throughput, goodput, with their own error."),
     "import": ("serving.import_results:import_results", "Read result files of other load generators."),
 }
 
 
 ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says more
 
-Finds the fastest correct setting of a cluster program, in the fewest node-hours, with proof.
+Finds the fastest correct setting of a cluster program, in the fewest
+node-hours, with proof.
 """
 
-EXIT_CODES = """Exit codes: 0 done; 1 nothing passed the guards, or no answer yet; 2 the study or command line is wrong;
-3 the site refused; 4 an output could not be read; 5 the study folder is locked, damaged or its disk is full;
-130 stopped by Ctrl-C (continue with `ridgeline resume`)."""
+EXIT_CODES = """Exit codes: 0 done; 1 no better setting (keep the baseline), nothing passed the
+guards, or no answer yet; 2 the study or command line is wrong; 3 the site
+refused; 4 an output could not be read; 5 the study folder is locked, damaged or
+its disk is full; 130 stopped by Ctrl-C (go on with `ridgeline resume`)."""
 
 
 def overview() -> str:

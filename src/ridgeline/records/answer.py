@@ -15,7 +15,10 @@ NOTHING_PASSED = "nothing-passed"  # no setting passed the guards
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A setting over the reference as a ratio, oriented so that above 1 is better; `text` is how it is said."""
+    """A setting over the reference as a ratio, oriented so that above 1 is better.
+
+    `text` is how it is said: '1.05x (95%: 1.03 to 1.07)'.
+    """
 
     ratio: float
     low: float | None
@@ -59,7 +62,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What candidates are held against: the baseline, or setting A. `value` is None before it has passed once."""
+    """What candidates are held against: the baseline, or setting A.
+
+    `value` comes from the same runs as the candidate's, and is None before it has passed once.
+    """
 
     label: str
     point: Point
@@ -69,9 +75,11 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Candidate, interval and verdict of a campaign of this `kind`.
+    """Candidate, interval and verdict of a campaign of this `kind`: every face shows these, and nothing else.
 
     `conclusion` is None while the campaign goes on; `facts` is what JSON says beside the headline, by its key.
+    `keep`: nothing is better, as far as is known, so the reference is the setting to use. `refuted` says what fresh
+    runs made of the search's favourite where the candidate is another one.
     """
 
     kind: str
@@ -81,11 +89,38 @@ class Answer:
     candidate: Candidate | None
     facts: Mapping[str, Any] = field(default_factory=dict)
     offers: bool = True  # the candidate is a setting to paste, if perhaps an unconfirmed one
-    paste: str = ""  # the candidate as a person types it; in the journal once it is the setting to use
+    paste: str = ""  # the setting to use as a person types it; in the journal once it is confirmed
+    keep: bool = False
+    refuted: str = ""
+    change: str = ""  # '302 -> 317 steps/s, 1.05x (95%: 1.03 to 1.07)': reference, candidate and its interval
+    unit: str = ""  # of the goal's metric
+    simulated: bool = False  # the figures come from a model, nothing was measured
 
     @property
     def confirmed(self) -> bool:
         return self.candidate is not None and self.candidate.confirmed
+
+    @property
+    def told(self) -> str:
+        """The headline with what it rests on."""
+        if self.conclusion == CONFIRMED:
+            return f"Confirmed{' in simulation' if self.simulated else ''}: {self.headline}"
+        return f"Simulated: {self.headline}" if self.simulated and self.conclusion else self.headline
+
+    @property
+    def lacks(self) -> str:
+        """Why there is no setting to change to, in a sentence; empty where the question was answered."""
+        if self.conclusion is None:
+            return "there is no answer yet: the campaign is not over"
+        if self.keep:
+            return f"no better setting was found; keep {self.reference.label}"
+        return self.headline if self.candidate is None or self.conclusion == NOTHING_PASSED else ""
+
+    @property
+    def to_use(self) -> Point | None:
+        if self.keep:
+            return self.reference.point
+        return None if self.candidate is None else self.candidate.point
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -93,8 +128,13 @@ class Answer:
             "headline": self.headline,
             "verdict": self.conclusion,
             "confirmed": self.confirmed,
+            "keep_baseline": self.keep,
+            "change": self.change,
+            "unit": self.unit,
+            "simulated": self.simulated,
+            "refuted": self.refuted,
             **self.facts,
-            "settings": None if self.candidate is None else dict(self.candidate.point),
+            "settings": None if self.to_use is None else dict(self.to_use),
             "paste": self.paste,
         }
 

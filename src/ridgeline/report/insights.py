@@ -15,7 +15,7 @@ from ridgeline.stats.contribution import contributions, text
 from ridgeline.stats.drift import Repeat, drift, outliers
 from ridgeline.stats.nodes import NodeEffect, NodeRun, corrected, corrections, node_effects
 from ridgeline.stats.regimes import MOST_REPEATS, PlacedRepeat, regimes
-from ridgeline.stats.wording import count, percent
+from ridgeline.stats.wording import MetricText, count
 from ridgeline.store.history import History
 
 FEWEST_FOR_OUTLIERS = 10  # repeats; of fewer, a usual scatter makes an odd one too often
@@ -23,15 +23,29 @@ FEWEST_FOR_OUTLIERS = 10  # repeats; of fewer, a usual scatter makes an odd one 
 
 def insights(study: Study, history: History, answer: Answer) -> list[str]:
     """One sentence each; empty where the runs say nothing of the kind."""
+    goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
     effects = _effects_of_nodes(study, history)
-    unusual = [str(effect) for effect in effects if effect.verdict in ("slow", "fast")]
+    unusual = [node_text(effect, goal) for effect in effects if effect.verdict in ("slow", "fast")]
     return [
         *_what_brought_it(study, history, answer),
         *unusual,
-        *_unsteady(study, history, effects, answer.reference.label),
+        *_unsteady(study, history, effects, answer.reference.label, goal),
         *_compared_through(study, history),
         *_where_it_was_confirmed(history),
     ]
+
+
+def node_text(effect: NodeEffect, goal: MetricText) -> str:
+    """`node n2 is 10% slower in rate than its peers`; of 1.5 times the run time `50% slower in time`."""
+    assert effect.speed is not None and effect.low is not None and effect.high is not None
+    size, *ends = (abs(goal.own_change(speed - 1)) * 100 for speed in (effect.speed, effect.low, effect.high))
+    interval = f"({effect.level * 100:g}%: {min(ends):.0f}% to {max(ends):.0f}%)"
+    if goal.direction == "minimize" and not goal.is_time:
+        side = "higher" if effect.verdict == "slow" else "lower"
+        return f"node {effect.node} has {size:.0f}% {side} {goal.metric} than its peers {interval}"
+    side = "slower" if effect.verdict == "slow" else "faster"
+    of = "time" if goal.is_time else goal.metric
+    return f"node {effect.node} is {size:.0f}% {side} in {of} than its peers {interval}"
 
 
 def _what_brought_it(study: Study, history: History, answer: Answer) -> list[str]:
@@ -43,7 +57,8 @@ def _what_brought_it(study: Study, history: History, answer: Answer) -> list[str
     found = contributions(study.baseline, winner, trials, study.goal.direction, study.confirm.level)
     if not any(part.detectable for part in found):
         return []
-    return [f"what brought it, as far as the search can tell: {text(found)}"]
+    of = study.goal.metric if study.goal.direction == "maximize" else f"speed, the inverse of {study.goal.metric}"
+    return [f"what brought it, in percent of {of}, as far as the search can tell: {text(found)}"]
 
 
 def _compared_through(study: Study, history: History) -> list[str]:
@@ -82,7 +97,9 @@ def _effects_of_nodes(study: Study, history: History) -> list[NodeEffect]:
     return node_effects(repeated, study.goal.direction, study.confirm.level)
 
 
-def _unsteady(study: Study, history: History, effects: Sequence[NodeEffect], baseline: str) -> list[str]:
+def _unsteady(
+    study: Study, history: History, effects: Sequence[NodeEffect], baseline: str, goal: MetricText
+) -> list[str]:
     """What the repeats of the baseline say of the machine, freed from what is known of its nodes."""
     base, metric, direction = point_key(study.baseline), study.goal.metric, study.goal.direction
     runs = [(trial, run) for trial, run in history.ok_runs(*Stage) if trial.key == base]
@@ -93,11 +110,13 @@ def _unsteady(study: Study, history: History, effects: Sequence[NodeEffect], bas
     factors = corrections(effects, direction)
     repeats = [Repeat(corrected(run.metrics[metric], run.ending.nodes, factors), run.ending.nodes) for _, run in runs]
     found = drift([repeat.value for repeat in repeats], direction, random.Random(0), study.confirm.level)
-    said = [f"the machine changed meanwhile: {baseline} ran {found}"] if found.kind in ("step", "trend") else []
+    said = []
+    if found.kind in ("step", "trend"):
+        said = [f"the machine changed meanwhile: {goal.changed(found.change, 1)} for {baseline} {found.when}"]
     if len(repeats) < FEWEST_FOR_OUTLIERS:
         return said
     odd = [o for o in outliers(repeats, direction, found) if o.cause != "trend"]
     return said + [
-        f"#{runs[o.index][0].number}, a run of {baseline}, was {percent(o.change, 0)} off the others: {o.reason}"
+        f"#{runs[o.index][0].number}, a run of {baseline}, had {goal.changed(o.change)} than the others: {o.reason}"
         for o in odd
     ]

@@ -55,6 +55,8 @@ document.querySelectorAll('#runs th').forEach((head, at) => head.onclick = () =>
 
 def write_report(study: Study, history: History, answer: Answer, exhibits: Exhibits, out: Path) -> Path:
     """The report of a campaign, as a pure function of its journal and study file."""
+    if out.is_dir():
+        raise StoreError(f"{out} is a folder; name a file with --out")
     try:
         write_whole(out, page(study, history, answer, exhibits))
     except OSError as error:
@@ -97,8 +99,12 @@ def _plotly() -> Iterator[bytes]:
 
 def _headline(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterable[str]:
     runs = len(history.runs)
-    text = answer.headline if answer.conclusion else f"{answer.headline} ({runs} runs so far)"
+    text = answer.told if answer.conclusion else f"{answer.told} ({runs} runs so far)"
     yield f"<p class=headline>{_e(text)}</p>"
+    if answer.refuted:
+        yield f"<p class=sub>{_e(answer.refuted)}</p>"
+    if answer.candidate is not None and not answer.confirmed and (answer.keep or answer.offers):
+        yield f"<p class=sub>{_e(answer.candidate.label)}, #{answer.candidate.trial}: {_e(answer.change)}</p>"
     yield from (f"<p class=sub>{_e(note)}</p>" for note in exhibits.notes)
     facts = {
         "goal": f"{study.goal.direction} {study.goal.metric}",

@@ -85,6 +85,20 @@ def _centre(runs: Sequence[float], scale: str) -> float:
     return math.fsum(map(math.log, runs) if scale == "ratio" else runs) / len(runs)
 
 
+def both_sides(blocks: Sequence[Block], name: str, scale: Scale) -> tuple[float, float] | None:
+    """Baseline and candidate as absolute values over the blocks that have both: their ratio (or difference, as the
+    scale is) is the estimate, turned around where less is better."""
+    pairs = [
+        (_centre(block.baseline, scale), _centre(runs, scale))
+        for block in blocks
+        if block.baseline and (runs := block.candidates.get(name))
+    ]
+    if not pairs:
+        return None
+    before, after = (math.fsum(side) / len(pairs) for side in zip(*pairs, strict=True))
+    return (math.exp(before), math.exp(after)) if scale == "ratio" else (before, after)
+
+
 def _p_value(effects: Sequence[float]) -> float:
     if len(effects) < FEWEST_BLOCKS:
         return 1.0

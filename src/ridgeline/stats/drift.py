@@ -35,10 +35,13 @@ class Drift:
         if self.kind == "steady":
             return f"no detectable drift over {self.repeats} repeats"
         word = "slower" if self.change < 0 else "faster"
-        size = f"{abs(self.change):.1%} {word}"
+        return f"{abs(self.change):.1%} {word} {self.when}"
+
+    @property
+    def when(self) -> str:
         if self.kind == "step":
-            return f"{size} from repeat {(self.at or 0) + 1} of {self.repeats} on (p {self.p_value:.3f})"
-        return f"{size} from first to last of {self.repeats} repeats (p {self.p_value:.3f})"
+            return f"from repeat {(self.at or 0) + 1} of {self.repeats} on (p {self.p_value:.3f})"
+        return f"from first to last of {self.repeats} repeats (p {self.p_value:.3f})"
 
 
 def drift(values: Sequence[float], direction: Direction, rng: random.Random, level: float = 0.95) -> Drift:

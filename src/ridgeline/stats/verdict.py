@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from ridgeline.stats.wording import count, decimals, percent_range, ratio_range
+from ridgeline.stats.wording import MetricText, count, decimals, ratio_range
 
 FEWEST_BLOCKS = 3  # with two, the t-interval is 12.7 standard errors wide on each side: nothing real could show
 
 Scale = Literal["ratio", "difference"]
+ANY_METRIC = MetricText()
 
 
 class Verdict(StrEnum):
@@ -62,7 +63,7 @@ class Comparison:
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, where: str = "", than: str = "baseline") -> str:
+    def text(self, where: str = "", than: str = "baseline", goal: MetricText = ANY_METRIC) -> str:
         """`where` says on what the blocks ran, such as 'on 2 node pairs'; `than` is what it was compared with."""
         blocks = f"{count(self.blocks, 'block')}{' ' if where else ''}{where}"
         if self.verdict is Verdict.TOO_FEW_BLOCKS or self.estimate is None or self.low is None or self.high is None:
@@ -71,15 +72,16 @@ class Comparison:
             if self.low == self.high:
                 return f"no detectable difference (the same in {blocks})"
             if self.scale == "ratio":
-                return f"no detectable difference ({percent_range(self.low - 1, self.high - 1)})"
+                return f"no detectable difference ({goal.range(self.low - 1, self.high - 1)})"
             places = decimals(self.high - self.low, 1)
             return f"no detectable difference ({self.low:+.{places}f} to {self.high:+.{places}f})"
         level = f"{self.level * 100:g}%"
         if self.scale == "ratio":
             estimate, interval = ratio_range(self.estimate, self.low, self.high)
+            ratio = goal.ratio_to(estimate, than)
             if self.low == self.high:
-                return f"{estimate} {than} (the same in {blocks})"
-            return f"{estimate} {than} ({level}: {interval}; {blocks})"
+                return f"{ratio} (the same in {blocks})"
+            return f"{ratio} ({level}: {interval}; {blocks})"
         places = decimals(self.high - self.low, 1)
         return (
             f"{self.verdict} than {than} by {abs(self.estimate):.{places}f}"

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Literal
+
+TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h", "seconds"})
 
 
 def decimals(width: float, least: int, most: int = 6) -> int:
@@ -24,8 +28,10 @@ def percent_range(low: float, high: float) -> str:
 
 
 def ratio_range(estimate: float, low: float, high: float) -> tuple[str, str]:
-    """('1.62x', '1.55 to 1.70')."""
+    """('1.62x', '1.55 to 1.70'); a ratio that lies off 1 never reads as 1.00x."""
     places = decimals(high - low, 2)
+    if (low >= 1 or high <= 1) and estimate != 1 and round(estimate, places) == 1:
+        places = decimals(abs(estimate - 1), places)
     return f"{estimate:.{places}f}x", f"{low:.{places}f} to {high:.{places}f}"
 
 
@@ -38,3 +44,66 @@ def metric_text(value: float) -> str:
     if value and (abs(value) >= 1e7 or abs(value) < 1e-3):
         return f"{value:.4g}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricText:
+    """How values of one metric and changes of it are said, always so that it is clear of what a percentage is.
+
+    Ratios and changes come oriented: above 1, or above 0, is better.
+    """
+
+    metric: str = ""
+    unit: str = ""
+    direction: Literal["maximize", "minimize"] = "maximize"
+
+    @property
+    def is_time(self) -> bool:
+        return (
+            self.direction == "minimize" and (self.unit or self.metric.rpartition("_")[2]).split("/")[0] in TIME_UNITS
+        )
+
+    def value(self, value: float) -> str:
+        """'317 steps/s'; the metric is named where it has no unit."""
+        return f"{metric_text(value)} {self.unit}" if self.unit else f"{self.metric} {metric_text(value)}".strip()
+
+    def before_after(self, before: float, after: float) -> str:
+        """'302 -> 317 steps/s', with as many digits as tell the two apart."""
+        first, second = _told_apart(before, after)
+        return f"{first} -> {second} {self.unit}" if self.unit else f"{self.metric} {first} -> {second}".strip()
+
+    @property
+    def sense(self) -> str:
+        """What a ratio counts: nothing to add where it is that of the metric itself."""
+        if self.direction == "maximize":
+            return ""
+        return " as fast" if self.is_time else " as good"
+
+    def ratio_to(self, ratio: str, than: str) -> str:
+        """'1.62x baseline', of a time '1.62x as fast as baseline'."""
+        return f"{ratio}{self.sense} as {than}" if self.sense else f"{ratio} {than}"
+
+    def own_change(self, better: float) -> float:
+        """The change of the metric itself: a quarter faster is a fifth less time."""
+        if self.direction == "maximize":
+            return better
+        return 1 / (1 + better) - 1 if better > -1 else math.inf
+
+    def changed(self, better: float, places: int = 0) -> str:
+        """'wall_s 50% higher' of runs that are a third slower."""
+        change = self.own_change(better)
+        return f"{self.metric} {abs(change) * 100:.{places}f}% {'higher' if change > 0 else 'lower'}"
+
+    def range(self, low: float, high: float) -> str:
+        """'rate -1.9% to +9.8%'."""
+        ends = sorted((self.own_change(low), self.own_change(high)))
+        return f"{self.metric} {percent_range(*ends)}".strip()
+
+
+def _told_apart(before: float, after: float) -> tuple[str, str]:
+    first, second = metric_text(before), metric_text(after)
+    for digits in range(5, 9):
+        if first != second or before == after:
+            break
+        first, second = (f"{value:,.{digits}g}" for value in (before, after))
+    return first, second

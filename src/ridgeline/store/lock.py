@@ -53,7 +53,7 @@ class StudyLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreError(_held(self.path, _holder(self.path))) from None
+            raise StoreError(_held(self.path, holder_of(self.path))) from None
         except OSError as error:
             if error.errno not in _NO_FLOCK:
                 raise
@@ -70,11 +70,11 @@ class StudyLock:
             os.close(descriptor)
             self._made_exclusive = True
             return
-        raise StoreError(_held(self.exclusive_path, _holder(self.exclusive_path)))
+        raise StoreError(_held(self.exclusive_path, holder_of(self.exclusive_path)))
 
     def _clear_abandoned(self) -> None:
-        holder = _holder(self.exclusive_path)
-        if not _is_gone(holder):
+        holder = holder_of(self.exclusive_path)
+        if not is_gone(holder):
             raise StoreError(_held(self.exclusive_path, holder, by_file=True))
         # another controller may do the same now: move it away under our name, and look at what we got
         aside = self.exclusive_path.with_name(f"{self.exclusive_path.name}.{os.getpid()}")
@@ -82,7 +82,7 @@ class StudyLock:
             self.exclusive_path.rename(aside)
         except FileNotFoundError:
             return
-        if (taken := _holder(aside)) != holder:
+        if (taken := holder_of(aside)) != holder:
             aside.rename(self.exclusive_path)
             raise StoreError(_held(self.exclusive_path, taken, by_file=True))
         aside.unlink()
@@ -113,7 +113,7 @@ def _write_holder(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-def _holder(path: Path) -> dict[str, Any]:
+def holder_of(path: Path) -> dict[str, Any]:
     """Who wrote the lock; empty when that cannot be told."""
     try:
         holder = json.loads(path.read_text())
@@ -130,7 +130,8 @@ def _birth(pid: int) -> str:
         return ""
 
 
-def _is_gone(holder: dict[str, Any]) -> bool:
+def is_gone(holder: dict[str, Any]) -> bool:
+    """Whether the holder was a process of this host and is no longer; of other hosts nothing can be said."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
         return False

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
+from ridgeline.campaign.candidates import judged_pair, judged_text, trial_of
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
-from ridgeline.campaign.kinds.search import SearchAgenda, sampler_of, search_progress, trial_of
+from ridgeline.campaign.kinds.search import SearchAgenda, sampler_of, search_progress
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of
@@ -19,7 +20,7 @@ from ridgeline.records.exhibit import Exhibits, TextTable, side_by_side
 from ridgeline.records.space import Point, point_hash, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.compare import confirm, reach, where_they_ran
+from ridgeline.stats.compare import confirm
 from ridgeline.stats.verdict import Comparison, Verdict
 from ridgeline.stats.wording import metric_text
 from ridgeline.store.events import VerdictLine
@@ -74,14 +75,14 @@ class ComparisonQuestion:
 
     def answer(self, study: Study, history: History) -> Answer:
         verdict = None if history.verdict is None else self.verdict_from(history.verdict)
-        a = _value(study, history, self.a)
-        candidate = self._b(study, history, verdict)
+        a, candidate = self._pair(study, history, verdict)
         metric = study.goal.metric
         line = history.verdict
         if line is not None and verdict is not None and verdict.spoken_of is not None:
-            # said anew: comparisons once spoke of a baseline
-            where = where_they_ran(confirmation.blocks_so_far(study, history))
-            line = replace(line, headline=headline(verdict.spoken_of, where))
+            # said anew, with before and after; and comparisons once spoke of a baseline
+            line = replace(
+                line, headline=headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
+            )
         return answer_of(
             self.kind,
             line,
@@ -94,15 +95,20 @@ class ComparisonQuestion:
             offers=candidate is not None and candidate.confirmed,
         )
 
-    def _b(self, study: Study, history: History, verdict: ConfirmationVerdict | None) -> Candidate | None:
-        trial = trial_of(history, point_key(self.b))
-        value = _value(study, history, self.b)
-        if trial is None or value is None:
-            return None
+    def _pair(
+        self, study: Study, history: History, verdict: ConfirmationVerdict | None
+    ) -> tuple[float | None, Candidate | None]:
+        """A's value and B, from the same interleaved runs once they were compared."""
         judged = None if verdict is None else verdict.spoken_of
-        gain = None if judged is None else confirmation.confirmed_gain(judged, "A")
-        won = verdict is not None and verdict.conclusion == CONFIRMED
-        return Candidate("setting B", trial.number, self.b, trial.settings, value, gain, won, "B")
+        if verdict is not None and judged is not None:
+            won = verdict.conclusion == CONFIRMED
+            if pair := judged_pair(study, history, judged, "setting B", won, "B"):
+                return pair
+        a, b = (_value(study, history, point) for point in (self.a, self.b))
+        trial = trial_of(history, point_key(self.b))
+        if trial is None or b is None:
+            return a, None
+        return a, Candidate("setting B", trial.number, self.b, trial.settings, b, short="B")
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         rows = () if history.verdict is None else self.verdict_from(history.verdict).comparisons
@@ -140,16 +146,15 @@ class ComparisonAgenda(SearchAgenda):
             return ConfirmationVerdict(UNCONFIRMED, "A and B were not compared: the budget left no room for it")
         (found,) = result.comparisons.values()
         winner = self.study.presets[0] if found.verdict is Verdict.BETTER else None
-        told = headline(found, where_they_ran(blocks))
+        told = headline(found, judged_text(study, history, found, "A"))
         return ConfirmationVerdict(CONCLUSIONS[found.verdict], told, winner, (found,))
 
 
-def headline(found: Comparison, where: str) -> str:
-    text = found.text(where, "A")
+def headline(found: Comparison, text: str) -> str:
     if found.verdict is Verdict.TOO_FEW_BLOCKS:
         return text
     if found.verdict is Verdict.NO_DIFFERENCE:
-        return f"A and B: {text}{reach(found)}"
+        return f"A and B: {text}"
     return f"B is {found.verdict.value} than A: {text}" if found.scale == "ratio" else f"B is {text}"
 
 

@@ -11,11 +11,12 @@ from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.advice import PROPOSER, Advice
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.blocks import next_in_block
+from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, ConfirmationPlan, ConfirmationVerdict
+from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationPlan, ConfirmationVerdict
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import answer_of
-from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, Answer, Candidate, Gain, Progress, Reference
+from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, side_by_side
 from ridgeline.records.lesson import Lesson, Proposal
 from ridgeline.records.outcome import Kind
@@ -25,7 +26,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import Refusal, Sampler
 from ridgeline.stats.regimes import Regimes
-from ridgeline.stats.search_gain import search_gain
+from ridgeline.stats.verdict import Verdict
 from ridgeline.store.events import VerdictLine
 from ridgeline.store.history import History
 
@@ -61,15 +62,20 @@ class SearchQuestion:
 
     def answer(self, study: Study, history: History) -> Answer:
         verdict = None if history.verdict is None else self.verdict_from(history.verdict)
-        score = scores.baseline_score(study, history)
-        base = None if score is None else study.goal.score(score)
-        candidate = _candidate(study, history, verdict)
-        return answer_of(
-            self.kind,
-            history.verdict,
-            Reference(self.reference, study.baseline, base),
-            candidate,
-            {"best": None if candidate is None else candidate.as_json(study.goal.metric)},
+        base, candidate = _pair(study, history, verdict)
+        facts = {"best": None if candidate is None else candidate.as_json(study.goal.metric)}
+        reference = Reference(self.reference, study.baseline, base)
+        answer = answer_of(self.kind, history.verdict, reference, candidate, facts)
+        keep = _keeps_the_baseline(study, verdict, base, candidate)
+        if verdict is None:
+            told = f"{answer.headline}; nothing so far is better than the baseline" if keep else answer.headline
+            return replace(answer, headline=told, keep=keep, offers=not keep)
+        return replace(
+            answer,
+            headline=_headline(study, history, verdict, keep),
+            keep=keep,
+            offers=not keep,
+            refuted=refuted_text(study, history, verdict, None if candidate is None else candidate.point),
         )
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
@@ -250,43 +256,38 @@ def search_progress(study: Study, history: History) -> Progress:
     return Progress(stage.value, done, trials, "trials", runs_left)
 
 
-def _candidate(study: Study, history: History, verdict: ConfirmationVerdict | None) -> Candidate | None:
-    """The confirmed winner; where none was better, the one the verdict speaks of; before, the best of the search."""
+def _pair(study: Study, history: History, verdict: ConfirmationVerdict | None) -> tuple[float | None, Candidate | None]:
+    """The baseline's value and the setting the answer speaks of, from the same runs: once fresh runs were compared
+    only theirs count, whatever the search had seen."""
     judged = None if verdict is None else verdict.spoken_of
-    if verdict is not None and judged is not None and verdict.conclusion in (CONFIRMED, NO_DIFFERENCE, KEEP_BASELINE):
-        trial = trial_of(history, judged.candidate)
-        value = confirmation.mean_value(study, history, judged.candidate, Stage.CONFIRM)
-        if trial is not None and value is not None:
-            won = verdict.winner is not None
-            label = "the setting" if won else "the nearest setting"
-            gain = confirmation.confirmed_gain(judged)
-            return Candidate(label, trial.number, trial.point, trial.settings, value, gain, won, "best")
-    return _best_of_search(study, history)
+    if verdict is not None and judged is not None:
+        won = verdict.winner is not None
+        ranked = scores.ranking(study, history)
+        favourite = bool(ranked) and point_key(ranked[0][0]) == judged.candidate
+        label = "the setting" if won else "the best of the search" if favourite else "the nearest setting"
+        short = "best" if verdict.conclusion in (CONFIRMED, UNCONFIRMED) else "nearest"
+        if pair := judged_pair(study, history, judged, label, won, short):
+            return pair
+    score = scores.baseline_score(study, history)
+    nobody = verdict is not None and verdict.conclusion == NOTHING_PASSED
+    return None if score is None else study.goal.score(score), None if nobody else best_of_search(study, history)
 
 
-def _best_of_search(study: Study, history: History) -> Candidate | None:
-    ranked = scores.ranking(study, history)
-    if not ranked:
-        return None
-    point = ranked[0][0]
-    trial = trial_of(history, point_key(point))
-    assert trial is not None  # it was ranked, so it ran
-    gain = _search_estimate(study, history, [study.goal.score(value) for _, value in ranked])
-    value = confirmation.mean_value(study, history, point_key(point), Stage.SEARCH)
-    assert value is not None  # ranked, so it passed
-    return Candidate("the best of the search", trial.number, point, trial.settings, value, gain, short="best")
+def _keeps_the_baseline(
+    study: Study, verdict: ConfirmationVerdict | None, base: float | None, candidate: Candidate | None
+) -> bool:
+    """Nothing is better, or nothing but a lucky look says so. What was not judged yet may still be worth a try."""
+    if verdict is not None and (verdict.conclusion != UNCONFIRMED or candidate is None):
+        return verdict.conclusion != CONFIRMED
+    if candidate is None or base is None:
+        return False
+    return study.goal.score(candidate.value) <= study.goal.score(base)
 
 
-def _search_estimate(study: Study, history: History, tried: list[float]) -> Gain | None:
-    compared = scores.compared_scores(study, history, Stage.BASELINE, Stage.SENTINEL)
-    baseline = [study.goal.score(score) for _, score in compared]
-    found = search_gain(tried, baseline, study.goal.direction, study.confirm.level)
-    if found is None:
-        return None
-    low, high = (None if v is None else 1 + v for v in (found.low, found.high))
-    return Gain(1 + found.change, low, high, found.level, str(found))
-
-
-def trial_of(history: History, key: str) -> Trial | None:
-    """The search trial that first tried this point."""
-    return next((t for t in history.trials.values() if t.key == key and t.stage is Stage.SEARCH), None)
+def _headline(study: Study, history: History, verdict: ConfirmationVerdict, keep: bool) -> str:
+    told, judged = verdict.headline, verdict.spoken_of
+    if judged is not None and judged.verdict is not Verdict.TOO_FEW_BLOCKS:
+        told = judged_text(study, history, judged)
+        if judged.verdict is Verdict.WORSE:
+            told = f"no setting is better than the baseline; the nearest: {told}"
+    return f"{told}; keep the baseline" if keep and "keep the baseline" not in told else told

@@ -11,14 +11,20 @@ def best(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Print the answer of a campaign: the setting to paste with its interval, or what else was asked."""
+    """Print the answer of a campaign: the setting to paste with its interval, or what else was asked.
+
+    Exit code 1: there is no better setting, so keep the baseline; or there is no answer yet.
+    """
     from ridgeline.campaign.status import read_answer
     from ridgeline.cli.text.answer import answer_lines, yaml_lines
+    from ridgeline.errors import NothingFound
 
     answer, exhibits = read_answer(folder)
     if as_json:
         print(json.dumps(answer.as_json(), indent=1))
-        return
-    print(*answer_lines(answer, exhibits), sep="\n")
-    if answer.offers and answer.candidate is not None:
-        print("", *yaml_lines(answer.candidate), sep="\n")
+    else:
+        print(*answer_lines(answer, exhibits), sep="\n")
+        if answer.to_use is not None and (answer.offers or answer.keep):
+            print("", *yaml_lines(answer.to_use), sep="\n")
+    if answer.lacks:
+        raise NothingFound(f"{folder}: {answer.lacks}")

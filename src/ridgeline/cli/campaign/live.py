@@ -18,38 +18,35 @@ from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.status import CampaignStatus, pasted_answer
+from ridgeline.campaign.verdict import goal_text, is_simulated
 from ridgeline.cli.text.answer import answer_lines
-from ridgeline.cli.text.wording import (
-    KIND_TEXT,
-    budget_text,
-    candidate_lines,
-    leftover_text,
-    outcome_text,
-    progress_text,
-    run_time_text,
-    setting_text,
-    time_text,
-)
+from ridgeline.cli.text.picture import fitted, picture_lines
+from ridgeline.cli.text.wording import KIND_TEXT, leftover_text, run_time_text, setting_text
 from ridgeline.errors import NothingFound
-from ridgeline.records.answer import NOTHING_PASSED
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.wording import metric_text
 from ridgeline.store.folder import StudyFolder
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
 REDRAW_S = 0.2
+TICK_S = 1.0
 
 
 def drive(folder: StudyFolder, question: CampaignQuestion | None, as_json: bool) -> None:
     """Run to the end or to Ctrl-C, write the report, print the answer. Leaves with the documented exit codes."""
     with _stop_flag() as stopping:
-        face = _Face(quiet=as_json)
-        with assemble_campaign(folder, question, face.update, lambda: stopping[0]) as campaign:
+        face = Face(quiet=as_json)
+
+        def stop_asked() -> bool:
+            # the campaign asks at least twice a second, also while one run takes an hour: the clock moves with it
+            face.tick()
+            return stopping[0]
+
+        with assemble_campaign(folder, question, face.update, stop_asked) as campaign:
             face.title(campaign)
             face.note_deleted(folder.missing(run.folder for run in campaign.history.runs.values()))
             try:
@@ -61,7 +58,7 @@ def drive(folder: StudyFolder, question: CampaignQuestion | None, as_json: bool)
                     file=sys.stderr,
                 )
                 sys.exit(130)
-            now = _status(campaign)
+            now = status_of(campaign)
             answer = pasted_answer(now, campaign.workload)
     from ridgeline.report.insights import insights
     from ridgeline.report.page import write_report
@@ -74,12 +71,12 @@ def drive(folder: StudyFolder, question: CampaignQuestion | None, as_json: bool)
     else:
         lines = [*answer_lines(answer, now.exhibits), "", *(f"  {line}" for line in seen), f"  report  {report}"]
         print("", *lines, sep="\n")
-    if answer.conclusion == NOTHING_PASSED:
-        raise NothingFound(answer.headline)
+    if answer.lacks:
+        raise NothingFound(answer.lacks)
 
 
-def _status(campaign: Campaign) -> CampaignStatus:
-    return CampaignStatus(campaign.question, campaign.study, campaign.history)
+def status_of(campaign: Campaign) -> CampaignStatus:
+    return CampaignStatus(campaign.question, campaign.study, campaign.history, campaign.ledger)
 
 
 @contextmanager
@@ -100,14 +97,21 @@ def _stop_flag() -> Iterator[list[bool]]:
             signal.signal(number, handler)
 
 
-class _Face:
-    def __init__(self, quiet: bool) -> None:
+class Face:
+    """What a terminal shows of a running campaign. `console` is where, standard output by default."""
+
+    def __init__(self, quiet: bool, console: Console | None = None) -> None:
         self._quiet = quiet
+        self._console = console
         self._live: Live | None = None
+        self._campaign: Campaign | None = None
         self._shown_runs = 0
+        self._height = 0
         self._drawn_s = 0.0
+        self._told_simulated = False
 
     def title(self, campaign: Campaign) -> None:
+        self._campaign = campaign
         study, done = campaign.study, len(campaign.history.runs)
         self._shown_runs = done
         if not self._quiet:
@@ -118,11 +122,11 @@ class _Face:
         if folders and not self._quiet:
             print(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
 
-    def __enter__(self) -> _Face:
-        if not self._quiet and sys.stdout.isatty():
+    def __enter__(self) -> Face:
+        if not self._quiet and (self._console is not None or sys.stdout.isatty()):
             from rich.live import Live
 
-            self._live = Live(auto_refresh=False, transient=True)
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         return self
 
@@ -130,7 +134,13 @@ class _Face:
         if self._live is not None:
             self._live.stop()
 
+    def tick(self) -> None:
+        """Called again and again while nothing happens: redraws when the clock has moved on."""
+        if self._campaign is not None and time.monotonic() - self._drawn_s > TICK_S:
+            self._draw(self._campaign)
+
     def update(self, campaign: Campaign) -> None:
+        self._campaign = campaign
         if self._quiet:
             return
         runs = campaign.history.runs
@@ -138,18 +148,44 @@ class _Face:
             for run in islice(runs.values(), self._shown_runs, None):
                 self._say(campaign, run)
             self._shown_runs = len(runs)
-        if self._live is not None and time.monotonic() - self._drawn_s > REDRAW_S:
-            self._live.update(_picture(_status(campaign)), refresh=True)
-            self._drawn_s = time.monotonic()
+        if time.monotonic() - self._drawn_s > REDRAW_S:
+            self._draw(campaign)
+
+    def _draw(self, campaign: Campaign) -> None:
+        if self._live is None:
+            return
+        from rich.text import Text
+
+        # one column less: a terminal that is full to its last column begins another line
+        lines = picture_lines(status_of(campaign), self._live.console.width - 1, time.time())
+        # never lower than before, its last lines always in the same place: between two runs it would jump otherwise
+        self._height = max(self._height, len(lines))
+        lines = [""] * (self._height - len(lines)) + lines
+        self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ignore"), refresh=True)
+        self._drawn_s = time.monotonic()
 
     def _say(self, campaign: Campaign, run: Run) -> None:
+        self._say_if_simulated(campaign)
         told, story = run_text(campaign, run)
         if self._live is None:
             print(f"{told}   {story}" if story else told, flush=True)
         elif campaign.history.trials[run.trial].stage is not Stage.CONFIRM or run.outcome != Outcome(Kind.OK):
             # good confirm runs are many and alike; the picture below counts them
             for line in (told, f"{'':8}{story}") if story else (told,):
-                self._live.console.print(line, highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
+                self._print(line)
+
+    def _say_if_simulated(self, campaign: Campaign) -> None:
+        if not self._told_simulated and is_simulated(campaign.study, campaign.history):
+            self._told_simulated = True
+            self._print("  simulated: these figures come from a model, nothing is measured")
+
+    def _print(self, line: str) -> None:
+        if self._live is None:
+            print(line, flush=True)
+            return
+        for piece in fitted(line, self._live.console.width - 1):
+            # soft_wrap: a word wider than the terminal goes on in its next line and can still be copied whole
+            self._live.console.print(piece, highlight=False, markup=False, soft_wrap=True)
 
 
 def run_text(campaign: Campaign, run: Run) -> tuple[str, str]:
@@ -159,7 +195,7 @@ def run_text(campaign: Campaign, run: Run) -> tuple[str, str]:
     metric = campaign.study.goal.metric
     story = [trial.why] if trial.proposer == PROPOSER else []
     if run.outcome.kind == "ok":
-        result = f"{metric} {metric_text(run.metrics[metric])}"
+        result = goal_text(campaign.study, campaign.history).value(run.metrics[metric])
     else:
         result = KIND_TEXT.get(run.outcome.kind.value, run.outcome.kind.value)
         evidence = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
@@ -167,7 +203,7 @@ def run_text(campaign: Campaign, run: Run) -> tuple[str, str]:
     if run.ending.leftovers:
         story.append(f"left behind and ended: {leftover_text(run.ending.leftovers)}")
     told = f"#{run.trial:<4} {campaign.question.called(trial):<8} {run_time_text(run.ending.duration_s):>5}   {result}"
-    # settings can be long and a narrow terminal cuts the end of a line: the result stands before them
+    # settings can be long: the result stands before them
     return _printable(f"  {told}   {_settings_of(campaign, trial)}"), _printable("   ".join(story))
 
 
@@ -182,17 +218,3 @@ def _settings_of(campaign: Campaign, trial: Trial) -> str:
         return setting_text(trial.point)
     changed = {name: value for name, value in trial.point.items() if campaign.study.baseline.get(name) != value}
     return setting_text(changed) or f"{campaign.question.reference} again"
-
-
-def _picture(now: CampaignStatus) -> Text:
-    from rich.text import Text
-
-    lines = [
-        f"  #{trial.number:<4} {setting_text(trial.point)}   running {time_text(time.time() - run.planned_s)}"
-        for trial, run in now.running
-    ]
-    lines += [f"  {line}" for line in candidate_lines(now)]
-    lines.append(f"  {progress_text(now)}")
-    outcomes = outcome_text({kind.value: n for kind, n in now.history.outcomes.items()})
-    lines.append(f"  spent {budget_text(now)}    {outcomes}")
-    return Text("\n".join(lines))

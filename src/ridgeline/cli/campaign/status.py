@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -16,4 +17,4 @@ def status(
     from ridgeline.cli.text.wording import status_lines
 
     now = read_status(folder)
-    print(json.dumps(now.as_json(), indent=1) if as_json else "\n".join(status_lines(now)))
+    print(json.dumps(now.as_json(), indent=1) if as_json else "\n".join(status_lines(now, time.time())))

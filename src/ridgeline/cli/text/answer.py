@@ -4,37 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ridgeline.cli.text.wording import yaml_text
-from ridgeline.records.answer import CONFIRMED, Answer, Candidate
+from ridgeline.cli.text.wording import setting_text, yaml_text
+from ridgeline.records.answer import Answer, Candidate
 from ridgeline.records.exhibit import Exhibits, TextTable
+from ridgeline.records.space import Point
 
 
 def answer_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
-    """Tables first, then the headline and, where the question was which setting, the setting to paste."""
+    """Tables first, then the headline and, where the question was which setting, the setting to paste.
+
+    What is to be pasted is never cut or wrapped, however narrow the terminal.
+    """
     for table in exhibits.tables:
         yield from table_lines(table)
         yield ""
-    yield f"Confirmed: {answer.headline}" if answer.conclusion == CONFIRMED else answer.headline
+    yield answer.told
+    if answer.refuted:
+        yield answer.refuted
     yield from exhibits.notes
-    if answer.candidate is not None and answer.offers:
+    if answer.keep:
+        yield from _kept_lines(answer)
+    elif answer.candidate is not None and answer.offers:
         yield ""
         if doubt := doubt_about(answer, answer.candidate):
             yield doubt
         yield from paste_lines(answer.paste)
 
 
+def _kept_lines(answer: Answer) -> Iterable[str]:
+    """The setting the headline speaks of, and below it the one to go on with."""
+    if answer.candidate is not None:
+        yield f"  {answer.candidate.label}: #{answer.candidate.trial}  {setting_text(answer.candidate.point)}"
+    if answer.paste:
+        yield from ("", f"  keep {answer.reference.label}:", *paste_lines(answer.paste))
+
+
 def doubt_about(answer: Answer, candidate: Candidate) -> str:
     """Why the setting that follows is not yet the answer; empty where it is."""
     if candidate.confirmed:
         return ""
+    figures = f": {answer.change}" if answer.change else ""
     if answer.conclusion is None:
-        return f"  {candidate.label} so far, not confirmed: a single look favours lucky runs"
-    return f"  {candidate.label}, not shown to be better than {answer.reference.label}:"
+        return f"  {candidate.label} so far{figures}; not confirmed, and a single look favours lucky runs"
+    return f"  {candidate.label}, not shown to be better than {answer.reference.label}{figures}"
 
 
-def yaml_lines(candidate: Candidate) -> Iterable[str]:
+def yaml_lines(point: Point) -> Iterable[str]:
     yield "as YAML:"
-    yield from (f"  {name}: {yaml_text(value)}" for name, value in candidate.point.items())
+    yield from (f"  {name}: {yaml_text(value)}" for name, value in point.items())
 
 
 def table_lines(table: TextTable) -> Iterable[str]:

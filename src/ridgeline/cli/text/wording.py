@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from ridgeline.stats.wording import metric_text
+from ridgeline.campaign.verdict import goal_text
+from ridgeline.store.controller import ControllerSighting, Presence
 
 if TYPE_CHECKING:
     from ridgeline.campaign.check import Stake
     from ridgeline.campaign.status import CampaignStatus
+    from ridgeline.campaign.under_way import RunUnderWay
 
 KIND_TEXT = {
     "oom-start": "out of memory at start",
@@ -79,20 +83,29 @@ def cost_line(stake: Stake) -> str:
     return f"at stake: {runs}, {hours} (every run at its limit)"
 
 
-def budget_text(now: CampaignStatus) -> str:
+def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
+    """What was spent; up to `now_s` where a controller is at work."""
     history, budget = now.history, now.study.budget
+    wall_s = history.wall_s if now_s is None else history.wall_now_s(now_s)
     hours = hours_text(history.node_hours)
     spent = f"{hours} of {budget.node_hours:g} node-hours" if budget.node_hours else f"{hours} node-hours"
-    wall = f"{time_text(history.wall_s)} of {time_text(budget.wall_s)}" if budget.wall_s else time_text(history.wall_s)
+    wall = f"{time_text(wall_s)} of {time_text(budget.wall_s)}" if budget.wall_s else time_text(wall_s)
     return f"{spent}, {wall} at work"
 
 
-def status_lines(now: CampaignStatus) -> Iterable[str]:
+def status_lines(now: CampaignStatus, now_s: float) -> Iterable[str]:
     study, history, answer = now.study, now.history, now.answer
-    yield f"{study.name}   {now.progress.stage}   {len(history.runs)} runs"
-    for trial, run in now.running:
-        state = "running" if history.stopped is None else "was under way"
-        yield f"  #{trial.number:<4} {setting_text(trial.point)}   {state} ({run.ticket or 'not handed over'})"
+    simulated = "   simulated: nothing is measured" if answer.simulated else ""
+    yield f"{study.name}   {now.progress.stage}   {len(history.runs)} runs{simulated}"
+    if now.controller is not None and not now.is_over:
+        yield f"  {controller_text(now.controller, str(history.root), now_s)}"
+    alive = not now.is_over and (now.controller is None or now.controller.presence is not Presence.GONE)
+    for run in now.under_way(now_s):
+        state = clock_text(run, now_s) if alive else "was under way"
+        yield f"  #{run.trial.number:<4} {state} ({run.ticket or 'not handed over'})"
+        yield f"        {setting_text(run.trial.point)}"
+        if run.last_line:
+            yield f"        {run.last_line}"
     yield from (f"  {line}" for line in candidate_lines(now))
     yield f"  spent {budget_text(now)}"
     yield f"  runs  {outcome_text({kind.value: n for kind, n in history.outcomes.items()})}"
@@ -101,21 +114,47 @@ def status_lines(now: CampaignStatus) -> Iterable[str]:
         yield f"  {len(moved) - MOVES_SHOWN} earlier moves after failures: see `why` in the report"
     for trial in moved[-MOVES_SHOWN:]:
         yield f"  #{trial.number:<4} {trial.why}"
-    yield f"  {answer.headline}"
+    yield f"  {answer.told}"
+    if answer.refuted:
+        yield f"  {answer.refuted}"
     if history.stopped is not None and history.verdict is None:
         reason = history.stopped["reason"]
-        remedy = "" if "ridgeline resume" in reason else f"; go on with: ridgeline resume {history.root}"
+        remedy = "" if "ridgeline resume" in reason else f"; go on with: ridgeline resume {quote(str(history.root))}"
         yield f"  stopped: {reason}{remedy}"
 
 
 def candidate_lines(now: CampaignStatus) -> Iterable[str]:
-    """What the answer speaks of, a line each: `best  rate 119   +19.0% over baseline (95%: ...)   #9`."""
-    metric, reference, candidate = now.study.goal.metric, now.answer.reference, now.answer.candidate
+    """What the answer speaks of, a line each: `best  302 -> 317 steps/s, 1.05x (95%: 1.03 to 1.07)   #9`."""
+    reference, candidate = now.answer.reference, now.answer.candidate
     if reference.short and reference.value is not None:
-        yield f"{reference.short:<5} {metric} {metric_text(reference.value)}"
+        yield f"{reference.short:<5} {goal_text(now.study, now.history).value(reference.value)}"
     if candidate is not None and candidate.short:
-        gain = "" if candidate.gain is None else f"   {candidate.gain}"
-        yield f"{candidate.short:<5} {metric} {metric_text(candidate.value)}{gain}   #{candidate.trial}"
+        yield f"{candidate.short:<5} {now.answer.change}   #{candidate.trial}"
+
+
+def clock_text(run: RunUnderWay, now_s: float) -> str:
+    """`running 12:03 of about 1:00:00, ends about 14:32`."""
+    told = f"running {time_text(run.elapsed_s)}"
+    if run.expected_s is None or run.left_s is None:
+        return told
+    told += f" of about {time_text(run.expected_s)}"
+    if run.left_s < 0:
+        return f"{told}, longer than usual"
+    end = time.strftime("%H:%M" if run.left_s >= 60 else "%H:%M:%S", time.localtime(now_s + run.left_s))
+    return f"{told}, ends about {end}"
+
+
+def controller_text(seen: ControllerSighting, folder: str, now_s: float) -> str:
+    """Whether anybody is at work on the folder, and what to do where nobody is."""
+    resume = f"ridgeline resume {quote(folder)}"
+    wrote = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seen.last_write_s))
+    wrote = f"last wrote {wrote}, {time_text(max(0.0, now_s - seen.last_write_s))} ago"
+    who = "" if seen.pid is None else f" (process {seen.pid})"
+    if seen.presence is Presence.GONE:
+        return f"not running: its controller{who} is gone, {wrote}; nothing is lost, go on with: {resume}"
+    if seen.presence is Presence.HERE:
+        return f"running on this machine{who} since {seen.since}"
+    return f"run from {seen.host}{who}, {wrote}; if it is gone there, go on with: {resume}"
 
 
 def progress_text(now: CampaignStatus) -> str:

@@ -1,0 +1,76 @@
+"""Runs that have not ended: how long they take, how long their like took, and the last thing they wrote."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.records.trial import Trial
+from ridgeline.store.history import History
+
+TAIL_BYTES = 4096
+LOGS = (".log", ".out", ".err")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+@dataclass(frozen=True, slots=True)
+class RunUnderWay:
+    """`elapsed_s` counts from when the run was planned, so it includes waiting in a queue."""
+
+    trial: Trial
+    ticket: str
+    elapsed_s: float
+    expected_s: float | None
+    last_line: str
+
+    @property
+    def left_s(self) -> float | None:
+        """None where nothing is known; negative where it takes longer than its like."""
+        return None if self.expected_s is None else self.expected_s - self.elapsed_s
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "trial": self.trial.number,
+            "point": dict(self.trial.point),
+            "ticket": self.ticket,
+            "elapsed_s": round(self.elapsed_s, 3),
+            "expected_s": self.expected_s,
+            "last_line": self.last_line,
+        }
+
+
+def runs_under_way(history: History, ledger: Ledger, now_s: float) -> list[RunUnderWay]:
+    return [
+        RunUnderWay(
+            trial := history.trials[run.trial],
+            run.ticket,
+            max(0.0, now_s - run.planned_s),
+            ledger.expected_s(trial.point),
+            latest_line(run.folder),
+        )
+        for run in history.open_runs.values()
+    ]
+
+
+def latest_line(folder: Path) -> str:
+    """The last line of the log written to last, without control characters; empty where nothing was written."""
+    newest: tuple[float, Path] | None = None
+    try:
+        for entry in os.scandir(folder):
+            log = entry.name in ("stdout", "stderr") or entry.name.endswith(LOGS)
+            if log and entry.is_file() and (seen := entry.stat()).st_size:
+                newest = max(newest or (0.0, Path(entry)), (seen.st_mtime, Path(entry)))
+        if newest is None:
+            return ""
+        with newest[1].open("rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
+            tail = stream.read(TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""  # deleted meanwhile, or on a disk that is away: the picture goes on without it
+    # a progress bar goes back to the start of its line instead of beginning another
+    lines = [line for line in _COLOURS.sub("", tail).replace("\r", "\n").split("\n") if line.strip()]
+    return "".join(c if c.isprintable() else " " for c in lines[-1]).strip() if lines else ""

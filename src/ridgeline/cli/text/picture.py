@@ -1,0 +1,68 @@
+"""The live picture under a campaign's lines, fitted to a terminal: nothing in it is wider, and it never shrinks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from ridgeline.cli.text.wording import (
+    budget_text,
+    candidate_lines,
+    clock_text,
+    outcome_text,
+    progress_text,
+    setting_text,
+)
+
+if TYPE_CHECKING:
+    from ridgeline.campaign.status import CampaignStatus
+    from ridgeline.campaign.under_way import RunUnderWay
+
+RUNS_SHOWN = 4
+HANGING = 8  # columns by which a line goes on below its beginning
+NARROWEST = 20
+_GLUE = "\N{NO-BREAK SPACE}"
+
+
+def picture_lines(now: CampaignStatus, width: int, now_s: float) -> list[str]:
+    """What runs, with a clock and the last line of its log; then the best so far, how far it is, what it cost."""
+    runs = now.under_way(now_s)
+    lines = [line for run in runs[:RUNS_SHOWN] for line in _run_lines(run, width, now_s)]
+    if len(runs) > RUNS_SHOWN:
+        lines.append(f"  and {len(runs) - RUNS_SHOWN} more running")
+    simulated = "simulated: " if now.answer.simulated else ""
+    outcomes = outcome_text({kind.value: n for kind, n in now.history.outcomes.items()})
+    below = [*candidate_lines(now), f"{simulated}{progress_text(now)}", f"spent {budget_text(now, now_s)}", outcomes]
+    return [*lines, *(line for text in below if text for line in fitted(f"  {text}", width))]
+
+
+def _run_lines(run: RunUnderWay, width: int, now_s: float) -> Iterable[str]:
+    """Two lines, cut: a setting is shown in full once its run has ended, and another log line follows this one."""
+    yield cut(f"  #{run.trial.number:<4} {clock_text(run, now_s)}   {setting_text(run.trial.point)}", width)
+    yield cut(f"{'':{HANGING}}{run.last_line}", width)
+
+
+def cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: max(0, width - 1)]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def fitted(line: str, width: int) -> list[str]:
+    """The line in pieces that fit, broken between what belongs together: two spaces part, one space joins.
+
+    Words are never broken, so that whatever is copied from a piece is whole.
+    """
+    if len(line) <= width:
+        return [line]
+    margin = len(line) - len(line.lstrip())
+    parts = re.split(r"(\s{2,})", line.strip())
+    pieces = wrap(
+        "".join(part.replace(" ", _GLUE) if part.strip() and len(part) < width - HANGING else part for part in parts),
+        max(width, NARROWEST),
+        initial_indent=" " * margin,
+        subsequent_indent=" " * HANGING,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [piece.replace(_GLUE, " ") for piece in pieces]

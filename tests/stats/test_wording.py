@@ -1,0 +1,46 @@
+"""Numbers as people read them: small effects stay visible, and a percentage says of what."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.stats.wording import MetricText, ratio_range
+
+
+@pytest.mark.parametrize(
+    ("estimate", "low", "high", "told"),
+    [
+        (993 / 991, 993 / 991, 993 / 991, "1.0020x"),
+        (1.0004, 1.0, 1.03, "1.00040x"),
+        (0.9996, 0.97, 1.0, "0.99960x"),
+        (1.5, 1.5, 1.5, "1.50x"),
+        (1.001, 0.95, 1.05, "1.00x"),  # no difference shown: more digits would claim one
+        (1.0, 1.0, 1.0, "1.00x"),
+    ],
+)
+def test_a_real_difference_never_reads_as_none(estimate: float, low: float, high: float, told: str) -> None:
+    assert ratio_range(estimate, low, high)[0] == told
+
+
+def test_before_and_after_are_told_apart() -> None:
+    speed = MetricText("rate", "steps/s")
+    assert speed.before_after(302, 317) == "302 -> 317 steps/s"
+    assert speed.before_after(1000.2, 1000.4) == "1,000.2 -> 1,000.4 steps/s"
+    assert MetricText("rate").before_after(302, 317) == "rate 302 -> 317"
+
+
+def test_percentages_are_of_the_metric_itself() -> None:
+    time, speed = MetricText("wall_s", "s", "minimize"), MetricText("rate", "steps/s")
+    third_slower = 1 / 1.5 - 1
+    assert time.changed(third_slower) == "wall_s 50% higher"
+    assert time.changed(1.03) == "wall_s 51% lower"
+    assert speed.changed(-0.5) == "rate 50% lower"
+    assert time.range(-0.02, 0.25) == "wall_s -20.0% to +2.0%"
+    assert speed.range(-0.02, 0.25) == "rate -2.0% to +25.0%"
+
+
+def test_a_ratio_says_what_it_counts_where_less_is_better() -> None:
+    assert MetricText("wall_s", "s", "minimize").ratio_to("1.20x", "baseline") == "1.20x as fast as baseline"
+    assert MetricText("itl", "ms/token", "minimize").ratio_to("1.20x", "A") == "1.20x as fast as A"
+    assert MetricText("energy", "J", "minimize").ratio_to("1.20x", "A") == "1.20x as good as A"
+    assert MetricText("rate", "steps/s").ratio_to("1.20x", "baseline") == "1.20x baseline"
