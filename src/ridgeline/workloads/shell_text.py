@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ridgeline.records.site import Site
+from ridgeline.records.space import Settings
+from ridgeline.records.study import Builds
+from ridgeline.records.template import render
 
 # Blanks, characters that no shell gives a meaning to, and quoted text in which none can be hidden.
 _PLAIN = re.compile(r"""(?:[A-Za-z0-9_ \t%+,./:=@-]|'[^'\n]*'|"[A-Za-z0-9_ %+,./:=@-]*")+""")
@@ -26,6 +29,8 @@ _NOT_A_PROGRAM = re.compile(
 # Set in front of a command, these change how the shell finds or reads that very command, each shell in its own way.
 _READ_BY_SHELLS: Final = frozenset(("PATH", "HOME", "IFS", "CDPATH", "ENV", "BASH_ENV", "SHELLOPTS", "POSIXLY_CORRECT"))
 END_OF_INPUT = "END_OF_INPUT"
+# where pasted text writes files: in the study's folder they could take the place of others
+OWN_FOLDER: Final = ("mkdir -p run-by-hand", "cd run-by-hand")
 
 
 def is_one_program(command: str) -> bool:
@@ -48,11 +53,11 @@ def pasted_run(site: Site, env: Mapping[str, str], command: str, before: Sequenc
     return "\n".join(["(", *guarded, *_exports(merged), *setup, command, ")"])
 
 
-def pasted_build(env: Mapping[str, str], commands: Sequence[str]) -> list[str]:
-    """Lines for `before`: `commands` with their own environment, which the program does not see."""
-    if not env and all(map(is_one_program, commands)):
-        return list(commands)
-    return ["(", *_exports(env), *commands, ")"]
+def build_lines(builds: Builds, settings: Settings) -> list[str]:
+    """Lines for `before`: the build of these settings, with an environment that the program does not see."""
+    env = {name: render(text, settings) for name, text in builds.env.items()}
+    commands = [render(line, settings) for line in builds.make]
+    return commands if not env and all(map(is_one_program, commands)) else ["(", *_exports(env), *commands, ")"]
 
 
 def pasted_file(name: str, text: str) -> str:

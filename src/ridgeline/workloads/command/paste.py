@@ -1,4 +1,4 @@
-"""What goes before the pasted command of a program: its build, and the files that its run folder held."""
+"""What goes before the pasted command of a program: the files that its run folder held."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from ridgeline.records.space import Settings
 from ridgeline.records.study import Builds, Study
 from ridgeline.records.template import render
 from ridgeline.workloads.command.options import CommandOptions
-from ridgeline.workloads.shell_text import pasted_build, pasted_file
-
-OWN_FOLDER = "run-by-hand"
+from ridgeline.workloads.shell_text import OWN_FOLDER, pasted_file
 
 
 def needs_own_folder(options: CommandOptions, study_folder: Path) -> bool:
@@ -26,16 +23,9 @@ def needs_own_folder(options: CommandOptions, study_folder: Path) -> bool:
     return bool(options.inputs or elsewhere)
 
 
-def build_lines(builds: Builds | None, settings: Settings) -> list[str]:
-    if builds is None:
-        return []
-    env = {name: render(text, settings) for name, text in builds.env.items()}
-    return pasted_build(env, [render(line, settings) for line in builds.make])
-
-
 def folder_lines(options: CommandOptions, study: Study, fields: Mapping[str, object]) -> list[str]:
     """A folder of its own, entered and filled as a run folder is."""
-    lines = [f"mkdir -p {OWN_FOLDER}", f"cd {OWN_FOLDER}"]
+    lines = [*OWN_FOLDER]
     # a run folder links what lies at the top of the kept files
     lines += [f"ln -sfn ../{name} ." for name in _kept(study.builds)]
     for name, source in options.links.items():

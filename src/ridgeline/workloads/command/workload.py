@@ -21,8 +21,8 @@ from ridgeline.records.template import field_names, render, unknown_fields
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.command.extract import NotThere, file_text
 from ridgeline.workloads.command.form import CommandForm, read_options
-from ridgeline.workloads.command.paste import build_lines, folder_lines, needs_own_folder
-from ridgeline.workloads.shell_text import pasted_run
+from ridgeline.workloads.command.paste import folder_lines, needs_own_folder
+from ridgeline.workloads.shell_text import build_lines, pasted_run
 from ridgeline.workloads.signatures import PROGRAM_FAILURES
 
 BUILT_IN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
@@ -124,7 +124,7 @@ class CommandWorkload:
         """For a shell in the study's folder."""
         study, apart = self._study, needs_own_folder(self._options, self._study.folder)
         fields = self._fields(settings, ".." if apart else ".")
-        before = build_lines(study.builds, settings)
+        before = build_lines(study.builds, settings) if study.builds else []
         before += folder_lines(self._options, study, fields) if apart else []
         command = self._command(fields, study.job.resources(settings))
         return pasted_run(study.site, self._env(fields), command, before)
