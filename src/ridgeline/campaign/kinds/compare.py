@@ -56,7 +56,7 @@ class ComparisonQuestion:
         )
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> ComparisonAgenda:
-        return ComparisonAgenda(found.study, history, ledger, sampler_of(found), found.refusal)
+        return ComparisonAgenda(found.study, history, ledger, sampler_of(found.study, found.refusal), found.refusal)
 
     def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
         return ConfirmationVerdict.from_line(line)

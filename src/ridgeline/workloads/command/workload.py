@@ -37,6 +37,7 @@ class CommandWorkload:
     """
 
     form = CommandForm
+    pasted_whole = True
 
     def __init__(self, study: Study) -> None:
         self._study = study

@@ -43,6 +43,7 @@ class NwchemWorkload:
     """Knobs have fixed names (`nwchem_knobs`); `program` and `env` may name knobs, derived values and {build}."""
 
     form = NwchemForm
+    pasted_whole = True
     signatures = SIGNATURES
     logs = ("stderr", "stdout")
 

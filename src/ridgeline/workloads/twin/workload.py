@@ -77,6 +77,7 @@ class TwinWorkload:
     """Each distinct setting is simulated once in the life of a controller."""
 
     form = TwinForm
+    pasted_whole = True
 
     def __init__(self, study: Study) -> None:
         self._study = study
