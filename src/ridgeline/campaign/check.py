@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline import catalog
+from ridgeline.campaign.inert import inert_knobs
 from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.forms.shape import fields
@@ -43,7 +44,11 @@ class CheckedStudy:
 
 def check_study(path: Path) -> CheckedStudy:
     """StudyError names every problem with file, line and remedy."""
-    return check_file(read_study_file(path))
+    checked = check_file(read_study_file(path))
+    # only here: a campaign that is under way goes on as it was asked
+    if inert := inert_knobs(checked.study, checked.workload):
+        raise StudyError([checked.file.message(problem.where, problem.message) for problem in inert])
+    return checked
 
 
 def check_file(file: StudyFile) -> CheckedStudy:

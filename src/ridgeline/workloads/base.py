@@ -6,6 +6,8 @@ A workload is made from a study and its site (`Factory`). It promises:
 - `prepare` fills `folder` and returns the job; called again with the same trial it writes the same files;
 - `read` returns the same reading when called again on the same folder, and never raises for a program's bad output:
   it puts the reason into `Reading.problem`.
+A workload with an attribute `pasted_whole = True` promises that `paste` differs wherever two jobs differ in more than
+what is built and asked of the site; of others run folders are compared to see whether two settings are the same job.
 A factory with an attribute `form` (a `forms.form.Form` of its keys in a study) has them completed by editors and listed
 in the reference.
 """

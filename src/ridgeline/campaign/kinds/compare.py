@@ -58,7 +58,8 @@ class ComparisonQuestion:
         )
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> ComparisonAgenda:
-        return ComparisonAgenda(found.study, history, ledger, lambda: sampler_of(found), found.refusal)
+        refusal = found.refusal
+        return ComparisonAgenda(found.study, history, ledger, lambda: sampler_of(found.study, refusal), refusal)
 
     def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
         return ConfirmationVerdict.from_line(line)

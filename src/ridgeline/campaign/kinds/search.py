@@ -15,6 +15,7 @@ from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_te
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationPlan, ConfirmationVerdict
 from ridgeline.campaign.ledger import Ledger, Reserve
+from ridgeline.campaign.same_job import JobComparison, OnlyNewJobs
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, side_by_side
@@ -49,7 +50,8 @@ class SearchQuestion:
         return study
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> SearchAgenda:
-        return SearchAgenda(found.study, history, ledger, lambda: sampler_of(found), found.refusal)
+        refusal = OnlyNewJobs(found.refusal, JobComparison(found.study, found.workload), history)
+        return SearchAgenda(found.study, history, ledger, lambda: sampler_of(found.study, refusal), refusal)
 
     def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
         return ConfirmationVerdict.from_line(line)
@@ -92,9 +94,9 @@ class SearchQuestion:
         )
 
 
-def sampler_of(found: CheckedStudy) -> Sampler:
-    study, search = found.study, found.study.search
-    sampler: Sampler = catalog.part("samplers", search.sampler)(study.space, search.seed, search.options, found.refusal)
+def sampler_of(study: Study, refusal: Refusal) -> Sampler:
+    search = study.search
+    sampler: Sampler = catalog.part("samplers", search.sampler)(study.space, search.seed, search.options, refusal)
     return sampler
 
 

@@ -14,13 +14,15 @@ from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import contained, launch
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.problem import Problem, Where, near
-from ridgeline.records.run import Job, Run
+from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import field_names, render, unknown_fields
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.command.extract import NotThere, file_text
 from ridgeline.workloads.command.form import CommandForm, read_options
+from ridgeline.workloads.command.paste import folder_lines, needs_own_folder
+from ridgeline.workloads.shell_text import build_lines, pasted_run
 from ridgeline.workloads.signatures import PROGRAM_FAILURES
 
 BUILT_IN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
@@ -35,6 +37,7 @@ class CommandWorkload:
     """
 
     form = CommandForm
+    pasted_whole = True
 
     def __init__(self, study: Study) -> None:
         self._study = study
@@ -76,18 +79,21 @@ class CommandWorkload:
         return Job(
             name=folder.name,
             folder=folder,
-            command=self._command(trial.settings, fields),
-            env={name: render(text, fields) for name, text in self._options.env.items()},
+            command=self._command(fields, limits.resources(trial.settings)),
+            env=self._env(fields),
             resources=limits.resources(trial.settings),
             limit_s=limits.limit_s,
             silence_limit_s=limits.silence_limit_s,
         )
 
-    def _command(self, settings: Settings, fields: dict[str, object]) -> str:
+    def _command(self, fields: dict[str, object], resources: Resources) -> str:
         command = render(self._options.run, fields)
         if not self._study.site.container or "launch" in field_names(self._options.run):
             return command
-        return contained(self._study.site, self._study.job.resources(settings), f"sh -c {shlex.quote(command)}")
+        return contained(self._study.site, resources, f"sh -c {shlex.quote(command)}")
+
+    def _env(self, fields: dict[str, object]) -> dict[str, str]:
+        return {name: render(text, fields) for name, text in self._options.env.items()}
 
     def read(self, run: Run) -> Reading:
         measurements = [
@@ -116,21 +122,13 @@ class CommandWorkload:
         return Reading(tuple(measurements), texts, problem="; ".join(problems))
 
     def paste(self, settings: Settings) -> str:
-        fields = self._fields(settings, ".")
-        builds = self._study.builds
-        lines = [render(line, settings) for line in builds.make] if builds else []
-        for name, text in self._options.inputs.items():
-            if field_names(text):
-                end = "END_OF_INPUT"
-                lines.append(f"cat > {shlex.quote(name)} <<'{end}'\n{render(text, fields).rstrip()}\n{end}")
-        command = render(self._options.run, fields)
-        env = {name: shlex.quote(render(text, fields)) for name, text in self._options.env.items()}
-        if "\n" in command:
-            lines += [f"export {name}={value}" for name, value in env.items()]
-            lines.append(command)
-        else:
-            lines.append(" ".join([*(f"{name}={value}" for name, value in env.items()), command]))
-        return "\n".join(lines)
+        """For a shell in the study's folder."""
+        study, apart = self._study, needs_own_folder(self._options, self._study.folder)
+        fields = self._fields(settings, ".." if apart else ".")
+        before = build_lines(study.builds, settings) if study.builds else []
+        before += folder_lines(self._options, study, fields) if apart else []
+        command = self._command(fields, study.job.resources(settings))
+        return pasted_run(study.site, self._env(fields), command, before)
 
     def _templates(self) -> Iterator[tuple[Where, str]]:
         yield ("workload", "run"), self._options.run

@@ -20,9 +20,11 @@ from ridgeline.workloads.engine.dialect import EngineDialect, Span
 from ridgeline.workloads.engine.install import release_of
 from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, Names
 from ridgeline.workloads.engine.options import EngineOptions, Install
+from ridgeline.workloads.engine.paste import PastedServer
 from ridgeline.workloads.engine.prepare import PrepareStep, given_arguments, steps
 from ridgeline.workloads.engine.reading import AskedSettings
 from ridgeline.workloads.engine.rules import predicted_tok_s
+from ridgeline.workloads.shell_text import build_lines
 
 SESSION, ENGINE_SCRIPT = "session.json", "engine.sh"
 
@@ -65,24 +67,32 @@ class Scripts:
     def engine(self, settings: Settings) -> str:
         """The engine's command on one node."""
         install = self._options.install(settings.get(ENGINE_KNOB))
-        version, cluster = release_of(install, self._dialect), Span(self._study.job.resources(settings).nodes)
-        values = self._names.values(settings)
-        arguments = self._dialect.flags.arguments(values, version)
-        arguments += given_arguments(self._dialect, self._options.prepare, values)
+        arguments, cluster = self._arguments(settings, install), Span(self._study.job.resources(settings).nodes)
         if self._serves:
             return self._dialect.serve(install.python, arguments, cluster)
+        version = release_of(install, self._dialect)
         return self._dialect.offline(install.python, arguments, self._options.load, version, cluster)
+
+    def _arguments(self, settings: Settings, install: Install) -> list[str]:
+        """Those of the setting, and those that hand the engine what its one-time steps kept."""
+        values = self._names.values(settings)
+        arguments = self._dialect.flags.arguments(values, release_of(install, self._dialect))
+        return [*arguments, *given_arguments(self._dialect, self._options.prepare, values)]
 
     def paste(self, settings: Settings) -> str:
         """As a person would type it to serve with these settings."""
-        install = self._options.install(settings.get(ENGINE_KNOB))
-        arguments = self._dialect.flags.arguments(self._names.values(settings), release_of(install, self._dialect))
-        resources = self._study.job.resources(settings)
-        command = self._dialect.serve(install.python, arguments, Span(resources.nodes))
-        command = command.replace('"$RIDGELINE_MODEL"', shlex.quote(self._options.model))
-        command = command.replace('"$RIDGELINE_PORT"', "30000")
-        env = [f"{name}={shlex.quote(text)}" for name, text in self.env(settings).items()]
-        return " ".join([*env, contained(self._site(install), resources, command)])
+        install, builds = self._options.install(settings.get(ENGINE_KNOB)), self._study.builds
+        return PastedServer(
+            self._dialect,
+            install.python,
+            self._options.model,
+            self._arguments(settings, install),
+            self.env(settings),
+            self._site(install),
+            self._study.job.resources(settings),
+            self._options.prepare,
+            build_lines(builds, settings) if builds else [],
+        ).text()
 
     def env(self, settings: Settings, build: str = ".") -> dict[str, str]:
         """The trial's environment. `{build}` is the folder that the study's `builds` made, seen from the run folder."""

@@ -59,6 +59,8 @@ def serve(dialect: EngineDialect) -> EngineKind:
 class EngineWorkload:
     """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
 
+    pasted_whole = True
+
     def __init__(self, study: Study, dialect: EngineDialect, *, serves: bool) -> None:
         self._study = study
         self._dialect = dialect

@@ -56,7 +56,25 @@ exec "$program" {INPUT}
 
 def command(site: Site, start: Start) -> str:
     """Scratch, the ranks, and no scratch left behind; the exit code is NWChem's."""
-    line = rank_line(site, start, f"sh {RANK_SCRIPT}")
+    return _with_scratch(site, rank_line(site, start, f"sh {RANK_SCRIPT}"))
+
+
+def needs_rank_script(site: Site, start: Start) -> bool:
+    """Whether the environment of the shell reaches the ranks only by rank.sh."""
+    return start.resources.nodes > 1 or bool(site.container)
+
+
+def command_by_hand(site: Site, start: Start) -> str:
+    """The same ranks for somebody who has set the environment; rank.sh only where it is needed."""
+    # a batch system's folder on the node's disk is there only in its own jobs
+    here = replace(site, batch="local")
+    if needs_rank_script(site, start):
+        return _with_scratch(here, rank_line(site, start, f"sh {RANK_SCRIPT}"))
+    line = rank_line(site, start, f"{_quoted(start.program)} {INPUT}")
+    return _blas_lines(start.blas) + _with_scratch(here, line)
+
+
+def _with_scratch(site: Site, line: str) -> str:
     return f"{_scratch_lines(site)}{line}\ncode=$?\n{_clean_lines(site)}exit $code"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +20,19 @@ from ridgeline.records.template import field_names, render, unknown_fields
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.nwchem.failures import SIGNATURES
 from ridgeline.workloads.nwchem.form import NwchemForm, read_options
-from ridgeline.workloads.nwchem.input import SCRATCH, render_input
+from ridgeline.workloads.nwchem.input import render_input
 from ridgeline.workloads.nwchem.knobs import PROGRESS_RANK, environment, knob_problems
 from ridgeline.workloads.nwchem.reading import ENERGY, UNITS, Output, differences, measurements, problem
-from ridgeline.workloads.nwchem.start import INPUT, RANK_SCRIPT, Start, command, rank_line, rank_script
+from ridgeline.workloads.nwchem.start import (
+    INPUT,
+    RANK_SCRIPT,
+    Start,
+    command,
+    command_by_hand,
+    needs_rank_script,
+    rank_script,
+)
+from ridgeline.workloads.shell_text import OWN_FOLDER, build_lines, pasted_file, pasted_run
 
 ASKED = "asked.json"  # the setting of a run, in its folder: what is read back is held against it
 OF_THE_RUN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
@@ -35,6 +43,7 @@ class NwchemWorkload:
     """Knobs have fixed names (`nwchem_knobs`); `program` and `env` may name knobs, derived values and {build}."""
 
     form = NwchemForm
+    pasted_whole = True
     signatures = SIGNATURES
     logs = ("stderr", "stdout")
 
@@ -164,14 +173,13 @@ class NwchemWorkload:
         return Reading(tuple(found), unverified=doubt)
 
     def paste(self, settings: Settings) -> str:
-        start, builds = self._start(settings, "."), self._study.builds
-        lines = [render(line, settings) for line in builds.make] if builds else []
-        lines += [f"cat > {INPUT} <<'END_OF_INPUT'", render_input(self._options, settings).rstrip(), "END_OF_INPUT"]
-        lines.append(f"mkdir -p {SCRATCH}")
-        lines += [f"export {name}={shlex.quote(value)}" for name, value in start.env.items()]
-        if start.blas:
-            lines.append(f"export LD_LIBRARY_PATH=$(echo {start.blas.replace(':', ' ')} | tr ' ' :)")
-        return "\n".join([*lines, rank_line(self._study.site, start, f"{start.program} {INPUT}")])
+        """For a shell in the study's folder."""
+        study, start = self._study, self._start(settings, "..")
+        before = build_lines(study.builds, settings) if study.builds else []
+        before += [*OWN_FOLDER, pasted_file(INPUT, render_input(self._options, settings))]
+        if needs_rank_script(study.site, start):
+            before.append(pasted_file(RANK_SCRIPT, rank_script(start)))
+        return pasted_run(study.site, start.env, command_by_hand(study.site, start), before)
 
     # what a setting means
 

@@ -21,6 +21,7 @@ from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.problem import Problem, near
 from ridgeline.records.run import Job, Run
 from ridgeline.records.simulation import SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
+from ridgeline.records.site import LOCAL
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
@@ -36,6 +37,8 @@ from ridgeline.workloads.engine.failures import signatures
 from ridgeline.workloads.engine.form import read_options as engine_options
 from ridgeline.workloads.engine.names import Names
 from ridgeline.workloads.engine.options import Install
+from ridgeline.workloads.engine.paste import PastedServer
+from ridgeline.workloads.engine.scripts import Scripts
 from ridgeline.workloads.engine.sglang import SGLANG
 from ridgeline.workloads.twin import player
 from ridgeline.workloads.twin.form import TwinForm, read_options
@@ -74,13 +77,14 @@ class TwinWorkload:
     """Each distinct setting is simulated once in the life of a controller."""
 
     form = TwinForm
+    pasted_whole = True
 
     def __init__(self, study: Study) -> None:
         self._study = study
         self._options = read_options(study)
         # names and values of knobs are those of the real engine's workload: a study for one is a study for the other
-        told = engine_options(study.workload.options, study.folder, serves=True)
-        self._names = Names(study, told, SGLANG)
+        self._told = engine_options(study.workload.options, study.folder, serves=True)
+        self._names = Names(study, self._told, SGLANG)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._longest: int | None = None
@@ -122,7 +126,7 @@ class TwinWorkload:
         return Job(
             name=folder.name,
             folder=folder,
-            command=f"# stands for SGLang with {self.paste(settings)}\n{played}",
+            command=f"# stands for SGLang with {' '.join(shlex.join(self._flags(settings)).split())}\n{played}",
             resources=limits.resources(settings),
             limit_s=limits.limit_s,
             silence_limit_s=limits.silence_limit_s,
@@ -156,7 +160,13 @@ class TwinWorkload:
         return Reading(_modelled(found))
 
     def paste(self, settings: Settings) -> str:
-        return " ".join(SGLANG.flags.arguments(self._values(settings), self._release))
+        """The real engine with these settings; the site is a simulated one and adds nothing."""
+        asked, model = self._study.job.resources(settings), str(self._study.workload.options["model"])
+        env = Scripts(self._study, self._told, SGLANG, self._names, serves=True).env(settings)
+        return PastedServer(SGLANG, Install().python, model, self._flags(settings), env, LOCAL, asked).text()
+
+    def _flags(self, settings: Settings) -> list[str]:
+        return SGLANG.flags.arguments(self._values(settings), self._release)
 
     @property
     def _release(self) -> Version:

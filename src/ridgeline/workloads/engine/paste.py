@@ -1,0 +1,54 @@
+"""The server of a setting as a person types it, without the session that a run has around it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ridgeline.records.launch import contained
+from ridgeline.records.run import Resources
+from ridgeline.records.site import Site
+from ridgeline.workloads.engine.dialect import HEAD, MODEL, PORT, RENDEZVOUS, EngineDialect, Span
+from ridgeline.workloads.shell_text import pasted_run
+
+# what the session finds out on the node, as a person would choose it
+USUAL_PORT, USUAL_RENDEZVOUS = "30000", "20000"
+
+
+@dataclass(frozen=True, slots=True)
+class PastedServer:
+    """`arguments` are the engine's; `site` is where it runs, in its container; `prepare` are its one-time steps."""
+
+    dialect: EngineDialect
+    python: str
+    model: str
+    arguments: Sequence[str]
+    env: Mapping[str, str]
+    site: Site
+    resources: Resources
+    prepare: Sequence[str] = ()
+    before: Sequence[str] = ()
+
+    def text(self) -> str:
+        command = contained(self.site, self.resources, self._server())
+        return pasted_run(self.site, self.env, "\n".join([*self._first(), command]), self.before)
+
+    def _server(self) -> str:
+        known = {f'"${MODEL}"': shlex.quote(self.model), f'"${PORT}"': USUAL_PORT}
+        known |= {f"${HEAD}": "$head", f"${RENDEZVOUS}": USUAL_RENDEZVOUS}
+        text = self.dialect.serve(self.python, self.arguments, Span(self.resources.nodes))
+        for variable, value in known.items():
+            text = text.replace(variable, value)
+        return text
+
+    def _first(self) -> Iterator[str]:
+        """What a person must say that nobody can know for them."""
+        if self.resources.nodes > 1:
+            # not every shell that is typed into knows comments
+            yield f": 'first of {self.resources.nodes} nodes; on the next: rank=1, and head is the name of this one'"
+            yield "rank=0 head=$(uname -n)"
+        for name, step in self.dialect.steps.items():
+            if name in self.prepare and step.variable:
+                what = step.file or "folder"
+                yield f'export {step.variable}="${{{step.variable}:?set it to the {what} that the step {name} kept}}"'
