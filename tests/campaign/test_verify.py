@@ -22,7 +22,7 @@ from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.campaign.verify.verification import Mismatch, Verification
+from ridgeline.campaign.verify.verification import Mismatch, Verification, reworded
 from ridgeline.cli.main import run as command_line
 from ridgeline.cli.text.verify import verification_lines
 from ridgeline.store.folder import StudyFolder
@@ -139,6 +139,11 @@ def test_folders_of_earlier_versions_hold(name: str, tmp_path: Path) -> None:
     assert bool(found.unchecked) == ("finished" in name), "run folders that the sample leaves out are said"
 
 
+@pytest.mark.parametrize("folder", sorted(ROOT.glob("examples/*/results/*/")), ids=lambda path: path.name)
+def test_the_results_of_the_examples_hold(folder: Path) -> None:
+    assert found_in(folder) == []
+
+
 def test_looking_changes_nothing(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     verify_folder(folder)
@@ -195,7 +200,9 @@ def test_another_setting_named_as_the_winner(folder: Path) -> None:
 
 
 def test_another_setting_to_paste(folder: Path) -> None:
-    edit(folder, "verdict", lambda e: e["verdict"].update(paste=e["verdict"]["paste"].replace("7 * ", "9 * ")))
+    winner = read_history(folder).verdict.details["winner"]  # type: ignore[union-attr]
+    swapped = {"plain": "other", "other": "plain"}[winner["mode"]]
+    edit(folder, "verdict", lambda e: e["verdict"].update(paste=e["verdict"]["paste"].replace(winner["mode"], swapped)))
     assert [each.what for each in found_in(folder)] == ["the verdict's paste"]
 
 
@@ -337,7 +344,16 @@ def test_a_workload_that_is_not_installed_is_not_checkable(folder: Path, monkeyp
 
 def test_another_wording_is_no_mismatch(folder: Path) -> None:
     edit(folder, "verdict", lambda e: e["verdict"].update(headline=e["verdict"]["headline"].replace("baseline", "it")))
-    assert verify_folder(folder).holds
+    found = verify_folder(folder)
+    assert found.holds
+    assert ["headline" in each.why for each in found.unchecked] == [True], "but both wordings are shown"
+
+
+@pytest.mark.parametrize(
+    ("now", "alike"), [("-6% to +8%, 3 blocks", True), ("+6% to +8%", False), ("-6% to +9%", False)]
+)
+def test_wording_may_change_and_figures_may_not(now: str, alike: bool) -> None:
+    assert reworded("from -6% to +8%", now) is alike
 
 
 # the verb
@@ -382,9 +398,7 @@ def test_a_folder_without_a_receipt_says_so() -> None:
     assert any("no receipt" in line for line in verification_lines(Verification("x")))
 
 
-def test_gpus_are_read_from_the_driver_or_asked_of_nvidia_smi(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_are_read_from_the_driver_or_asked_of_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receipts, "PROC", tmp_path)
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA A100, 40GB, 535.1'\n")

@@ -1,7 +1,7 @@
 """What a stranger needs to believe and repeat a campaign: the machine it was driven from, versions, seed, command.
 
-Taken each time a campaign is opened and kept in the journal's `opened` event. On a cluster the runs are elsewhere; which
-nodes they had stands in each run's own ending.
+Taken each time a campaign is opened and kept in the journal's `opened` event. On a cluster the runs are elsewhere;
+which nodes they had stands in each run's own ending.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says m
 Finds the fastest correct setting of a cluster program, in the fewest node-hours, with proof.
 """
 
-EXIT_CODES = """Exit codes: 0 done; 1 nothing passed the guards, or no answer yet; 2 the study or command line is wrong;
-3 the site refused; 4 an output could not be read; 5 the study folder is locked, damaged or its disk is full;
-130 stopped by Ctrl-C (continue with `ridgeline resume`)."""
+EXIT_CODES = """Exit codes: 0 done; 1 nothing passed the guards, no answer yet, or `verify` found a mismatch;
+2 the study or command line is wrong; 3 the site refused; 4 an output could not be read;
+5 the study folder is locked, damaged or its disk is full; 130 stopped by Ctrl-C (continue with `ridgeline resume`)."""
 
 
 def overview() -> str:

@@ -15,7 +15,6 @@ from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.study import Study
 from ridgeline.store.agreement import require_consistent, require_same_question
-from ridgeline.store.events import Event
 from ridgeline.store.folder import JOURNAL, STUDY, StudyFolder
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events

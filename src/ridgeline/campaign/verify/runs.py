@@ -69,7 +69,9 @@ class RunCheck:
         trial = self.history.trials[run.trial]
         expected = f"{RUNS}/{run.number:04d}-{trial.label}"
         if (where := self._relative(run.folder)) != expected:
-            self.found.differs(JOURNAL, "the run's folder, which is named after its setting", where, expected, run.number)
+            self.found.differs(
+                JOURNAL, "the run's folder, which is named after its setting", where, expected, run.number
+            )
 
     # what the journal and result.json say
 
@@ -150,19 +152,19 @@ class RunCheck:
 
     def _outcome(self, workload: Workload, run: Run, stated: Outcome, judged: Outcome) -> None:
         one, other = outcome_line(stated), outcome_line(judged)
-        if one["kind"] == other["kind"] and one.get("evidence") == other.get("evidence"):
-            if one.get("reason") == other.get("reason") or reworded(stated.reason, judged.reason):
-                self.found.outcomes += 1
-                return
-        if not self._some_gap(workload, run):
+        alike = one["kind"] == other["kind"] and one.get("evidence") == other.get("evidence")
+        if alike and reworded(stated.reason, judged.reason):
+            self.found.outcomes += 1
+        elif not self._some_gap(workload, run):
             self.found.differs(self._relative(run.folder), "the outcome", str(stated), str(judged), run.number)
 
     # what is not there to be checked
 
     def _some_gap(self, workload: Workload, run: Run) -> bool:
         """Whether a file that the outcome may rest on is gone or trimmed."""
-        sources = {m.source for m in run.measurements}
-        return any([self._gap(run, name) for name in dict.fromkeys((*workload.logs, *sorted(sources)))])
+        names = dict.fromkeys((*workload.logs, *(m.source for m in run.measurements)))
+        gaps = [name for name in names if self._gap(run, name)]  # all of them, since each is noted
+        return bool(gaps)
 
     def _gap(self, run: Run, name: str) -> bool:
         """Whether this file of a run, or with no name its folder, cannot tell; it is then noted."""
@@ -206,7 +208,7 @@ def _what_differs(stated: Measurement, found: Measurement | None) -> tuple[Any, 
 
 def strangers(history: History) -> Iterator[str]:
     """Run folders in which something was started, but of which the journal knows nothing."""
-    known = {run.folder for run in (*history.runs.values(), *history.open_runs.values())}
+    known = {run.folder for run in history.runs.values()} | {run.folder for run in history.open_runs.values()}
     for folder in sorted((history.root / RUNS).glob("*")):
         # a controller killed right after it made a folder leaves it empty of these
         if folder not in known and any((folder / name).exists() for name in (SCRIPT, RESULT, EXIT_FILE)):

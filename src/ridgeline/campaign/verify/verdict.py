@@ -10,14 +10,14 @@ from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded
+from ridgeline.campaign.verify.verification import NUMBERS, WORDS, Verification, differences, reworded
 from ridgeline.errors import RidgelineError
 from ridgeline.store.events import Event, VerdictLine
 from ridgeline.store.folder import JOURNAL
 from ridgeline.store.history import History
 
-# fields, also nested ones, that hold sentences for people
-SENTENCES = ("headline", "notes", "why", "reason", "disqualified", "failed", "refused", "paste")
+# fields, also nested ones, that hold text for people, and what of it no release changes
+TEXTS = {**dict.fromkeys(("headline", "notes", "why", "reason", "disqualified", "failed"), NUMBERS), "paste": WORDS}
 
 
 def check_verdict(
@@ -35,11 +35,13 @@ def check_verdict(
     if again is None:
         found.differs(JOURNAL, "the verdict", history.verdict.headline, "the campaign was not over")
         return
-    stated = history.verdict.as_line()
-    wrong = [each for each in differences(stated, again.as_line()) if not _only_wording(*each)]
-    for name, one, other in wrong:
-        found.differs(JOURNAL, f"the verdict's {name}", one, other)
-    found.verdict = not wrong
+    found.verdict = True
+    for name, stated, other in differences(history.verdict.as_line(), again.as_line()):
+        if _only_wording(name, stated, other):
+            found.cannot_check(JOURNAL, f"the verdict's {name} is worded otherwise today: {stated!r}, now {other!r}")
+        else:
+            found.differs(JOURNAL, f"the verdict's {name}", stated, other)
+            found.verdict = False
 
 
 def derived(question: CampaignQuestion, study: CheckedStudy, before: History, now_s: float) -> VerdictLine | None:
@@ -57,8 +59,8 @@ def derived(question: CampaignQuestion, study: CheckedStudy, before: History, no
 
 
 def _only_wording(at: str, stated: Any, found: Any) -> bool:
-    sentence = any(name in at.replace("[", ".").split(".") for name in SENTENCES)
-    return sentence and found != ABSENT and reworded(stated, found)
+    kept = next((TEXTS[name] for name in at.replace("[", ".").split(".") if name in TEXTS), None)
+    return kept is not None and reworded(stated, found, kept)
 
 
 def check_candidates(history: History, found: Verification) -> None:

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 ABSENT = "nothing"  # what was found where something is stated, and the other way round
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+NUMBERS = re.compile(r"[-+]?\d+(?:\.\d+)?")
+WORDS = re.compile(r"[\w.+-]+")
 _RELATIVE_TOLERANCE = 1e-9  # another machine's libm may differ in the last digit
 
 
@@ -86,11 +87,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def reworded(stated: Any, found: Any) -> bool:
-    """Whether two sentences differ in their wording only: every number of the stated one is in the other.
+def reworded(stated: Any, found: Any, kept: re.Pattern[str] = NUMBERS) -> bool:
+    """Whether two texts differ in their wording only: all that is `kept` of the stated one is in the other.
 
-    Releases say things better than earlier ones did; the figures stay.
+    Releases say things better than earlier ones did; the figures of a sentence stay, and the words of a command.
     """
     if not isinstance(stated, str) or not isinstance(found, str):
         return False
-    return set(_NUMBER.findall(stated)) <= set(_NUMBER.findall(found))
+    return set(kept.findall(stated)) <= set(kept.findall(found))

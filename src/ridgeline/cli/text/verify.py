@@ -6,24 +6,30 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ridgeline.campaign.verify.verification import Mismatch, Unchecked, Verification
+from ridgeline.campaign.verify.verification import Mismatch, Verification
 from ridgeline.stats.wording import count
 
 LONGEST_VALUE = 200
+VERDICTS = {
+    True: "the verdict follows from the runs",
+    False: "the verdict does not follow from the runs",
+    None: "there is no verdict to compare",
+}
 
 
 def verification_lines(found: Verification) -> Iterable[str]:
     yield f"{found.folder}: {_headline(found)}"
-    yield f"  {_compared(found)}"
-    yield from (f"  {_receipt_text(receipt)}" for receipt in found.receipts[-1:])
-    if not found.receipts:
-        yield "  no receipt: an earlier version wrote this folder, so machine and command are not known"
+    yield from (f"  {line}" for line in _compared(found))
+    if found.receipts:
+        yield from (f"  {line}" for line in _receipt_lines(found.receipts[-1]))
+    else:
+        yield "  no receipt: an earlier version wrote this folder"
     if found.mismatches:
         yield "does not match:"
         yield from (f"  {_mismatch_text(each)}" for each in found.mismatches)
     if found.unchecked:
         yield "not checkable:"
-        yield from (f"  {_unchecked_text(each)}" for each in found.unchecked)
+        yield from (f"  {_where(each.file, each.run)}: {each.why}" for each in found.unchecked)
 
 
 def _headline(found: Verification) -> str:
@@ -33,28 +39,26 @@ def _headline(found: Verification) -> str:
     return "everything that can be checked holds" if found.unchecked else "everything holds"
 
 
-def _compared(found: Verification) -> str:
-    verdict = {True: "verdict as derived again", False: "verdict not as derived again", None: "no verdict compared"}
-    return (
-        f"{count(found.runs, 'run')}, {count(found.numbers, 'number')} read again and as stated, "
-        f"{count(found.outcomes, 'outcome')} judged again, {verdict[found.verdict]}"
-    )
+def _compared(found: Verification) -> Iterable[str]:
+    yield f"{count(found.runs, 'run')}; read again and as stated: {count(found.numbers, 'number')}"
+    yield f"judged again and as stated: {count(found.outcomes, 'outcome')}; {VERDICTS[found.verdict]}"
 
 
-def _receipt_text(receipt: Mapping[str, Any]) -> str:
+def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:
+    """The machine, the software, the command; on lines of their own, since each may be long."""
+
+    def told(name: str) -> Any:
+        return receipt.get(name, "unknown")
+
     gpus = receipt.get("gpus") or []
-    machine = [str(receipt.get("host", "")), f"{receipt.get('cpu', 'CPU not known')}, {receipt.get('cores', '?')} cores"]
-    machine += [f"{len(gpus)} x {gpus[0]} (driver {receipt.get('driver', '?')})"] if gpus else ["no GPU"]
-    software = f"Linux {receipt.get('kernel', '?')}, ridgeline {receipt.get('ridgeline', '?')}, seed {receipt.get('seed')}"
-    return f"{'; '.join(machine)}; {software}\n  {receipt.get('command', '')}"
+    graphics = f"{len(gpus)} x {gpus[0]}, driver {told('driver')}" if gpus else "no GPU"
+    yield f"on {told('host')}: {told('cpu')}, {told('cores')} cores, {graphics}"
+    yield f"kernel {told('kernel')}, Python {told('python')}, ridgeline {told('ridgeline')}, seed {told('seed')}"
+    yield f"as `{told('command')}`"
 
 
 def _mismatch_text(found: Mismatch) -> str:
     return f"{_where(found.file, found.run)}: {found.what}: stated {_value(found.stated)}, found {_value(found.found)}"
-
-
-def _unchecked_text(found: Unchecked) -> str:
-    return f"{_where(found.file, found.run)}: {found.why}"
 
 
 def _where(file: str, run: int | None) -> str:
