@@ -22,6 +22,7 @@ from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.judge import judge, misplaced
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.receipt import receipt
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import SiteError, StoreError
 from ridgeline.executors.base import Executor
@@ -66,7 +67,8 @@ class Campaign:
 
     def run(self) -> CampaignVerdict:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError or StoreError."""
-        controller = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
+        controller: dict[str, object] = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
+        controller["receipt"] = receipt(self.study)
         self.record(events.opened_event(controller, question_line(self.question), self.history.asked))
         try:
             self._adopt()

@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
     "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
     "scale": ("campaign.scale:scale", "Run one setting over 1..n ranks or nodes; where it stops paying."),
+    "verify": ("campaign.verify:verify", "Work out every number again; say what does not match."),
     "report": ("campaign.report:report", "Write the one-page HTML report of a study folder."),
     "export": ("campaign.export:export", "Write all runs of a study folder as CSV or JSON."),
     "diagnose": ("diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
@@ -48,9 +49,10 @@ node-hours, with proof.
 """
 
 EXIT_CODES = """Exit codes: 0 done; 1 no better setting (keep the baseline), nothing passed the
-guards, or no answer yet; 2 the study or command line is wrong; 3 the site
-refused; 4 an output could not be read; 5 the study folder is locked, damaged or
-its disk is full; 130 stopped by Ctrl-C (go on with `ridgeline resume`)."""
+guards, no answer yet, or `verify` found a mismatch; 2 the study or command line
+is wrong; 3 the site refused; 4 an output could not be read; 5 the study folder
+is locked, damaged or its disk is full; 130 stopped by Ctrl-C (go on with
+`ridgeline resume`)."""
 
 
 def overview() -> str:

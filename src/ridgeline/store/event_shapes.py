@@ -74,7 +74,9 @@ _comparison = _shape(
     {"estimate": _maybe_number, "low": _maybe_number, "high": _maybe_number},
 )
 _SHAPES: dict[str, Test] = {
-    "opened": _shape({}, {"kind": _text, "question": _object, "overrides": _object, "asked": _map(_text)}),
+    "opened": _shape(
+        {}, {"kind": _text, "question": _object, "overrides": _object, "asked": _map(_text), "receipt": _object}
+    ),
     "trial": _shape(
         {"trial": _whole, "stage": _text, "proposer": _text, "point": _setting, "settings": _setting},
         {"why": _text, "block": _whole},

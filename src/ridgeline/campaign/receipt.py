@@ -1,0 +1,99 @@
+"""What a stranger needs to believe and repeat a campaign: the machine it was driven from, versions, seed, command.
+
+Taken each time a campaign is opened and kept in the journal's `opened` event. On a cluster the runs are elsewhere;
+which nodes they had stands in each run's own ending.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ridgeline import __version__
+from ridgeline.records.study import Study
+
+# nvidia-smi wakes every GPU that sleeps, which takes seconds on a large node; a campaign does not wait for that
+NVIDIA_SMI_PATIENCE_S = 2.0
+PROC = Path("/proc")
+
+
+def receipt(study: Study) -> dict[str, Any]:
+    """As the journal keeps it. What the machine does not tell is left out; nothing here raises."""
+    gpus = _gpus()
+    facts: dict[str, Any] = {
+        "host": platform.node(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "gpus": [name for name, _ in gpus],
+        "driver": next((driver for _, driver in gpus), None),
+        "kernel": platform.release(),
+        "load": _load(),
+        "ridgeline": __version__,
+        "python": platform.python_version(),
+        "seed": study.search.seed,
+        "command": _command_line(),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _command_line() -> str:
+    if Path(sys.argv[0]).name in ("ridgeline", "__main__.py"):
+        return shlex.join(["ridgeline", *sys.argv[1:]])
+    return shlex.join(sys.orig_argv)
+
+
+def _cpu_model() -> str | None:
+    for line in _lines(PROC / "cpuinfo"):
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Processor", "cpu"):  # x86, ARM, POWER
+            return value.strip()
+    return platform.processor() or platform.machine() or None
+
+
+def _load() -> list[float] | None:
+    try:
+        return [round(value, 2) for value in os.getloadavg()]
+    except OSError:
+        return None
+
+
+def _gpus() -> list[tuple[str, str]]:
+    """Name and driver of each GPU; from the driver's own files where they are there, since that takes no time."""
+    return _gpus_by_driver() or _gpus_by_nvidia_smi()
+
+
+def _gpus_by_driver() -> list[tuple[str, str]]:
+    version = next((line for line in _lines(PROC / "driver/nvidia/version") if line.startswith("NVRM")), "")
+    # NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
+    driver = next((word for word in version.split() if word.count(".") >= 1 and word[0].isdigit()), "")
+    found = []
+    for file in sorted((PROC / "driver/nvidia/gpus").glob("*/information")):
+        names = [line.partition(":")[2].strip() for line in _lines(file) if line.startswith("Model:")]
+        found += [(name, driver) for name in names if driver]
+    return found
+
+
+def _gpus_by_nvidia_smi() -> list[tuple[str, str]]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    asks = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(asks, capture_output=True, text=True, timeout=NVIDIA_SMI_PATIENCE_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [line.rpartition(",") for line in told.splitlines()]
+    return [(name.strip(), driver.strip()) for name, comma, driver in rows if comma]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []

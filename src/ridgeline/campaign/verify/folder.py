@@ -1,0 +1,107 @@
+"""Does a study folder bear out what it says? Every stated number again, from the journal and the run folders alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ridgeline import catalog
+from ridgeline.campaign.assembly import as_asked
+from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.kinds.base import question_of
+from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, strangers
+from ridgeline.campaign.verify.verdict import check_candidates, check_verdict
+from ridgeline.campaign.verify.verification import ABSENT, Verification, differences
+from ridgeline.errors import RidgelineError, StoreError
+from ridgeline.records.expression import ExpressionError
+from ridgeline.records.study import Study
+from ridgeline.store.agreement import require_consistent, require_same_question
+from ridgeline.store.folder import JOURNAL, STUDY, StudyFolder
+from ridgeline.store.history import History
+from ridgeline.store.journal import read_events
+from ridgeline.store.study_file import StudyFile
+from ridgeline.workloads.base import Workload
+
+
+def verify_folder(path: Path) -> Verification:
+    """Never takes the lock and changes nothing. Errors only where there is no study folder or no readable study."""
+    folder = StudyFolder.open(path)
+    found = Verification(str(path))
+    try:
+        events = list(read_events(folder.journal_path))
+        history = History.replay(path.resolve(), events)
+        question = question_of(history)
+    except StoreError as error:
+        found.differs(JOURNAL, "the journal", "a whole campaign", str(error))
+        return found
+    found.receipts = tuple(event["receipt"] for event in events if event["event"] == "opened" and "receipt" in event)
+    file = folder.load()
+    _agreement(file, history, found)
+    file = as_asked(file, question)
+    _journal(file.study, history, folder.journal_path, found)
+    workload = _workload(file.study, found)
+    ended = {event["run"]: event for event in events if event["event"] == "ended"}
+    RunCheck(file.study, history, workload, ended, _trimmed(path), found).all_runs()
+    if workload is not None:
+        check_verdict(question, CheckedStudy(file, workload), history, events, found)
+    return found
+
+
+def _agreement(file: StudyFile, history: History, found: Verification) -> None:
+    try:
+        require_same_question(file.path, file.tree, history.asked)
+    except StoreError as error:
+        found.differs(STUDY, "the question", "as it was when the campaign began", str(error))
+    try:
+        require_consistent(file.study, history)
+    except StoreError as error:
+        found.differs(JOURNAL, "the journal", "a whole campaign", str(error))
+
+
+def _workload(study: Study, found: Verification) -> Workload | None:
+    try:
+        workload: Workload = catalog.part("workloads", study.workload.kind)(study)
+    except RidgelineError as error:
+        found.cannot_check(STUDY, f"the workload {study.workload.kind} cannot be used here ({error})")
+        return None
+    return workload
+
+
+def _journal(study: Study, history: History, journal: Path, found: Verification) -> None:
+    """What the journal says of itself: no gaps, no loose ends, settings that follow from their points."""
+    numbers = {*history.runs, *history.open_runs}
+    for number in sorted(set(range(1, history.last_run_number + 1)) - numbers):
+        found.differs(JOURNAL, "the numbers of the runs", "one after the other", "this one is missing", number)
+    for name in strangers(history):
+        found.differs(name, "a run's folder", "every run is in the journal", "this one is not")
+    for trial in history.trials.values():
+        try:
+            settings = study.space.settings(trial.point)
+        except (ExpressionError, ValueError, LookupError) as error:
+            settings = {"settings": str(error)}
+        for name, stated, other in differences(trial.settings, settings):
+            found.differs(JOURNAL, f"trial {trial.number}: {name}, against its point", stated, other)
+    check_candidates(history, found)
+    _loose_ends(history, journal, found)
+
+
+def _loose_ends(history: History, journal: Path, found: Verification) -> None:
+    for run in history.open_runs.values():
+        if history.verdict is not None:
+            found.differs(JOURNAL, "the end of a run before the verdict", "every run ended", ABSENT, run.number)
+        elif (run.folder / "result.json").exists():
+            why = "has a result that the journal does not know yet; `ridgeline resume` settles it"
+            found.cannot_check(run.folder.relative_to(history.root).as_posix(), why, run.number)
+    for trial in history.trials.values():
+        if history.verdict is not None and history.final_run(trial) is None:
+            found.differs(JOURNAL, "runs before the verdict", f"trial {trial.number} was started", "it has no run")
+    if not journal.read_bytes().endswith(b"\n"):
+        found.cannot_check(JOURNAL, "its last line is torn: a controller is writing it, or was killed there")
+
+
+def _trimmed(path: Path) -> tuple[str, ...]:
+    """What whoever made the folder smaller says is gone."""
+    try:
+        lines = (path / TRIMMED).read_text(errors="replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(text for line in lines if (text := line.partition("#")[0].strip()))

@@ -1,0 +1,215 @@
+"""Each run again: its raw files through the workload's reader and the judge, its result.json, its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from ridgeline.campaign.judge import judge
+from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded, same
+from ridgeline.executors.base import EXIT_FILE
+from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.run import Cause, Run
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Trial
+from ridgeline.store.events import Event, measurement_line, outcome_line
+from ridgeline.store.folder import JOURNAL, RUNS
+from ridgeline.store.history import History
+from ridgeline.workloads.base import Workload
+
+TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was removed or shortened, one a line
+RESULT, SCRIPT = "result.json", "run.sh"
+OF_THE_RUN = ("", "run")  # sources of measurements that are no files: the journal's own account of the ending
+
+
+@dataclass(frozen=True)
+class RunCheck:
+    """Checks the ended runs of one history against their folders."""
+
+    study: Study
+    history: History
+    workload: Workload | None  # None: it cannot be imported here
+    ended: Mapping[int, Event]  # the journal's lines by run number, as they stand there
+    trimmed: tuple[str, ...]
+    found: Verification
+
+    def all_runs(self) -> None:
+        baseline: Mapping[str, object] = {}
+        for run in self.history.runs.values():
+            self.found.runs += 1
+            self._one(run, baseline)
+            trial = self.history.trials[run.trial]
+            if not baseline and _is_reference(run, trial):
+                baseline = self.history.reference
+
+    def _one(self, run: Run, baseline: Mapping[str, object]) -> None:
+        where = self._relative(run.folder)
+        if not run.folder.is_dir():
+            if not self._gap(run, ""):
+                self.found.differs(where, "the run's folder", "is in the journal", "is not there", run.number)
+            return
+        self._place(run)
+        self._result(run)
+        self._exit(run)
+        if run.outcome is not None and run.outcome.kind is Kind.BUILD_FAILED:
+            self._build(run)
+            return
+        if not (run.folder / SCRIPT).is_file() and not self._declared(run, SCRIPT):
+            self.found.differs(f"{where}/{SCRIPT}", "the script that repeats the run", "is kept", ABSENT, run.number)
+        if self.workload is not None:
+            self._read_again(self.workload, run, baseline)
+
+    def _place(self, run: Run) -> None:
+        """The folder is named after the run's number and its setting."""
+        trial = self.history.trials[run.trial]
+        expected = f"{RUNS}/{run.number:04d}-{trial.label}"
+        if (where := self._relative(run.folder)) != expected:
+            self.found.differs(
+                JOURNAL, "the run's folder, which is named after its setting", where, expected, run.number
+            )
+
+    # what the journal and result.json say
+
+    def _result(self, run: Run) -> None:
+        file = f"{self._relative(run.folder)}/{RESULT}"
+        try:
+            result = json.loads((run.folder / RESULT).read_text())
+        except FileNotFoundError:
+            self._gap(run, RESULT)
+            return
+        except (OSError, ValueError) as error:
+            self.found.differs(file, "the run's result", "a JSON document", f"damaged: {error}", run.number)
+            return
+        line = {name: value for name, value in self.ended[run.number].items() if name not in ("event", "at")}
+        journal = {"settings": dict(self.history.trials[run.trial].settings), **line}
+        told = list(differences(result, journal))
+        told += [(at, other, mine) for at, mine, other in differences(journal, result)]
+        for at, stated, found in {at: (at, stated, found) for at, stated, found in told}.values():
+            self.found.differs(file, f"{at}, against the journal", stated, found, run.number)
+
+    def _exit(self, run: Run) -> None:
+        """The exit code as the run itself wrote it down; a pretended or a batch site may tell another ending."""
+        if run.ending.cause is not Cause.EXITED or run.ending.exit_code is None:
+            return
+        try:
+            lines = (run.folder / EXIT_FILE).read_text(errors="replace").splitlines()
+        except OSError:
+            return
+        told = dict(line.split("=", 1) for line in lines if "=" in line).get("exit_code", "")
+        if told != str(run.ending.exit_code):
+            file = f"{self._relative(run.folder)}/{EXIT_FILE}"
+            self.found.differs(file, "exit_code", run.ending.exit_code, told or ABSENT, run.number)
+
+    def _build(self, run: Run) -> None:
+        known = [build.outcome for build in self.history.builds.values()]
+        if run.outcome not in known:
+            self.found.differs(JOURNAL, "a failed build", str(run.outcome), "no such build in the journal", run.number)
+
+    # what the raw files say
+
+    def _read_again(self, workload: Workload, run: Run, baseline: Mapping[str, object]) -> None:
+        bare = Run(run.number, run.trial, run.attempt, run.folder, run.resources, run.ending)
+        reading = workload.read(bare)
+        self._measurements(run, reading)
+        self._texts(workload, run, reading)
+        assert run.outcome is not None
+        if run.outcome.kind is Kind.CANCELLED:
+            return  # stopped by a person: nothing that the run wrote decided that
+        own = {**reading.texts, **reading.metrics}
+        settings = self.history.trials[run.trial].settings
+        judged = judge(
+            run.ending,
+            reading,
+            run.folder,
+            workload.signatures,
+            workload.logs,
+            self.study,
+            settings,
+            baseline or own,
+        )
+        self._outcome(workload, run, run.outcome, judged)
+
+    def _measurements(self, run: Run, reading: Reading) -> None:
+        again = {m.metric: m for m in reading.measurements}
+        for stated in run.measurements:
+            found = again.get(stated.metric)
+            if found is not None and _agree(stated, found):
+                self.found.numbers += 1
+            elif not self._gap(run, stated.source):
+                file = JOURNAL if stated.source in OF_THE_RUN else f"{self._relative(run.folder)}/{stated.source}"
+                self.found.differs(file, stated.metric, *_what_differs(stated, found), run.number)
+
+    def _texts(self, workload: Workload, run: Run, reading: Reading) -> None:
+        for name, stated in run.texts.items():
+            found = reading.texts.get(name, ABSENT)
+            if stated != found and not self._some_gap(workload, run):
+                self.found.differs(self._relative(run.folder), name, stated, found, run.number)
+
+    def _outcome(self, workload: Workload, run: Run, stated: Outcome, judged: Outcome) -> None:
+        one, other = outcome_line(stated), outcome_line(judged)
+        alike = one["kind"] == other["kind"] and one.get("evidence") == other.get("evidence")
+        if alike and reworded(stated.reason, judged.reason):
+            self.found.outcomes += 1
+        elif not self._some_gap(workload, run):
+            self.found.differs(self._relative(run.folder), "the outcome", str(stated), str(judged), run.number)
+
+    # what is not there to be checked
+
+    def _some_gap(self, workload: Workload, run: Run) -> bool:
+        """Whether a file that the outcome may rest on is gone or trimmed."""
+        names = dict.fromkeys((*workload.logs, *(m.source for m in run.measurements)))
+        gaps = [name for name in names if self._gap(run, name)]  # all of them, since each is noted
+        return bool(gaps)
+
+    def _gap(self, run: Run, name: str) -> bool:
+        """Whether this file of a run, or with no name its folder, cannot tell; it is then noted."""
+        if name in OF_THE_RUN and name:
+            return False
+        path = run.folder / name if name else run.folder
+        file = self._relative(path)
+        if self._declared(run, name):
+            self.found.cannot_check(file, f"trimmed, as {TRIMMED} says", run.number)
+            return True
+        if name and not path.exists():
+            self.found.cannot_check(file, "is gone", run.number)
+            return True
+        return False
+
+    def _declared(self, run: Run, name: str) -> bool:
+        folder = self._relative(run.folder)
+        paths = (folder, f"{folder}/{name}") if name else (folder,)
+        return any(fnmatch(path, pattern) for path in paths for pattern in self.trimmed)
+
+    def _relative(self, path: Path) -> str:
+        return path.relative_to(self.history.root).as_posix()
+
+
+def _is_reference(run: Run, trial: Trial) -> bool:
+    """The first good run of the baseline, with which guards compare the later ones."""
+    return run.outcome is not None and run.outcome.kind is Kind.OK and trial.stage.value == "baseline"
+
+
+def _agree(stated: Measurement, found: Measurement) -> bool:
+    return same(stated.value, found.value) and (stated.unit, stated.origin) == (found.unit, found.origin)
+
+
+def _what_differs(stated: Measurement, found: Measurement | None) -> tuple[Any, Any]:
+    if found is None:
+        return stated.value, ABSENT
+    if not same(stated.value, found.value):
+        return stated.value, found.value
+    return measurement_line(stated), measurement_line(found)
+
+
+def strangers(history: History) -> Iterator[str]:
+    """Run folders in which something was started, but of which the journal knows nothing."""
+    known = {run.folder for run in history.runs.values()} | {run.folder for run in history.open_runs.values()}
+    for folder in sorted((history.root / RUNS).glob("*")):
+        # a controller killed right after it made a folder leaves it empty of these
+        if folder not in known and any((folder / name).exists() for name in (SCRIPT, RESULT, EXIT_FILE)):
+            yield folder.relative_to(history.root).as_posix()

@@ -1,0 +1,97 @@
+"""What a check of a study folder found: what does not match, what cannot be checked, and how much was compared."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+ABSENT = "nothing"  # what was found where something is stated, and the other way round
+NUMBERS = re.compile(r"[-+]?\d+(?:\.\d+)?")
+WORDS = re.compile(r"[\w.+-]+")
+_RELATIVE_TOLERANCE = 1e-9  # another machine's libm may differ in the last digit
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """`file` is relative to the study folder; `stated` is what the folder says, `found` what follows from the rest."""
+
+    file: str
+    what: str
+    stated: Any
+    found: Any
+    run: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """Something that may well be right, and why nobody can tell from this folder or on this machine."""
+
+    file: str
+    why: str
+    run: int | None = None
+
+
+@dataclass
+class Verification:
+    """Filled while a folder is checked. It holds as long as there is no mismatch."""
+
+    folder: str
+    mismatches: list[Mismatch] = field(default_factory=list)
+    unchecked: list[Unchecked] = field(default_factory=list)
+    runs: int = 0
+    numbers: int = 0  # measurements that were read again and are as stated
+    outcomes: int = 0
+    verdict: bool | None = None  # derived again and as stated; None: there is none, or it cannot be derived
+    receipts: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        return not self.mismatches
+
+    def differs(self, file: str, what: str, stated: Any, found: Any, run: int | None = None) -> None:
+        self.mismatches.append(Mismatch(file, what, stated, found, run))
+
+    def cannot_check(self, file: str, why: str, run: int | None = None) -> None:
+        gap = Unchecked(file, why, run)
+        if gap not in self.unchecked:
+            self.unchecked.append(gap)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"holds": self.holds, **asdict(self)}
+
+
+def differences(stated: Any, found: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where `found` is not what is stated: the place, and both. What is found beyond that is no difference."""
+    if isinstance(stated, Mapping) and isinstance(found, Mapping):
+        for name, value in stated.items():
+            yield from differences(value, found.get(name, ABSENT), f"{at}.{name}" if at else str(name))
+    elif isinstance(stated, list | tuple) and isinstance(found, list | tuple) and len(stated) == len(found):
+        for index, (one, other) in enumerate(zip(stated, found, strict=True)):
+            yield from differences(one, other, f"{at}[{index}]")
+    elif not same(stated, found):
+        yield at, stated, found
+
+
+def same(stated: Any, found: Any) -> bool:
+    if _is_number(stated) and _is_number(found):
+        return math.isclose(stated, found, rel_tol=_RELATIVE_TOLERANCE, abs_tol=1e-12)
+    if isinstance(stated, list | tuple) and isinstance(found, list | tuple):
+        return list(stated) == list(found)
+    return bool(stated == found) and isinstance(stated, bool) == isinstance(found, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def reworded(stated: Any, found: Any, kept: re.Pattern[str] = NUMBERS) -> bool:
+    """Whether two texts differ in their wording only: all that is `kept` of the stated one is in the other.
+
+    Releases say things better than earlier ones did; the figures of a sentence stay, and the words of a command.
+    """
+    if not isinstance(stated, str) or not isinstance(found, str):
+        return False
+    return set(kept.findall(stated)) <= set(kept.findall(found))

@@ -1,0 +1,70 @@
+"""What a check of a study folder found, for a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ridgeline.campaign.verify.verification import Mismatch, Verification
+from ridgeline.stats.wording import count
+
+LONGEST_VALUE = 200
+VERDICTS = {
+    True: "the verdict follows from the runs",
+    False: "the verdict does not follow from the runs",
+    None: "there is no verdict to compare",
+}
+
+
+def verification_lines(found: Verification) -> Iterable[str]:
+    yield f"{found.folder}: {_headline(found)}"
+    yield from (f"  {line}" for line in _compared(found))
+    if found.receipts:
+        yield from (f"  {line}" for line in _receipt_lines(found.receipts[-1]))
+    else:
+        yield "  no receipt: an earlier version wrote this folder"
+    if found.mismatches:
+        yield "does not match:"
+        yield from (f"  {_mismatch_text(each)}" for each in found.mismatches)
+    if found.unchecked:
+        yield "not checkable:"
+        yield from (f"  {_where(each.file, each.run)}: {each.why}" for each in found.unchecked)
+
+
+def _headline(found: Verification) -> str:
+    if found.mismatches:
+        things = count(len(found.mismatches), "thing")
+        return f"{things} {'does' if len(found.mismatches) == 1 else 'do'} not match"
+    return "everything that can be checked holds" if found.unchecked else "everything holds"
+
+
+def _compared(found: Verification) -> Iterable[str]:
+    yield f"{count(found.runs, 'run')}; read again and as stated: {count(found.numbers, 'number')}"
+    yield f"judged again and as stated: {count(found.outcomes, 'outcome')}; {VERDICTS[found.verdict]}"
+
+
+def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:
+    """The machine, the software, the command; on lines of their own, since each may be long."""
+
+    def told(name: str) -> Any:
+        return receipt.get(name, "unknown")
+
+    gpus = receipt.get("gpus") or []
+    graphics = f"{len(gpus)} x {gpus[0]}, driver {told('driver')}" if gpus else "no GPU"
+    yield f"on {told('host')}: {told('cpu')}, {told('cores')} cores, {graphics}"
+    yield f"kernel {told('kernel')}, Python {told('python')}, ridgeline {told('ridgeline')}, seed {told('seed')}"
+    yield f"as `{told('command')}`"
+
+
+def _mismatch_text(found: Mismatch) -> str:
+    return f"{_where(found.file, found.run)}: {found.what}: stated {_value(found.stated)}, found {_value(found.found)}"
+
+
+def _where(file: str, run: int | None) -> str:
+    return file if run is None else f"run {run}, {file}"
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"

@@ -1,0 +1,419 @@
+"""`ridgeline verify`: an honest study folder holds, and every kind of tampering is found and named."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ridgeline
+from ridgeline.campaign import receipt as receipts
+from ridgeline.campaign.assembly import assemble_campaign
+from ridgeline.campaign.kinds.base import CampaignQuestion
+from ridgeline.campaign.kinds.compare import ComparisonQuestion
+from ridgeline.campaign.kinds.edge import EdgeQuestion
+from ridgeline.campaign.kinds.scale import ScalingQuestion
+from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.campaign.verify.verification import Mismatch, Verification, reworded
+from ridgeline.cli.main import run as command_line
+from ridgeline.cli.text.verify import verification_lines
+from ridgeline.store.folder import StudyFolder
+from ridgeline.store.history import read_history
+from ridgeline.store.study_file import read_study_file
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "tests" / "samples" / "study-folders"
+STUDY = r"""
+version: 1
+name: quick
+workload:
+  kind: command
+  run: |
+    echo "rate $(( 100 + 7 * {x} )) of {mode} check 42.5"
+    test {x} -lt 4 || {{ echo "out of memory" >&2; exit 1; }}
+  metrics:
+    rate: {regex: 'rate (\d+)', unit: 1/s}
+    check: {regex: 'check (\S+)'}
+    way: {regex: 'of (\w+)', type: text}
+space:
+  x: [1, 2, 3, 4]
+  mode: [plain, other]
+goal: {maximize: rate}
+guards: [check within 1e-9 of baseline]
+baseline: {x: 1, mode: plain}
+budget: {trials: 4}
+search: {sampler: random, seed: 3, sentinel_every: 3}
+confirm: {top: 1, blocks: 3}
+job: {limit: 60}
+"""
+QUESTIONS: dict[str, CampaignQuestion] = {
+    "search": SearchQuestion(),
+    "compare": ComparisonQuestion({"x": 1, "mode": "plain"}, {"x": 2, "mode": "other"}),
+    "edge": EdgeQuestion("x", {"x": 1, "mode": "plain"}),
+    "scale": ScalingQuestion("x", [{"x": n, "mode": "plain"} for n in (1, 2, 3)]),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a real campaign of this kind, run once."""
+    made: dict[str, Path] = {}
+    home = tmp_path_factory.mktemp("campaigns")
+    (home / "study.yaml").write_text(STUDY)
+
+    def folder(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = home / kind
+            study = StudyFolder.create(made[kind], read_study_file(home / "study.yaml"))
+            with assemble_campaign(study, QUESTIONS[kind]) as campaign:
+                campaign.run()
+        return made[kind]
+
+    return folder
+
+
+@pytest.fixture
+def folder(finished: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A search's folder to tamper with."""
+    return Path(shutil.copytree(finished("search"), tmp_path / "study"))
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+
+
+def rewrite(folder: Path, lines: list[dict[str, Any]]) -> None:
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    (folder / "journal.jsonl").write_text(text)
+
+
+def edit(folder: Path, kind: str, change: Callable[[dict[str, Any]], None], run: int | None = None) -> None:
+    """Change the last event of a kind in the journal, or that of a run."""
+    lines = events(folder)
+    change([line for line in lines if line["event"] == kind and run in (None, line.get("run"))][-1])
+    rewrite(folder, lines)
+
+
+def run_folder(folder: Path, number: int) -> Path:
+    return next((folder / "runs").glob(f"{number:04d}-*"))
+
+
+def found_in(folder: Path) -> list[Mismatch]:
+    return verify_folder(folder).mismatches
+
+
+# what is honest holds
+
+
+@pytest.mark.parametrize("kind", QUESTIONS)
+def test_an_untouched_folder_holds(kind: str, finished: Callable[[str], Path]) -> None:
+    found = verify_folder(finished(kind))
+    assert found.mismatches == found.unchecked == []
+    assert found.verdict is True
+    assert found.runs == found.outcomes == len(read_history(finished(kind)).runs)
+    assert found.numbers >= 2 * found.runs, "rate and wall_s of every run"
+
+
+def test_a_folder_that_was_moved_holds(folder: Path) -> None:
+    assert verify_folder(folder).holds
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
+def test_folders_of_earlier_versions_hold(name: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(SAMPLES / name, tmp_path / "study"))
+    here = {"FOLDER": folder.resolve(), "PYTHON": sys.executable, "HOST": platform.node()}
+    here["PACKAGE"] = Path(ridgeline.__file__).parent
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        file.write_text(re.sub(r"@(FOLDER|PYTHON|HOST|PACKAGE)@", lambda m: str(here[m[1]]), file.read_text()))
+    found = verify_folder(folder)
+    assert found.mismatches == []
+    assert found.verdict is (True if "finished" in name else None)
+    assert bool(found.unchecked) == ("finished" in name), "run folders that the sample leaves out are said"
+
+
+@pytest.mark.parametrize("folder", sorted(ROOT.glob("examples/*/results/*/")), ids=lambda path: path.name)
+def test_the_results_of_the_examples_hold(folder: Path) -> None:
+    assert found_in(folder) == []
+
+
+def test_looking_changes_nothing(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    verify_folder(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+# what was tampered with is found
+
+
+def test_a_measurement_edited_in_the_journal(folder: Path) -> None:
+    def faster(event: dict[str, Any]) -> None:
+        next(row for row in event["measurements"] if row[0] == "rate")[1] *= 2
+
+    edit(folder, "ended", faster, run=4)
+    found = found_in(folder)
+    raw = [each for each in found if each.what == "rate"]
+    assert [(each.run, Path(each.file).name) for each in raw] == [(4, "stdout")]
+    assert raw[0].stated == 2 * raw[0].found
+    assert any(each.file.endswith("result.json") for each in found)
+
+
+def test_a_text_edited_in_the_journal(folder: Path) -> None:
+    edit(folder, "ended", lambda event: event["texts"].update(way="sideways"), run=2)
+    assert any(each.what == "way" and each.stated == "sideways" and each.run == 2 for each in found_in(folder))
+
+
+def test_an_outcome_edited_in_the_journal(folder: Path) -> None:
+    failed = next(run for run in read_history(folder).runs.values() if run.outcome and run.outcome.kind != "ok")
+    edit(folder, "ended", lambda event: event.update(outcome={"kind": "hang", "reason": "x"}), run=failed.number)
+    assert any(each.what == "the outcome" and each.run == failed.number for each in found_in(folder))
+
+
+@pytest.mark.parametrize("field", ["estimate", "low", "high", "p_value", "blocks"])
+def test_a_number_edited_in_the_verdict(folder: Path, field: str) -> None:
+    def better(event: dict[str, Any]) -> None:
+        event["verdict"]["comparisons"][0][field] += 1
+
+    edit(folder, "verdict", better)
+    assert [each.what for each in found_in(folder)] == [f"the verdict's comparisons[0].{field}"]
+    assert verify_folder(folder).verdict is False
+
+
+@pytest.mark.parametrize("kind", QUESTIONS)
+def test_a_number_edited_in_a_headline(kind: str, finished: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished(kind), tmp_path / "study"))
+    change = re.compile(r"\d+(\.\d+)?")
+    edit(folder, "verdict", lambda e: e["verdict"].update(headline=change.sub("977", e["verdict"]["headline"], 1)))
+    assert [each.what for each in found_in(folder)] == ["the verdict's headline"]
+
+
+def test_another_setting_named_as_the_winner(folder: Path) -> None:
+    edit(folder, "verdict", lambda event: event["verdict"]["winner"].update(x=1))
+    assert any(each.what == "the verdict's winner.x" for each in found_in(folder))
+
+
+def test_another_setting_to_paste(folder: Path) -> None:
+    winner = read_history(folder).verdict.details["winner"]  # type: ignore[union-attr]
+    swapped = {"plain": "other", "other": "plain"}[winner["mode"]]
+    edit(folder, "verdict", lambda e: e["verdict"].update(paste=e["verdict"]["paste"].replace(winner["mode"], swapped)))
+    assert [each.what for each in found_in(folder)] == ["the verdict's paste"]
+
+
+def test_a_number_edited_in_result_json(folder: Path) -> None:
+    path = run_folder(folder, 3) / "result.json"
+    path.write_text(path.read_text().replace('"exit_code": 0', '"exit_code": 3'))
+    (found,) = found_in(folder)
+    assert (found.run, found.stated, found.found) == (3, 3, 0)
+    assert found.file.endswith("result.json")
+
+
+def test_a_number_added_to_result_json(folder: Path) -> None:
+    path = run_folder(folder, 3) / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "bonus": 5}))
+    assert [each.what for each in found_in(folder)] == ["bonus, against the journal"]
+
+
+def test_a_damaged_result_json(folder: Path) -> None:
+    path = run_folder(folder, 3) / "result.json"
+    path.write_text(path.read_text()[:40])
+    assert [(each.run, Path(each.file).name) for each in found_in(folder)] == [(3, "result.json")]
+
+
+@pytest.mark.parametrize("change", [lambda text: text.replace("rate 1", "rate 9"), lambda text: ""])
+def test_a_run_s_output_edited_or_truncated(folder: Path, change: Callable[[str], str]) -> None:
+    path = run_folder(folder, 2) / "stdout"
+    path.write_text(change(path.read_text()))
+    assert ("rate", 2) in [(each.what, each.run) for each in found_in(folder)]
+
+
+def test_a_run_folder_removed(folder: Path) -> None:
+    shutil.rmtree(run_folder(folder, 5))
+    (found,) = found_in(folder)
+    assert found.run == 5
+    assert found.found == "is not there"
+
+
+def test_a_script_removed(folder: Path) -> None:
+    (run_folder(folder, 5) / "run.sh").unlink()
+    assert [(each.run, Path(each.file).name) for each in found_in(folder)] == [(5, "run.sh")]
+
+
+def lines_of(run: int, lines: list[dict[str, Any]]) -> list[int]:
+    trial = next(line["trial"] for line in lines if line["event"] == "run" and line["run"] == run)
+    return [i for i, line in enumerate(lines) if line.get("run") == run or line.get("trial") == trial]
+
+
+def test_the_journal_cut_off_in_the_middle(folder: Path) -> None:
+    lines = events(folder)
+    rewrite(folder, lines[: lines_of(6, lines)[0]])
+    found = found_in(folder)
+    assert found
+    assert all(re.match(r"runs/\d{4}-", each.file) for each in found), "runs that the journal does not know"
+
+
+def test_a_run_taken_out_of_the_journal(folder: Path) -> None:
+    lines = events(folder)
+    gone = lines_of(6, lines)
+    rewrite(folder, [line for i, line in enumerate(lines) if i not in gone])
+    (found,) = found_in(folder)
+    assert "trial 7 follows trial 5" in found.found
+
+
+def test_a_second_try_taken_out_of_the_journal(folder: Path) -> None:
+    """Numbers of runs have no gap either; here all later ones were made one larger."""
+    lines = events(folder)
+    rewrite(folder, [{**line, "run": line["run"] + 1} if line.get("run", 0) > 4 else line for line in lines])
+    assert any(each.what == "the numbers of the runs" and each.run == 5 for each in found_in(folder))
+
+
+def test_the_end_of_a_run_taken_out_of_the_journal(folder: Path) -> None:
+    last = max(read_history(folder).runs)
+    rewrite(folder, [line for line in events(folder) if (line["event"], line.get("run")) != ("ended", last)])
+    assert any(each.what == "the end of a run before the verdict" and each.run == last for each in found_in(folder))
+
+
+def test_a_damaged_line(folder: Path) -> None:
+    lines = (folder / "journal.jsonl").read_text().splitlines(keepends=True)
+    lines[5] = lines[5][:20] + "\n"
+    (folder / "journal.jsonl").write_text("".join(lines))
+    (found,) = found_in(folder)
+    assert "journal.jsonl:6" in found.found
+
+
+def test_a_swapped_setting(folder: Path) -> None:
+    trial = read_history(folder).runs[6].trial
+
+    def swap(event: dict[str, Any]) -> None:
+        event["point"]["mode"] = event["settings"]["mode"] = "other" if event["point"]["mode"] == "plain" else "plain"
+
+    lines = events(folder)
+    swap(next(line for line in lines if line["event"] == "trial" and line["trial"] == trial))
+    rewrite(folder, lines)
+    whats = {each.what for each in found_in(folder) if each.run == 6}
+    assert "settings.mode, against the journal" in whats
+    assert "the run's folder, which is named after its setting" in whats
+
+
+def test_settings_that_do_not_follow_from_the_point(folder: Path) -> None:
+    edit(folder, "trial", lambda event: event["settings"].update(x=4))
+    assert any(each.what.endswith("x, against its point") for each in found_in(folder))
+
+
+def test_a_changed_question(folder: Path) -> None:
+    path = folder / "study.yaml"
+    path.write_text(path.read_text().replace("maximize", "minimize"))
+    assert any(each.file == "study.yaml" and "goal changed" in each.found for each in found_in(folder))
+
+
+# what cannot be checked is said, and is no failure
+
+
+def test_an_output_that_is_gone_is_not_checkable(folder: Path) -> None:
+    (run_folder(folder, 2) / "stdout").unlink()
+    found = verify_folder(folder)
+    assert found.holds
+    assert {(each.run, Path(each.file).name, each.why) for each in found.unchecked} == {(2, "stdout", "is gone")}
+
+
+def test_what_is_declared_as_trimmed_is_not_checkable(folder: Path) -> None:
+    shutil.rmtree(run_folder(folder, 5))
+    path = run_folder(folder, 2) / "stdout"
+    path.write_text("")
+    (folder / "trimmed.txt").write_text("# to save space\nruns/0005-*\nruns/0002-*/stdout\n")
+    found = verify_folder(folder)
+    assert found.holds
+    assert {each.run for each in found.unchecked} == {2, 5}
+
+
+def test_a_workload_that_is_not_installed_is_not_checkable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ridgeline import catalog
+
+    monkeypatch.delitem(catalog.TABLE["workloads"], "command")
+    found = verify_folder(folder)
+    assert found.holds
+    assert found.numbers == 0
+    assert "the workload command cannot be used here" in found.unchecked[0].why
+
+
+def test_another_wording_is_no_mismatch(folder: Path) -> None:
+    edit(folder, "verdict", lambda e: e["verdict"].update(headline=e["verdict"]["headline"].replace("baseline", "it")))
+    found = verify_folder(folder)
+    assert found.holds
+    assert ["headline" in each.why for each in found.unchecked] == [True], "but both wordings are shown"
+
+
+@pytest.mark.parametrize(
+    ("now", "alike"), [("-6% to +8%, 3 blocks", True), ("+6% to +8%", False), ("-6% to +9%", False)]
+)
+def test_wording_may_change_and_figures_may_not(now: str, alike: bool) -> None:
+    assert reworded("from -6% to +8%", now) is alike
+
+
+# the verb
+
+
+def leave(*arguments: object) -> int:
+    try:
+        command_line([str(argument) for argument in arguments])
+    except SystemExit as left:
+        return int(left.code or 0)
+    return 0
+
+
+def test_the_verb_leaves_with_0_or_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert leave("verify", folder) == 0
+    assert capsys.readouterr().out.startswith(f"{folder}: everything holds\n")
+    (run_folder(folder, 2) / "stdout").write_text("rate 999 of plain check 42.5\n")
+    assert leave("verify", folder) == 1
+    assert re.search(r"run 2, runs/0002-\S+/stdout: rate: stated 107.0, found 999.0", capsys.readouterr().out)
+    assert leave("verify", folder, "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["holds"] is False
+    assert told["mismatches"][0] | {"file": ""} == {"file": "", "what": "rate", "stated": 107, "found": 999, "run": 2}
+
+
+# receipts
+
+
+def test_every_opening_leaves_a_receipt(folder: Path) -> None:
+    (receipt,) = verify_folder(folder).receipts
+    assert receipt["host"] == platform.node()
+    assert receipt["ridgeline"] == ridgeline.__version__
+    assert receipt["seed"] == 3
+    assert receipt.keys() >= {"cpu", "cores", "gpus", "kernel", "load", "python", "command"}
+    with assemble_campaign(StudyFolder.open(folder)) as campaign:
+        campaign.run()
+    assert len(verify_folder(folder).receipts) == 2
+    assert receipt["host"] in "\n".join(verification_lines(verify_folder(folder)))
+
+
+def test_a_folder_without_a_receipt_says_so() -> None:
+    assert any("no receipt" in line for line in verification_lines(Verification("x")))
+
+
+def test_gpus_are_read_from_the_driver_or_asked_of_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipts, "PROC", tmp_path)
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA A100, 40GB, 535.1'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert receipts._gpus() == [("NVIDIA A100, 40GB", "535.1")]
+    card = tmp_path / "driver/nvidia/gpus/0000:01:00.0"
+    card.mkdir(parents=True)
+    (card / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 5\n")
+    (tmp_path / "driver/nvidia/version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue\n")
+    assert receipts._gpus() == [("NVIDIA H200", "550.54.15")]
+
+
+def test_a_machine_that_tells_nothing_still_gives_a_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipts, "PROC", tmp_path / "none")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert receipts._gpus() == []
+    assert receipts._cpu_model()
