@@ -208,6 +208,12 @@ def test_an_answer_that_cannot_be_held_says_so():
     assert "held for" not in edge_text(edge)
 
 
+def test_an_answer_whose_repeats_were_void_but_that_held_is_an_answer():
+    edge, _ = search(BATCH, void=lambda _load, window_s: 25 < window_s < 50, burstiness=0.0)
+    assert edge.held_for_s == 60 and (edge.unjudged is None or edge.unjudged.load > edge.holds)
+    assert "could not be held" not in edge_text(edge)
+
+
 def test_nothing_answered_is_the_servers_verdict_and_not_void():
     def refusing(p: BenchPlan) -> BenchResult:
         result = VirtualBench(SLOTS)(p)

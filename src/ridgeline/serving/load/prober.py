@@ -79,6 +79,7 @@ class Prober:
                 if lengthenings == _LENGTHENINGS:
                     return self._never_steady(probe)
             else:
+                self.unjudged.pop(load, None)
                 return probe
 
     def _never_steady(self, probe: Probe) -> Probe:
