@@ -28,7 +28,7 @@ VERDICTS = {
     "scale": "scaling",
     "search": "confirmed",
     "sglang": "unconfirmed",
-    "twin": "no-difference",
+    "twin": "keep-baseline",
 }
 
 
