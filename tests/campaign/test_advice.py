@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def test_stopped_anywhere_and_resumed_it_moves_the_same(tmp_path: Path, sampler:
         break
     assert any(t.proposer == PROPOSER for t in calm.history.trials.values())
     if at_once == 1:  # with several in flight a stop cancels some, and what is pending differs
-        assert verdict == expected
+        assert replace(verdict, repeated=()) == expected
         told = [[(t.point, t.proposer, t.why) for t in searched(h)] for h in (run.history, calm.history)]
         assert told[0] == told[1]
     assert len({t.key for t in searched(run.history)}) == len(searched(run.history)), "a setting was searched twice"

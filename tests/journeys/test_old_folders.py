@@ -29,7 +29,7 @@ VERDICTS = {
     "scale": "scaling",
     "search": "confirmed",
     "sglang": "unconfirmed",
-    "twin": "no-difference",
+    "twin": "keep-baseline",
 }
 
 

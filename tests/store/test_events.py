@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeline.records.machine import Machine
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome
 from ridgeline.records.run import Cause, Ending
 from ridgeline.records.trial import Stage, Trial
@@ -25,6 +26,8 @@ endings = st.builds(
     ended_s=seconds,
     leftovers=names,
     usage=st.dictionaries(words, seconds, max_size=3),
+    elapsed_s=st.none() | seconds,
+    machines=st.lists(st.builds(Machine, words, words, names), max_size=2).map(tuple),
 )
 outcomes = st.builds(
     Outcome,

@@ -107,7 +107,7 @@ class Campaign:
                 self._fly(planned.number, ticket)
             else:
                 avoid = self.agenda.again(trial).avoid_nodes
-                self._submit(planned.number, replace(job, on_nodes=planned.on_nodes, avoid_nodes=avoid))
+                self._submit(planned.number, replace(job, on_nodes=self._pinned(planned.number), avoid_nodes=avoid))
 
     def _ticket_of(self, planned: OpenRun, job: Job) -> str | None:
         if planned.ticket and self.executor.detached:
@@ -151,6 +151,9 @@ class Campaign:
                 return built
             trial = replace(trial, build=built)
         return self.workload.prepare(trial, folder)
+
+    def _pinned(self, number: int) -> tuple[str, ...]:
+        return self.history.pinned_to.get(number, ())
 
     def _submit(self, number: int, job: Job) -> None:
         ticket = self._patiently(lambda: self.executor.submit(job))
@@ -200,7 +203,7 @@ class Campaign:
         run = Run(number, planned.trial, planned.attempt, planned.folder, planned.resources, ending)
         reading = self.workload.read(run)
         if not reading.unverified:
-            reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, planned.on_nodes))
+            reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, self._pinned(number)))
         own = {**reading.texts, **reading.metrics}
         baseline = self.history.reference or own  # the first baseline run is held against itself
         outcome = judge(

@@ -110,9 +110,7 @@ def render(
 cd {home} || exit {BOOKS_FAILED}
 {before}if {keep_books}; then
 {_MACHINE}fi
-up_began=''
-[ ! -r /proc/uptime ] || read -r up_began up_rest < /proc/uptime
-started=$(date +%s.%N)
+{_uptime("up_began")}started=$(date +%s.%N)
 {exports(environment(job, site))}{setup(site)}
 # The command may be told to stop; this script stays, to write down how it ended.
 trap : HUP INT TERM
@@ -123,9 +121,7 @@ code=$?
 
 if {keep_books}; then
   ended=$(date +%s.%N)
-  up_ended=''
-  [ ! -r /proc/uptime ] || read -r up_ended up_rest < /proc/uptime
-  {{
+  {_uptime("up_ended")}  {{
     printf 'exit_code=%s\\nstarted_s=%s\\nended_s=%s\\nhost=%s\\n' "$code" "$started" "$ended" "${{host:-$(uname -n)}}"
     printf 'up_began_s=%s\\nup_ended_s=%s\\n' "$up_began" "$up_ended"
     times
@@ -133,6 +129,10 @@ if {keep_books}; then
 fi
 exit "$code"
 """
+
+
+def _uptime(variable: str) -> str:
+    return f"{variable}=''; [ ! -r /proc/uptime ] || read -r {variable} up_rest < /proc/uptime\n"
 
 
 def write(job: Job, site: Site, text: str) -> None:

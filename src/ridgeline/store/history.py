@@ -44,7 +44,6 @@ class OpenRun:
     resources: Resources
     planned_s: float
     ticket: str = ""
-    on_nodes: tuple[str, ...] = ()  # where it has to run; empty: anywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +126,7 @@ class History:
                 self.trials[trial.number] = trial
                 self._trials_in[trial.stage] += 1
             case "run":
-                resources = Resources(**event["resources"])
-                if event["trial"] not in self.trials or event["run"] in self.runs or event["run"] in self.open_runs:
-                    raise ValueError(f"run {event['run']} of trial {event['trial']} cannot begin here")
-                self.last_run_number = max(self.last_run_number, event["run"])
-                self.opening_of[event["run"]] = self.openings
-                if on_nodes := tuple(event.get("on_nodes", ())):
-                    self.pinned_to[event["run"]] = on_nodes
-                self.open_runs[event["run"]] = OpenRun(
-                    event["run"],
-                    event["trial"],
-                    event["attempt"],
-                    self.root / event["folder"],
-                    resources,
-                    at,
-                    on_nodes=on_nodes,
-                )
+                self._begin(event, at)
             case "submitted":
                 self._open_run(event).ticket = event["ticket"]
             case "ended":
@@ -161,6 +145,17 @@ class History:
             case "stopped":
                 self.stopped = event
         self.wall_s = self.wall_now_s(at)
+
+    def _begin(self, event: Mapping[str, Any], at: float) -> None:
+        number, resources = event["run"], Resources(**event["resources"])
+        if event["trial"] not in self.trials or number in self.runs or number in self.open_runs:
+            raise ValueError(f"run {number} of trial {event['trial']} cannot begin here")
+        self.last_run_number = max(self.last_run_number, number)
+        self.opening_of[number] = self.openings
+        if on_nodes := tuple(event.get("on_nodes", ())):
+            self.pinned_to[number] = on_nodes
+        folder = self.root / event["folder"]
+        self.open_runs[number] = OpenRun(number, event["trial"], event["attempt"], folder, resources, at)
 
     def _open_run(self, event: Mapping[str, Any]) -> OpenRun:
         if event["run"] not in self.open_runs:

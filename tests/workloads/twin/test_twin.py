@@ -63,7 +63,7 @@ def performed(twin: TwinWorkload, folder: Path, *, speed: float = 1.0, **changes
     env = {SPEED_ENV: str(speed), "PATH": "/usr/bin:/bin"}
     code = subprocess.run(["sh", "-c", job.command], cwd=home, env=env, check=False).returncode
     took_s = float((home / "took_s").read_text())
-    run = Run(1, 1, 1, home, Resources(2), Ending(Cause.EXITED, code, started_s=0.0, ended_s=took_s))
+    run = Run(1, 1, 1, home, Resources(2), Ending(Cause.EXITED, code, started_s=1.0, ended_s=1.0 + took_s))
     reading = twin.read(run)
     outcome = judge(run.ending, reading, home, twin.signatures, twin.logs, study, chosen, {})
     return replace(run, measurements=reading.measurements), outcome
