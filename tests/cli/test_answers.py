@@ -119,6 +119,12 @@ def test_a_favourite_that_fails_when_run_again_is_not_recommended(tmp_path: Path
     assert "160" not in said(answer, now) and "keep the baseline" in said(answer, now)
 
 
+def test_as_soon_as_the_favourite_has_failed_the_next_one_is_the_best_so_far(tmp_path: Path) -> None:
+    now = status_after(tmp_path, asked(tmp_path, 8, 9, top=2), {0: [100], 8: [150], 9: [160, -1]})
+    now.history.verdict = None
+    assert now.answer.candidate is not None and now.answer.candidate.point["x"] == 8
+
+
 @pytest.mark.parametrize("top", [0, 1])
 def test_what_is_slower_is_not_recommended_and_not_called_best_so_far(tmp_path: Path, top: int) -> None:
     now = status_after(tmp_path, asked(tmp_path, 9, top=top), {0: [100], 9: [80]})

@@ -118,8 +118,8 @@ def test_the_last_line_is_that_of_the_log_written_last(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         os.utime(tmp_path / name, (at, at))
     assert latest_line(tmp_path) == "new"
-    (tmp_path / "engine.log").write_bytes(b"x" * 100_000 + b"\nend \xff\x1b[2J")
-    assert latest_line(tmp_path) == "end \N{REPLACEMENT CHARACTER}"
+    (tmp_path / "engine.log").write_bytes(b"x" * 100_000 + b"\nend \xff\x1b[2J\x07of it")
+    assert latest_line(tmp_path) == "end \N{REPLACEMENT CHARACTER} of it"
 
 
 @pytest.mark.parametrize("width", [79, 40])
