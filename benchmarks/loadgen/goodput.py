@@ -122,7 +122,7 @@ def bench(url: str, known: KnownServer, more: list[str], options: argparse.Names
         *RIDGELINE, "bench", url, "--burstiness", "0", "--max-tokens", str(known.tokens), "--slo", known.slo, "--json",
         *more, *terms,
     ]  # fmt: skip
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     print(done.stderr, file=sys.stderr, end="")
     return json.loads(done.stdout) if done.stdout else {"error": done.stderr.strip().splitlines()[-1]}
 
