@@ -330,7 +330,7 @@ version: 1
 name: grab
 workload:
   kind: command
-  run: ulimit -v 300000; exec python3 -S grab.py {mib}
+  run: ulimit -v 300000; exec python3 -S grab.py {mib} {word}
   files: [grab.py]
   metrics: {rate: {regex: 'rate ([0-9.]+)'}}
 space:

@@ -43,7 +43,7 @@ from tests.test_architecture import SRC, modules, own_imports
 STUDY = """\
 version: 1
 name: kinds
-workload: {kind: command, run: 'echo rate $((100 + {x}))', metrics: {rate: {regex: 'rate (.*)'}}}
+workload: {kind: command, run: 'echo {mode}; echo rate $((100 + {x}))', metrics: {rate: {regex: 'rate (.*)'}}}
 space: {x: {from: 0, to: 9}, mode: [plain, other]}
 goal: {maximize: rate}
 baseline: {x: 0, mode: plain}

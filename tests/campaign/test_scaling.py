@@ -22,6 +22,7 @@ name: scaled
 workload:
   kind: command
   run: TEST
+  env: {MODE: '{mode}', RANKS: '{ranks}'}
   metrics: {seconds: {regex: 'took (\\S+)'}}
 space:
   ranks: [1, 2, 4, 8]
