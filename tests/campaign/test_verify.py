@@ -37,7 +37,7 @@ name: quick
 workload:
   kind: command
   run: |
-    echo "rate $(( 100 + 7 * {x} )) of {mode} check 42.5"
+    echo "rate $(( 100 + 7 * {x} )) of {mode} check $(test {x}{mode} = 3other && echo 43 || echo 42.5)"
     test {x} -lt 4 || {{ echo "out of memory" >&2; exit 1; }}
   metrics:
     rate: {regex: 'rate (\d+)', unit: 1/s}
@@ -49,6 +49,7 @@ space:
 goal: {maximize: rate}
 guards: [check within 1e-9 of baseline]
 baseline: {x: 1, mode: plain}
+presets: [{x: 3, mode: other}]  # fails the guard
 budget: {trials: 4}
 search: {sampler: random, seed: 3, sentinel_every: 3}
 confirm: {top: 1, blocks: 3}
@@ -218,6 +219,29 @@ def test_a_number_added_to_result_json(folder: Path) -> None:
     path = run_folder(folder, 3) / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "bonus": 5}))
     assert [each.what for each in found_in(folder)] == ["bonus, against the journal"]
+
+
+def test_a_number_taken_out_of_result_json(folder: Path) -> None:
+    path = run_folder(folder, 3) / "result.json"
+    path.write_text(json.dumps({name: v for name, v in json.loads(path.read_text()).items() if name != "measurements"}))
+    assert [each.what for each in found_in(folder)] == ["measurements, against the journal"]
+
+
+def test_an_exit_code_edited_in_the_run_folder(folder: Path) -> None:
+    path = run_folder(folder, 3) / "exit"
+    path.write_text(path.read_text().replace("exit_code=0", "exit_code=3"))
+    assert [(each.what, each.stated, each.found) for each in found_in(folder)] == [("exit_code", 0, "3")]
+
+
+def test_another_setting_under_confirmation(folder: Path) -> None:
+    edit(folder, "confirm", lambda event: event["candidates"][0].update(x=17))
+    assert any(each.what == "a setting under confirmation" for each in found_in(folder))
+
+
+def test_a_receipt_of_another_shape(folder: Path) -> None:
+    edit(folder, "opened", lambda event: event.update(receipt="fast machine"))
+    (found,) = found_in(folder)
+    assert "not a whole `opened` event" in found.found
 
 
 def test_a_damaged_result_json(folder: Path) -> None:
