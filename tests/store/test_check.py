@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from ridgeline.cli.main import run
@@ -32,7 +33,8 @@ def checked(path, capsys):
 
 def write(tmp_path, space, baseline, rest=""):
     path = tmp_path / "study.yaml"
-    head = "version: 1\nname: x\nworkload: {kind: command, run: ./a}\ngoal: {minimize: wall_s}\n"
+    used = " ".join(f"{{{name}}}" for name in yaml.safe_load(space))
+    head = f"version: 1\nname: x\nworkload: {{kind: command, run: './a {used}'}}\ngoal: {{minimize: wall_s}}\n"
     path.write_text(f"{head}space: {space}\nbaseline: {baseline}\n{rest}")
     return path
 

@@ -121,7 +121,6 @@ def _repair(path: Path, descriptor: int) -> None:
         _write_all(descriptor, b"\n")
     else:
         _keep_aside(path.with_name("journal.torn"), tail)
-        sync_folder(path.parent)
         os.ftruncate(descriptor, start)
     os.fsync(descriptor)
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
-from ridgeline.campaign import ladder as climbing
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.edge_verdict import EdgeVerdict, RefusedValue, Rung, ladder_table
-from ridgeline.campaign.ladder import Bracket, EdgeRules, Ladder, Number, Seen
+from ridgeline.campaign.kinds import ladder as climbing
+from ridgeline.campaign.kinds.edge_verdict import EdgeVerdict, RefusedValue, Rung, ladder_table
+from ridgeline.campaign.kinds.ladder import Bracket, EdgeRules, Ladder, Number, Seen
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of

@@ -11,9 +11,15 @@ from typing import ClassVar
 
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.check import CheckedStudy
+from ridgeline.campaign.kinds.scaling_verdict import (
+    ScaledSize,
+    ScalingVerdict,
+    law_text,
+    scaling_figures,
+    scaling_table,
+)
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
-from ridgeline.campaign.scaling_verdict import ScaledSize, ScalingVerdict, law_text, scaling_figures, scaling_table
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference

@@ -7,6 +7,7 @@ reserve that is too small is an OOM while running. The two ask for opposite move
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,8 @@ CONTEXT_BYTES = 1.25 * GIB
 COMMUNICATOR_BYTES = 1.0 * GIB
 # A request of a chat: prompt and answer. Used where nobody says how long requests are.
 REQUEST_TOKENS = 1024
+# SGLang takes this when it cannot read the GPU's memory; published runs on 80 GB GPUs have it in their logs.
+USUAL_FRACTION = 0.88
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +99,15 @@ def plan_memory(
         raise InputError(f"mem fraction {settings.mem_fraction:g} is not between 0 and 1; 0.80 to 0.92 is usual")
     applied = resolve(settings, model, gpu, layout, pool_tokens=1)
     engine_fraction = sglang_fraction(model, gpu, layout, applied, role)
-    # the engine's own rule where nobody asks: a larger pool than it would take is a promise that it does not keep
-    fraction = engine_fraction if settings.mem_fraction is None else settings.mem_fraction
-    return _plan_at(fraction, engine_fraction, model, gpu, layout, settings, applied, role)
+    if settings.mem_fraction is not None:
+        return _plan_at(settings.mem_fraction, engine_fraction, model, gpu, layout, settings, applied, role)
+    plan = _plan_at(max(engine_fraction, USUAL_FRACTION), engine_fraction, model, gpu, layout, settings, applied, role)
+    if plan.verdict == RUNTIME_OOM and engine_fraction < USUAL_FRACTION:
+        # nobody asked for this fraction: step down to what running needs, never below the engine's own choice
+        enough = math.floor(1000 * (1.0 - sum(plan.needs.values()) / plan.free_bytes)) / 1000
+        lower = max(engine_fraction, enough)
+        plan = _plan_at(lower, engine_fraction, model, gpu, layout, settings, applied, role)
+    return plan
 
 
 def _plan_at(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ridgeline.campaign.ladder import Number
+from ridgeline.campaign.kinds.ladder import Number
 from ridgeline.records.exhibit import TextTable, value_text
 from ridgeline.records.space import Point
 from ridgeline.stats.wording import metric_text
