@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
-from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.same_job import JobComparison, OnlyNewJobs
 from ridgeline.errors import StudyError
-from ridgeline.records.trial import Stage, Trial
-from ridgeline.store.history import History, read_history
 
 STUDY = """\
 version: 1
@@ -74,28 +69,3 @@ def test_a_value_that_is_lost_on_the_way_is_told(tmp_path: Path) -> None:
     derived = "derived: {cut: 'min(a, 1)'}\n"
     told = problem(written(tmp_path, "'./app {cut}'", "{a: [1, 2, 3]}", "{a: 1}", derived))
     assert "`a` changes nothing: all its values give the same job" in told
-
-
-CAPPED = ("'echo rate {used}'", "{a: [1, 2, 3, 4, 5]}", "{a: 1}", "derived: {used: 'min(a, 3)'}\n")
-
-
-def test_a_point_with_the_job_of_an_earlier_trial_is_refused(tmp_path: Path) -> None:
-    found = check_study(written(tmp_path, *CAPPED))
-    history = History(tmp_path)
-    refusal = OnlyNewJobs(found.refusal, JobComparison(found.study, found.workload), history)
-    assert refusal({"a": 4}) is None
-    for number, a in ((1, 1), (2, 3)):
-        history.trials[number] = Trial(number, {"a": a}, found.study.space.settings({"a": a}), Stage.SEARCH, "test")
-    assert [refusal({"a": a}) for a in (1, 2, 3)] == [None, None, None]
-    assert refusal({"a": 4}) == refusal({"a": 5}) == "the same job as trial 2"
-
-
-@pytest.mark.parametrize("sampler", ["grid", "random", "tpe"])
-def test_a_campaign_runs_no_job_as_two_settings(tmp_path: Path, sampler: str) -> None:
-    stages = f"budget: {{trials: 9}}\nsearch: {{sampler: {sampler}}}\nconfirm: {{top: 1, blocks: 2}}\n"
-    found = check_study(written(tmp_path, *CAPPED[:3], CAPPED[3] + stages))
-    with assemble_campaign(assemble_folder(found, tmp_path / "out", "s"), SearchQuestion()) as running:
-        running.run()
-    trials = read_history(tmp_path / "out").trials.values()
-    searched = [trial.settings["used"] for trial in trials if trial.stage is Stage.SEARCH]
-    assert sorted(map(str, searched)) == ["2", "3"], "1 is the baseline; 4 and 5 are the job of 3"

@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import RidgelineError
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.run import Resources
-from ridgeline.records.space import Point, Settings, point_key
+from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.samplers.base import Refusal
-from ridgeline.store.history import History
 from ridgeline.workloads.base import Workload
 
 
@@ -67,36 +65,3 @@ def _content(folder: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink():
             yield str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@dataclass
-class OnlyNewJobs:
-    """A refusal that also refuses a point whose job an earlier trial has run.
-
-    It depends on the trials of the history alone, so that a resumed campaign refuses the same points.
-    """
-
-    refusal: Refusal
-    jobs: JobComparison
-    history: History
-    _first: dict[str, Trial] = field(default_factory=dict, init=False)  # by outline
-    _seen: int = field(default=0, init=False)
-
-    def __call__(self, point: Point) -> str | None:
-        if (reason := self.refusal(point)) is not None:
-            return reason
-        self._catch_up()
-        settings = self.jobs.study.space.settings(point)
-        outline = self.jobs.outline(settings)
-        earlier = None if outline is None else self._first.get(outline)
-        if earlier is None or earlier.key == point_key(point) or not self.jobs.same(earlier.settings, settings):
-            return None
-        return f"the same job as trial {earlier.number}"
-
-    def _catch_up(self) -> None:
-        trials = self.history.trials
-        while self._seen < len(trials):
-            self._seen += 1
-            trial = trials[self._seen]
-            if (outline := self.jobs.outline(trial.settings)) is not None:
-                self._first.setdefault(outline, trial)

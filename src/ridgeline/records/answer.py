@@ -112,9 +112,11 @@ class Answer:
         """Why there is no setting to change to, in a sentence; empty where the question was answered."""
         if self.conclusion is None:
             return "there is no answer yet: the campaign is not over"
+        if self.conclusion == NOTHING_PASSED:
+            return self.headline
         if self.keep:
             return f"no better setting was found; keep {self.reference.label}"
-        return self.headline if self.candidate is None or self.conclusion == NOTHING_PASSED else ""
+        return self.headline if self.candidate is None else ""
 
     @property
     def to_use(self) -> Point | None:

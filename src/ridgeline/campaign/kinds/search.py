@@ -15,7 +15,6 @@ from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_te
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationPlan, ConfirmationVerdict
 from ridgeline.campaign.ledger import Ledger, Reserve
-from ridgeline.campaign.same_job import JobComparison, OnlyNewJobs
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, side_by_side
@@ -50,7 +49,7 @@ class SearchQuestion:
         return study
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> SearchAgenda:
-        refusal = OnlyNewJobs(found.refusal, JobComparison(found.study, found.workload), history)
+        refusal = found.refusal
         return SearchAgenda(found.study, history, ledger, lambda: sampler_of(found.study, refusal), refusal)
 
     def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
