@@ -347,8 +347,9 @@ def test_the_users_own_script_runs_unchanged_with_the_trials_environment(slurm: 
 
 @pytest.mark.slow
 def test_slurms_own_time_limit_ends_what_the_jobs_limit_cannot(slurm: SlurmCluster, tmp_path: Path) -> None:
-    # setup runs before the job's own clock starts; Slurm counts in minutes and looks twice a minute
-    runner = executor(setup=("sleep 300",), options={"walltime_slack_s": 0})
+    # setup runs before the job's own clock starts; Slurm counts in minutes and looks twice a minute. Deaf to Slurm's
+    # TERM, all of it dies at once: if the sleep died first, the job's own command might just have time to run
+    runner = executor(setup=("trap '' TERM", "sleep 300"), options={"walltime_slack_s": 0})
     (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "true", limit_s=30.0)), limit_s=150)
     assert ending.cause is Cause.TIME_LIMIT
     assert "TIMEOUT" in ending.reason
