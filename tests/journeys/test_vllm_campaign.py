@@ -110,7 +110,8 @@ def test_failures_are_told_apart_and_answered(tmp_path: Path) -> None:
         stages={"baseline": {"repeats": 1}, "confirm": {"top": 0}},
     )
     done = ridgeline("tune", str(study), "--out", "out", cwd=tmp_path, timeout_s=1500)
-    assert done.returncode == 0, done.stderr[-2000:]
+    # a larger window is no faster: which of two equal settings came out ahead is luck, and 1 says "keep the baseline"
+    assert done.returncode in (0, 1), done.stderr[-2000:]
     history = replayed(tmp_path / "out")
     ended = [(trial, run.outcome) for trial in history.trials.values() if (run := history.final_run(trial))]
     assert [outcome.kind for _, outcome in ended if outcome] == [Kind.OK, Kind.OOM_START, Kind.OK, Kind.REJECTED]

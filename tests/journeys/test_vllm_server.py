@@ -136,8 +136,8 @@ def test_goodput_lies_where_the_queue_begins_to_hurt(server: str, tmp_path: Path
             assert edge["axis"] == "concurrency"
             assert 4 <= edge["holds"] < edge["fails"] <= 16, f"limit {limit_ms:.0f} ms: {edge['interval']}"
             assert edge["repeats_that_held"] * 2 > edge["repeats"]
-            # four slots serve no more than four at once gave them, whatever waits behind
-            assert 0 < edge["goodput_s"] <= 1.5 * alone["requests_s"]
+            # what counts as good was served, and no probe served more
+            assert 0 < edge["goodput_s"] <= 1.05 * max(probe["requests_s"] for probe in edge["probes"])
             break
     assert all(probe["errors"] == {} for probe in clean)
     assert all(probe["holds"] for probe in clean if probe["load"] <= 4)
