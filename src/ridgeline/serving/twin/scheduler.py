@@ -259,6 +259,25 @@ class Engine:
         request.end_s = self.clock
         ended.append(request)
 
+    def abort(self, request: Request) -> None:
+        """Forgets a request whose client has left; nothing happens where it is not here."""
+        if request in self.waiting or request in self.chunked:
+            self.waiting = deque(r for r in self.waiting if r is not request)
+            self.chunked = [r for r in self.chunked if r is not request]
+            self.used_tokens -= request.held
+            self.load -= 1
+            return
+        for entry in self.running:
+            if entry[2] is request:
+                self.running.remove(entry)
+                heapq.heapify(self.running)
+                self.finish_sum -= entry[0]
+                self.fresh = [r for r in self.fresh if r is not request]
+                self._leave(request)
+                self._release(request)
+                self.load -= 1
+                return
+
     def _release(self, request: Request) -> None:
         self.used_tokens -= request.held
         if request.stays:
