@@ -32,22 +32,14 @@ def serve_twin(
 
     Example: ridgeline serve-twin --model llama-8b --gpu h200 --tp 1 --port 30000
     """
-    from ridgeline.errors import InputError
     from ridgeline.serving.engine.deployment import describe
     from ridgeline.serving.twin.calibration import read_calibration
     from ridgeline.serving.twin.server.faults import parse_fault
     from ridgeline.serving.twin.server.serve import ServedTwin, TwinServer, serve_until_told
 
-    if api not in ("sglang", "vllm"):
-        raise InputError(f"api {api!r} is not known; use sglang or vllm")
+    a = arguments
     deployment = describe(
-        arguments.model,
-        arguments.gpu,
-        arguments.layout(whole_nodes=False),
-        arguments.settings(),
-        fabric=fabric,
-        dtype=arguments.dtype,
-        kv_dtype=arguments.kv_dtype,
+        a.model, a.gpu, a.layout(whole_nodes=False), a.settings(), fabric=fabric, dtype=a.dtype, kv_dtype=a.kv_dtype
     )
     faults = tuple(parse_fault(text) for text in fault or ())
     served = ServedTwin(deployment, role, api, host, port, bootstrap_port, api_key, speed, faults, served_model_name)

@@ -84,13 +84,6 @@ class PrefillEngine(Engine):
             self.usage.append((self.clock, self.used_tokens))
         return done
 
-    def abort(self, request: Request) -> None:
-        queue = self.queues[self.rank_of(request)]
-        if request in queue:
-            queue.remove(request)
-            self.used_tokens -= request.held
-            self.load -= 1
-
     def _take(self, rank: int, queue: deque[Request]) -> list[tuple[Request, int]]:
         """What this rank computes in the next round: prompts in order, begun only where the whole of them has room."""
         budget, room_tokens = self.rank_tokens, self.rank_pool

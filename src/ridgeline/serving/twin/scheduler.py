@@ -242,43 +242,24 @@ class Engine:
         while self.running and self.running[0][0] <= self.step_number:
             finish, _, request = heapq.heappop(self.running)
             self.finish_sum -= finish
-            self._leave(request)
+            self.leave(request)
             request.generated = request.arrival.output_tokens
             self._end(request, ended)
         return ended
 
-    def _leave(self, request: Request) -> None:
+    def leave(self, request: Request) -> None:
         """Closes the stay in the batch; the tokens it added stay counted until the request gives its KV back."""
         joined_s, first_run, _ = request.stays[-1]
         request.stays[-1] = (joined_s, first_run, len(self.runs))
         request.last_token_s = max(joined_s, self.runs.last_end)  # a prefill round may have come since
 
     def _end(self, request: Request, ended: list[Request]) -> None:
-        self._release(request)
+        self.release(request)
         self.load -= 1
         request.end_s = self.clock
         ended.append(request)
 
-    def abort(self, request: Request) -> None:
-        """Forgets a request whose client has left; nothing happens where it is not here."""
-        if request in self.waiting or request in self.chunked:
-            self.waiting = deque(r for r in self.waiting if r is not request)
-            self.chunked = [r for r in self.chunked if r is not request]
-            self.used_tokens -= request.held
-            self.load -= 1
-            return
-        for entry in self.running:
-            if entry[2] is request:
-                self.running.remove(entry)
-                heapq.heapify(self.running)
-                self.finish_sum -= entry[0]
-                self.fresh = [r for r in self.fresh if r is not request]
-                self._leave(request)
-                self._release(request)
-                self.load -= 1
-                return
-
-    def _release(self, request: Request) -> None:
+    def release(self, request: Request) -> None:
         self.used_tokens -= request.held
         if request.stays:
             self.used_tokens -= (self.step_number - request.joined_step) * self.applied.accept_length
@@ -306,8 +287,8 @@ class Engine:
 
     def _give_up(self, request: Request, finish: int) -> None:
         self.finish_sum -= finish
-        self._leave(request)
-        self._release(request)
+        self.leave(request)
+        self.release(request)
         request.generated += self._decoded(request)
         request.todo = request.arrival.input_tokens + request.generated
         request.cached = 0

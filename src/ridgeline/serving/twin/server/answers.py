@@ -12,7 +12,7 @@ from ridgeline.serving.twin.server.prompt import Asked
 MADE_TEXT = " tide"  # one token in current vocabularies, so that whoever counts text counts tokens
 
 
-class Answer:
+class HttpAnswer:
     """The sink of one request: streams its tokens, or answers when all are there.
 
     Nothing is sent before the first token, as current engines do: until then a router may still ask somebody else.

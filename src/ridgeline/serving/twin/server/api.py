@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import Arrival
-from ridgeline.serving.twin.server.answers import Answer
+from ridgeline.serving.twin.server.answers import HttpAnswer
 from ridgeline.serving.twin.server.faults import parse_fault
 from ridgeline.serving.twin.server.http import HttpExchange
 from ridgeline.serving.twin.server.live import Clock, LiveRequest
@@ -120,7 +120,7 @@ class Api:
         now_s, counters = self.clock.now_s(), self.counters
         hashes = asked.prefix_hashes if self.facts.radix_cache else ()
         arrival = Arrival(self._number, now_s, asked.input_tokens, asked.output_tokens, hashes)
-        answer = Answer(exchange, asked, self.facts.model, self._number)
+        answer = HttpAnswer(exchange, asked, self.facts.model, self._number)
         request = LiveRequest(arrival, now_s, asked.input_tokens, sink=answer)
         if isinstance(self.role, PrefillRole) and asked.kv_transfer is not None:
             answer.extra = {"kv_transfer_params": self.role.kv_parameters(request)}

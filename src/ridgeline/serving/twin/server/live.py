@@ -12,7 +12,7 @@ from ridgeline.serving.twin.gaps import DecodeRuns, Ending, Joined
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 
-# A wake-up this much before its time is on time: the event loop's timers are no finer.
+# The event loop rounds its waits up to whole milliseconds; asked for this much earlier it is on time on average.
 EARLY_S = 0.0005
 # After this many events without a pause the network is looked at, also when the engine is behind.
 EVENTS_IN_A_ROW = 16
@@ -38,14 +38,16 @@ class LiveRequest(Request):
 class Clock:
     """Seconds since the server began, as its engines count them: `speed` of them in a second of the wall clock."""
 
-    def __init__(self, speed: float = 1.0, wall: Callable[[], float] = time.monotonic) -> None:
-        self.speed, self._wall, self._start = speed, wall, wall()
+    def __init__(
+        self, speed: float = 1.0, wall: Callable[[], float] = time.monotonic, early_s: float = EARLY_S
+    ) -> None:
+        self.speed, self._wall, self._start, self._early_s = speed, wall, wall(), early_s
 
     def now_s(self) -> float:
         return (self._wall() - self._start) * self.speed
 
     async def until(self, at_s: float) -> None:
-        await asyncio.sleep(max(0.0, (at_s - self.now_s()) / self.speed - EARLY_S))
+        await asyncio.sleep(max(0.0, (at_s - self.now_s()) / self.speed - self._early_s))
 
 
 class _NoRuns(DecodeRuns):

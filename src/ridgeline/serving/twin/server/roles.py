@@ -10,6 +10,7 @@ from typing import Protocol, cast
 from ridgeline.serving.twin.cluster import Router
 from ridgeline.serving.twin.disaggregation import BOOTSTRAP_LIMIT_S, HANDSHAKE_S, DecodeEngine, KvTransfer
 from ridgeline.serving.twin.prefill import PrefillEngine
+from ridgeline.serving.twin.server.abort import abort
 from ridgeline.serving.twin.server.live import LiveEngine, LiveRequest
 from ridgeline.serving.twin.server.prompt import Asked
 from ridgeline.serving.twin.server.rooms import RoomClient, RoomServer
@@ -41,7 +42,7 @@ class Together:
 
     def abort(self, request: LiveRequest) -> None:
         for live in self.engines:
-            live.engine.abort(request)
+            abort(live.engine, request)
 
 
 class PrefillRole:
@@ -75,7 +76,7 @@ class PrefillRole:
     def abort(self, request: LiveRequest) -> None:
         room = self._room_of.pop(request.arrival.number, None)
         if room is not None and self._held.pop(room, None) is None:
-            self._live.engine.abort(request)
+            self._abort(live.engine, request)
         if room is not None:
             self.rooms.sent(room, ok=False)
 
@@ -143,7 +144,7 @@ class DecodeRole:
             task.cancel()
             self._give_back(request)
         else:
-            self._engine.abort(request)
+            abort(self._engine, request)
         self._reserve()
 
     def _leave_queue(self, request: LiveRequest) -> bool:

@@ -47,6 +47,8 @@ class ServedTwin:
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise InputError(f"role {self.role!r} is not known; use one of {', '.join(ROLES)}")
+        if self.api not in ("sglang", "vllm"):
+            raise InputError(f"api {self.api!r} is not known; use sglang or vllm")
         if self.deployment.layout.disaggregated:
             raise InputError("a server has one role; start one serve-twin --role prefill and one --role decode")
         if self.role != "both" and self.deployment.layout.dp > 1:
