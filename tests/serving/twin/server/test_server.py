@@ -18,6 +18,7 @@ from ridgeline.serving.engine.deployment import Deployment, describe
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings
 from ridgeline.serving.twin.server.faults import Fault, parse_fault
+from ridgeline.serving.twin.server.roles import PrefillRole
 from ridgeline.serving.twin.server.serve import ServedTwin, TwinServer
 
 FAST = 200.0  # the twin's seconds in one of ours: what is said counts here, not when
@@ -369,6 +370,29 @@ def test_a_prefill_server_that_is_not_there_fails_the_request_and_frees_its_room
         assert "KVTransferError" in json.loads(said)["error"]["message"]
         engine = decode.server.role.engines[0].engine
         assert (engine.load, engine.promised_tokens) == (0, 0)
+
+
+def test_a_router_that_gives_a_prompt_up_frees_the_prefill_server_too() -> None:
+    with serving(role="prefill", bootstrap_port=free_port(), speed=1.0) as prefill:
+        role, engine = prefill.server.role, prefill.server.role.engines[0].engine
+        assert isinstance(role, PrefillRole)
+        for room, ready in ((1, False), (2, True)):  # one waits for its decode server, one is in the queue of prompts
+            if ready:
+                prefill.json("/fault", {"kind": "hang"})
+                with socket.create_connection(("127.0.0.1", prefill.bootstrap_port), timeout=30) as link:
+                    link.sendall(b"%d\n" % room)
+                    hang_up_early(prefill, room)
+            else:
+                hang_up_early(prefill, room)
+            prefill.settled(lambda room=room: prefill.server.api.counters.aborted == room)
+            assert (engine.load, engine.used_tokens, role._held) == (0, 0, {})
+
+
+def hang_up_early(prefill: Running, room: int) -> None:
+    body = json.dumps(paired(prefill, room)).encode()
+    with socket.create_connection(("127.0.0.1", prefill.port), timeout=30) as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        prefill.settled(lambda: prefill.server.api._number == room)
 
 
 def test_lost_kv_fails_after_its_time_limit() -> None:

@@ -52,9 +52,7 @@ class ServedTwin:
         if self.deployment.layout.disaggregated:
             raise InputError("a server has one role; start one serve-twin --role prefill and one --role decode")
         if self.role != "both" and self.deployment.layout.dp > 1:
-            raise InputError(
-                f"--dp {self.deployment.layout.dp} with --role {self.role}: start one server for each copy"
-            )
+            raise InputError(f"--dp {self.deployment.layout.dp} with --role {self.role}: start a server for each copy")
         if not 0.01 <= self.speed <= 1000:
             raise InputError(f"speed {self.speed:g} is outside 0.01 to 1000")
 
