@@ -75,7 +75,7 @@ class PrefillRole:
 
     def abort(self, request: LiveRequest) -> None:
         room = self._room_of.pop(request.arrival.number, None)
-        if room is not None and self._held.pop(room, None) is None:
+        if room is None or self._held.pop(room, None) is None:
             abort(self._live.engine, request)
         if room is not None:
             self.rooms.sent(room, ok=False)

@@ -1,0 +1,28 @@
+"""What `ridgeline deploy` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ridgeline.deploy.members import Member
+from ridgeline.deploy.operate import MemberState
+from ridgeline.deploy.service import Service
+from ridgeline.serving.engine.knobs.releases import release_text
+
+
+def service_summary(service: Service, members: Sequence[Member]) -> str:
+    """The service in a few lines, then every command line."""
+    engine = "the twin" if service.engine == "twin" else release_text(service.engine, service.release)
+    lines = [f"{service.name}: {service.model} on {engine}, site {service.site.name}"]
+    for member in members:
+        lines += [f"  {member.name:<12} port {member.port}", f"    {member.line}"]
+    return "\n".join(lines)
+
+
+def status_text(states: Sequence[MemberState]) -> str:
+    rows: list[tuple[str, ...]] = [("member", "state", "running", "tokens", "address")]
+    for state in states:
+        counts = ["" if n is None else f"{n:,}" for n in (state.running, state.tokens)]
+        rows.append((state.name, state.state, *counts, state.url or state.detail))
+    widths = [max(len(row[n]) for row in rows) for n in range(4)]
+    return "\n".join("  ".join([*(row[n].ljust(widths[n]) for n in range(4)), row[4]]).rstrip() for row in rows)
