@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ridgeline import catalog
 from ridgeline.deploy.form import ServiceForm, UnitForm
 from ridgeline.deploy.servers import SERVERS
 from ridgeline.deploy.service import RouterChoice, Service, ServiceUnit
@@ -33,7 +34,9 @@ def load_service(path: Path) -> Service:
     problems += [tree.message(problem.where, problem.message) for problem in found]
     if problems:
         raise StudyError(problems)
-    return _service(form, path)
+    service = _service(form, path)
+    catalog.part("executors", service.site.batch)  # refuses a batch system that nobody knows
+    return service
 
 
 def _service(form: ServiceForm, path: Path) -> Service:

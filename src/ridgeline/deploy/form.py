@@ -47,7 +47,7 @@ class RouterForm(Form):
     )
 
 
-class EngineForm(Form):
+class ServedEngineForm(Form):
     """What the servers run."""
 
     whose = "an engine"
@@ -71,7 +71,7 @@ class ServiceForm(Form):
     name: Annotated[Text, Otherwise("the file's name")] = Field(default="", description="Shown in jobs and reports.")
     model: Text = Field(description="The model's folder or name, as the engine takes it; a preset for twin.")
     served_name: Annotated[Text, Otherwise("the model's")] = Field(default="", description="What requests call it.")
-    engine: EngineForm
+    engine: ServedEngineForm
     units: list[UnitForm] = Field(min_length=1, description="The servers.")
     router: Annotated[RouterForm | None, Otherwise("none: one server alone")] = Field(default=None)
     site: Any = Field(default="local", description="A site's name or file, or the mapping itself.")

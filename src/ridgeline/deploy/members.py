@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.deploy.routers import Backend, router_words
-from ridgeline.deploy.servers import Endpoint, server_words
+from ridgeline.deploy.servers import ServerPlace, server_words
 from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.records.run import Resources
 
@@ -51,11 +51,11 @@ def members_of(service: Service) -> list[Member]:
     return [*servers, *_router(service, servers, backends)]
 
 
-def _endpoint(service: Service, unit: ServiceUnit, number: int) -> Endpoint:
+def _endpoint(service: Service, unit: ServiceUnit, number: int) -> ServerPlace:
     """On this machine all servers share the ports and GPUs of one node; on a cluster each has its own node."""
     here = number if service.on_this_machine else 0
     gpu = number * unit.gpus if service.on_this_machine else 0
-    return Endpoint(service.first_port + here, BOOTSTRAP_PORT + here, gpu, number)
+    return ServerPlace(service.first_port + here, BOOTSTRAP_PORT + here, gpu, number)
 
 
 def _router(service: Service, servers: Sequence[Member], backends: Sequence[Backend]) -> list[Member]:

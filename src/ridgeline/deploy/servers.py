@@ -18,7 +18,7 @@ _TWIN_OPTIONS = {"mem_fraction_static": "--mem-fraction"}
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ServerPlace:
     """Where one server listens. `bootstrap_port` is that of a prefill server; `number` its place among all."""
 
     port: int
@@ -32,12 +32,12 @@ class ServerDialect:
     """How an engine's server is started. `flags_of` names the engine whose knobs it takes."""
 
     flags_of: str
-    words: Callable[[Service, ServiceUnit, Endpoint, list[str]], list[str]]
+    words: Callable[[Service, ServiceUnit, ServerPlace, list[str]], list[str]]
     load_metric: str  # requests that run on it, in its /metrics
     token_metric: str  # tokens it has made so far
 
 
-def server_words(service: Service, unit: ServiceUnit, at: Endpoint) -> list[str]:
+def server_words(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
     """All words of the command line."""
     dialect = SERVERS[service.engine]
     settings: Mapping[str, Value] = unit.settings
@@ -45,7 +45,7 @@ def server_words(service: Service, unit: ServiceUnit, at: Endpoint) -> list[str]
     return [*dialect.words(service, unit, at, flags), *unit.arguments]
 
 
-def _sglang(service: Service, unit: ServiceUnit, at: Endpoint, flags: list[str]) -> list[str]:
+def _sglang(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
     words = [service.python, "-m", "sglang.launch_server", "--model-path", service.model, *flags]
     words += ["--host", "$address", "--port", str(at.port), "--enable-metrics", *_name(service)]
     if at.first_gpu:
@@ -60,12 +60,12 @@ def _sglang(service: Service, unit: ServiceUnit, at: Endpoint, flags: list[str])
     return [*words, *_key(service)]
 
 
-def _vllm(service: Service, unit: ServiceUnit, at: Endpoint, flags: list[str]) -> list[str]:
+def _vllm(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
     words = [service.python, "-m", "vllm.entrypoints.openai.api_server", "--model", service.model, *flags]
     return [*words, "--host", "$address", "--port", str(at.port), *_name(service), *_key(service)]
 
 
-def _twin(service: Service, unit: ServiceUnit, at: Endpoint, flags: list[str]) -> list[str]:
+def _twin(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
     words = [service.python, "-m", "ridgeline", "serve-twin", "--model", service.model, "--role", unit.role]
     words += ["--host", "$address", "--port", str(at.port), *_name(service)]
     if unit.role == "prefill":
