@@ -9,6 +9,7 @@ import pytest
 
 from ridgeline.deploy.file import load_service
 from ridgeline.deploy.members import members_of
+from ridgeline.deploy.render import render
 from ridgeline.deploy.scripts import start_script
 from ridgeline.errors import InputError, StudyError
 
@@ -43,7 +44,7 @@ def test_split_roles_become_servers_and_a_router_that_pairs_them(tmp_path: Path)
     assert decode.resources.nodes == 2
     assert router.after == ("prefill-0", "prefill-1", "decode-0")
     assert '--prefill "http://$at_prefill_0:30000" 8998' in router.line
-    assert '--decode "http://$at_decode_0:30000"' in router.line
+    assert '--decode "http://$at_decode_0:30002"' in router.line
     assert "--max-concurrent-requests 600 --queue-size 50" in router.line
     assert '--api-key "${SERVICE_KEY}"' in router.line, "the key itself is in no file"
 
@@ -107,3 +108,18 @@ def test_the_nodes_of_a_server_find_their_head_through_the_folder(tmp_path: Path
     assert f"--node-rank {rank} --dist-init-addr {head}:20002" in run.stdout
     assert "--host 10.0.0.7" in run.stdout
     assert (tmp_path / "address").read_text() == f"{head}\n", "only the first node says where the server is"
+
+
+def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path) -> None:
+    service = load_service(written(tmp_path, SPLIT))
+    files = [str(path.relative_to(tmp_path)) for path in render(service, tmp_path / "slurm")]
+    assert files[-1] == "slurm/start-all.sh"
+    job = (tmp_path / "slurm/members/decode-0/job.sh").read_text()
+    assert "#SBATCH --nodes=2\n" in job
+    assert "srun --nodes=2 --ntasks=2 sh " in job
+    list(render(service, tmp_path / "pbs", "pbs"))
+    assert "#PBS -l select=2:" in (tmp_path / "pbs/members/decode-0/job.sh").read_text()
+    everything = (tmp_path / "pbs/start-all.sh").read_text().splitlines()
+    assert everything[3:] == [f"qsub members/{name}/job.sh" for name in ("prefill-0", "prefill-1", "decode-0", "router")]
+    with pytest.raises(InputError, match="local, slurm, pbs"):
+        list(render(service, tmp_path / "none", "mesos"))

@@ -18,6 +18,7 @@ import pytest
 from ridgeline.deploy.file import load_service
 from ridgeline.deploy.operate import Operator
 from ridgeline.errors import InputError, SiteError, StoreError
+from tests.slurm_cluster import SlurmCluster
 
 STANDIN = Path(__file__).with_name("router_standin.py")
 
@@ -188,3 +189,19 @@ def test_two_at_once_is_refused(file: Path) -> None:
 def test_a_member_that_is_not_there_is_named(file: Path) -> None:
     with pytest.raises(InputError, match="server-0, server-1, router"):
         operator(file).member("server-7")
+
+
+@pytest.mark.slow
+def test_the_same_file_on_a_real_slurm(file: Path, slurm: SlurmCluster) -> None:
+    """Four virtual nodes of one machine: servers are jobs, the router is one, and their addresses come by the folder."""
+    site = "site: {name: virtual, batch: slurm, nodes: 4, cores_per_node: 2, launcher: srun, poll_s: 0.2}\n"
+    file.write_text(f"{file.read_text()}host: 127.0.0.1\nlimit: 30m\n{site}")
+    service = operator(file)
+    try:
+        assert ask(service.up(180)) == 2
+        assert {state.state for state in operator(file).status()} == {"ready"}
+    finally:
+        operator(file).down()
+    queue = subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True)
+    assert queue.stdout == ""
+    assert processes_of(file.parent / "service") == []

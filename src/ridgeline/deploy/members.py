@@ -42,7 +42,7 @@ def members_of(service: Service) -> list[Member]:
     backends: list[Backend] = []
     for unit in service.units:
         for number in range(unit.replicas):
-            at = _endpoint(service, unit, len(servers))
+            at = _place(service, unit, len(servers))
             name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
             words = tuple(server_words(service, unit, at))
             resources = Resources(nodes=unit.nodes, gpus=unit.gpus)
@@ -51,11 +51,10 @@ def members_of(service: Service) -> list[Member]:
     return [*servers, *_router(service, servers, backends)]
 
 
-def _endpoint(service: Service, unit: ServiceUnit, number: int) -> ServerPlace:
-    """On this machine all servers share the ports and GPUs of one node; on a cluster each has its own node."""
-    here = number if service.on_this_machine else 0
+def _place(service: Service, unit: ServiceUnit, number: int) -> ServerPlace:
+    """Ports of their own for all, as two servers may come to share a node; GPUs are dealt out on this machine only."""
     gpu = number * unit.gpus if service.on_this_machine else 0
-    return ServerPlace(service.first_port + here, BOOTSTRAP_PORT + here, gpu, number)
+    return ServerPlace(service.first_port + number, BOOTSTRAP_PORT + number, gpu, number)
 
 
 def _router(service: Service, servers: Sequence[Member], backends: Sequence[Backend]) -> list[Member]:

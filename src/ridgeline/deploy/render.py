@@ -37,9 +37,10 @@ def render(service: Service, out: Path, target: str = "") -> Iterator[Path]:
         write_whole(path, start_script(service, member), mode=0o755)
         yield path
         if chosen != "local":
-            job = folder.of(member) / "job.sh"
-            write_whole(job, executor.script(folder.job(member, 1)), mode=0o755)
-            yield job
+            job, path = folder.job(member, 1), folder.of(member) / "job.sh"
+            job.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, executor.script(job), mode=0o755)
+            yield path
     submit = {"slurm": "sbatch", "pbs": "qsub"}.get(chosen)
     lines = ["#!/bin/sh", f"# starts {service.name}: every server, then the router, which waits for their addresses"]
     lines.append('cd "$(dirname "$0")" || exit 74')
