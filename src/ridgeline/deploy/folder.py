@@ -33,10 +33,19 @@ class ServiceFolder:
     root: Path
     service: Service
     started: dict[str, Started] = field(default_factory=dict)
+    drained: set[str] = field(default_factory=set)  # by hand, and not put back yet
+    is_down: bool = False
     journal: Journal | None = None
 
     def __post_init__(self) -> None:
         self.root = self.root.absolute()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """What others have done meanwhile."""
+        self.started.clear()
+        self.drained.clear()
+        self.is_down = False
         if self._journal_path.exists():
             for event in read_events(self._journal_path):
                 self._apply(event)
@@ -52,9 +61,12 @@ class ServiceFolder:
     def begin(self) -> None:
         """From here on events may be recorded; call it with the lock held."""
         self.journal = Journal.open(self._journal_path)
-        self.started.clear()
-        for event in read_events(self._journal_path):
-            self._apply(event)
+        self.refresh()
+
+    def end(self) -> None:
+        if self.journal is not None:
+            self.journal.close()
+            self.journal = None
 
     def record(self, event: Mapping[str, Any]) -> None:
         assert self.journal is not None, "only who holds the lock may write"
@@ -69,6 +81,11 @@ class ServiceFolder:
             self.started[name].ticket = str(event["ticket"])
         elif event["event"] == "ended" and name in self.started:
             self.started[name].ended = str(event["reason"]) or "ended"
+        elif event["event"] == "drained":
+            self.drained.add(name)
+        elif event["event"] == "back":
+            self.drained.discard(name)
+        self.is_down = event["event"] == "down" or (self.is_down and event["event"] != "planned")
 
     # a member's files
 

@@ -82,7 +82,10 @@ class Operator:
         """With the lock and the journal; StoreError where another `deploy` is at work."""
         with self.folder.lock():
             self.folder.begin()
-            yield
+            try:
+                yield
+            finally:
+                self.folder.end()
 
     # up
 

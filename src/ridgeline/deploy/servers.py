@@ -34,7 +34,9 @@ class ServerDialect:
     flags_of: str
     words: Callable[[Service, ServiceUnit, ServerPlace, list[str]], list[str]]
     load_metric: str  # requests that run on it, in its /metrics
+    queue_metric: str  # requests that wait on it
     token_metric: str  # tokens it has made so far
+    kv_metric: str  # share of its KV pool that is used
 
 
 def server_words(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
@@ -85,7 +87,28 @@ def _key(service: Service) -> list[str]:
 
 
 SERVERS: Mapping[str, ServerDialect] = {
-    "sglang": ServerDialect("sglang", _sglang, "sglang:num_running_reqs", "sglang:generation_tokens_total"),
-    "vllm": ServerDialect("vllm", _vllm, "vllm:num_requests_running", "vllm:generation_tokens_total"),
-    "twin": ServerDialect("sglang", _twin, "sglang:num_running_reqs", "sglang:generation_tokens_total"),
+    "sglang": ServerDialect(
+        "sglang",
+        _sglang,
+        "sglang:num_running_reqs",
+        "sglang:num_queue_reqs",
+        "sglang:generation_tokens_total",
+        "sglang:token_usage",
+    ),
+    "vllm": ServerDialect(
+        "vllm",
+        _vllm,
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:generation_tokens_total",
+        "vllm:kv_cache_usage_perc",
+    ),
+    "twin": ServerDialect(
+        "sglang",
+        _twin,
+        "sglang:num_running_reqs",
+        "sglang:num_queue_reqs",
+        "sglang:generation_tokens_total",
+        "sglang:token_usage",
+    ),
 }
