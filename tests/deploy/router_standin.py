@@ -22,8 +22,11 @@ class Router(http.server.BaseHTTPRequestHandler):
     turn = itertools.count()
 
     def answer(self, status: int, value: object) -> None:
-        body = json.dumps(value).encode()
+        self.pass_on(status, json.dumps(value).encode(), "application/json")
+
+    def pass_on(self, status: int, body: bytes, kind: str) -> None:
         self.send_response(status)
+        self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -45,13 +48,13 @@ class Router(http.server.BaseHTTPRequestHandler):
             Router.workers = [*self.workers, json.loads(body)["url"]]
             self.answer(202, {})
             return
-        if not self.workers:
+        if not Router.workers:
             self.answer(503, {"error": "no workers"})
             return
         worker = self.workers[next(self.turn) % len(self.workers)]
         try:
             with urllib.request.urlopen(f"{worker}{self.path}", body, timeout=60) as answer:
-                self.answer(200, json.load(answer))
+                self.pass_on(200, answer.read(), answer.headers["content-type"])
         except urllib.error.HTTPError as error:
             self.answer(error.code, {"error": error.read().decode()})
 

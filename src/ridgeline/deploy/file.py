@@ -108,3 +108,12 @@ def _release(form: ServiceForm) -> tuple[int, ...]:
 def service_text(service: Mapping[str, Any]) -> str:
     """A deployment file from its mapping, keys in the order given."""
     return yaml.safe_dump(dict(service), sort_keys=False, default_flow_style=None, width=110)
+
+
+def with_policy(path: Path, policy: str) -> str:
+    """The file's text with another policy of its router; comments at its head are kept, others are lost."""
+    text = read_text(path)
+    plain = parse_yaml(text, str(path)).plain()
+    assert isinstance(plain, dict), "it was read as a service before"
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    return "\n".join([*head, service_text({**plain, "router": {**plain["router"], "policy": policy}})])

@@ -37,6 +37,7 @@ class ServerDialect:
     queue_metric: str  # requests that wait on it
     token_metric: str  # tokens it has made so far
     kv_metric: str  # share of its KV pool that is used
+    prompt_metric: str  # prompt tokens it was given so far
 
 
 def server_words(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
@@ -86,29 +87,22 @@ def _key(service: Service) -> list[str]:
     return ["--api-key", f"${{{service.api_key_env}}}"] if service.api_key_env else []
 
 
+_SGLANG_METRICS = (
+    "sglang:num_running_reqs",
+    "sglang:num_queue_reqs",
+    "sglang:generation_tokens_total",
+    "sglang:token_usage",
+    "sglang:prompt_tokens_total",
+)
+_VLLM_METRICS = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:generation_tokens_total",
+    "vllm:kv_cache_usage_perc",
+    "vllm:prompt_tokens_total",
+)
 SERVERS: Mapping[str, ServerDialect] = {
-    "sglang": ServerDialect(
-        "sglang",
-        _sglang,
-        "sglang:num_running_reqs",
-        "sglang:num_queue_reqs",
-        "sglang:generation_tokens_total",
-        "sglang:token_usage",
-    ),
-    "vllm": ServerDialect(
-        "vllm",
-        _vllm,
-        "vllm:num_requests_running",
-        "vllm:num_requests_waiting",
-        "vllm:generation_tokens_total",
-        "vllm:kv_cache_usage_perc",
-    ),
-    "twin": ServerDialect(
-        "sglang",
-        _twin,
-        "sglang:num_running_reqs",
-        "sglang:num_queue_reqs",
-        "sglang:generation_tokens_total",
-        "sglang:token_usage",
-    ),
+    "sglang": ServerDialect("sglang", _sglang, *_SGLANG_METRICS),
+    "vllm": ServerDialect("vllm", _vllm, *_VLLM_METRICS),
+    "twin": ServerDialect("sglang", _twin, *_SGLANG_METRICS),
 }
