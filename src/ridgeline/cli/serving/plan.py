@@ -75,16 +75,20 @@ def plan(
         named=layout or (),
         seed=seed,
     )
-    if out is not None:
-        try:
-            answer.write(out)
-        except OSError as error:
-            raise InputError(
-                f"--out {out}: cannot be written ({error.strerror}); name a folder that you may write"
-            ) from None
-    if deploy is not None:
-        _write_service(deploy, answer)
+    _write(answer, out, deploy)
     print(json_text(answer.as_json()) if as_json else plan_text(answer))
+
+
+def _write(answer: Plan, out: Path | None, deploy: Path | None) -> None:
+    try:
+        if out is not None:
+            answer.write(out)
+        if deploy is not None:
+            _write_service(deploy, answer)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or out}: cannot be written ({error.strerror}); name a place that you may write"
+        ) from None
 
 
 def _write_service(path: Path, answer: Plan) -> None:
