@@ -107,6 +107,16 @@ def test_up_serves_and_down_leaves_nothing(file: Path) -> None:
     operator(file).down()  # again, with nothing there
 
 
+def test_in_turn_each_server_waits_for_the_one_before(file: Path) -> None:
+    file.write_text(f"{file.read_text()}start: in-turn\n")
+    service = operator(file)
+    said: list[str] = []
+    service.say = said.append
+    service.up(120)
+    starts = [line.partition(",")[0].partition(" at ")[0] for line in said]
+    assert starts[:4] == ["server-0: started", "server-0: ready", "server-1: started", "server-1: ready"]
+
+
 def test_an_up_that_is_killed_is_finished_by_the_next(file: Path) -> None:
     command = [sys.executable, "-m", "ridgeline", "deploy", "up", str(file), "--folder", str(file.parent / "service")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -75,6 +75,10 @@ class ServiceForm(Form):
     units: list[UnitForm] = Field(min_length=1, description="The servers.")
     router: Annotated[RouterForm | None, Otherwise("none: one server alone")] = Field(default=None)
     site: Any = Field(default="local", description="A site's name or file, or the mapping itself.")
+    start: Literal["together", "in-turn"] = Field(
+        default="together",
+        description="in-turn: each server only when the one before is ready, as servers that share a GPU need it.",
+    )
     first_port: Annotated[int, CountedIn("")] = Field(
         default=30000, ge=1024, le=60000, description="Port of the first server on a node; the next ones follow."
     )

@@ -93,9 +93,10 @@ class Operator:
         """The URL that serves, after a real request through it. Members that already run are left alone."""
         with self.acting():
             began_s = time.monotonic()
-            for member in self.servers:
-                self.ensure(member)
-            self.until_ready(self.servers, limit_s)
+            for group in [[member] for member in self.servers] if self.service.in_turn else [self.servers]:
+                for member in group:
+                    self.ensure(member)
+                self.until_ready(group, limit_s)
             if self.router is not None:
                 self.ensure(self.router)
                 self.until_ready([self.router], limit_s)

@@ -53,6 +53,7 @@ class Service:
     gpu: str = ""
     served_name: str = ""
     first_port: int = 30000
+    in_turn: bool = False  # each server is started when the one before it is ready
     host: str = ""  # the address servers listen on; empty: loopback on this machine, the node's own on a cluster
     api_key_env: str = ""  # the variable that holds the key; never the key
     limit_s: float = 86400.0  # of each job, where a batch system wants one

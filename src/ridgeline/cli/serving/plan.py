@@ -80,15 +80,19 @@ def plan(
 
 
 def _write(answer: Plan, out: Path | None, deploy: Path | None) -> None:
-    try:
-        if out is not None:
-            answer.write(out)
-        if deploy is not None:
-            _write_service(deploy, answer)
-    except OSError as error:
-        raise InputError(
-            f"{error.filename or out}: cannot be written ({error.strerror}); name a place that you may write"
-        ) from None
+    for name, path, write in (("--out", out, _write_folder), ("--deploy", deploy, _write_service)):
+        if path is None:
+            continue
+        try:
+            write(path, answer)
+        except OSError as error:
+            raise InputError(
+                f"{name} {path}: cannot be written ({error.strerror}); name a place that you may write"
+            ) from None
+
+
+def _write_folder(path: Path, answer: Plan) -> None:
+    answer.write(path)
 
 
 def _write_service(path: Path, answer: Plan) -> None:
