@@ -17,6 +17,7 @@ BASES = {"workloads.base", "executors.base", "samplers.base", "analyzers.base"}
 # room -> rooms it may import; a dotted name is one module of a room
 ALLOWED: dict[str, set[str]] = {
     "dashboard": {"report", "store", "records"},
+    "deploy": {"serving", "store", "catalog", "forms", "executors.base", "records"},
     "report": {"stats", "store", "records"},
     "campaign": {"store", "stats", "catalog", "forms", "records", *BASES},
     # the session on a node knows its engine by name only, and the catalog is where names become parts

@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ridgeline.records.answer import Answer
 
 
 def best(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
+    deploy: Annotated[
+        Path | None, typer.Option(help="File for the answer as `ridgeline deploy` reads it (studies of engines).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Print the answer of a campaign: the setting to paste with its interval, or what else was asked.
@@ -26,5 +32,23 @@ def best(
         print(*answer_lines(answer, exhibits), sep="\n")
         if answer.to_use is not None and (answer.offers or answer.keep):
             print("", *yaml_lines(answer.to_use), sep="\n")
+    if deploy is not None and answer.to_use is not None:
+        _write_service(deploy, folder, answer)
     if answer.lacks:
         raise NothingFound(f"{folder}: {answer.lacks}")
+
+
+def _write_service(path: Path, folder: Path, answer: Answer) -> None:
+    from ridgeline.campaign.status import read_status
+    from ridgeline.deploy.file import service_text
+    from ridgeline.deploy.from_answer import service_of_answer
+    from ridgeline.files import write_whole
+
+    study = read_status(folder).study
+    settings = study.space.settings(answer.to_use or study.baseline)
+    found = service_of_answer(study, settings, answer.change)
+    write_whole(
+        path,
+        f"# `ridgeline deploy check {path.name}` shows every command; add replicas and a router\n"
+        + service_text(found),
+    )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.json import json_text
 from ridgeline.errors import InputError
+
+if TYPE_CHECKING:
+    from ridgeline.serving.planner.planner import Plan
 
 
 def plan(
@@ -36,6 +39,9 @@ def plan(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the traffic.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the commands and study file of each choice.")] = None,
+    deploy: Annotated[
+        Path | None, typer.Option(help="File for the first choice as `ridgeline deploy` reads it.")
+    ] = None,
     as_json: option.AsJson = False,
 ) -> None:
     """Rank layouts for a model, GPUs, traffic and limits, with commands to start them and a study to verify them.
@@ -69,11 +75,34 @@ def plan(
         named=layout or (),
         seed=seed,
     )
-    if out is not None:
+    _write(answer, out, deploy)
+    print(json_text(answer.as_json()) if as_json else plan_text(answer))
+
+
+def _write(answer: Plan, out: Path | None, deploy: Path | None) -> None:
+    for name, path, write in (("--out", out, _write_folder), ("--deploy", deploy, _write_service)):
+        if path is None:
+            continue
         try:
-            answer.write(out)
+            write(path, answer)
         except OSError as error:
             raise InputError(
-                f"--out {out}: cannot be written ({error.strerror}); name a folder that you may write"
+                f"{name} {path}: cannot be written ({error.strerror}); name a place that you may write"
             ) from None
-    print(json_text(answer.as_json()) if as_json else plan_text(answer))
+
+
+def _write_folder(path: Path, answer: Plan) -> None:
+    answer.write(path)
+
+
+def _write_service(path: Path, answer: Plan) -> None:
+    from ridgeline.deploy.file import service_text
+    from ridgeline.deploy.from_plan import service_of
+    from ridgeline.files import write_whole
+
+    found = service_of(answer.choices[0].option, f"/models/{answer.question.model.name}")
+    write_whole(
+        path,
+        f"# `ridgeline deploy check {path.name}` shows every command; name your model's folder and site\n"
+        + service_text(found),
+    )

@@ -46,7 +46,7 @@ def commands_for(
     place = _Places(scheme.question.cluster.node.gpus, nodes)
     commands: list[Command] = []
     fronts: list[tuple[str, str, int]] = []
-    for unit, count in _groups(scheme):
+    for unit, count in groups_of(scheme):
         for number in range(count):
             where = place.take(unit.gpus)
             servers = _engine(unit, number, where, model_path, quantization)
@@ -55,7 +55,7 @@ def commands_for(
     return [*commands, *_router(fronts, place)]
 
 
-def _groups(scheme: Scheme) -> list[tuple[Unit, int]]:
+def groups_of(scheme: Scheme) -> list[tuple[Unit, int]]:
     if isinstance(scheme.shape, Pair):
         p, d = scheme.shape.prefill_groups, scheme.shape.decode_groups
         return [(scheme.shape.prefill, scheme.copies * p), (scheme.shape.decode, scheme.copies * d)]
@@ -128,12 +128,18 @@ def _deepep(unit: Unit) -> bool:
     return unit.layout.ep > 1 and unit.layout.attn_dp == unit.layout.tp
 
 
-def unit_arguments(unit: Unit) -> list[str]:
-    """Layout, memory and scheduling of one engine, every value written out in the flags of its release."""
+def unit_values(unit: Unit) -> dict[str, Value]:
+    """Layout, memory and scheduling of one engine under our names, every value written out; not its role."""
     values: dict[str, Value] = values_of(unit.layout, unit.settings)
     if _deepep(unit):
         mode = {"prefill": "normal", "decode": "low_latency"}.get(unit.role, "auto")
         values |= {"moe_a2a_backend": "deepep", "deepep_mode": mode, "moe_dense_tp_size": 1}
+    return values
+
+
+def unit_arguments(unit: Unit) -> list[str]:
+    """The same in the flags of its release, with its role."""
+    values = unit_values(unit)
     if unit.role != "both":
         values["disaggregation_mode"] = unit.role
     return engine_flags("sglang").arguments(values, unit.settings.version)

@@ -60,10 +60,11 @@ class DecodeEngine(Engine):
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-        self.bootstrapping: deque[tuple[Request, float, PrefillEngine]] = deque()
+        # with the prefill engine of the same simulation; None where that is a server of its own
+        self.bootstrapping: deque[tuple[Request, float, PrefillEngine | None]] = deque()
         self.expected = 0
 
-    def reserve(self) -> tuple[Request, float, PrefillEngine] | None:
+    def reserve(self) -> tuple[Request, float, PrefillEngine | None] | None:
         """The next request that a slot and KV room could be set aside for."""
         if not self.bootstrapping:
             return None
@@ -181,6 +182,7 @@ class Disaggregated:
     def _reserve(self, decode: DecodeEngine, now_s: float) -> None:
         while (found := decode.reserve()) is not None:
             request, at_s, prefill = found
+            assert prefill is not None
             self._target[request.arrival.number] = decode
             self._post(max(now_s, at_s) + HANDSHAKE_S, "prefill", request, prefill)
 

@@ -242,24 +242,24 @@ class Engine:
         while self.running and self.running[0][0] <= self.step_number:
             finish, _, request = heapq.heappop(self.running)
             self.finish_sum -= finish
-            self._leave(request)
+            self.leave(request)
             request.generated = request.arrival.output_tokens
             self._end(request, ended)
         return ended
 
-    def _leave(self, request: Request) -> None:
+    def leave(self, request: Request) -> None:
         """Closes the stay in the batch; the tokens it added stay counted until the request gives its KV back."""
         joined_s, first_run, _ = request.stays[-1]
         request.stays[-1] = (joined_s, first_run, len(self.runs))
         request.last_token_s = max(joined_s, self.runs.last_end)  # a prefill round may have come since
 
     def _end(self, request: Request, ended: list[Request]) -> None:
-        self._release(request)
+        self.release(request)
         self.load -= 1
         request.end_s = self.clock
         ended.append(request)
 
-    def _release(self, request: Request) -> None:
+    def release(self, request: Request) -> None:
         self.used_tokens -= request.held
         if request.stays:
             self.used_tokens -= (self.step_number - request.joined_step) * self.applied.accept_length
@@ -287,8 +287,8 @@ class Engine:
 
     def _give_up(self, request: Request, finish: int) -> None:
         self.finish_sum -= finish
-        self._leave(request)
-        self._release(request)
+        self.leave(request)
+        self.release(request)
         request.generated += self._decoded(request)
         request.todo = request.arrival.input_tokens + request.generated
         request.cached = 0

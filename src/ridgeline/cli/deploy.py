@@ -1,0 +1,114 @@
+"""ridgeline deploy check|render|up|status|drain|restart|down FILE"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ridgeline.cli.text.json import json_text
+from ridgeline.errors import InputError
+
+if TYPE_CHECKING:
+    from ridgeline.deploy.operate import Operator
+    from ridgeline.deploy.service import Service
+
+
+def deploy(
+    action: Annotated[str, typer.Argument(help="check, render, up, status, drain, restart or down.")],
+    file: Annotated[Path, typer.Argument(help="The deployment file.")],
+    member: Annotated[str, typer.Argument(help="For drain and restart: one server, such as server-0.")] = "",
+    out: Annotated[Path | None, typer.Option(help="render: the folder to write to.")] = None,
+    for_: Annotated[str, typer.Option("--for", help="render: local, slurm, pbs or kubernetes.")] = "",
+    folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)] = 1800.0,
+    rolling: Annotated[bool, typer.Option(help="restart: all servers, one after the other.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """From a deployment file to a running service, and back.
+
+    `up` starts the servers, then the router, and sends a real request through it; what runs already is left alone, so
+    it may be called again after any failure. `down` ends all of it and nothing else.
+
+    Example: ridgeline deploy up service.yaml
+    """
+    from ridgeline.deploy.file import load_service
+    from ridgeline.deploy.operate import Operator
+
+    if action not in ACTIONS:
+        raise InputError(f"{action!r} is not something deploy does; use {', '.join(ACTIONS)}")
+    service = load_service(file)
+    if action == "check":
+        _check(service)
+    elif action == "render":
+        _render(service, out or file.parent / f"{file.stem}.scripts", for_)
+    else:
+        operator = Operator(
+            service, folder or file.parent / f"{file.stem}.service", lambda line: print(line, flush=True)
+        )
+        ACTIONS[action](operator, member, timeout, rolling, as_json)
+
+
+def _check(service: Service) -> None:
+    from ridgeline.cli.text.deploy import service_summary
+    from ridgeline.deploy.members import members_of
+
+    print(service_summary(service, members_of(service)))
+
+
+def _render(service: Service, out: Path, target: str) -> None:
+    from ridgeline.deploy.render import render
+
+    for path in render(service, out, target):
+        print(path)
+
+
+def _up(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+    url = operator.up(timeout_s)
+    print(url)
+
+
+def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+    from ridgeline.cli.text.deploy import status_text
+
+    states = operator.status()
+    if as_json:
+        url = operator.folder.url(operator.front)
+        print(json_text({"service": operator.service.name, "url": url, "members": [s.as_json() for s in states]}))
+    else:
+        print(status_text(states))
+
+
+def _drain(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+    from ridgeline.deploy.rolling import drain
+
+    if not member:
+        raise InputError("name the server to drain, such as server-0; `ridgeline deploy status` lists them")
+    with operator.acting():
+        drain(operator, operator.member(member))
+
+
+def _restart(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+    from ridgeline.deploy.rolling import restart
+
+    if not member and not rolling:
+        raise InputError("name the server to restart, or restart all of them one after the other with --rolling")
+    with operator.acting():
+        restart(operator, [operator.member(member)] if member else operator.servers, timeout_s)
+
+
+def _down(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+    operator.down()
+
+
+ACTIONS: dict[str, Callable[..., None]] = {
+    "check": _check,
+    "render": _render,
+    "up": _up,
+    "status": _status,
+    "drain": _drain,
+    "restart": _restart,
+    "down": _down,
+}

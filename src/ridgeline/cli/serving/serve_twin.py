@@ -1,0 +1,52 @@
+"""`ridgeline serve-twin`: a server whose timing comes from the twin, for routers, load generators and rehearsals."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ridgeline.cli.serving import options as option
+
+
+@option.takes(option.EngineArguments)
+def serve_twin(
+    arguments: option.EngineArguments,
+    port: Annotated[int, typer.Option(help="Port of the API.")] = 30000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    role: Annotated[str, typer.Option(help="both, prefill or decode.")] = "both",
+    bootstrap_port: Annotated[int, typer.Option(help="Prefill: where decode servers ask for their KV.")] = 8998,
+    api: Annotated[str, typer.Option(help="sglang or vllm: whose metrics.")] = "sglang",
+    fault: Annotated[
+        list[str] | None, typer.Option(help="hang, slow[:FACTOR], oom, kv-timeout or crash; hang@30: after 30 s.")
+    ] = None,
+    api_key: Annotated[str, typer.Option(envvar="RIDGELINE_API_KEY", help="Wanted of every request.")] = "",
+    served_model_name: Annotated[str, typer.Option(help="What /v1/models says; default: the model's name.")] = "",
+    fabric: option.Fabric = None,
+    speed: Annotated[float, typer.Option(help="How much faster than real time passes.")] = 1.0,
+    calibration: option.CalibrationFile = None,
+) -> None:
+    """Serve tokens as a real engine would, without a GPU: the OpenAI and SGLang APIs with the twin's timing.
+
+    Ends on Ctrl-C or SIGTERM. While it runs, POST /fault {"kind": "hang"} makes a fault and {"kind": "none"} ends it.
+
+    Example: ridgeline serve-twin --model llama-8b --gpu h200 --tp 1 --port 30000
+    """
+    from ridgeline.serving.engine.deployment import describe
+    from ridgeline.serving.twin.calibration import read_calibration
+    from ridgeline.serving.twin.server.faults import parse_fault
+    from ridgeline.serving.twin.server.serve import ServedTwin, TwinServer, serve_until_told
+
+    a = arguments
+    deployment = describe(
+        a.model, a.gpu, a.layout(whole_nodes=False), a.settings(), fabric=fabric, dtype=a.dtype, kv_dtype=a.kv_dtype
+    )
+    faults = tuple(parse_fault(text) for text in fault or ())
+    served = ServedTwin(deployment, role, api, host, port, bootstrap_port, api_key, speed, faults, served_model_name)
+
+    def ready(server: TwinServer) -> None:
+        part = "" if role == "both" else f", {role} only"
+        print(f"twin of {deployment}{part}", flush=True)
+        print(f"listens on http://{host}:{port}", flush=True)
+
+    serve_until_told(served, read_calibration(calibration) if calibration else None, ready)

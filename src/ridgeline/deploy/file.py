@@ -1,0 +1,120 @@
+"""Deployment files: YAML in, a Service out, or every problem with its line; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ridgeline import catalog
+from ridgeline.deploy.form import ServiceForm, UnitForm
+from ridgeline.deploy.servers import SERVERS
+from ridgeline.deploy.service import RouterChoice, Service, ServiceUnit
+from ridgeline.errors import StudyError
+from ridgeline.forms.reading import read_form
+from ridgeline.records.problem import Problem
+from ridgeline.serving.engine.knobs.engine_flags import engine_flags
+from ridgeline.serving.engine.knobs.releases import LATEST, parse_version
+from ridgeline.store.site_file import load_site
+from ridgeline.store.yaml_tree import parse_yaml, read_text
+
+
+def load_service(path: Path) -> Service:
+    """StudyError lists every problem of the file."""
+    tree = parse_yaml(read_text(path), str(path))
+    plain = tree.plain()
+    problems = list(tree.problems)
+    if not isinstance(plain, Mapping):
+        raise StudyError([*problems, f"{tree.name}:1: a deployment file is a mapping that begins with `version: 1`"])
+    form, found = read_form(ServiceForm, plain, path.parent)
+    if not found and not problems:
+        found = list(_disagreements(form))
+    problems += [tree.message(problem.where, problem.message) for problem in found]
+    if problems:
+        raise StudyError(problems)
+    service = _service(form, path)
+    catalog.part("executors", service.site.batch)  # refuses a batch system that nobody knows
+    return service
+
+
+def _service(form: ServiceForm, path: Path) -> Service:
+    router = form.router
+    return Service(
+        name=form.name or path.stem,
+        model=form.model,
+        engine=form.engine.kind,
+        release=_release(form),
+        units=tuple(_unit(unit) for unit in form.units),
+        router=None
+        if router is None
+        else RouterChoice(
+            router.kind,
+            router.policy,
+            router.port,
+            router.most_running,
+            router.most_waiting,
+            router.python,
+            tuple(router.arguments),
+        ),
+        site=load_site(form.site, path.parent),
+        python=form.engine.python,
+        gpu=form.engine.gpu,
+        served_name=form.served_name,
+        first_port=form.first_port,
+        in_turn=form.start == "in-turn",
+        host=form.host,
+        api_key_env=form.api_key_env,
+        limit_s=form.limit,
+        slo=form.slo,
+        expected=form.expected,
+    )
+
+
+def _unit(form: UnitForm) -> ServiceUnit:
+    return ServiceUnit(
+        form.role, form.replicas, form.nodes, form.gpus, dict(form.settings), tuple(form.arguments), dict(form.env)
+    )
+
+
+def _disagreements(form: ServiceForm) -> Iterator[Problem]:
+    """What each key alone cannot see."""
+    roles = [unit.role for unit in form.units]
+    servers = sum(unit.replicas for unit in form.units)
+    if "both" in roles and set(roles) != {"both"}:
+        yield Problem(("units",), "mixes servers of role both with split ones; deploy them as two services")
+    for role, other in (("prefill", "decode"), ("decode", "prefill")):
+        if role in roles and other not in roles:
+            yield Problem(("units",), f"has {role} servers and none for {other}; add a unit with `role: {other}`")
+    if form.router is None and servers > 1:
+        yield Problem(("units",), f"has {servers} servers and no router; add one: `router: {{kind: sglang-router}}`")
+    flags = engine_flags(SERVERS[form.engine.kind].flags_of)
+    for n, unit in enumerate(form.units):
+        for name in unit.settings:
+            if not flags.knows(name):
+                yield Problem(
+                    ("units", n, "settings", name), f"{form.engine.kind} has no such flag; check its spelling"
+                )
+    if form.engine.kind == "twin" and not form.engine.gpu:
+        yield Problem(("engine",), "the twin must know its GPU; add one, such as `gpu: h200`")
+    if not _release(form):
+        yield Problem(("engine", "release"), f"{form.engine.release!r} is not a release; write one such as 0.5.15")
+
+
+def _release(form: ServiceForm) -> tuple[int, ...]:
+    return parse_version(form.engine.release) if form.engine.release else LATEST[SERVERS[form.engine.kind].flags_of]
+
+
+def service_text(service: Mapping[str, Any]) -> str:
+    """A deployment file from its mapping, keys in the order given."""
+    return yaml.safe_dump(dict(service), sort_keys=False, default_flow_style=None, width=110)
+
+
+def with_policy(path: Path, policy: str) -> str:
+    """The file's text with another policy of its router; comments at its head are kept, others are lost."""
+    text = read_text(path)
+    plain = parse_yaml(text, str(path)).plain()
+    assert isinstance(plain, dict), "it was read as a service before"
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    return "\n".join([*head, service_text({**plain, "router": {**plain["router"], "policy": policy}})])

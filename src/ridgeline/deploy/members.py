@@ -1,0 +1,76 @@
+"""The processes of a service: one for each server, and the router last."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ridgeline.deploy.routers import Backend, router_words
+from ridgeline.deploy.servers import ServerPlace, server_words
+from ridgeline.deploy.service import Service, ServiceUnit
+from ridgeline.records.run import Resources
+
+BOOTSTRAP_PORT = 8998
+ROUTER = "router"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One server, or the router. `words` may hold the shell variables of the start script."""
+
+    name: str
+    role: str  # both, prefill, decode or router
+    port: int
+    words: tuple[str, ...]
+    resources: Resources
+    env: tuple[tuple[str, str], ...] = ()
+    after: tuple[str, ...] = ()  # members whose addresses it needs
+
+    @property
+    def is_router(self) -> bool:
+        return self.role == ROUTER
+
+    @property
+    def line(self) -> str:
+        return " ".join(map(shell_word, self.words))
+
+
+def members_of(service: Service) -> list[Member]:
+    """In the order to start them."""
+    servers: list[Member] = []
+    backends: list[Backend] = []
+    for unit in service.units:
+        for number in range(unit.replicas):
+            at = _place(service, unit, len(servers))
+            name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
+            words = tuple(server_words(service, unit, at))
+            resources = Resources(nodes=unit.nodes, gpus=unit.gpus)
+            servers.append(Member(name, unit.role, at.port, words, resources, tuple(unit.env.items())))
+            backends.append(Backend(unit.role, f"http://${variable(name)}:{at.port}", at.bootstrap_port))
+    return [*servers, *_router(service, servers, backends)]
+
+
+def _place(service: Service, unit: ServiceUnit, number: int) -> ServerPlace:
+    """Ports of their own for all, as two servers may come to share a node; GPUs are dealt out on this machine only."""
+    gpu = number * unit.gpus if service.on_this_machine else 0
+    return ServerPlace(service.first_port + number, BOOTSTRAP_PORT + number, gpu, number)
+
+
+def _router(service: Service, servers: Sequence[Member], backends: Sequence[Backend]) -> list[Member]:
+    if service.router is None:
+        return []
+    words = tuple(router_words(service, backends))
+    return [Member(ROUTER, ROUTER, service.router.port, words, Resources(), after=tuple(s.name for s in servers))]
+
+
+def variable(name: str) -> str:
+    """The shell variable that holds a member's address."""
+    return "at_" + name.replace("-", "_")
+
+
+def shell_word(word: str) -> str:
+    """Quoted, except that our variables are for the node to fill in."""
+    if "$" not in word:
+        return shlex.quote(word)
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`") + '"'

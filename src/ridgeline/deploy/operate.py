@@ -1,0 +1,255 @@
+"""Bringing a service up, looking at it, and taking it down: each may be killed and called again.
+
+Every start is a line in the journal before it happens. Whoever comes next finds each member by that line: still
+running, ended, or never handed over.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline import catalog
+from ridgeline.deploy import probe
+from ridgeline.deploy.folder import ServiceFolder
+from ridgeline.deploy.members import Member, members_of
+from ridgeline.deploy.servers import SERVERS
+from ridgeline.deploy.service import Service
+from ridgeline.errors import InputError, SiteError
+from ridgeline.executors.base import Executor
+from ridgeline.records.run import Ending
+
+LOOK_S = 0.2
+DRAIN_S = 600.0
+END_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """`state` is down, starting, ready, silent (runs, does not answer) or ended; `detail` says more where there is."""
+
+    name: str
+    role: str
+    state: str
+    url: str = ""
+    running: int | None = None
+    tokens: int | None = None
+    detail: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Operator:
+    """Acts on one service. `say` is told, a line each, what happens."""
+
+    def __init__(self, service: Service, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
+        self.service, self.say = service, say
+        self.folder = ServiceFolder(root, service)
+        self.members = members_of(service)
+        self.key = probe.key_of(service.api_key_env)
+        self.executor: Executor = catalog.part("executors", service.site.batch)(service.site)
+        if service.api_key_env and not self.key:
+            raise InputError(f"{service.api_key_env} is empty; set it to the API key, or remove api_key_env")
+
+    @property
+    def servers(self) -> list[Member]:
+        return [member for member in self.members if not member.is_router]
+
+    @property
+    def router(self) -> Member | None:
+        return next((member for member in self.members if member.is_router), None)
+
+    @property
+    def front(self) -> Member:
+        """Where users go."""
+        return self.router or self.members[0]
+
+    def member(self, name: str) -> Member:
+        found = next((member for member in self.members if member.name == name), None)
+        if found is None:
+            raise InputError(
+                f"{name!r} is not part of {self.service.name}; it has {', '.join(m.name for m in self.members)}"
+            )
+        return found
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """With the lock and the journal; StoreError where another `deploy` is at work."""
+        with self.folder.lock():
+            self.folder.begin()
+            try:
+                yield
+            finally:
+                self.folder.end()
+
+    # up
+
+    def up(self, limit_s: float) -> str:
+        """The URL that serves, after a real request through it. Members that already run are left alone."""
+        with self.acting():
+            began_s = time.monotonic()
+            for group in [[member] for member in self.servers] if self.service.in_turn else [self.servers]:
+                for member in group:
+                    self.ensure(member)
+                self.until_ready(group, limit_s)
+            if self.router is not None:
+                self.ensure(self.router)
+                self.until_ready([self.router], limit_s)
+            self._first_request(limit_s)
+            self.folder.record({"event": "up", "url": self.folder.url(self.front)})
+            self.say(f"serves after {time.monotonic() - began_s:.0f} s")
+        return self.folder.url(self.front)
+
+    def ensure(self, member: Member) -> None:
+        """Running, or started now."""
+        start = self.folder.started.get(member.name)
+        if start is not None and not start.ended:
+            job = self.folder.job(member, start.generation)
+            ticket = start.ticket or self.executor.find(job)
+            if ticket:
+                if not start.ticket:
+                    self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
+                if self._ending(member) is None:
+                    self.say(f"{member.name}: runs already")
+                    return
+        self._check_ports(member)
+        generation = 1 if start is None else start.generation + 1
+        self.folder.record({"event": "planned", "member": member.name, "generation": generation})
+        job = self.folder.prepare(member, generation)
+        ticket = self.executor.submit(job)
+        self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
+        self.say(f"{member.name}: started, log in {job.folder}")
+
+    def _check_ports(self, member: Member) -> None:
+        if not self.service.on_this_machine:
+            return
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind((self.service.host or "127.0.0.1", member.port))
+            except OSError as error:
+                raise SiteError(
+                    f"{member.name}: port {member.port} cannot be used ({error.strerror}); choose another first_port "
+                    "or router port, or end what holds it"
+                ) from None
+
+    def _ending(self, member: Member) -> Ending | None:
+        """How the member's job ended, if it did; recorded once."""
+        start = self.folder.started[member.name]
+        ending = self.executor.poll([start.ticket]).get(start.ticket)
+        if ending is not None and self.folder.journal is not None:
+            reason = (
+                ending.reason or f"{ending.cause} {ending.exit_code if ending.exit_code is not None else ''}".strip()
+            )
+            self.folder.record({"event": "ended", "member": member.name, "reason": reason})
+        return ending
+
+    def until_ready(self, members: Sequence[Member], limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        waiting = list(members)
+        while waiting:
+            for member in list(waiting):
+                url = self.folder.url(member)
+                if url and probe.is_healthy(url) and self._alive(member):
+                    waiting.remove(member)
+                    self.folder.record({"event": "ready", "member": member.name, "url": url})
+                    self.say(f"{member.name}: ready at {url}")
+                elif (ending := self._ending(member)) is not None:
+                    raise SiteError(self._died(member, ending))
+            if waiting and time.monotonic() > deadline:
+                names = ", ".join(member.name for member in waiting)
+                raise SiteError(
+                    f"{names} not ready after {limit_s:g} s; look at {self.folder.of(waiting[0])}, and give more time "
+                    "with --timeout or take it down with `ridgeline deploy down`"
+                )
+            if waiting:
+                time.sleep(LOOK_S)
+
+    def _alive(self, member: Member) -> bool:
+        """Somebody else may answer at its port."""
+        return self._ending(member) is None
+
+    def _died(self, member: Member, ending: Ending) -> str:
+        said = self.folder.last_lines(member)
+        how = ending.reason or f"exit code {ending.exit_code}"
+        return (
+            f"{member.name} ended before it was ready: {how}\n{said}\n"
+            f"its log is in {self.folder.of(member)}; correct the cause and run `ridgeline deploy up` again"
+        )
+
+    def _first_request(self, limit_s: float) -> None:
+        """A router may be healthy before it knows its workers."""
+        url, deadline = self.folder.url(self.front), time.monotonic() + limit_s
+        while True:
+            try:
+                model = self.service.served_name or probe.served_model(self.folder.url(self.servers[0]), self.key)
+                probe.first_answer(url, model or self.service.model, self.key)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise SiteError(
+                        f"{url} does not answer a request: {error}; see `ridgeline deploy status`"
+                    ) from None
+                if self.router is not None and (ending := self._ending(self.router)) is not None:
+                    raise SiteError(self._died(self.router, ending)) from None
+                time.sleep(LOOK_S)
+            else:
+                return
+
+    # status
+
+    def status(self) -> list[MemberState]:
+        return [self._state(member) for member in self.members]
+
+    def _state(self, member: Member) -> MemberState:
+        start, url = self.folder.started.get(member.name), self.folder.url(member)
+        if start is None or start.ended:
+            return MemberState(member.name, member.role, "down", detail=start.ended if start else "")
+        if not start.ticket:
+            return MemberState(member.name, member.role, "starting", detail="planned, not yet handed over")
+        if (ending := self._ending(member)) is not None:
+            return MemberState(member.name, member.role, "ended", detail=ending.reason or str(ending.cause))
+        if not url:
+            return MemberState(member.name, member.role, "starting")
+        if not probe.is_healthy(url):
+            return MemberState(member.name, member.role, "silent", url)
+        if member.is_router:
+            return MemberState(member.name, member.role, "ready", url)
+        dialect, seen = SERVERS[self.service.engine], probe.metrics(url)
+        running, tokens = (
+            None if name not in seen else int(seen[name]) for name in (dialect.load_metric, dialect.token_metric)
+        )
+        return MemberState(member.name, member.role, "ready", url, running, tokens)
+
+    # down
+
+    def down(self) -> None:
+        """Everything of this service ends, the router first; nothing else is touched."""
+        with self.acting():
+            for member in reversed(self.members):
+                self.stop(member)
+            self.folder.record({"event": "down"})
+
+    def stop(self, member: Member) -> None:
+        start = self.folder.started.get(member.name)
+        if start is None or start.ended:
+            return
+        ticket = start.ticket or self.executor.find(self.folder.job(member, start.generation))
+        if not ticket:
+            self.folder.record({"event": "ended", "member": member.name, "reason": "was never handed over"})
+            return
+        if not start.ticket:
+            self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
+        if self._ending(member) is not None:
+            return
+        self.executor.cancel(ticket)
+        deadline = time.monotonic() + END_S
+        while self._ending(member) is None:
+            if time.monotonic() > deadline:
+                raise SiteError(f"{member.name} did not end within {END_S:g} s; end it by hand: {ticket}")
+            self.executor.wait(LOOK_S)
+        self.say(f"{member.name}: ended")

@@ -1,0 +1,72 @@
+"""Asking servers over HTTP: whether they are ready, what they count, and one real request."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from typing import Any
+
+TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 120.0
+
+
+def ask(url: str, body: object = None, *, key: str = "", method: str = "", timeout_s: float = TIMEOUT_S) -> bytes:
+    """The answer's body. Raises OSError: nobody there, too slow, or an HTTP status above 299."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"} if data else {}
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(url, data, headers, method=method or None)  # noqa: S310  addresses are ours
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
+        content: bytes = answer.read()
+    return content
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        ask(f"{url}/health")
+    except OSError:
+        return False
+    return True
+
+
+def metrics(url: str) -> dict[str, float]:
+    """Every figure of /metrics, summed over its labels; empty where there are none."""
+    try:
+        text = ask(f"{url}/metrics").decode(errors="replace")
+    except OSError:
+        return {}
+    found: dict[str, float] = {}
+    for name, value in re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE):
+        try:
+            found[name] = found.get(name, 0.0) + float(value)
+        except ValueError:
+            continue
+    return found
+
+
+def first_answer(url: str, model: str, key: str) -> dict[str, Any]:
+    """A real request through the front door. Raises OSError with what was said."""
+    body = {"model": model, "prompt": "Say one word.", "max_tokens": 4}
+    try:
+        content = ask(f"{url}/v1/completions", body, key=key, timeout_s=REQUEST_TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        raise OSError(f"{error.code}: {error.read().decode(errors='replace')[:300]}") from None
+    answer: dict[str, Any] = json.loads(content)
+    return answer
+
+
+def served_model(url: str, key: str) -> str:
+    """What the server calls its model; empty where it does not say."""
+    try:
+        listed = json.loads(ask(f"{url}/v1/models", key=key))
+        return str(listed["data"][0]["id"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return ""
+
+
+def key_of(variable: str) -> str:
+    return os.environ.get(variable, "") if variable else ""

@@ -1,0 +1,54 @@
+"""Plain scripts of a service, to be read, changed and run by hand: local, Slurm, PBS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ridgeline import catalog
+from ridgeline.deploy.folder import ServiceFolder
+from ridgeline.deploy.members import members_of
+from ridgeline.deploy.scripts import START_FILE, start_script
+from ridgeline.deploy.service import Service
+from ridgeline.errors import InputError
+from ridgeline.executors.base import Executor
+from ridgeline.files import write_whole
+
+TARGETS = ("local", "slurm", "pbs")
+_LAUNCHERS = {"slurm": "srun", "pbs": "openmpi"}
+
+
+def render(service: Service, out: Path, target: str = "") -> Iterator[Path]:
+    """Writes a folder for each member with its start script and, for a batch system, its job; yields the files."""
+    chosen = target or service.site.batch
+    if chosen not in TARGETS:
+        raise InputError(f"deploy renders for {', '.join(TARGETS)}; {chosen!r} is none of them")
+    site = service.site
+    if chosen != site.batch:
+        launcher = site.launcher if site.launcher != "none" else _LAUNCHERS.get(chosen, "none")
+        service = replace(service, site=replace(site, batch=chosen, launcher=launcher))
+    folder = ServiceFolder(out, service)
+    executor: Executor = catalog.part("executors", chosen)(service.site)
+    members = members_of(service)
+    for member in members:
+        folder.of(member).mkdir(parents=True, exist_ok=True)
+        path = folder.of(member) / START_FILE
+        write_whole(path, start_script(service, member), mode=0o755)
+        yield path
+        if chosen != "local":
+            job, path = folder.job(member, 1), folder.of(member) / "job.sh"
+            job.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, executor.script(job), mode=0o755)
+            yield path
+    submit = {"slurm": "sbatch", "pbs": "qsub"}.get(chosen)
+    lines = ["#!/bin/sh", f"# starts {service.name}: every server, then the router, which waits for their addresses"]
+    lines.append('cd "$(dirname "$0")" || exit 74')
+    for member in members:
+        if submit:
+            lines.append(f"{submit} members/{member.name}/job.sh")
+        else:
+            lines.append(f"setsid sh members/{member.name}/{START_FILE} > members/{member.name}/log 2>&1 &")
+    all_of_it = out / "start-all.sh"
+    write_whole(all_of_it, "\n".join([*lines, ""]), mode=0o755)
+    yield all_of_it

@@ -1,0 +1,73 @@
+"""start.sh of each member: plain, and the same on this machine, under Slurm and under PBS.
+
+A member's folder is on a disk that all nodes see. Its first node writes its address there, and whoever needs it (its
+other nodes, the router) waits for the file. So no script must know beforehand where the batch system puts anybody.
+"""
+
+from __future__ import annotations
+
+from ridgeline.deploy.members import Member, variable
+from ridgeline.deploy.service import Service
+from ridgeline.records.launch import launch
+
+ADDRESS_FILE = "address"
+START_FILE = "start.sh"
+WAIT_S = 1800  # for somebody else's address
+# the number of this process among the nodes of a server, as Slurm, Open MPI and MPICH say it
+_RANK = "${SLURM_PROCID:-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}}"
+
+
+def start_script(service: Service, member: Member) -> str:
+    """The text of `start.sh`. It lies in the member's folder, beside those of the others."""
+    lines = [
+        "#!/bin/sh",
+        f"# {service.name}: {member.name}. `sh {START_FILE}` starts it by hand, on each of its nodes.",
+        'here=$(cd "$(dirname "$0")" && pwd) || exit 74',
+        f"address={_address(service)}",
+    ]
+    if member.resources.nodes > 1:
+        lines += [f"rank={_RANK}", 'if [ "$rank" = 0 ]; then']
+        lines += [f"  {line}" for line in _write_address()]
+        lines += ["fi", *_wait_for("head", f"$here/{ADDRESS_FILE}")]
+    else:
+        lines += _write_address()
+    for name in member.after:
+        lines += _wait_for(variable(name), f"$here/../{name}/{ADDRESS_FILE}")
+    lines += [f"export {name}={_quoted(value)}" for name, value in member.env]
+    return "\n".join([*lines, f"exec {member.line}", ""])
+
+
+def member_command(service: Service, member: Member, folder: str) -> str:
+    """What a job of this member runs: its start script, on all of its nodes."""
+    script = f"sh {_quoted(f'{folder}/{START_FILE}')}"
+    if member.resources.nodes == 1:
+        return f"exec {script}"
+    return launch(service.site, member.resources, script)
+
+
+def _address(service: Service) -> str:
+    if service.host:
+        return _quoted(service.host)
+    if service.on_this_machine:
+        return "127.0.0.1"
+    # the address that other nodes reach: the name alone is a loopback address on many hosts
+    return "$(hostname -I 2>/dev/null | tr ' ' '\\n' | grep -v '^127[.]' | head -n 1)"
+
+
+def _write_address() -> list[str]:
+    path = f"$here/{ADDRESS_FILE}"
+    return [f'printf "%s\\n" "$address" > "{path}.partial" && mv -f "{path}.partial" "{path}" || exit 74']
+
+
+def _wait_for(name: str, path: str) -> list[str]:
+    return [
+        f'waited=0; until [ -s "{path}" ]; do',
+        f'  [ $waited -lt {WAIT_S} ] || {{ echo "{path} did not appear in {WAIT_S} s" >&2; exit 75; }}',
+        "  sleep 1; waited=$((waited + 1))",
+        "done",
+        f'{name}=$(cat "{path}")',
+    ]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

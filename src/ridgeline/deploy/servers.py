@@ -1,0 +1,108 @@
+"""The command lines of servers, one dialect for each engine.
+
+Words may hold `$address`, `$head` and `$rank`: the start script knows them on the node (`scripts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ridgeline.deploy.service import Service, ServiceUnit
+from ridgeline.records.expression import Value
+from ridgeline.serving.engine.knobs.engine_flags import engine_flags
+
+RENDEZVOUS_PORT = 20000
+# its options bear our names of knobs, but for this one
+_TWIN_OPTIONS = {"mem_fraction_static": "--mem-fraction"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlace:
+    """Where one server listens. `bootstrap_port` is that of a prefill server; `number` its place among all."""
+
+    port: int
+    bootstrap_port: int
+    first_gpu: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDialect:
+    """How an engine's server is started. `flags_of` names the engine whose knobs it takes."""
+
+    flags_of: str
+    words: Callable[[Service, ServiceUnit, ServerPlace, list[str]], list[str]]
+    load_metric: str  # requests that run on it, in its /metrics
+    queue_metric: str  # requests that wait on it
+    token_metric: str  # tokens it has made so far
+    kv_metric: str  # share of its KV pool that is used
+    prompt_metric: str  # prompt tokens it was given so far
+
+
+def server_words(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
+    """All words of the command line."""
+    dialect = SERVERS[service.engine]
+    settings: Mapping[str, Value] = unit.settings
+    flags = engine_flags(dialect.flags_of).arguments(settings, service.release)
+    return [*dialect.words(service, unit, at, flags), *unit.arguments]
+
+
+def _sglang(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
+    words = [service.python, "-m", "sglang.launch_server", "--model-path", service.model, *flags]
+    words += ["--host", "$address", "--port", str(at.port), "--enable-metrics", *_name(service)]
+    if at.first_gpu:
+        words += ["--base-gpu-id", str(at.first_gpu)]
+    if unit.role != "both":
+        words += ["--disaggregation-mode", unit.role]
+    if unit.role == "prefill":
+        words += ["--disaggregation-bootstrap-port", str(at.bootstrap_port)]
+    if unit.nodes > 1:
+        rendezvous = f"$head:{RENDEZVOUS_PORT + at.number}"
+        words += ["--nnodes", str(unit.nodes), "--node-rank", "$rank", "--dist-init-addr", rendezvous]
+    return [*words, *_key(service)]
+
+
+def _vllm(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
+    words = [service.python, "-m", "vllm.entrypoints.openai.api_server", "--model", service.model, *flags]
+    return [*words, "--host", "$address", "--port", str(at.port), *_name(service), *_key(service)]
+
+
+def _twin(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
+    words = [service.python, "-m", "ridgeline", "serve-twin", "--model", service.model, "--role", unit.role]
+    words += ["--host", "$address", "--port", str(at.port), *_name(service)]
+    if unit.role == "prefill":
+        words += ["--bootstrap-port", str(at.bootstrap_port)]
+    words += ["--gpu", service.gpu]
+    for name, value in engine_flags("sglang").canonical(unit.settings).items():
+        words += [_TWIN_OPTIONS.get(name, f"--{name.replace('_', '-')}"), str(value)]
+    return words
+
+
+def _name(service: Service) -> list[str]:
+    return ["--served-model-name", service.served_name] if service.served_name else []
+
+
+def _key(service: Service) -> list[str]:
+    return ["--api-key", f"${{{service.api_key_env}}}"] if service.api_key_env else []
+
+
+_SGLANG_METRICS = (
+    "sglang:num_running_reqs",
+    "sglang:num_queue_reqs",
+    "sglang:generation_tokens_total",
+    "sglang:token_usage",
+    "sglang:prompt_tokens_total",
+)
+_VLLM_METRICS = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:generation_tokens_total",
+    "vllm:kv_cache_usage_perc",
+    "vllm:prompt_tokens_total",
+)
+SERVERS: Mapping[str, ServerDialect] = {
+    "sglang": ServerDialect("sglang", _sglang, *_SGLANG_METRICS),
+    "vllm": ServerDialect("vllm", _vllm, *_VLLM_METRICS),
+    "twin": ServerDialect("sglang", _twin, *_SGLANG_METRICS),
+}

@@ -1,0 +1,69 @@
+"""What a deployment file describes: servers in units, the router in front of them, and where all of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ridgeline.records.expression import Value
+from ridgeline.records.site import LOCAL, Site
+
+ROLES = ("both", "prefill", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceUnit:
+    """Equal servers. `settings` are knobs under any of their names; `arguments` are passed on as they stand."""
+
+    role: str = "both"
+    replicas: int = 1
+    nodes: int = 1
+    gpus: int = 0  # of each node
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterChoice:
+    """Which router, and what it may let through. None leaves a limit to the router's own default."""
+
+    kind: str = "sglang-router"
+    policy: str = ""
+    port: int = 8000
+    most_running: int | None = None
+    most_waiting: int | None = None
+    python: str = "python3"
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """`expected` are figures of the plan with their intervals, to hold what is seen against."""
+
+    name: str
+    model: str
+    engine: str
+    release: tuple[int, ...]
+    units: tuple[ServiceUnit, ...]
+    router: RouterChoice | None
+    site: Site = LOCAL
+    python: str = "python3"  # of the engine's environment
+    gpu: str = ""
+    served_name: str = ""
+    first_port: int = 30000
+    in_turn: bool = False  # each server is started when the one before it is ready
+    host: str = ""  # the address servers listen on; empty: loopback on this machine, the node's own on a cluster
+    api_key_env: str = ""  # the variable that holds the key; never the key
+    limit_s: float = 86400.0  # of each job, where a batch system wants one
+    slo: Mapping[str, float] = field(default_factory=dict)
+    expected: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def split(self) -> bool:
+        return any(unit.role != "both" for unit in self.units)
+
+    @property
+    def on_this_machine(self) -> bool:
+        return self.site.batch == "local"

@@ -1,0 +1,227 @@
+"""The paths a server of tokens answers: OpenAI's, SGLang's own, vLLM's, and what routers and operators look at."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ridgeline.errors import InputError
+from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.twin.server.answers import HttpAnswer
+from ridgeline.serving.twin.server.faults import parse_fault
+from ridgeline.serving.twin.server.http import HttpExchange
+from ridgeline.serving.twin.server.live import Clock, LiveRequest
+from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
+from ridgeline.serving.twin.server.prompt import Asked, read_body
+from ridgeline.serving.twin.server.roles import PrefillRole, Role
+
+OPEN_PATHS = ("/health", "/health_generate", "/metrics", "/ping")
+RATE_WINDOW_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What the server says of itself. `api` is sglang or vllm; `role` null, prefill or decode, as SGLang says it."""
+
+    model: str
+    api: str
+    version: str
+    role: str
+    tp: int
+    dp: int
+    pool_tokens: int
+    rank_pool_tokens: int
+    context_tokens: int
+    running_limit: int
+    radix_cache: bool
+    api_key: str = ""
+
+
+class Api:
+    """Answers one exchange after the other. `inject` makes a fault happen."""
+
+    def __init__(self, facts: ServerFacts, role: Role, clock: Clock, inject: Callable[[str], None]) -> None:
+        self.facts, self.role, self.clock = facts, role, clock
+        self.counters = Counters()
+        self._inject = inject
+        self._number = 0
+        self._made: deque[tuple[float, int]] = deque([(0.0, 0)])  # output tokens over the last seconds
+        self._paths: dict[tuple[str, str], Callable[[HttpExchange], None]] = {
+            ("GET", "/health"): self._healthy,
+            ("GET", "/health_generate"): self._healthy,
+            ("GET", "/ping"): self._healthy,
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/server_info"): self._server_info,
+            ("GET", "/get_server_info"): self._server_info,
+            ("GET", "/model_info"): self._model_info,
+            ("GET", "/get_model_info"): self._model_info,
+            ("GET", "/version"): lambda exchange: exchange.answer_json(200, {"version": facts.version}),
+            ("GET", "/get_load"): self._load,
+            ("GET", "/v1/loads"): self._loads,
+            ("POST", "/flush_cache"): self._healthy,
+            ("POST", "/fault"): self._fault,
+            ("POST", "/v1/completions"): self._generate,
+            ("POST", "/v1/chat/completions"): self._generate,
+            ("POST", "/generate"): self._generate,
+        }
+
+    def handle(self, exchange: HttpExchange) -> None:
+        if not self._may(exchange):
+            _refuse(exchange, 401, "Unauthorized: the API key is missing or wrong")
+            return
+        answer = self._paths.get((exchange.method, exchange.path))
+        if answer is None:
+            known = any(path == exchange.path for _, path in self._paths)
+            _refuse(exchange, 405 if known else 404, f"{exchange.method} {exchange.path} is not served here")
+            return
+        answer(exchange)
+
+    def gauges(self) -> Gauges:
+        engines = [live.engine for live in self.role.engines]
+        (first_s, first), (last_s, last) = self._made[0], self._made[-1]
+        return Gauges(
+            running=sum(len(e.running) for e in engines),
+            waiting=sum(e.load - len(e.running) for e in engines),
+            used_tokens=int(sum(e.used_tokens for e in engines)),
+            pool_tokens=sum(e.pool_tokens for e in engines),
+            output_tok_s=(last - first) / (last_s - first_s) if last_s > first_s else 0.0,
+            retractions=sum(e.retractions for e in engines),
+            behind_s=max(live.behind_s for live in self.role.engines),
+        )
+
+    def tick(self) -> None:
+        """Once a second: what the rates are made of."""
+        now_s = self.clock.now_s()
+        self._made.append((now_s, self.counters.output_tokens))
+        while len(self._made) > 2 and self._made[1][0] < now_s - RATE_WINDOW_S:
+            self._made.popleft()
+
+    def _may(self, exchange: HttpExchange) -> bool:
+        if not self.facts.api_key or exchange.path in OPEN_PATHS:
+            return True
+        given = exchange.headers.get(b"authorization", b"")
+        return hmac.compare_digest(given, f"Bearer {self.facts.api_key}".encode())
+
+    # requests for tokens
+
+    def _generate(self, exchange: HttpExchange) -> None:
+        try:
+            asked = read_body(exchange.path, exchange.body)
+            self._check_size(asked)
+        except InputError as bad:
+            _refuse(exchange, 400, str(bad))
+            return
+        self._number += 1
+        now_s, counters = self.clock.now_s(), self.counters
+        hashes = asked.prefix_hashes if self.facts.radix_cache else ()
+        arrival = Arrival(self._number, now_s, asked.input_tokens, asked.output_tokens, hashes)
+        answer = HttpAnswer(exchange, asked, self.facts.model, self._number)
+        request = LiveRequest(arrival, now_s, asked.input_tokens, sink=answer)
+        if isinstance(self.role, PrefillRole) and asked.kv_transfer is not None:
+            answer.extra = {"kv_transfer_params": self.role.kv_parameters(request)}
+
+        def first() -> None:
+            answer.cached = request.cached
+            counters.prompt_tokens += asked.input_tokens
+            counters.cached_tokens += request.cached
+            counters.ttft.add(self.clock.now_s() - now_s)
+
+        def end(failure: str) -> None:
+            counters.failed += bool(failure)
+            counters.requests += 1
+            counters.output_tokens += answer.made
+            counters.e2e.add(self.clock.now_s() - now_s)
+
+        def gone() -> None:
+            counters.aborted += 1
+            self.role.abort(request)
+
+        answer.on_first, answer.on_end, exchange.on_gone = first, end, gone
+        self.role.take(request, asked)
+
+    def _check_size(self, asked: Asked) -> None:
+        tokens, facts = asked.input_tokens + asked.output_tokens, self.facts
+        if tokens > facts.context_tokens:
+            raise InputError(
+                f"{asked.input_tokens} prompt tokens and {asked.output_tokens} to make are more than the context of "
+                f"{facts.context_tokens} tokens; ask for less"
+            )
+        if tokens > facts.rank_pool_tokens:
+            raise InputError(f"{tokens} tokens are more than the KV pool of a rank holds ({facts.rank_pool_tokens})")
+
+    # about the server
+
+    def _healthy(self, exchange: HttpExchange) -> None:
+        exchange.answer(200, b"", "text/plain")
+
+    def _metrics(self, exchange: HttpExchange) -> None:
+        text = metrics_text(self.facts.api, self.facts.model, self.counters, self.gauges())
+        exchange.answer(200, text.encode(), "text/plain; version=0.0.4")
+
+    def _models(self, exchange: HttpExchange) -> None:
+        facts = self.facts
+        card = {"id": facts.model, "object": "model", "created": int(time.time()), "owned_by": "ridgeline"}
+        exchange.answer_json(200, {"object": "list", "data": [{**card, "max_model_len": facts.context_tokens}]})
+
+    def _model_info(self, exchange: HttpExchange) -> None:
+        exchange.answer_json(200, {"model_path": self.facts.model, "is_generation": True, "tokenizer_path": ""})
+
+    def _server_info(self, exchange: HttpExchange) -> None:
+        facts = self.facts
+        exchange.answer_json(
+            200,
+            {
+                "model_path": facts.model,
+                "served_model_name": facts.model,
+                "tp_size": facts.tp,
+                "dp_size": facts.dp,
+                "disaggregation_mode": facts.role,
+                "max_running_requests": facts.running_limit,
+                "max_total_num_tokens": facts.pool_tokens,
+                "version": facts.version,
+                "ridgeline_twin": True,
+            },
+        )
+
+    def _per_engine(self) -> list[dict[str, object]]:
+        return [
+            {
+                "dp_rank": n,
+                "num_reqs": live.engine.load,
+                "num_running_reqs": len(live.engine.running),
+                "num_waiting_reqs": live.engine.load - len(live.engine.running),
+                "num_tokens": int(live.engine.used_tokens),
+                "num_used_tokens": int(live.engine.used_tokens),
+                "max_total_num_tokens": live.engine.pool_tokens,
+                "token_usage": live.engine.used_tokens / live.engine.pool_tokens,
+            }
+            for n, live in enumerate(self.role.engines)
+        ]
+
+    def _load(self, exchange: HttpExchange) -> None:
+        exchange.answer_json(200, self._per_engine())
+
+    def _loads(self, exchange: HttpExchange) -> None:
+        loads = self._per_engine()
+        exchange.answer_json(200, {"version": self.facts.version, "dp_rank_count": len(loads), "loads": loads})
+
+    def _fault(self, exchange: HttpExchange) -> None:
+        try:
+            kind = json.loads(exchange.body or b"{}").get("kind", "")
+            if kind != "none":
+                parse_fault(str(kind))
+        except (InputError, ValueError, AttributeError) as bad:
+            _refuse(exchange, 400, str(bad))
+            return
+        exchange.answer_json(200, {"fault": kind})
+        self._inject(str(kind))
+
+
+def _refuse(exchange: HttpExchange, status: int, why: str) -> None:
+    kind = "BadRequestError" if status == 400 else "AuthenticationError" if status == 401 else "NotFoundError"
+    exchange.answer_json(status, {"object": "error", "error": {"message": why, "type": kind, "code": status}})

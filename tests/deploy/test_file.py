@@ -1,0 +1,127 @@
+"""Deployment files: what is wrong is said with its line, and what is right becomes command lines."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ridgeline.deploy.file import load_service
+from ridgeline.deploy.members import members_of
+from ridgeline.deploy.render import render
+from ridgeline.deploy.scripts import start_script
+from ridgeline.errors import InputError, StudyError
+
+SPLIT = """\
+version: 1
+model: /models/deepseek-r1
+engine: {kind: sglang, release: 0.5.15, python: /opt/sglang/bin/python}
+units:
+  - {role: prefill, replicas: 2, nodes: 1, gpus: 8, settings: {tp: 8}}
+  - {role: decode, nodes: 2, gpus: 8, settings: {tp: 16, attn_dp: 16, max_running_requests: 512}}
+router: {kind: sglang-router, policy: cache_aware, most_running: 600, most_waiting: 50}
+site: {name: cluster, batch: slurm, nodes: 4, gpus_per_node: 8, launcher: srun}
+api_key_env: SERVICE_KEY
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "service.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_split_roles_become_servers_and_a_router_that_pairs_them(tmp_path: Path) -> None:
+    service = load_service(written(tmp_path, SPLIT))
+    prefill, second, decode, router = members_of(service)
+    assert [m.name for m in (prefill, second, decode, router)] == ["prefill-0", "prefill-1", "decode-0", "router"]
+    assert prefill.words[:3] == ("/opt/sglang/bin/python", "-m", "sglang.launch_server")
+    assert "--disaggregation-mode prefill --disaggregation-bootstrap-port 8998" in prefill.line
+    assert "--nnodes" not in prefill.line
+    assert '--nnodes 2 --node-rank "$rank" --dist-init-addr "$head:20002"' in decode.line
+    assert "--max-running-requests 512" in decode.line
+    assert decode.resources.nodes == 2
+    assert router.after == ("prefill-0", "prefill-1", "decode-0")
+    assert '--prefill "http://$at_prefill_0:30000" 8998' in router.line
+    assert '--decode "http://$at_decode_0:30002"' in router.line
+    assert "--max-concurrent-requests 600 --queue-size 50" in router.line
+    assert '--api-key "${SERVICE_KEY}"' in router.line, "the key itself is in no file"
+
+
+def test_servers_on_one_machine_share_neither_ports_nor_gpus(tmp_path: Path) -> None:
+    text = SPLIT.replace("site: {name: cluster, batch: slurm, nodes: 4, gpus_per_node: 8, launcher: srun}\n", "")
+    text = text.replace("nodes: 2, gpus: 8, settings: {tp: 16", "gpus: 8, settings: {tp: 16")
+    first, second, third, _ = members_of(load_service(written(tmp_path, text)))
+    assert [m.port for m in (first, second, third)] == [30000, 30001, 30002]
+    assert "--base-gpu-id" not in first.line
+    assert "--base-gpu-id 8" in second.line
+    assert "--disaggregation-bootstrap-port 8999" in second.line
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("version: 1\n", "", "version"),
+        ("kind: sglang,", "kind: sglan,", "service.yaml:3"),
+        ("release: 0.5.15", "release: new", "is not a release"),
+        ("role: decode", "role: prefill", "none for decode"),
+        ("role: decode", "role: both", "mixes servers"),
+        ("attn_dp: 16", "attention_dp_sizes: 16", "service.yaml:6: units[1].settings.attention_dp_sizes"),
+        ("replicas: 2", "replicas: 0", "service.yaml:5"),
+        ("policy:", "polcy:", "service.yaml:7"),
+        ("router: {kind: sglang-router, policy: cache_aware, most_running: 600, most_waiting: 50}\n", "", "no router"),
+        ("batch: slurm", "batch: slum", "slum"),
+        ("engine: {kind: sglang, release: 0.5.15, python: /opt/sglang/bin/python}", "engine: {kind: twin}", "its GPU"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, what: str) -> None:
+    assert old in SPLIT
+    with pytest.raises((StudyError, InputError)) as error:
+        load_service(written(tmp_path, SPLIT.replace(old, new)))
+    assert what in str(error.value)
+
+
+def test_start_scripts_are_shell_and_wait_for_the_addresses_they_need(tmp_path: Path) -> None:
+    service = load_service(written(tmp_path, SPLIT))
+    for member in members_of(service):
+        folder = tmp_path / member.name
+        folder.mkdir()
+        path = folder / "start.sh"
+        path.write_text(start_script(service, member))
+        subprocess.run(["sh", "-n", path], check=True)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_nodes_of_a_server_find_their_head_through_the_folder(tmp_path: Path, rank: int) -> None:
+    text = SPLIT.replace("/opt/sglang/bin/python", "echo").replace("site: {name", "host: 10.0.0.7\nsite: {name")
+    service = load_service(written(tmp_path, text))
+    decode = members_of(service)[2]
+    (tmp_path / "start.sh").write_text(start_script(service, decode))
+    if rank == 1:
+        (tmp_path / "address").write_text("10.0.0.5\n")
+    environment = {"PATH": "/usr/bin:/bin", "SLURM_PROCID": str(rank), "SERVICE_KEY": "k"}
+    run = subprocess.run(
+        ["sh", tmp_path / "start.sh"], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    head = "10.0.0.7" if rank == 0 else "10.0.0.5"
+    assert f"--node-rank {rank} --dist-init-addr {head}:20002" in run.stdout
+    assert "--host 10.0.0.7" in run.stdout
+    assert (tmp_path / "address").read_text() == f"{head}\n", "only the first node says where the server is"
+
+
+def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path) -> None:
+    service = load_service(written(tmp_path, SPLIT))
+    files = [str(path.relative_to(tmp_path)) for path in render(service, tmp_path / "slurm")]
+    assert files[-1] == "slurm/start-all.sh"
+    job = (tmp_path / "slurm/members/decode-0/job.sh").read_text()
+    assert "#SBATCH --nodes=2\n" in job
+    assert "srun --nodes=2 --ntasks=2 sh " in job
+    list(render(service, tmp_path / "pbs", "pbs"))
+    assert "#PBS -l select=2:" in (tmp_path / "pbs/members/decode-0/job.sh").read_text()
+    everything = (tmp_path / "pbs/start-all.sh").read_text().splitlines()
+    assert everything[3:] == [
+        f"qsub members/{name}/job.sh" for name in ("prefill-0", "prefill-1", "decode-0", "router")
+    ]
+    with pytest.raises(InputError, match="local, slurm, pbs"):
+        list(render(service, tmp_path / "none", "mesos"))

@@ -1,0 +1,269 @@
+"""A service of twin servers behind a stand-in router: up, looked at, restarted, killed in the middle, down."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ridgeline.deploy import watch
+from ridgeline.deploy.file import load_service
+from ridgeline.deploy.keep import Keeper
+from ridgeline.deploy.operate import Operator
+from ridgeline.errors import InputError, SiteError, StoreError
+from tests.slurm_cluster import SlurmCluster
+
+STANDIN = Path(__file__).with_name("router_standin.py")
+
+
+def free_ports(count: int) -> int:
+    """The first of some neighbouring ports that nobody uses."""
+    for first in range(20100 + os.getpid() % 5000, 60000, 10):
+        sockets = [socket.socket() for _ in range(count)]
+        try:
+            for n, sock in enumerate(sockets):
+                sock.bind(("127.0.0.1", first + n))
+        except OSError:
+            continue
+        finally:
+            for sock in sockets:
+                sock.close()
+        return first
+    raise AssertionError("no free ports")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    first = free_ports(8)
+    python = tmp_path / "router-python"
+    # the router is started as `python -m module`; the stand-in takes the place of both
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {STANDIN} "$@"\n')
+    python.chmod(0o755)
+    path = tmp_path / "twins.yaml"
+    path.write_text(
+        f"""\
+version: 1
+model: llama-8b
+engine: {{kind: twin, gpu: h200, python: {sys.executable}}}
+first_port: {first}
+units:
+  - {{replicas: 2, settings: {{tp: 1}}}}
+router: {{kind: sglang-router, port: {first + 4}, python: {python}}}
+"""
+    )
+    yield path
+    Operator(load_service(path), tmp_path / "service").down()
+
+
+def operator(file: Path) -> Operator:
+    return Operator(load_service(file), file.parent / "service")
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Every process whose working folder or command line is in the service's folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().decode(errors="replace")
+                cwd = str((entry / "cwd").readlink())
+            except OSError:
+                continue
+            if str(folder) in line or cwd.startswith(str(folder)):
+                found.append(int(entry.name))
+    return found
+
+
+def ask(url: str) -> int:
+    body = json.dumps({"prompt": "one", "max_tokens": 2}).encode()
+    with urllib.request.urlopen(f"{url}/v1/completions", body, timeout=60) as answer:
+        return int(json.load(answer)["usage"]["completion_tokens"])
+
+
+def test_up_serves_and_down_leaves_nothing(file: Path) -> None:
+    service = operator(file)
+    url = service.up(120)
+    assert ask(url) == 2
+    states = {state.name: state.state for state in operator(file).status()}
+    assert states == {"server-0": "ready", "server-1": "ready", "router": "ready"}
+    before = sorted(processes_of(file.parent / "service"))
+    assert operator(file).up(120) == url
+    assert sorted(processes_of(file.parent / "service")) == before, "what runs is left alone"
+
+    operator(file).down()
+    assert processes_of(file.parent / "service") == []
+    assert {state.state for state in operator(file).status()} == {"down"}
+    operator(file).down()  # again, with nothing there
+
+
+def test_in_turn_each_server_waits_for_the_one_before(file: Path) -> None:
+    file.write_text(f"{file.read_text()}start: in-turn\n")
+    service = operator(file)
+    said: list[str] = []
+    service.say = said.append
+    service.up(120)
+    starts = [line.partition(",")[0].partition(" at ")[0] for line in said]
+    assert starts[:4] == ["server-0: started", "server-0: ready", "server-1: started", "server-1: ready"]
+
+
+def test_an_up_that_is_killed_is_finished_by_the_next(file: Path) -> None:
+    command = [sys.executable, "-m", "ridgeline", "deploy", "up", str(file), "--folder", str(file.parent / "service")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("server-0: started")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    service = operator(file)
+    assert ask(service.up(120)) == 2
+    generations = {name: start.generation for name, start in service.folder.started.items()}
+    assert generations["server-0"] == 1, "it was found and not started twice"
+    servers = [pid for pid in processes_of(file.parent / "service") if b"serve-twin" in _command(pid)]
+    assert len({_port(pid) for pid in servers}) == 2
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _port(pid: int) -> bytes:
+    return _command(pid).partition(b"--port\0")[2].partition(b"\0")[0]
+
+
+def test_a_restart_in_turn_keeps_serving(file: Path) -> None:
+    from ridgeline.deploy.rolling import restart
+
+    service = operator(file)
+    url = service.up(120)
+    with service.acting():
+        service.say = lambda line: ask(url) and None  # a request at every step of it
+        restart(service, service.servers, 120)
+    assert {start.generation for name, start in service.folder.started.items() if name != "router"} == {2}
+    assert service.folder.started["router"].generation == 1
+    assert [ask(url) for _ in range(4)] == [2] * 4
+
+
+def test_a_server_that_dies_is_seen_and_started_again_by_up(file: Path) -> None:
+    service = operator(file)
+    service.up(120)
+    _fault(service.folder.url(service.member("server-1")), "crash")
+    deadline = time.monotonic() + 60
+    while {s.name: s.state for s in operator(file).status()}["server-1"] == "ready":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert {s.name: s.state for s in operator(file).status()}["server-0"] == "ready"
+    again = operator(file)
+    again.up(120)
+    assert again.folder.started["server-1"].generation == 2
+    assert again.folder.started["server-0"].generation == 1
+
+
+def test_a_taken_port_is_said_and_nothing_is_started(file: Path) -> None:
+    service = operator(file)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", service.servers[0].port))
+        sock.listen()
+        with pytest.raises(SiteError, match=rf"server-0: port {service.servers[0].port} cannot be used"):
+            service.up(60)
+    assert processes_of(file.parent / "service") == []
+
+
+def test_a_server_that_cannot_start_says_why(file: Path) -> None:
+    file.write_text(file.read_text().replace("{tp: 1}", "{tp: 1, mem_fraction_static: 0.01}"))
+    with pytest.raises(SiteError, match=r"server-\d ended before it was ready") as error:
+        operator(file).up(60)
+    assert "does not fit" in str(error.value), "the last lines of its log"
+    operator(file).down()
+    assert processes_of(file.parent / "service") == []
+
+
+def test_two_at_once_is_refused(file: Path) -> None:
+    first, second = operator(file), operator(file)
+    with first.acting(), pytest.raises(StoreError, match="is being run by process"), second.acting():
+        pass
+
+
+def test_a_member_that_is_not_there_is_named(file: Path) -> None:
+    with pytest.raises(InputError, match="server-0, server-1, router"):
+        operator(file).member("server-7")
+
+
+def test_a_hung_server_is_found_by_its_tokens_and_mended(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "HUNG_AFTER_S", 1.0)
+    service = operator(file)
+    url = service.up(120)
+    server = service.member("server-1")
+    keeper = Keeper(service, ready_s=120)
+    _fault(service.folder.url(server), "hang")
+    stuck = threading.Thread(target=_ask_and_forget, args=(service.folder.url(server),))
+    stuck.start()
+    acted: list[str] = []
+    service.say = acted.append
+    deadline = time.monotonic() + 60
+    while service.folder.started["server-1"].generation == 1:
+        keeper.step()
+        assert time.monotonic() < deadline, acted
+        time.sleep(0.2)
+    stuck.join(60)
+    assert acted[0].startswith("server-1: hung (1 requests on it and no token for")
+    assert service.folder.started["server-0"].generation == 1
+    assert [ask(url) for _ in range(4)] == [2] * 4, "it serves again, through the router"
+    assert keeper.step() == []
+
+
+def test_a_dry_run_and_a_service_that_was_taken_down_are_left_alone(file: Path) -> None:
+    service = operator(file)
+    service.up(120)
+    _fault(service.folder.url(service.member("server-1")), "crash")
+    said: list[str] = []
+    service.say = said.append
+    keeper = Keeper(service, dry_run=True)
+    deadline = time.monotonic() + 60
+    while not keeper.step():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert said == ["server-1: dead (exit code 1); would be restarted"]
+    assert service.folder.started["server-1"].generation == 1
+    operator(file).down()
+    assert Keeper(operator(file)).step() == []
+    assert processes_of(file.parent / "service") == []
+
+
+def _fault(url: str, kind: str) -> None:
+    with urllib.request.urlopen(f"{url}/fault", json.dumps({"kind": kind}).encode(), timeout=30):
+        pass
+
+
+def _ask_and_forget(url: str) -> None:
+    with contextlib.suppress(OSError):
+        ask(url)
+
+
+@pytest.mark.slow
+def test_the_same_file_on_a_real_slurm(file: Path, slurm: SlurmCluster) -> None:
+    """Four virtual nodes of one machine: servers and router are jobs, and their addresses come by the folder."""
+    site = "site: {name: virtual, batch: slurm, nodes: 4, cores_per_node: 2, launcher: srun, poll_s: 0.2}\n"
+    file.write_text(f"{file.read_text()}host: 127.0.0.1\nlimit: 30m\n{site}")
+    service = operator(file)
+    try:
+        assert ask(service.up(180)) == 2
+        assert {state.state for state in operator(file).status()} == {"ready"}
+    finally:
+        operator(file).down()
+    queue = subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True)
+    assert queue.stdout == ""
+    assert processes_of(file.parent / "service") == []
