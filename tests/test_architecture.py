@@ -179,6 +179,10 @@ def test_one_class_name_has_one_meaning() -> None:
     assert not {name: places for name, places in where.items() if len(places) > 1}
 
 
+def test_one_module_says_which_name_was_meant() -> None:
+    assert [str(p.relative_to(SRC)) for p in modules() if "difflib" in p.read_text()] == ["errors.py"]
+
+
 def test_no_junk_drawers() -> None:
     assert not [p for p in SRC.rglob("*") if p.stem in JUNK or p.stem.startswith("base_")]
 

@@ -128,3 +128,8 @@ class Study:
     confirm: ConfirmStage = ConfirmStage()
     job: JobLimits = JobLimits()
     builds: Builds | None = None
+
+    @property
+    def needed_metrics(self) -> set[str]:
+        """What a run must have measured to count: the goal's metric, and all that guards name."""
+        return {self.goal.metric, *(name for guard in self.guards for name in guard.names)}

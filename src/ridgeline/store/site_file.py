@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ridgeline.errors import StudyError
+from ridgeline.errors import StudyError, near
 from ridgeline.forms.reading import read_form
-from ridgeline.records.problem import Problem, near
+from ridgeline.records.problem import Problem
 from ridgeline.records.site import Site
 from ridgeline.store.site_form import OPTIONS, SiteForm
 from ridgeline.store.yaml_tree import YamlTree, dotted, parse_yaml, read_text

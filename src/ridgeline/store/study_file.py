@@ -9,11 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ridgeline.errors import StudyError
+from ridgeline.errors import StudyError, nearest_first
 from ridgeline.forms.problems import problems_of
 from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.guard import Closeness, Guard, parse_guard
-from ridgeline.records.problem import nearest_first
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.study import (
     BaselineStage,

@@ -7,9 +7,9 @@ import keyword
 import re
 from collections.abc import Callable, Collection, Mapping
 
+from ridgeline.errors import near, nearest_first
 from ridgeline.forms.problems import shown
 from ridgeline.records.expression import FUNCTIONS, Expression, ExpressionError, Value
-from ridgeline.records.problem import near, nearest_first
 from ridgeline.records.space import Continuous, Discrete, Knob, Rule, Space
 from ridgeline.store.schema import StudyForm
 from ridgeline.store.space_form import knob

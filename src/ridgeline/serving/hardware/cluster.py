@@ -5,7 +5,6 @@ Rates are bytes and FLOPs per second, one direction, peak: what part of them an 
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, did_you_mean
 
 GIB = 2**30
 MIB = 2**20
@@ -202,9 +201,8 @@ def _positive(value: Any, where: str) -> float:
 
 
 def _unknown(kind: str, name: str, known: list[str]) -> InputError:
-    near = difflib.get_close_matches(name.lower(), known, 1, 0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(name.lower(), known, likeness=0.5)
     return InputError(
-        f"{kind} {name!r} is not known; {hint}known: {', '.join(known)}. "
+        f"{kind} {name!r} is not known; {hint}{' ' if hint else ''}known: {', '.join(known)}. "
         "Add your own in a YAML file named by RIDGELINE_HARDWARE"
     )

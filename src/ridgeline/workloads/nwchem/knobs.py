@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from ridgeline.errors import near
 from ridgeline.records.expression import Value
-from ridgeline.records.problem import Problem, near
+from ridgeline.records.problem import Problem
 from ridgeline.records.space import Continuous, Knob, Settings
 
 MPI_BUILDS = ("openmpi", "mpich")
