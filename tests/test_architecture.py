@@ -25,7 +25,8 @@ ALLOWED: dict[str, set[str]] = {
     "analyzers": {"readers", "stats", "records"},
     "executors": {"readers", "forms", "records"},
     "serving": {"readers", "stats", "records"},
-    "store": {"forms", "records"},
+    # a site file is read by the form of the executor it names
+    "store": {"forms", "records", "catalog"},
     "forms": {"records"},
     "stats": {"records"},
     "readers": {"records"},
