@@ -12,7 +12,6 @@ from ridgeline.records.problem import Problem, Where
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
 from ridgeline.serving.engine.knobs.releases import Version
-from ridgeline.serving.engine.knobs.table import wrong_value
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.install import installed_flags, release_of
 from ridgeline.workloads.engine.options import EngineOptions
@@ -93,7 +92,7 @@ class Names:
             yield ("workload", "flags", name), name
 
     def _wrong_values(self) -> Iterator[Problem]:
-        flags = set(self._flag_names)
+        flags, wrong_value = set(self._flag_names), self._dialect.flags.wrong_value
         for knob in self._study.space.knobs:
             values = (knob.low, knob.high) if isinstance(knob, Continuous) else knob.values
             if isinstance(knob, Discrete) and len(values) > MOST_VALUES:

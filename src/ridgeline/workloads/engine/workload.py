@@ -67,7 +67,7 @@ class EngineWorkload:
         self._options = read_options(study.workload.options, study.folder, serves=serves)
         self._names = Names(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
-        self.signatures = signatures(dialect.name)
+        self.signatures = signatures(dialect.flags)
         self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")
 
     def problems(self) -> list[Problem]:

@@ -89,7 +89,7 @@ class TwinWorkload:
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._longest: int | None = None
-        self.signatures = signatures("sglang")
+        self.signatures = signatures(SGLANG.flags)
         self.logs = (LOG, "stderr")
 
     def problems(self) -> list[Problem]:

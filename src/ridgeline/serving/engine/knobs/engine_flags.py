@@ -9,7 +9,7 @@ from_echo        what a log repeats                         -> our names and val
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import takewhile
 
@@ -20,11 +20,15 @@ from ridgeline.serving.engine.knobs.table import ROWS, Domain, Knob, Spelling
 
 
 class EngineFlags:
-    """`flags` are those of all releases; a flag that has no row in the table is written as it stands."""
+    """`flags` are those of all releases; a flag that has no row is written as it stands.
 
-    def __init__(self, engine: str, flags: Mapping[str, Flag]) -> None:
+    `rows` are the table's, or those that somebody else's engine brings.
+    """
+
+    def __init__(self, engine: str, flags: Mapping[str, Flag], rows: Iterable[Knob] = ROWS.values()) -> None:
         self.engine, self.flags = engine, flags
-        self._knobs = {name: knob for name, knob in ROWS.items() if knob.spelled.get(engine)}
+        self._rows = tuple(knob for knob in rows if engine in knob.spelled)
+        self._knobs = {knob.name: knob for knob in self._rows if knob.spelled[engine]}
 
     @cached_property
     def _called(self) -> dict[str, str]:
@@ -49,6 +53,15 @@ class EngineFlags:
         """Every name that a study for this release may use."""
         knobs = [n for n in self._called if not self.missing(n, release)]
         return [*knobs, *(n for n, flag in self.flags.items() if flag.there(release) and n not in self._called)]
+
+    def levers(self, lever: str) -> list[str]:
+        """Every name of the knobs that a failure calls by this word."""
+        return [name for knob in self._rows if knob.lever == lever for name in knob.names(self.engine)]
+
+    def wrong_value(self, name: str, value: object) -> str:
+        """Why this knob cannot have this value; empty when it can, and for names that have no row."""
+        knob = self._knobs.get(self.called(name))
+        return knob.wrong_value(name, value) if knob else ""
 
     def missing(self, name: str, release: Version) -> str:
         """Why a name that some release knows is none of this one; empty where it is."""
