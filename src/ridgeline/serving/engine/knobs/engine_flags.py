@@ -115,11 +115,11 @@ class EngineFlags:
 
     def arguments(self, given: Mapping[str, Value], release: Version) -> list[str]:
         """The command line. A flag we do not know, because the engine is newer, is a switch if its value is one."""
-        words: list[str] = []
+        arguments: list[str] = []
         for name, value in self.fields(given, release).items():
             unknown = Flag(name, "switch" if isinstance(value, bool) else "value")
-            words += self.flags.get(name, unknown).arguments(value)
-        return words
+            arguments += self.flags.get(name, unknown).arguments(value)
+        return arguments
 
     def echo(self, given: Mapping[str, Value], release: Version) -> dict[str, Value]:
         """What the log repeats: the fields, after what the engine itself makes of some under attention DP."""
@@ -128,14 +128,14 @@ class EngineFlags:
         shown = {name: _printed(self._knobs.get(name), value, groups) for name, value in values.items()}
         return self.fields(shown, release)
 
-    def from_arguments(self, words: Sequence[str]) -> dict[str, Value]:
+    def from_arguments(self, arguments: Sequence[str]) -> dict[str, Value]:
         """The settings of a command line; what is no flag is passed over."""
         found: dict[str, Value] = {}
-        for place, word in enumerate(words):
-            if not word.startswith("--"):
+        for place, argument in enumerate(arguments):
+            if not argument.startswith("--"):
                 continue
-            name, equals, text = word[2:].partition("=")
-            following = [text] if equals else list(takewhile(lambda w: not w.startswith("--"), words[place + 1 :]))
+            name, equals, text = argument[2:].partition("=")
+            following = [text] if equals else list(takewhile(lambda w: not w.startswith("--"), arguments[place + 1 :]))
             name, off = name.replace("-", "_"), name.removeprefix("no-").replace("-", "_")
             if off != name and off in self.flags:
                 found[off] = False
