@@ -23,6 +23,7 @@ from ridgeline.forms.form import (
     Takes,
     Variable,
 )
+from ridgeline.records.expression import is_number
 from ridgeline.store.space_form import KnobForm
 
 
@@ -80,7 +81,7 @@ class ToleranceForm(Form):
 
 
 def _reference(value: object) -> object:
-    if value == "baseline" or (isinstance(value, int | float) and not isinstance(value, bool)):
+    if value == "baseline" or (is_number(value)):
         return value
     raise ValueError(f"{value!r} is no reference; write `baseline` or a number")
 

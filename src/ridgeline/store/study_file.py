@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from ridgeline.errors import StudyError, nearest_first
 from ridgeline.forms.problems import problems_of
-from ridgeline.records.expression import Expression, ExpressionError
+from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Closeness, Guard, parse_guard
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.study import (
@@ -205,7 +205,7 @@ class _Assembly:
             except ExpressionError as error:
                 self.report(("job", name), f"at the baseline: {error}")
                 continue
-            if isinstance(count, bool) or not isinstance(count, int | float) or count != int(count) or count < least:
+            if not is_number(count) or count != int(count) or count < least:
                 what = f"is {count!r} at the baseline; a whole number of at least {least} is needed"
                 self.report(("job", name), what)
 

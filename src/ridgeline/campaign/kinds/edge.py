@@ -16,6 +16,7 @@ from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError, near
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, side_by_side, value_text
+from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
@@ -114,7 +115,7 @@ def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
     if knob not in space.by_name:
         raise InputError(f"{knob!r} is not a knob of this study; {near(knob, space.by_name)}")
     first = start.get(knob)
-    if not isinstance(first, int | float) or isinstance(first, bool):
+    if not is_number(first):
         raise InputError(f"{knob} has no number at {dict(start)}; choose another setting with --at")
     legal: list[Number] = []
     refused: dict[Number, str] = {}

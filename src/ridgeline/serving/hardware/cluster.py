@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, did_you_mean
+from ridgeline.records.expression import is_number
 
 GIB = 2**30
 MIB = 2**20
@@ -195,7 +196,7 @@ def _link(row: Mapping[str, Any], where: str) -> Link:
 
 
 def _positive(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if not is_number(value) or not value > 0:
         raise InputError(f"{where} is {value!r}; it must be a number above zero")
     return float(value)
 

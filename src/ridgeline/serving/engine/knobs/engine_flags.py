@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import takewhile
 
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.serving.engine.knobs.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
 from ridgeline.serving.engine.knobs.scope import Scope, engine_total, rank_share
 from ridgeline.serving.engine.knobs.table import ROWS, Domain, Knob, Spelling
@@ -184,7 +184,7 @@ def _groups(values: Mapping[str, Value]) -> int:
 
 
 def _printed(knob: Knob | None, value: Value, groups: int) -> Value:
-    if knob is None or groups == 1 or isinstance(value, bool) or not isinstance(value, int | float):
+    if knob is None or groups == 1 or not is_number(value):
         return value
     if knob.attention_dp_factor != 1.0:
         return value * knob.attention_dp_factor
@@ -193,7 +193,7 @@ def _printed(knob: Knob | None, value: Value, groups: int) -> Value:
 
 
 def _meant(knob: Knob | None, value: Value, groups: int) -> Value:
-    if knob is None or groups == 1 or isinstance(value, bool) or not isinstance(value, int | float):
+    if knob is None or groups == 1 or not is_number(value):
         return value
     if knob.attention_dp_factor != 1.0:
         return round(value / knob.attention_dp_factor, 9)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.serving.engine.knobs.releases import OWN_CHOICE, Version, release_meant
 from ridgeline.serving.engine.knobs.scope import Scope
 
@@ -209,7 +209,7 @@ def wrong_value(name: str, value: object) -> str:
 
 
 def _fits(takes: Domain, value: object) -> bool:
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    number = float(value) if is_number(value) else math.nan
     match takes:
         case Domain.WHOLE:
             return number >= 1 and number.is_integer()
