@@ -1,6 +1,6 @@
 """Which layouts an engine accepts, and why not the others. Every refusal here once cost somebody an allocation.
 
-`layout_problems` answers for one layout; `legal_layouts` lists all that are left for a model on given GPUs.
+`layout_problems` answers for one layout; `sort_layouts` tells those that are left for a model on given GPUs.
 """
 
 from __future__ import annotations
@@ -62,13 +62,6 @@ def require_legal(
     problems = layout_problems(model, layout, gpu, settings, role)
     if problems:
         raise InputError(f"layout {layout} is not possible:\n" + "\n".join(f"  {p}" for p in problems))
-
-
-def legal_layouts(
-    model: Model, gpu: Gpu, nodes: int, gpus_per_node: int, settings: EngineSettings | None = None
-) -> list[Layout]:
-    """Every colocated layout an engine accepts that uses all of these GPUs."""
-    return sort_layouts(model, gpu, nodes, gpus_per_node, settings)[0]
 
 
 def sort_layouts(
