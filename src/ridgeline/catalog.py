@@ -108,7 +108,7 @@ def _loaded(entry: EntryPoint) -> Any:
     except Exception as error:  # whatever another package does when it is imported
         why = f"{type(error).__name__}: {error}"
         raise InputError(
-            f"{entry.name!r} of {_package(entry)} cannot be imported ({why}); mend or remove that package"
+            f"{entry.name!r} of {_package(entry)} cannot be imported ({why}); repair or remove that package"
         ) from error
 
 

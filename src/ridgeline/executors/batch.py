@@ -122,8 +122,8 @@ class BatchExecutor:
             found = self.dialect.read_found(self._run(command), name)
             if found is None:
                 raise SiteError(
-                    f"site {self.site.name}: {command[0]} gave no answer, so it is not known whether {name} was handed "
-                    "over; try again when the batch system is back",
+                    f"site {self.site.name}: {command[0]} did not answer, so {name} may or may not have been "
+                    "submitted; try again when the batch system is back",
                     transient=True,
                 )
             if found:
@@ -234,7 +234,7 @@ class BatchExecutor:
             return None
         return Ending(
             Cause.LOST,
-            reason=f"{self.dialect.name} does not know job {watch.job_id} any more, neither in its queue nor in its "
+            reason=f"{self.dialect.name} no longer knows job {watch.job_id}, neither in its queue nor in its "
             f"history, and {watch.folder.path / EXIT_FILE} was not written",
         )
 

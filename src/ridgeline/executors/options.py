@@ -61,17 +61,19 @@ class BatchOptions(LocalOptions):
     )
     exclusive: bool = Field(default=False, description="Whole nodes for each job, without neighbours.")
     walltime_slack_s: Seconds = Field(
-        default=60.0, description="What a job asks for beyond its own limit, for modules, setup and book-keeping."
+        default=60.0,
+        description="Extra time each job asks for beyond its own limit, for modules, setup and bookkeeping.",
     )
     lost_after_s: Seconds = Field(
-        default=120.0, description="A job that neither the queue nor accounting knows for so long is lost."
+        default=120.0, description="How long a job may be unknown to queue and accounting before it counts as lost."
     )
     outage_s: Seconds = Field(
-        default=900.0, description="How long the batch system may not answer before the campaign stops; jobs go on."
+        default=900.0,
+        description="How long the batch system may stay silent before the campaign stops; jobs keep running.",
     )
     stuck_after_s: Seconds = Field(
         default=600.0, description="How long a job may wait for nodes that are out of service."
     )
     settle_s: Seconds = Field(
-        default=60.0, description="How long the files of an ended job may take to be seen over a network file system."
+        default=60.0, description="How long a finished job's files may take to show up on a network file system."
     )

@@ -52,7 +52,7 @@ class SimulatedOptions(Form):
         default="", description="The network between the nodes, one of `ridgeline hardware`."
     )
     prefix: Text = Field(default="node", description="What the nodes' names begin with: node001 and so on.")
-    seed: Single = Field(default=0, description="Decides everything that is drawn: speeds, scatter, mishaps.")
+    seed: Single = Field(default=0, description="Seeds everything random: speeds, scatter, mishaps.")
     spread: Share = Field(
         default=0.0, description="By how much nodes differ in speed: a standard deviation, as a share."
     )

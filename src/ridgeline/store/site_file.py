@@ -40,7 +40,7 @@ def load_site(named: object, relative_to: Path) -> Site:
 
 def _path(named: object, relative_to: Path) -> Path:
     if not isinstance(named, str | Path) or not str(named).strip():
-        raise StudyError(f"{named!r} is no site; give a name, a path or a mapping")
+        raise StudyError(f"{named!r} is not a site; give a name, a path or a mapping")
     path = relative_to / Path(str(named)).expanduser()
     if path.is_file():
         return path

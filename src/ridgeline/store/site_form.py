@@ -28,17 +28,17 @@ class SiteForm(Form):
     )
     nodes: Annotated[int, CountedIn("nodes")] = Field(default=1, ge=1, description="The most nodes a job may ask for.")
     cores_per_node: Annotated[int | None, CountedIn("cores"), Otherwise("unknown")] = Field(
-        default=None, ge=1, description="Cores of a node; with it, a job that asks for no cores gets whole nodes."
+        default=None, ge=1, description="Cores of a node; when given, a job that asks for no cores gets whole nodes."
     )
     gpus_per_node: Annotated[int, CountedIn("GPUs")] = Field(default=0, ge=0, description="GPUs of a node.")
     memory_per_node: Annotated[Size | None, Otherwise("unknown")] = Field(
         default=None, description="Memory of a node; jobs ask for it, and settings that need more are refused."
     )
     launcher: Literal[tuple(LAUNCHERS)] = Field(  # type: ignore[valid-type]  # the names are records.launch's
-        default="none", description="How programs with ranks are started."
+        default="none", description="How programs with several ranks are started."
     )
     launcher_options: Annotated[Text, Otherwise("none")] = Field(
-        default="", description="Further options of the launcher, as typed."
+        default="", description="Extra options for the launcher, as you would type them."
     )
     modules: Annotated[Lines, Otherwise("none")] = Field(
         default=[], description="Modules that are loaded before the command."
@@ -48,7 +48,7 @@ class SiteForm(Form):
         default="", description="An image for Apptainer or Singularity; a file beside the site file, or a full path."
     )
     container_options: Annotated[Text, Otherwise("none")] = Field(
-        default="", description="Further options of `apptainer exec`, as typed."
+        default="", description="Extra options for `apptainer exec`, as you would type them."
     )
     scratch: Annotated[Text, Otherwise("none")] = Field(
         default="",
@@ -65,6 +65,6 @@ class SiteForm(Form):
         default=[], description="Lines that are added to job scripts as they are, such as `#SBATCH --exclusive`."
     )
     service_units_per_node_hour: Annotated[float | None, CountedIn("service units"), Otherwise("not counted")] = Field(
-        default=None, gt=0, description="What an hour of one node is charged."
+        default=None, gt=0, description="What one node-hour costs."
     )
-    options: dict[str, Any] = Field(default={}, description="What only this batch system knows; see below.")
+    options: dict[str, Any] = Field(default={}, description="Keys that only this batch system has; see below.")

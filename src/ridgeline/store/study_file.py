@@ -161,7 +161,7 @@ class _Assembly:
     def stage(self, name: str) -> Any:
         short, full = getattr(self.form, name), getattr(self.form.stages, name)
         if short is not None and full is not None:
-            self.report((name,), f"is also said under stages.{name}; keep one of the two")
+            self.report((name,), f"is also given under stages.{name}; keep one of the two")
         return short if short is not None else full
 
     def search_stage(self, form: Any) -> SearchStage:
@@ -206,7 +206,7 @@ class _Assembly:
                 self.report(("job", name), f"at the baseline: {error}")
                 continue
             if not is_number(count) or count != int(count) or count < least:
-                what = f"is {count!r} at the baseline; a whole number of at least {least} is needed"
+                what = f"is {count!r} at the baseline; it must be a whole number of at least {least}"
                 self.report(("job", name), what)
 
     def builds(self) -> Builds | None:

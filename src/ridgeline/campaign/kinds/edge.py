@@ -116,7 +116,7 @@ def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
         raise InputError(f"{knob!r} is not a knob of this study; {near(knob, space.by_name)}")
     first = start.get(knob)
     if not is_number(first):
-        raise InputError(f"{knob} has no number at {dict(start)}; choose another setting with --at")
+        raise InputError(f"{knob} is not a number at {dict(start)}; choose another setting with --at")
     legal: list[Number] = []
     refused: dict[Number, str] = {}
     for value in climbing.ladder_values(space.by_name[knob], first):
