@@ -12,9 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline import catalog
+from ridgeline.records.outcome import Kind
+from ridgeline.records.study import Study
+from tests.workloads.engine.studies import run_for_real
+from tests.workloads.engine.studies import study as engine_study
+
 PACKAGE = Path(__file__).parent / "plugin_package"
 GUIDE = PACKAGE.parents[1] / "docs" / "guides" / "add-a-part.md"
-SHOWN = [f"tidepool/{part}.py" for part in ("sampler", "workload", "batch", "analyzer")] + ["tests/test_promises.py"]
+SHOWN = [f"tidepool/{part}.py" for part in ("sampler", "workload", "batch", "analyzer", "engine")] + [
+    "tests/test_promises.py"
+]
 STUDY = """\
 version: 1
 name: smallest
@@ -56,7 +64,7 @@ def home(tmp_path: Path) -> Path:
     folder = tmp_path / "home"
     folder.mkdir()
     (folder / "words.txt").write_text("".join(f"word {n * n % 977}\n" for n in range(5000)))
-    (folder / "site.yaml").write_text("batch: tide\npoll_s: 0.1\njobs_at_once: 2\noptions: {settle_s: 2}\n")
+    (folder / "site.yaml").write_text("batch: tide\npoll_s: 0.1\njobs_at_once: 2\noptions: {settle_s: 2, nice: 1}\n")
     (folder / "study.yaml").write_text(STUDY)
     return folder
 
@@ -76,6 +84,7 @@ def test_a_campaign_of_parts_that_are_all_from_the_package(env: dict[str, str], 
     best = json.loads(ridgeline(env, home, "best", "out", "--json").stdout)
     assert best["settings"]["level"] == 9
     assert list((home.parent / "spool").iterdir()), "the jobs went through the package's batch system"
+    assert "#TIDE nice=1\n" in next((home / "out" / "runs").glob("0001-*/run.sh")).read_text()
 
 
 def test_problems_are_told_with_file_and_line(env: dict[str, str], home: Path) -> None:
@@ -98,6 +107,62 @@ def test_site_check_and_site_list_know_the_batch_system(env: dict[str, str], hom
     known = json.loads(ridgeline(env, home, "site", "list", "--json").stdout)["batch"]
     assert {"name": "tide", "from": "tidepool 0.1.0"} in known
     assert {"name": "slurm", "from": "ridgeline"} in known
+
+
+def test_options_of_the_batch_system_are_checked_and_completed(env: dict[str, str], home: Path) -> None:
+    (home / "site.yaml").write_text("batch: tide\noptions:\n  settle_s: 2\n  nicee: 3\n")
+    refused = ridgeline(env, home, "site", "check", "site.yaml")
+    assert refused.returncode == 2
+    assert "site.yaml:4: options.nicee: no such key of tide; did you mean nice?" in refused.stderr
+    (home / "site.yaml").write_text("batch: tide\noptions: {nice: 20}\n")
+    assert "site.yaml:2: options.nice: is 20; " in ridgeline(env, home, "check", "study.yaml").stderr
+    schema = json.loads(ridgeline(env, home, "schema", "--site").stdout)
+    assert {"nice", "settle_s"} <= schema["$defs"]["TideOptions"]["properties"].keys()
+
+
+@pytest.fixture
+def here(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package in this very process."""
+    monkeypatch.syspath_prepend(str(installed))
+    return installed
+
+
+def reef_study(folder: Path, kind: str, package: Path, **knobs: list[object]) -> Study:
+    load = {"traffic": {"dataset": "fixed:8:4", "requests": 8}, "warmup": 0}
+    options = {"load_format": None, "env": {"PYTHONPATH": str(package)}, "concurrency": 2, **load}
+    if kind.endswith("offline"):
+        del options["concurrency"]
+    return engine_study(folder, kind, knobs or {"max_running_requests": [4], "step_ms": [2]}, **options)
+
+
+def test_an_engine_of_the_package_is_benchmarked_and_proves_its_flags(here: Path, tmp_path: Path) -> None:
+    asked = reef_study(tmp_path, "reef-offline", here)
+    workload = catalog.part("workloads", "reef-offline")(asked)
+    assert workload.problems() == []
+    assert "--slots 4 --step-ms 2" in workload.paste(asked.baseline)
+    outcome, reading = run_for_real(workload, asked, tmp_path / "run")
+    assert outcome.kind is Kind.OK, outcome
+    assert reading.metrics["duration_s"] == pytest.approx(8 * 0.002 / 4)
+    assert reading.texts["engine_version"] == "0.1.0"
+
+
+def test_an_engine_of_the_package_serves_under_load(here: Path, tmp_path: Path) -> None:
+    asked = reef_study(tmp_path, "reef-serve", here)
+    _, reading = run_for_real(catalog.part("workloads", "reef-serve")(asked), asked, tmp_path / "run")
+    assert reading.metrics["successful_requests"] == 8.0, (tmp_path / "run" / "stderr").read_text()
+    assert "asked for" not in reading.unverified
+
+
+def test_failures_and_mistakes_of_the_packages_engine_are_understood(here: Path, tmp_path: Path) -> None:
+    asked = reef_study(tmp_path, "reef-offline", here, max_running_requests=[128])
+    workload = catalog.part("workloads", "reef-offline")(asked)
+    outcome, _ = run_for_real(workload, asked, tmp_path / "run")
+    assert outcome.kind is Kind.OOM_START and "reef: out of memory for 128 slots" in str(outcome)
+    moves = {move.knob: move.direction for signature in workload.signatures for move in signature.advice}
+    assert moves == {"max_running_requests": -1, "max_seqs": -1, "slots": -1}
+    wrong = reef_study(tmp_path, "reef-offline", here, stepms=[1], step_ms=[-1])
+    told = [problem.message for problem in catalog.part("workloads", "reef-offline")(wrong).problems()]
+    assert told[0].endswith("did you mean step_ms?") and told[1].startswith("-1 is not possible"), told
 
 
 def test_diagnose_knows_the_analyzer(env: dict[str, str], home: Path) -> None:

@@ -8,11 +8,10 @@ of a kind of campaign. An engine NAME gives two workloads, NAME-offline and NAME
 from __future__ import annotations
 
 import importlib
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, near
 
 TABLE: dict[str, dict[str, str]] = {
     "workloads": {
@@ -95,9 +94,7 @@ def part(room: str, name: str) -> Any:
     if name in known:
         engine, _, ending = name.rpartition("-")
         return _imported(ENGINE_WORKLOADS[ending])(part("engines", engine))
-    near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    raise InputError(f"{name!r} is not among the {room}; {hint}")
+    raise InputError(f"{name!r} is not among the {room}; {near(name, known)}")
 
 
 def _imported(target: str) -> Any:
@@ -111,7 +108,7 @@ def _loaded(entry: EntryPoint) -> Any:
     except Exception as error:  # whatever another package does when it is imported
         why = f"{type(error).__name__}: {error}"
         raise InputError(
-            f"{entry.name!r} of {_package(entry)} cannot be imported ({why}); mend or remove that package"
+            f"{entry.name!r} of {_package(entry)} cannot be imported ({why}); repair or remove that package"
         ) from error
 
 

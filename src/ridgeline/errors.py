@@ -8,11 +8,15 @@
   x StoreError      the study folder is locked, damaged or full      -> its owner frees it        exit 5
   x NothingFound    the search ended empty-handed                    -> the author relaxes a limit exit 1
 A run that fails is not an error: it is a Run with an outcome.
+
+A message about a wrong name also offers the right one: `near`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+MOST_NAMES = 12  # of those a message lists
 
 
 class RidgelineError(Exception):
@@ -52,3 +56,33 @@ class StoreError(RidgelineError):
 
 class NothingFound(RidgelineError):  # noqa: N818  a result, not a malfunction
     exit_code = 1
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The remedy for a wrong name: `did you mean X?`, or the names there are, nearest first."""
+    names = list(known)
+    return did_you_mean(name, names) or f"known: {', '.join(nearest_first(name, names)) or 'none'}"
+
+
+def did_you_mean(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
+    """`did you mean X?`, or nothing where no name is close."""
+    return f"did you mean {found}?" if (found := nearest(name, known, likeness=likeness)) else ""
+
+
+def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
+    """The known name that was probably meant, or nothing. `likeness` is from 0 (anything) to 1 (the very same)."""
+    return next(iter(_alike(name, known, 1, likeness)), "")
+
+
+def nearest_first(name: str, known: Iterable[str]) -> list[str]:
+    """The names there are, those that look like `name` before the others; a long list is cut."""
+    names = list(known)
+    alike = _alike(name, names, 3, 0.4)
+    shown = [*alike, *(other for other in names if other not in alike)][:MOST_NAMES]
+    return [*shown, "..."] if len(names) > MOST_NAMES else shown
+
+
+def _alike(name: str, known: Iterable[str], count: int, likeness: float) -> list[str]:
+    from difflib import get_close_matches  # slow to load, and only a mistake needs it
+
+    return get_close_matches(name, list(known), count, likeness)

@@ -1,4 +1,4 @@
-"""Files put in place in one step, and files that may be gzipped. Open to every room, like errors."""
+"""Files put in place in one step, files that may not be there or may be gzipped. Open to every room, like errors."""
 
 from __future__ import annotations
 
@@ -58,6 +58,14 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def text_of(path: Path) -> str:
+    """What a text file holds, whatever its bytes; nothing where it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def read_unzipped(path: Path) -> bytes:

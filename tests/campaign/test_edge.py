@@ -365,7 +365,7 @@ def test_a_real_memory_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("knob", "at", "message"),
-    [("mb", "baseline", "did you mean mib"), ("word", "baseline", "no number"), ("mib", "mib=3", "outside")],
+    [("mb", "baseline", "did you mean mib"), ("word", "baseline", "not a number"), ("mib", "mib=3", "outside")],
 )
 def test_questions_that_make_no_sense(tmp_path: Path, knob: str, at: str, message: str) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)

@@ -13,7 +13,7 @@ from pydantic import Field, Tag, model_validator
 from ridgeline import catalog
 from ridgeline.forms.form import TEXT_OR_MAPPING, CountedIn, Environment, FileBeside, Form, Lines, Takes, Text
 from ridgeline.forms.reading import read_form
-from ridgeline.store.site_form import OPTIONS, SiteForm
+from ridgeline.store.site_form import SiteForm
 
 
 class InnerForm(Form):
@@ -135,8 +135,8 @@ junk = st.recursive(
     max_leaves=8,
 )
 FORMS = sorted(
-    {form for room in ("workloads", "samplers") for form in catalog.forms(room).values()}
-    | {OuterForm, SiteForm, *OPTIONS.values()},
+    {form for room in ("workloads", "samplers", "executors") for form in catalog.forms(room).values()}
+    | {OuterForm, SiteForm},
     key=lambda form: form.__name__,
 )
 

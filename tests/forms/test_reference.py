@@ -11,19 +11,17 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.cli.text.reference import COMMAND, pages
-from ridgeline.executors import batch, needs
 from ridgeline.forms.form import Form, Takes
 from ridgeline.forms.reference import KeyRow, key_rows
 from ridgeline.forms.shape import field_shape, fields, unit
 from ridgeline.store.schema import StudyForm
-from ridgeline.store.site_form import OPTIONS, BatchOptions, SiteForm
+from ridgeline.store.site_form import SiteForm
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 FORMS: list[type[Form]] = [
     StudyForm,
     SiteForm,
-    *OPTIONS.values(),
-    *dict.fromkeys([*catalog.forms("workloads").values(), *catalog.forms("samplers").values()]),
+    *dict.fromkeys(form for room in ("workloads", "samplers", "executors") for form in catalog.forms(room).values()),
 ]
 PURE = {"seed", "rel", "abs", "level", "row", "multiplicity", "burstiness"}  # numbers without a unit, or of any unit
 
@@ -63,6 +61,7 @@ def test_every_form_of_the_catalog_has_a_page() -> None:
         assert f"kind: {kind}" in text
         assert all(f"`{row.key}`" in text for row in key_rows(form))
     assert all(f"## {name}\n" in pages()["samplers.md"] for name in catalog.TABLE["samplers"])
+    assert all(f"## batch: {name}\n" in pages()["site.md"] for name in catalog.TABLE["executors"])
 
 
 def test_keys_of_lists_and_mappings_are_opened() -> None:
@@ -72,15 +71,6 @@ def test_keys_of_lists_and_mappings_are_opened() -> None:
         "space.KNOB.times", "The factor between two values, such as 2 for 64, 128, 256.", "a number", "none"
     )
     assert rows["job.limit"].default == "`1h`"
-
-
-def test_defaults_of_batch_systems_are_those_that_count() -> None:
-    default = {name: field.default for name, field in fields(BatchOptions).items()}
-    assert default["lost_after_s"] == batch.LOST_AFTER_S
-    assert default["outage_s"] == batch.OUTAGE_S
-    assert default["stuck_after_s"] == batch.STUCK_AFTER_S
-    assert default["settle_s"] == batch.SETTLE_S
-    assert default["walltime_slack_s"] == needs.SLACK_S
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from ridgeline.store.editor_schema import site_schema, study_schema
 from ridgeline.store.yaml_tree import parse_yaml, read_text
 
 ROOT = Path(__file__).parents[2]
-STUDY = study_schema(catalog.forms("workloads"), catalog.forms("samplers"))
+STUDY = study_schema(*map(catalog.forms, ("workloads", "samplers", "executors")))
+SITE = site_schema(catalog.forms("executors"))
 STUDIES = [
     *sorted((ROOT / "tests" / "store" / "good").glob("*.yaml")),
     *(path for path in sorted(ROOT.glob("examples/*/*.yaml")) if "site" not in path.name),
@@ -47,7 +48,7 @@ def named(path: Path) -> str:
 
 def test_the_schemas_are_schemas() -> None:
     Draft202012Validator.check_schema(STUDY)
-    Draft202012Validator.check_schema(site_schema())
+    Draft202012Validator.check_schema(SITE)
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=named)
@@ -57,7 +58,7 @@ def test_good_studies_fit_the_schema(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SITES, ids=named)
 def test_site_files_fit_theirs(path: Path) -> None:
-    assert mistakes(site_schema(), plain(path)) == []
+    assert mistakes(SITE, plain(path)) == []
 
 
 @pytest.mark.parametrize("path", MALFORMED, ids=named)
@@ -126,7 +127,7 @@ def test_options_of_samplers(search: dict[str, Any], right: bool) -> None:
 def test_a_site_in_the_study(site: Any, right: bool) -> None:
     assert (mistakes(STUDY, {**example("command"), "site": site}) == []) is right
     if isinstance(site, dict):
-        assert (mistakes(site_schema(), site) == []) is right
+        assert (mistakes(SITE, site) == []) is right
 
 
 def described(schema: Any, path: str = "") -> Iterator[str]:
@@ -143,7 +144,7 @@ def described(schema: Any, path: str = "") -> Iterator[str]:
 
 
 def test_the_schema_is_printed_and_describes_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, schema in ((["schema"], STUDY), (["schema", "--site"], site_schema())):
+    for arguments, schema in ((["schema"], STUDY), (["schema", "--site"], SITE)):
         with pytest.raises(SystemExit):
             run(arguments)
         assert json.loads(capsys.readouterr().out) == schema
@@ -156,7 +157,7 @@ def test_a_plugins_form_is_part_of_the_schema_and_of_check(monkeypatch: pytest.M
     place = "tests.forms.plugin_sampler:"
     table = {**catalog.TABLE["samplers"], "mine": f"{place}MineSampler", "formless": f"{place}FormlessSampler"}
     monkeypatch.setitem(catalog.TABLE, "samplers", table)
-    schema = study_schema(catalog.forms("workloads"), catalog.forms("samplers"))
+    schema = study_schema(*map(catalog.forms, ("workloads", "samplers", "executors")))
     study = {**example("command"), "search": {"sampler": "mine", "radius": 2}}
     assert mistakes(schema, study) == []
     assert mistakes(schema, {**study, "search": {"sampler": "mine", "radus": 2}})

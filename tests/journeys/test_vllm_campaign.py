@@ -16,6 +16,7 @@ import yaml
 
 from ridgeline.campaign.judge import find_signature
 from ridgeline.records.outcome import Kind
+from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events
 from ridgeline.workloads.engine.failures import signatures
@@ -178,7 +179,7 @@ def test_what_we_refuse_the_engine_refuses_too(tmp_path: Path, words: tuple[str,
     done = subprocess.run(command, capture_output=True, text=True, env=ALONE, timeout=900, check=False)
     assert done.returncode != 0
     (tmp_path / "engine.log").write_text(done.stdout + done.stderr)
-    outcome = find_signature(tmp_path, ["engine.log"], signatures("vllm"))
+    outcome = find_signature(tmp_path, ["engine.log"], signatures(engine_flags("vllm")))
     assert outcome is not None
     assert outcome.kind is Kind.REJECTED
     assert outcome.evidence is not None and said in outcome.evidence.text

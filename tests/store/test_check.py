@@ -99,7 +99,7 @@ def test_every_example_of_the_reference_is_a_right_study():
 
 def test_what_the_loader_refuses_the_schema_does_not_promise():
     """The JSON schema and the loader come from the same models: spot checks that they agree on closed mappings."""
-    schema = study_schema({}, {})
+    schema = study_schema({}, {}, {})
     assert schema["additionalProperties"] is False
     closed = {name for name, form in schema["$defs"].items() if form.get("additionalProperties") is False}
     assert {"BudgetForm", "GoalForm", "JobForm", "RuleForm", "RangeForm", "BuildsForm"} <= closed

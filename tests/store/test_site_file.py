@@ -92,7 +92,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("named", "told"),
-    [("slrum", "did you mean slurm?"), ("sites/none.yaml", "no such site file"), (3, "no site"), ("", "no site")],
+    [("slrum", "did you mean slurm?"), ("sites/none.yaml", "no such site file"), (3, "not a site"), ("", "not a site")],
 )
 def test_a_site_that_is_not_there(tmp_path: Path, named: object, told: str) -> None:
     with pytest.raises(StudyError, match=told.replace("?", r"\?")):

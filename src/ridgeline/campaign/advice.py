@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.records.lesson import Proposal
 from ridgeline.records.outcome import Kind, Move, Outcome
 from ridgeline.records.space import Continuous, Knob, Point, Space, point_key
@@ -89,14 +89,14 @@ class Advice:
 
 def stepped(knob: Knob, value: Value, steps: int) -> Value | None:
     """The value so many steps up (or down) the knob, its last one where it ends before; None for no move at all."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not is_number(value):
         return None
     if isinstance(knob, Continuous):
         there = knob.rounded(_along(knob, value, steps))
         return None if there == value else there
     if not knob.ordered:
         return None
-    numbers = [v for v in knob.values if isinstance(v, int | float) and not isinstance(v, bool)]
+    numbers = [v for v in knob.values if is_number(v)]
     if steps > 0:
         beyond = sorted(v for v in numbers if v > value)
     else:

@@ -105,7 +105,7 @@ class Agenda(ABC):
         if self._faults >= FAULTS_IN_A_ROW:
             raise SiteError(
                 f"{self._faults} trials in a row were lost to faults of the site, each after "
-                f"{self.study.job.retries} retries; have the site looked at, then resume"
+                f"{self.study.job.retries} retries; have someone look at the site, then resume"
             )
         if (fallen := self._broken_block()) is not None:
             self._again = [number for number in self._again if number not in fallen.trials]

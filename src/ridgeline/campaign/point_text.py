@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, near
 from ridgeline.records.expression import Value
 from ridgeline.records.space import Point
 from ridgeline.store.yaml_tree import resolve
@@ -20,9 +18,7 @@ def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
     for part in text.split(","):
         name, sep, value = (piece.strip() for piece in part.partition("="))
         if not sep or name not in space.by_name:
-            near = get_close_matches(name, space.by_name, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(space.by_name)}"
-            raise InputError(f"{part.strip()!r} is not knob=value; {hint}")
+            raise InputError(f"{part.strip()!r} is not knob=value; {near(name, space.by_name)}")
         values[name] = value if space.by_name[name].contains(value) else resolve(value)
         if not space.by_name[name].contains(values[name]):
             raise InputError(f"{name}={value} lies outside the study's space; see `ridgeline check`")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import __version__
+from ridgeline.files import text_of
 from ridgeline.records.study import Study
 
 # nvidia-smi wakes every GPU that sleeps, which takes seconds on a large node; a campaign does not wait for that
@@ -49,7 +50,7 @@ def _command_line() -> str:
 
 
 def _cpu_model() -> str | None:
-    for line in _lines(PROC / "cpuinfo"):
+    for line in text_of(PROC / "cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("model name", "Processor", "cpu"):  # x86, ARM, POWER
             return value.strip()
@@ -69,12 +70,14 @@ def _gpus() -> list[tuple[str, str]]:
 
 
 def _gpus_by_driver() -> list[tuple[str, str]]:
-    version = next((line for line in _lines(PROC / "driver/nvidia/version") if line.startswith("NVRM")), "")
+    version = next(
+        (line for line in text_of(PROC / "driver/nvidia/version").splitlines() if line.startswith("NVRM")), ""
+    )
     # NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
     driver = next((word for word in version.split() if word.count(".") >= 1 and word[0].isdigit()), "")
     found = []
     for file in sorted((PROC / "driver/nvidia/gpus").glob("*/information")):
-        names = [line.partition(":")[2].strip() for line in _lines(file) if line.startswith("Model:")]
+        names = [line.partition(":")[2].strip() for line in text_of(file).splitlines() if line.startswith("Model:")]
         found += [(name, driver) for name in names if driver]
     return found
 
@@ -90,10 +93,3 @@ def _gpus_by_nvidia_smi() -> list[tuple[str, str]]:
         return []
     rows = [line.rpartition(",") for line in told.splitlines()]
     return [(name.strip(), driver.strip()) for name, comma, driver in rows if comma]
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []

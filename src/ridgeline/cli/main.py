@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ridgeline import __version__
-from ridgeline.errors import InputError, RidgelineError, StoreError, StudyError
+from ridgeline.errors import InputError, RidgelineError, StoreError, StudyError, did_you_mean
 
 # verb -> (module of this room:function, the line `ridgeline --help` shows). The order is that of a campaign's life.
 VERBS: dict[str, tuple[str, str]] = {
@@ -67,10 +67,7 @@ def overview() -> str:
 
 def verb_named(name: str) -> Callable[..., Any]:
     if name not in VERBS:
-        from difflib import get_close_matches  # slow to load, and only a mistake needs it
-
-        near = get_close_matches(name, VERBS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "`ridgeline --help` lists the verbs"
+        hint = did_you_mean(name, VERBS) or "`ridgeline --help` lists the verbs"
         raise InputError(f"{name!r} is not a verb; {hint}")
     module, _, function = VERBS[name][0].partition(":")
     verb: Callable[..., Any] = getattr(importlib.import_module(f"ridgeline.cli.{module}"), function)

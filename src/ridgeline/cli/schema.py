@@ -15,5 +15,9 @@ def schema(
     from ridgeline import catalog
     from ridgeline.store.editor_schema import site_schema, study_schema
 
-    document = site_schema() if site else study_schema(catalog.forms("workloads"), catalog.forms("samplers"))
+    executors = catalog.forms("executors")
+    if site:
+        document = site_schema(executors)
+    else:
+        document = study_schema(catalog.forms("workloads"), catalog.forms("samplers"), executors)
     print(json.dumps(document, indent=1))

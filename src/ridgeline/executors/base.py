@@ -11,6 +11,8 @@ An executor is made from a site (`Factory`). It promises:
 - `wait` returns when something may have changed, or after `timeout_s`.
 An executor may also have `programs`, what must be on the PATH here, and `waiting`, why a ticket's job has not started
 yet: `ridgeline site check` looks at them. A batch system needs only a dialect, which `batch.BatchExecutor` runs.
+A factory with an attribute `form` (a `forms.form.Form` of the keys under `options` in a site file) has them checked and
+completed by editors.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from ridgeline.executors.base import EXIT_FILE
 from ridgeline.executors.commands import run, submitting
 from ridgeline.executors.dialect import BatchDialect, Blame, JobReply, Phase, Sighting
 from ridgeline.executors.endings import Folder, conclude
+from ridgeline.executors.options import BatchOptions, option
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 
@@ -28,10 +29,6 @@ SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE = "submission", "ticket", "refused"
 REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
 
 LOOKS_PER_QUESTION = 4  # into the run folders, which costs the file system a little and the batch system nothing
-LOST_AFTER_S = 120.0  # accounting may lag behind the queue by a minute
-OUTAGE_S = 900.0  # how long the batch system may be away before the campaign is stopped (jobs go on)
-STUCK_AFTER_S = 600.0  # how long a job may wait for nodes that are out of service
-SETTLE_S = 60.0  # how long files of an ended job may take to be seen through a network file system
 
 
 @dataclass
@@ -125,8 +122,8 @@ class BatchExecutor:
             found = self.dialect.read_found(self._run(command), name)
             if found is None:
                 raise SiteError(
-                    f"site {self.site.name}: {command[0]} gave no answer, so it is not known whether {name} was handed "
-                    "over; try again when the batch system is back",
+                    f"site {self.site.name}: {command[0]} did not answer, so {name} may or may not have been "
+                    "submitted; try again when the batch system is back",
                     transient=True,
                 )
             if found:
@@ -219,15 +216,13 @@ class BatchExecutor:
             # seen twice in a row: for a moment after a change of nodes the same reason may show on a healthy job
             told = f"{self.dialect.name} took it but says: {seen.reason}; ask for less, or for another queue or account"
             return self._give_up(ticket, Cause.NEVER_STARTS, told)
-        if seen.phase is Phase.STUCK and watch.held(Phase.STUCK, now_s) >= self._option("stuck_after_s", STUCK_AFTER_S):
+        if seen.phase is Phase.STUCK and watch.held(Phase.STUCK, now_s) >= self._limit_s("stuck_after_s"):
             held = f"{self.dialect.name} says: {seen.reason}; the operator must bring these nodes back, or avoid them"
             return self._give_up(ticket, Cause.NODE_FAILED, held)
         return None
 
     def _ended(self, watch: _Watch, seen: Sighting, now_s: float) -> Ending | None:
-        if not watch.folder.settled(self.dialect, seen) and watch.held("settling", now_s) < self._option(
-            "settle_s", SETTLE_S
-        ):
+        if not watch.folder.settled(self.dialect, seen) and watch.held("settling", now_s) < self._limit_s("settle_s"):
             return None
         return conclude(watch.folder, self.dialect, seen)
 
@@ -235,11 +230,11 @@ class BatchExecutor:
         """Not in the queue, not in any history: the exit file decides; without it the job is lost, not completed."""
         if script.exit_record(watch.folder.path) is not None:
             return conclude(watch.folder, self.dialect, None)
-        if watch.held("missing", now_s) < self._option("lost_after_s", LOST_AFTER_S):
+        if watch.held("missing", now_s) < self._limit_s("lost_after_s"):
             return None
         return Ending(
             Cause.LOST,
-            reason=f"{self.dialect.name} does not know job {watch.job_id} any more, neither in its queue nor in its "
+            reason=f"{self.dialect.name} no longer knows job {watch.job_id}, neither in its queue nor in its "
             f"history, and {watch.folder.path / EXIT_FILE} was not written",
         )
 
@@ -265,7 +260,7 @@ class BatchExecutor:
         """No answer is no news; jobs go on without us. Only a long absence is an error."""
         now_s = time.monotonic()
         self._away_since_s = self._away_since_s if self._away_since_s is not None else now_s
-        if now_s - self._away_since_s >= self._option("outage_s", OUTAGE_S):
+        if now_s - self._away_since_s >= self._limit_s("outage_s"):
             said = self.dialect.refusal(answer, self.site).message
             raise SiteError(
                 f"site {self.site.name}: no answer from {self.dialect.name} for {now_s - self._away_since_s:.0f} s: "
@@ -281,8 +276,8 @@ class BatchExecutor:
             self._watched[ticket] = _Watch(job_id, Folder(Path(folder)))
         return self._watched[ticket]
 
-    def _option(self, name: str, otherwise: float) -> float:
-        return float(str(self.site.options.get(name, otherwise)))
+    def _limit_s(self, name: str) -> float:
+        return float(option(self.site, BatchOptions, name))
 
     def _run(self, command: list[str], keep_open: int | None = None) -> JobReply:
         return run(command, self.site, self.dialect, keep_open)

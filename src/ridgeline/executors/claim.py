@@ -5,12 +5,12 @@ The job writes it, not the controller, so that there is no moment in which a job
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.executors import script
 from ridgeline.executors.processes import Process
+from ridgeline.files import text_of
 
 CLAIM_FILE = "process"
 
@@ -43,11 +43,7 @@ fi
 
 def read_claim(folder: Path) -> Claim | None:
     """None where the job has not begun, or is just writing it."""
-    try:
-        text = (folder / CLAIM_FILE).read_text(errors="replace")
-    except OSError:
-        return None
-    found = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    found = script.fields_in(text_of(folder / CLAIM_FILE))
     try:
         return Claim(
             Process(int(found["pid"]), int(found["start_ticks"])),

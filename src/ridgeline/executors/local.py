@@ -14,6 +14,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.claim import CLAIM_FILE, claim_script
 from ridgeline.executors.local_job import LocalJob
+from ridgeline.executors.options import LocalOptions
 from ridgeline.executors.pinning import Cores, allowed_cores, pinned
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
@@ -27,6 +28,7 @@ class LocalExecutor:
     With more than one slot each job is pinned to cores of its own; with one slot it may use the whole machine.
     """
 
+    form = LocalOptions
     detached = False
 
     def __init__(self, site: Site, *, grace_s: float = GRACE_S) -> None:

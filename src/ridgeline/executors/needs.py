@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 
+from ridgeline.executors.options import BatchOptions, option
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
-
-SLACK_S = 60.0  # what the batch system's limit leaves for modules, setup and the books beyond the job's own limit
 
 
 def walltime_minutes(job: Job, site: Site) -> int:
     """The batch system's limit: a backstop above the job's own, which run.sh keeps. Whole minutes suit them all."""
-    slack_s = float(str(site.options.get("walltime_slack_s", SLACK_S)))
+    slack_s = float(option(site, BatchOptions, "walltime_slack_s"))
     return max(1, math.ceil((job.limit_s + slack_s) / 60))
 
 

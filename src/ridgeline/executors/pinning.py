@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ridgeline.files import text_of
+
 CPU = Path("/sys/devices/system/cpu")
 CGROUP = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
@@ -100,7 +102,4 @@ def quota_cores() -> int | None:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+    return text_of(path).strip()

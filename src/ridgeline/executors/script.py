@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors.base import EXIT_FILE
-from ridgeline.files import write_whole
+from ridgeline.files import text_of, write_whole
 from ridgeline.records.machine import Machine
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
@@ -169,11 +169,8 @@ class ExitRecord:
 def exit_record(folder: Path) -> ExitRecord | None:
     """How the run in `folder` ended by its own account; None while it has not said so."""
     path = folder / EXIT_FILE
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:
-        return None
-    fields = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    text = text_of(path)
+    fields = fields_in(text)
     if not re.fullmatch(r"\d+", fields.get("exit_code", "")):
         return None
     # `times` prints user and system time of the shell, and on a second line of all it has waited for
@@ -200,13 +197,14 @@ def _elapsed_s(fields: Mapping[str, str], by_date_s: float | None) -> float | No
 
 def machines(folder: Path) -> tuple[Machine, ...]:
     """The machine on which run.sh began, by its own account: of a job over several nodes, the first."""
-    try:
-        text = (folder / MACHINE_FILE).read_text(errors="replace")
-    except OSError:
-        return ()
-    fields = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    fields = fields_in(text_of(folder / MACHINE_FILE))
     gpus = tuple(sorted(gpu for gpu in fields.get("gpus", "").split() if "?" not in gpu))
     return (Machine(fields["host"], fields.get("boot", ""), gpus),) if fields.get("host") else ()
+
+
+def fields_in(text: str) -> dict[str, str]:
+    """`name=value` lines, as shells write them down."""
+    return dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
 
 
 def _seconds(text: str) -> float:

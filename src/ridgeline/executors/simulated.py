@@ -20,17 +20,46 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
 
 from ridgeline.errors import SiteError
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.files import write_whole
+from ridgeline.forms.form import Form, Otherwise, Single, Takes, Text
 from ridgeline.records.machine import Machine
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
 from ridgeline.records.site import Site
 
 PLACEMENT_FILE = "placement.json"
+
+Share = Annotated[float, Field(ge=0, lt=1), Takes("a share of at least 0 and below 1, such as 0.01 for 1%")]
+Speeds = Annotated[
+    dict[str, Annotated[float, Field(gt=0)]], Takes("a mapping of nodes to their speed, such as {dgx002: 0.91}")
+]
+
+
+class SimulatedOptions(Form):
+    """Options of `batch: simulated`, a cluster that is not there."""
+
+    whose = "simulated"
+    gpu: Annotated[Text, Otherwise("the study's `gpu`")] = Field(
+        default="", description="The GPU of the nodes, one of `ridgeline hardware`."
+    )
+    fabric: Annotated[Text, Otherwise("the GPU's usual one")] = Field(
+        default="", description="The network between the nodes, one of `ridgeline hardware`."
+    )
+    prefix: Text = Field(default="node", description="What the nodes' names begin with: node001 and so on.")
+    seed: Single = Field(default=0, description="Seeds everything random: speeds, scatter, mishaps.")
+    spread: Share = Field(
+        default=0.0, description="By how much nodes differ in speed: a standard deviation, as a share."
+    )
+    noise: Share = Field(default=0.0, description="By how much runs scatter: a standard deviation, as a share.")
+    faults: Share = Field(default=0.0, description="The share of runs whose node dies.")
+    hangs: Share = Field(default=0.0, description="The share of runs that hang.")
+    slow: Speeds = Field(default={}, description="Nodes with a speed of their own; 1 is as fast as the others.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +78,7 @@ class Placement:
 class SimulatedExecutor:
     """One job at a time: jobs take no time, so more at once would only make the order of results a matter of luck."""
 
+    form = SimulatedOptions
     detached = False
     slots = 1
 
@@ -104,18 +134,14 @@ class _Cluster:
     """Names, speeds and mishaps of the nodes, all from one seed."""
 
     def __init__(self, site: Site) -> None:
-        options: Mapping[str, Any] = site.options
-        self._seed = options.get("seed", 0)
-        self._noise = float(options.get("noise", 0.0))
-        self._faults, self._hangs = float(options.get("faults", 0.0)), float(options.get("hangs", 0.0))
-        prefix, spread = str(options.get("prefix", "node")), float(options.get("spread", 0.0))
-        names = [f"{prefix}{number:03d}" for number in range(1, site.nodes + 1)]
-        slow: Mapping[str, float] = options.get("slow", {})
-        if unknown := sorted(set(slow) - set(names)):
+        self._options = options = SimulatedOptions.model_validate(dict(site.options))
+        names = [f"{options.prefix}{number:03d}" for number in range(1, site.nodes + 1)]
+        if unknown := sorted(set(options.slow) - set(names)):
             raise SiteError(
                 f"site {site.name}: options.slow names {unknown[0]}; the nodes are {names[0]} to {names[-1]}"
             )
-        self.speeds = {name: float(slow.get(name, math.exp(self._dice(name).gauss(0, spread)))) for name in names}
+        drawn = {name: math.exp(self._dice(name).gauss(0, options.spread)) for name in names}
+        self.speeds = drawn | options.slow
 
     def place(self, job: Job) -> Placement:
         """The same job in a folder of the same name always meets the same fate."""
@@ -123,9 +149,10 @@ class _Cluster:
         nodes = self._nodes(job, dice)
         # a job over several nodes is as fast as they are on average
         logs = [math.log(self.speeds.get(node, 1.0)) for node in nodes]
-        speed = math.exp(math.fsum(logs) / len(logs) + dice.gauss(0, self._noise))
+        speed = math.exp(math.fsum(logs) / len(logs) + dice.gauss(0, self._options.noise))
         chance, stops_at = dice.random(), dice.uniform(0.1, 0.95)
-        befalls = "fault" if chance < self._faults else "hang" if chance < self._faults + self._hangs else "nothing"
+        faults, hangs = self._options.faults, self._options.hangs
+        befalls = "fault" if chance < faults else "hang" if chance < faults + hangs else "nothing"
         return Placement(nodes, speed, befalls, stops_at, 0.0, job.limit_s, job.silence_limit_s)
 
     def _nodes(self, job: Job, dice: random.Random) -> tuple[str, ...]:
@@ -141,7 +168,7 @@ class _Cluster:
         return job.on_nodes or drawn
 
     def _dice(self, name: str) -> random.Random:
-        return random.Random(f"{self._seed}/{name}")
+        return random.Random(f"{self._options.seed}/{name}")
 
 
 def _pretended(folder: Path, ending: Ending) -> Ending:

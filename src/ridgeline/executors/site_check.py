@@ -67,7 +67,7 @@ class SiteCheck:
         wanted = list(getattr(self.executor, "programs", ("sh",)))
         missing = [name for name in wanted if shutil.which(name) is None]
         if missing:
-            what = f"{', '.join(missing)} not on the PATH of this machine; run ridgeline where jobs are submitted from "
+            what = f"{', '.join(missing)} not on this machine's PATH; run ridgeline where jobs are submitted from "
             return CheckStep("programs", False, f"{what}(a login node), or load the module of {self.site.batch}")
         return CheckStep("programs", True, " ".join(wanted))
 
@@ -122,9 +122,7 @@ class SiteCheck:
         ending = self._endings({"cancel": ticket})["cancel"]
         if ending is None or ending.cause is not Cause.CANCELLED:
             told = "no end was reported" if ending is None else f"reported as {ending.cause} {ending.reason}"
-            return CheckStep(
-                "cancel", False, f"{told}; the operator must look why {ticket.split()[0]} was not cancelled"
-            )
+            return CheckStep("cancel", False, f"{told}; ask the operator why {ticket.split()[0]} was not cancelled")
         return CheckStep("cancel", True, f"reported after {time.monotonic() - began_s:.1f} s")
 
     def _text(self, name: str, file: str) -> str:

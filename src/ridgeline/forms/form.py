@@ -26,6 +26,7 @@ from pydantic import (
 
 from ridgeline.errors import InputError
 from ridgeline.records.duration import parse_duration
+from ridgeline.records.expression import is_number
 from ridgeline.records.template import NO_VARIABLE, is_variable
 
 FOLDER = "folder"  # the context of a validation: where relative names start
@@ -115,7 +116,7 @@ def _single(value: object) -> object:
 
 
 def _number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         raise ValueError(f"{value!r} is not a number; write one, without quotes or units")
     return value
 

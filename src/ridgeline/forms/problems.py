@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from ridgeline.errors import near, nearest
 from ridgeline.forms.form import Form
 from ridgeline.forms.shape import Shape, fields, shape_at, takes
-from ridgeline.records.problem import Problem, Where, near
+from ridgeline.records.problem import Problem, Where
 
 
 def problems_of(error: ValidationError, form: type[Form], also: Iterable[str] = ()) -> list[Problem]:
@@ -58,8 +58,7 @@ def _form_around(detail: ErrorDetails, form: type[Form]) -> type[Form] | None:
 def _meant(detail: ErrorDetails, form: type[Form]) -> str:
     """The key that an unknown one was probably meant to be, or nothing."""
     around = _form_around(detail, form)
-    found = get_close_matches(str(detail["loc"][-1]), fields(around), n=1) if around else []
-    return found[0] if found else ""
+    return nearest(str(detail["loc"][-1]), fields(around)) if around else ""
 
 
 def _sentence(detail: ErrorDetails, form: type[Form], also: tuple[str, ...]) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ridgeline.files import text_of
+
 _LINE = re.compile(r"^\s*(hca_id|port|state|link_layer|active_mtu):\s*(\S+)")
 
 
@@ -61,14 +63,7 @@ def read_infiniband_folder(root: Path = Path("/sys/class/infiniband")) -> list[H
     ports = []
     for folder in sorted(root.glob("*/ports/*"), key=lambda p: (p.parts[-3], len(p.name), p.name)):
         if folder.name.isdigit():
-            state = _text(folder / "state")  # '4: ACTIVE'
-            link_layer, rate = _text(folder / "link_layer"), _text(folder / "rate")
+            state = text_of(folder / "state")  # '4: ACTIVE'
+            link_layer, rate = text_of(folder / "link_layer").strip(), text_of(folder / "rate").strip()
             ports.append(HcaPort(folder.parts[-3], int(folder.name), link_layer, "ACTIVE" in state, rate))
     return ports
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

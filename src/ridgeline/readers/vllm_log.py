@@ -22,7 +22,7 @@ _CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]{1,20}) tokens per req
 _WEIGHTS = re.compile(
     r"Model loading took ([\d.]{1,20}) (?:GiB|GB)(?: memory)?(?: and ([\d.]{1,20}) seconds)?", re.ASCII
 )
-_GRAPHS = re.compile(r"Graph capturing finished in ([\d.]{1,20}) secs?, took (-?[\d.]{1,20}) GiB", re.ASCII)
+_GRAPHS = re.compile(r"Graph capturing finished in ([\d.]{1,20}) secs?, took -?[\d.]{1,20} GiB", re.ASCII)
 _COMPILE = re.compile(r"torch\.compile (?:takes|took) ([\d.]{1,20}) s", re.ASCII)
 _INIT = re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]{1,20}) s", re.ASCII)
 _PREEMPTED = re.compile(r"preempted by .{1,60} mode because|total_num_cumulative_preemption=", re.ASCII)
@@ -58,8 +58,6 @@ class Throughput:
 
     line: int
     engine: int
-    prompt_tok_s: float
-    generation_tok_s: float
     running: int | None
     waiting: int | None
     kv_share: float | None
@@ -89,7 +87,6 @@ class VllmLog:
     weights_bytes: int | None = None
     weights_s: float | None = None
     graphs_s: float | None = None
-    graphs_bytes: int | None = None
     compile_s: float | None = None
     init_s: float | None = None
     throughput: tuple[Throughput, ...] = ()
@@ -159,7 +156,6 @@ def _single(line: str, line_number: int, into: dict[str, object]) -> bool:
         into.setdefault("weights_s", number(found.group(2)))
     elif found := _GRAPHS.search(line):
         into.setdefault("graphs_s", number(found.group(1)))
-        into.setdefault("graphs_bytes", gib(found.group(2)))
     return found is not None
 
 
@@ -179,16 +175,13 @@ def _throughput(line: str, line_number: int) -> Throughput | None:
         label, separator, value = cell.rpartition(": ")
         if separator:
             row[label.strip()] = value.split(" ")[0].rstrip("%.")
-    prompt, generation = number(row.get("Avg prompt throughput")), number(row.get("Avg generation throughput"))
-    if prompt is None or generation is None:
-        return None
+    if number(row.get("Avg prompt throughput")) is None or number(row.get("Avg generation throughput")) is None:
+        return None  # torn
     engine = re.search(r"Engine (\d{1,6}):", line)
     usage = next((v for k, v in row.items() if k.endswith("KV cache usage")), None)
     return Throughput(
         line=line_number,
         engine=int(engine.group(1)) if engine else 0,
-        prompt_tok_s=prompt,
-        generation_tok_s=generation,
         running=whole(row.get("Running")),
         waiting=whole(row.get("Waiting", row.get("Pending"))),
         kv_share=_share(usage),

@@ -13,6 +13,7 @@ import operator
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 Value = bool | int | float | str | None
 Evaluator = Callable[[Mapping[str, object]], object]
@@ -20,6 +21,11 @@ Evaluator = Callable[[Mapping[str, object]], object]
 LONGEST_EXPRESSION = 1000
 DEEPEST_EXPRESSION = 100
 LARGEST_MAGNITUDE = 1e15
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it can be reckoned with. Python counts booleans as numbers; nobody who writes `true` means 1."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class ExpressionError(ValueError):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ridgeline.records.expression import Expression, ExpressionError, Value
+from ridgeline.records.expression import Expression, ExpressionError, Value, is_number
 
 Point = Mapping[str, Value]  # values of the knobs that exist there: the identity of a setting
 Settings = Mapping[str, Value]  # a point with its derived values: what a workload sees
@@ -86,7 +86,7 @@ class Continuous:
         return None
 
     def contains(self, value: Value) -> bool:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
+        number = is_number(value)
         return number and self.low <= value <= self.high  # type: ignore[operator]
 
     def at(self, share: float) -> Value:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ridgeline.records.expression import Expression, ExpressionError
+from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Guard
 from ridgeline.records.run import Resources
 from ridgeline.records.site import LOCAL, Site
@@ -83,7 +83,7 @@ class JobLimits:
 
 def _whole(name: str, expression: Expression, settings: Settings) -> int:
     value = expression.evaluate(settings)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value != int(value):
+    if not is_number(value) or value != int(value):
         raise ExpressionError(f"job.{name} = {expression.text} gives {value!r}, not a whole number")
     return int(value)
 
@@ -128,3 +128,8 @@ class Study:
     confirm: ConfirmStage = ConfirmStage()
     job: JobLimits = JobLimits()
     builds: Builds | None = None
+
+    @property
+    def needed_metrics(self) -> set[str]:
+        """What a run must have measured to count: the goal's metric, and all that guards name."""
+        return {self.goal.metric, *(name for guard in self.guards for name in guard.names)}

@@ -13,6 +13,7 @@ from ridgeline.errors import StoreError
 from ridgeline.files import write_whole
 from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import Exhibits, TextTable
+from ridgeline.records.expression import is_number
 from ridgeline.records.study import Study
 from ridgeline.report import figures
 from ridgeline.report.drawing import comparisons_figure, curve_figure, progress_figure
@@ -203,7 +204,7 @@ def _place(name: str) -> int:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         return f"<td>{'' if value is None else _e(value)}"
     return f"<td class=num>{value:.6g}" if isinstance(value, float) else f"<td class=num>{value}"
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.records.space import Point
 from ridgeline.stats.compare import Direction
 from ridgeline.stats.regression import ridge
@@ -103,7 +103,7 @@ class _Column:
     @classmethod
     def of(cls, seen: Sequence[Value]) -> _Column:
         different = tuple(dict.fromkeys(seen))
-        numbers = [float(v) for v in different if isinstance(v, int | float) and not isinstance(v, bool)]
+        numbers = [float(v) for v in different if is_number(v)]
         if len(numbers) < len(different) or len(different) <= MANY_VALUES:
             return cls(different, False)
         log = min(numbers) > 0 and max(numbers) / min(numbers) > 8

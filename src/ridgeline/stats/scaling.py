@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from ridgeline.stats.compare import Direction, mean_and_spread
 from ridgeline.stats.student import t_quantile
+from ridgeline.stats.wording import count
 
 RESAMPLES = 400
 
@@ -160,22 +161,18 @@ def _headline(
 ) -> str:
     last = steps[-1]
     if pays_to is None:
-        return f"still pays at {_sizes(last.size, unit)}: speed-up {last.speedup:.2f}, efficiency {last.efficiency:.0%}"
+        return f"still pays at {count(last.size, unit)}: speed-up {last.speedup:.2f}, efficiency {last.efficiency:.0%}"
     step = next(s for s in steps if s.size > pays_to)
     assert step.marginal is not None
     grown = step.size / pays_to
     gain = step.marginal * (grown - 1)
-    text = f"from {pays_to} to {_sizes(step.size, unit)} the speed changes by {gain:+.0%} for {grown:g}x the cost"
+    text = f"from {pays_to} to {count(step.size, unit)} the speed changes by {gain:+.0%} for {grown:g}x the cost"
     if step.marginal_low is None or step.marginal_high is None:
-        return f"may stop paying after {_sizes(pays_to, unit)}: {text} (single runs: repeat to be sure)"
+        return f"may stop paying after {count(pays_to, unit)}: {text} (single runs: repeat to be sure)"
     ends = f"({level * 100:g}%: {step.marginal_low * (grown - 1):+.0%} to {step.marginal_high * (grown - 1):+.0%})"
     if not sure:
-        return f"may stop paying after {_sizes(pays_to, unit)}: {text} {ends}; more repeats would tell"
-    return f"stops paying after {_sizes(pays_to, unit)}: {text} {ends}"
-
-
-def _sizes(size: int, unit: str) -> str:
-    return f"{size} {unit}{'' if size == 1 else 's'}"
+        return f"may stop paying after {count(pays_to, unit)}: {text} {ends}; more repeats would tell"
+    return f"stops paying after {count(pays_to, unit)}: {text} {ends}"
 
 
 def _law(logs: Mapping[int, Sequence[float]], noise: float, freedom: int, rng: random.Random, level: float) -> Law:

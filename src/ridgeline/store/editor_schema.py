@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from ridgeline.forms.form import Form
 from ridgeline.forms.schema import DIALECT, Schema, chosen_by, decided_by, definitions, reference
 from ridgeline.store.schema import SearchForm, StudyForm
-from ridgeline.store.site_form import OPTIONS, SiteForm
+from ridgeline.store.site_form import SiteForm
+
+Forms = Mapping[str, type[Form] | None]  # of all parts of a room by name; None for a part that offers none
 
 
-def study_schema(workloads: Mapping[str, type[Form] | None], samplers: Mapping[str, type[Form] | None]) -> Schema:
-    """`workloads` and `samplers` are the forms of all parts by name; None for a part that offers none."""
-    offered = [form for form in (*workloads.values(), *samplers.values()) if form is not None]
-    defined = definitions([StudyForm, SiteForm, *OPTIONS.values(), *offered])
+def study_schema(workloads: Forms, samplers: Forms, executors: Forms) -> Schema:
+    offered = [*_offered(workloads).values(), *_offered(samplers).values()]
+    defined = definitions([StudyForm, SiteForm, *_offered(executors).values(), *offered])
     schemas = {form: defined[form.__name__] for form in offered}
     study = defined.pop(StudyForm.__name__)
     kinds = {name: schemas[form] if form else None for name, form in workloads.items()}
@@ -21,7 +22,7 @@ def study_schema(workloads: Mapping[str, type[Form] | None], samplers: Mapping[s
     searches = {name: schemas[form] if form else None for name, form in samplers.items()}
     tpe = SearchForm.model_fields["sampler"].default
     defined["SearchForm"] = chosen_by("sampler", defined["SearchForm"], searches, default=tpe)
-    defined["SiteForm"] = _site(defined)
+    defined["SiteForm"] = _site(defined, executors)
     site = study["properties"]["site"]
     study["properties"]["site"] = {**site, "type": ["string", "object"], "if": {"type": "object"}}
     study["properties"]["site"]["then"] = reference(SiteForm.__name__)
@@ -30,14 +31,18 @@ def study_schema(workloads: Mapping[str, type[Form] | None], samplers: Mapping[s
     return {"$schema": DIALECT, "$id": "ridgeline-study-1", **study, "$defs": defined}
 
 
-def site_schema() -> Schema:
-    defined = definitions([SiteForm, *OPTIONS.values()])
-    site = _site(defined)
+def site_schema(executors: Forms) -> Schema:
+    defined = definitions([SiteForm, *_offered(executors).values()])
+    site = _site(defined, executors)
     del defined[SiteForm.__name__]
     return {"$schema": DIALECT, "$id": "ridgeline-site-1", **site, "$defs": defined}
 
 
-def _site(defined: Mapping[str, Schema]) -> Schema:
-    options = {batch: reference(form.__name__) for batch, form in OPTIONS.items()}
+def _offered(parts: Forms) -> dict[str, type[Form]]:
+    return {name: form for name, form in parts.items() if form is not None}
+
+
+def _site(defined: Mapping[str, Schema], executors: Forms) -> Schema:
+    options = {batch: reference(form.__name__) for batch, form in _offered(executors).items()}
     default = SiteForm.model_fields["batch"].default
     return decided_by("batch", defined[SiteForm.__name__], "options", options, default)

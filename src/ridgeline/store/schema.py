@@ -23,6 +23,7 @@ from ridgeline.forms.form import (
     Takes,
     Variable,
 )
+from ridgeline.records.expression import is_number
 from ridgeline.store.space_form import KnobForm
 
 
@@ -34,7 +35,7 @@ def _switch_as_text(value: object) -> object:
 
 def _site(value: object) -> object:
     if not isinstance(value, str | dict) or not value:
-        raise ValueError(f"{value!r} is no site; write `local`, a site's name, a path to a site file, or a mapping")
+        raise ValueError(f"{value!r} is not a site; write `local`, a site's name, a path to a site file, or a mapping")
     return value
 
 
@@ -80,9 +81,9 @@ class ToleranceForm(Form):
 
 
 def _reference(value: object) -> object:
-    if value == "baseline" or (isinstance(value, int | float) and not isinstance(value, bool)):
+    if value == "baseline" or (is_number(value)):
         return value
-    raise ValueError(f"{value!r} is no reference; write `baseline` or a number")
+    raise ValueError(f"{value!r} is not a reference; write `baseline` or a number")
 
 
 class GuardForm(Form):
@@ -112,7 +113,7 @@ class BudgetForm(Form):
         default=None, ge=0, description="Search trials; baseline and confirmation runs are extra."
     )
     wall: Annotated[Duration | None, Otherwise("no limit")] = Field(
-        default=None, description="Time from the first run on."
+        default=None, description="Wall-clock time, counted from the first run."
     )
     node_hours: Annotated[float | None, CountedIn("node-hours"), Otherwise("no limit")] = Field(
         default=None, gt=0, description="Nodes x hours over all runs, retries included."
@@ -135,7 +136,7 @@ class SearchForm(Form):
     seed: int = Field(
         default=0,
         ge=0,
-        description="A number that decides all chance: the same seed proposes the same settings for the same results.",
+        description="Seeds all random choices: the same seed proposes the same settings for the same results.",
     )
     sentinel_every: Annotated[int, CountedIn("trials")] = Field(
         default=8, ge=0, description="Trials between two repeats of the baseline; 0 for none."
@@ -177,7 +178,7 @@ class JobForm(Form):
     gpus: Annotated[CountOf, Otherwise("0")] = Field(default=None, description="GPUs on each node.")
     limit: Duration = Field(default=3600.0, description="A run that takes longer is ended and counts as a time-out.")
     silence: Annotated[Duration | None, Otherwise("no limit")] = Field(
-        default=None, description="A run that writes nothing for so long is ended as a hang."
+        default=None, description="A run that writes nothing for this long is ended as a hang."
     )
     retries: Annotated[int, CountedIn("attempts")] = Field(
         default=2, ge=0, description="Further attempts after a node's or the site's fault."
@@ -228,7 +229,7 @@ class StudyForm(Form):
         default={}, description="Values computed from knobs: name to expression."
     )
     rules: Annotated[list[RuleForm], Takes("a list of mappings")] = Field(
-        default=[], description="What is never to be run, each with its reason."
+        default=[], description="Points that must never run, each with the reason."
     )
     goal: Annotated[GoalForm, Takes("a mapping such as {maximize: gflops}")] = Field(
         description="The metric to maximize or minimize."

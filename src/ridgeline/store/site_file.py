@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ridgeline.errors import StudyError
+from ridgeline import catalog
+from ridgeline.errors import InputError, StudyError, near
+from ridgeline.forms.form import Form
 from ridgeline.forms.reading import read_form
-from ridgeline.records.problem import Problem, near
+from ridgeline.records.problem import Problem
 from ridgeline.records.site import Site
-from ridgeline.store.site_form import OPTIONS, SiteForm
+from ridgeline.store.site_form import SiteForm
 from ridgeline.store.yaml_tree import YamlTree, dotted, parse_yaml, read_text
 
 SHIPPED = Path(__file__).parent.parent / "sites"
@@ -38,7 +40,7 @@ def load_site(named: object, relative_to: Path) -> Site:
 
 def _path(named: object, relative_to: Path) -> Path:
     if not isinstance(named, str | Path) or not str(named).strip():
-        raise StudyError(f"{named!r} is no site; give a name, a path or a mapping")
+        raise StudyError(f"{named!r} is not a site; give a name, a path or a mapping")
     path = relative_to / Path(str(named)).expanduser()
     if path.is_file():
         return path
@@ -70,12 +72,13 @@ def _line(problem: str) -> int:
 def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Problem]]:
     """The site of a mapping as far as it could be read, and its problems. `folder` is where its files lie.
 
-    Options of a plugin's batch system are that plugin's affair.
+    `options` are read by the form of the executor that `batch` names. Of one that is not installed here they are taken
+    as they are: a study folder can be looked at anywhere.
     """
     form, problems = read_form(SiteForm, given, folder)
     options = dict(form.options)
-    if form.batch in OPTIONS:
-        read, found = read_form(OPTIONS[form.batch], options, folder, under=("options",))
+    if (own := _options_form(form.batch)) is not None:
+        read, found = read_form(own, options, folder, under=("options",))
         problems += found
         options = read.model_dump(exclude_unset=True)
     image = form.container
@@ -88,3 +91,11 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
     return Site(
         **fields | {"memory_bytes_per_node": form.memory_per_node, "container": image, "options": options}
     ), problems
+
+
+def _options_form(batch: str) -> type[Form] | None:
+    try:
+        form: type[Form] | None = getattr(catalog.part("executors", batch), "form", None)
+    except InputError:  # whoever wants to run something there is told why
+        return None
+    return form

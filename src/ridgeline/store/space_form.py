@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from ridgeline.forms.form import ExpressionText, Form, Number, Otherwise, Single, Takes
-from ridgeline.records.expression import Expression, Value
+from ridgeline.records.expression import Expression, Value, is_number
 from ridgeline.records.space import Continuous, Discrete, Knob
 
 MOST_VALUES = 100_000
@@ -88,7 +88,7 @@ def _listed(name: str, values: Sequence[Value], when: Expression | None) -> Knob
         if (isinstance(value, bool), value) in seen:
             raise ValueError(f"{value!r} is listed twice; list each value once")
         seen.add((isinstance(value, bool), value))
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    numbers = all(is_number(v) for v in values)
     ordered = sorted(values) if numbers else values  # type: ignore[type-var]  # numbers, as just seen
     return Discrete(name, tuple(ordered), ordered=numbers, when=when)
 

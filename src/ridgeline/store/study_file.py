@@ -9,11 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ridgeline.errors import StudyError
+from ridgeline.errors import StudyError, nearest_first
 from ridgeline.forms.problems import problems_of
-from ridgeline.records.expression import Expression, ExpressionError
+from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Closeness, Guard, parse_guard
-from ridgeline.records.problem import nearest_first
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.study import (
     BaselineStage,
@@ -162,7 +161,7 @@ class _Assembly:
     def stage(self, name: str) -> Any:
         short, full = getattr(self.form, name), getattr(self.form.stages, name)
         if short is not None and full is not None:
-            self.report((name,), f"is also said under stages.{name}; keep one of the two")
+            self.report((name,), f"is also given under stages.{name}; keep one of the two")
         return short if short is not None else full
 
     def search_stage(self, form: Any) -> SearchStage:
@@ -206,8 +205,8 @@ class _Assembly:
             except ExpressionError as error:
                 self.report(("job", name), f"at the baseline: {error}")
                 continue
-            if isinstance(count, bool) or not isinstance(count, int | float) or count != int(count) or count < least:
-                what = f"is {count!r} at the baseline; a whole number of at least {least} is needed"
+            if not is_number(count) or count != int(count) or count < least:
+                what = f"is {count!r} at the baseline; it must be a whole number of at least {least}"
                 self.report(("job", name), what)
 
     def builds(self) -> Builds | None:

@@ -7,9 +7,9 @@ import keyword
 import re
 from collections.abc import Callable, Collection, Mapping
 
+from ridgeline.errors import near, nearest_first
 from ridgeline.forms.problems import shown
 from ridgeline.records.expression import FUNCTIONS, Expression, ExpressionError, Value
-from ridgeline.records.problem import near, nearest_first
 from ridgeline.records.space import Continuous, Discrete, Knob, Rule, Space
 from ridgeline.store.schema import StudyForm
 from ridgeline.store.space_form import knob
@@ -64,7 +64,10 @@ def _check_conditions(space: Space, report: Reporter) -> None:
                 each.when.holds(point)
             except ExpressionError as error:
                 at = ", ".join(f"{name} = {value}" for name, value in point.items())
-                report(("space", each.name, "when"), f"{error} (at {at}); write it so that it holds or not everywhere")
+                report(
+                    ("space", each.name, "when"),
+                    f"{error} (at {at}); write it so that it is true or false at every point",
+                )
                 break
 
 
@@ -182,7 +185,7 @@ def _check_presence(
     try:
         missing, existing = space.missing(point), space.restrict(point)
     except ExpressionError as error:
-        report(where, f"whether a knob exists here cannot be told: {error}; change one of the two")
+        report(where, f"cannot tell whether a knob exists here: {error}; change one of the two")
         return
     if missing:
         report(where, f"has no value for {', '.join(missing)}; name every knob that exists there")
@@ -204,7 +207,7 @@ def _check_rules(space: Space, point: Mapping[str, Value], where: Where, report:
         try:
             refused = rule.refuse.holds(settings)
         except ExpressionError as error:
-            report(("rules", index), f"has no answer at the {dotted(where)}: {error}; change one of the two")
+            report(("rules", index), f"cannot be evaluated at the {dotted(where)}: {error}; change one of the two")
             continue
         if refused:
             what = f"is refused by rules[{index}] ({rule.refuse.text}): {rule.because}; change one of the two"

@@ -191,7 +191,7 @@ class _Builder:
         if len(self.open) >= DEEPEST_NESTING:
             raise StudyError(f"{self.name}:{line}: nested more than {DEEPEST_NESTING} deep; flatten the file")
         if self.open and self.open[-1].kind == "mapping" and self.keys[-1] is None:
-            raise StudyError(f"{self.name}:{line}: a list or mapping stands where a key is expected; use text as key")
+            raise StudyError(f"{self.name}:{line}: a list or mapping where a key is expected; use text as the key")
         self.check_tag(event.tag, line)
         kind = "mapping" if isinstance(event, yaml.MappingStartEvent) else "list"
         self.open.append(YamlNode(line, kind=kind))
@@ -207,7 +207,7 @@ class _Builder:
 
     def alias(self, name: str, line: int) -> YamlNode:
         if name in self.names:
-            raise StudyError(f"{self.name}:{line}: *{name} stands inside &{name} itself; spell it out")
+            raise StudyError(f"{self.name}:{line}: *{name} is used inside &{name} itself; spell it out")
         if name not in self.anchors:
             raise StudyError(f"{self.name}:{line}: *{name} is not defined above; add &{name} where it is meant")
         return self.anchors[name]
@@ -223,7 +223,9 @@ class _Builder:
             parent.children[index], parent.key_lines[index] = node, line
         elif self.keys[-1] is None:
             if node.kind != "scalar":
-                raise StudyError(f"{self.name}:{line}: an alias of a list or mapping cannot be a key; use text as key")
+                raise StudyError(
+                    f"{self.name}:{line}: an alias of a list or mapping cannot be a key; use text as the key"
+                )
             key = text if text or node.value is None else str(node.value)
             self.keys[-1] = _Key(key, line, merge=plain and text == "<<")
             return

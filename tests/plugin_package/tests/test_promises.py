@@ -1,5 +1,6 @@
 """The parts of this package keep the promises of their seams."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +35,25 @@ class TestGzip(WorkloadContract):
             folder=folder,
         )
         return WorkloadExample(study, lambda run: (run / "stdout").write_text("45\n"), value=45.0, pasted={"level": 9})
+
+
+def reef_study(folder: Path, kind: str) -> Study:
+    options = {"model": "any", "engine": sys.executable, "traffic": {"requests": 8}}
+    space = Space((Discrete("max_running_requests", [2, 4], ordered=True), Discrete("step_ms", [1, 2], True)), {})
+    baseline = {"max_running_requests": 2, "step_ms": 1}
+    return Study("reef", WorkloadChoice(kind, options), space, Goal("total_tok_s", "maximize"), baseline, folder)
+
+
+class TestReefOffline(WorkloadContract):
+    name = "reef-offline"
+
+    def example(self, folder: Path) -> WorkloadExample:
+        def write_run(run: Path) -> None:
+            (run / "engine.log").write_text('reef 0.1.0 starts with {"slots": 2, "step_ms": 1.0}\n')
+            (run / "offline.jsonl").write_text('{"total_tok_s": 45, "successful_requests": 8}')
+
+        study = reef_study(folder, self.name)
+        return WorkloadExample(study, write_run, 45.0, {"max_running_requests": 4}, log="offline.jsonl")
 
 
 class TestGzipMessages(AnalyzerContract):

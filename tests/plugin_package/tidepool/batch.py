@@ -5,9 +5,12 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from pydantic import Field
+
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, Phase, Refusal, Sighting
 from ridgeline.executors.needs import walltime_minutes
+from ridgeline.executors.options import BatchOptions, option, takes_options
 from ridgeline.executors.refusals import RefusalRule, judge
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
@@ -19,6 +22,14 @@ _REFUSALS = [
 _ROW = re.compile(r"^(\d+) (waiting|running|exited|cancelled) (-?\d+) (\S+)$", re.MULTILINE)
 
 
+class TideOptions(BatchOptions):
+    """Options of `batch: tide`: those that all batch systems share, and its own."""
+
+    whose = "tide"
+    nice: int = Field(default=0, ge=0, le=19, description="By how much its jobs give way to other programs.")
+
+
+@takes_options(TideOptions)
 def tide(site: Site) -> BatchExecutor:
     return BatchExecutor(site, Tide())
 
@@ -33,6 +44,7 @@ class Tide(BatchDialect):
 
     def directives(self, job: Job, site: Site) -> list[str]:
         options = {"output": job.folder.absolute() / BATCH_OUTPUT, "minutes": walltime_minutes(job, site)}
+        options["nice"] = option(site, TideOptions, "nice")
         queue = {"queue": site.queue} if site.queue else {}
         return [f"{self.directive} {name}={value}" for name, value in {**options, **queue}.items()]
 

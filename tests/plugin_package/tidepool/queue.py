@@ -30,11 +30,10 @@ def submit(script: str, name: str) -> None:
 
 def run(number: str, script: str) -> None:
     home = SPOOL / number
-    output = re.search(r"^#TIDE output=(.*)$", Path(script).read_text(), re.MULTILINE)[1]
-    with Path(output).open("w") as out:
-        job = subprocess.Popen(
-            ["sh", script], **DETACHED, stdout=out, stderr=out, env={**os.environ, "TIDE_JOB": number}
-        )
+    asked = dict(re.findall(r"^#TIDE (\w+)=(.*)$", Path(script).read_text(), re.MULTILINE))
+    command = ["nice", "-n", asked.get("nice", "0"), "sh", script]
+    with Path(asked["output"]).open("w") as out:
+        job = subprocess.Popen(command, **DETACHED, stdout=out, stderr=out, env={**os.environ, "TIDE_JOB": number})
     (home / "session").write_text(str(job.pid))
     code = job.wait()
     (home / "code").write_text(str(code if code >= 0 else 128 - code))

@@ -22,7 +22,6 @@ from ridgeline.serving.engine.knobs.table import (
     Domain,
     Knob,
     Part,
-    levers,
     wrong_value,
 )
 from ridgeline.serving.engine.layout import Layout
@@ -240,7 +239,7 @@ def test_an_engine_of_somebody_else_has_its_own_flags_only() -> None:
     other = EngineFlags("other", {"width": Flag("width", "value")})
     assert other.arguments({"width": 4, "fast": True}, NEWEST) == ["--width", "4", "--fast"]
     assert other.knows("width") and not other.knows("tp")
-    assert levers("other", "memory") == []
+    assert other.levers("memory") == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ridgeline.serving.engine.layout import (
     rank_kv_bytes_per_token,
     rank_weight_bytes,
 )
-from ridgeline.serving.engine.layout_rules import disaggregated_layouts, layout_problems, legal_layouts, require_legal
+from ridgeline.serving.engine.layout_rules import disaggregated_layouts, layout_problems, require_legal, sort_layouts
 from ridgeline.serving.engine.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import load_gpu
 from ridgeline.serving.model.config import load_model
@@ -152,7 +152,7 @@ def test_more_rules() -> None:
 @pytest.mark.parametrize(("name", "nodes"), [("deepseek-r1", 2), ("llama-70b", 1), ("mixtral-8x7b", 1)])
 def test_listed_layouts_use_all_gpus_and_break_no_rule(name, nodes) -> None:
     model, gpu = load_model(name), load_gpu("h200")
-    layouts = legal_layouts(model, gpu, nodes, 8)
+    layouts, _ = sort_layouts(model, gpu, nodes, 8)
     assert len(layouts) == len(set(layouts)) > 3
     for layout in layouts:
         assert layout.gpus == nodes * 8
@@ -160,10 +160,10 @@ def test_listed_layouts_use_all_gpus_and_break_no_rule(name, nodes) -> None:
 
 
 def test_the_layouts_of_the_reports_are_legal() -> None:
-    layouts = legal_layouts(R1, load_gpu("h200"), 2, 8)
+    layouts, _ = sort_layouts(R1, load_gpu("h200"), 2, 8)
     assert Layout(tp=16, nodes=2) in layouts
     assert Layout(tp=8, pp=2, attn_dp=2, nodes=2) in layouts
-    assert Layout(tp=4, pp=2, attn_dp=4) in legal_layouts(R1, load_gpu("h200"), 1, 8)
+    assert Layout(tp=4, pp=2, attn_dp=4) in sort_layouts(R1, load_gpu("h200"), 1, 8)[0]
 
 
 def test_attention_dp_said_twice_makes_no_copies() -> None:

@@ -10,7 +10,7 @@ import yaml
 from ridgeline.campaign.check import check_study
 from ridgeline.cli.text.plan import plan_text
 from ridgeline.errors import InputError
-from ridgeline.serving.engine.layout import Layout, group_layout, group_words
+from ridgeline.serving.engine.layout import Layout, group_layout, group_text
 from ridgeline.serving.engine.layout_rules import layout_problems
 from ridgeline.serving.engine.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import make_cluster
@@ -228,7 +228,7 @@ def test_a_planned_pair_can_be_asked_for_on_the_command_line(r1_plan) -> None:
     assert paired
     for option in paired:
         layout, model = option.layout, r1_plan.question.model
-        again = [group_layout(model, group_words(side, model)) for side in (layout.prefill, layout.decode)]
+        again = [group_layout(model, group_text(side, model)) for side in (layout.prefill, layout.decode)]
         assert again == [layout.prefill, layout.decode]
 
 

@@ -15,7 +15,7 @@ from tests.workloads.engine.studies import SAMPLES
 
 LOADED = "[2026-11-15 02:47:48] Load weight end. elapsed=0.15 s, type=T, avail mem=110.24 GB, mem usage=28.89 GB."
 READY = "[2026-11-15 02:48:10] max_total_num_tokens=100, chunked_prefill_size=8192, max_running_requests=4096"
-SIGNATURES = signatures("sglang")
+SIGNATURES = signatures(SGLANG.flags)
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.81 GiB."
 
 
@@ -76,19 +76,19 @@ def test_the_captured_run_time_oom_is_one_and_its_line_is_kept() -> None:
 
 
 def test_start_up_and_run_time_failures_of_memory_ask_for_opposite_moves() -> None:
-    moves = {f.name: [(m.knob, m.direction) for m in advice(f, "sglang")] for f in FAILURES}
+    moves = {f.name: [(m.knob, m.direction) for m in advice(f, SGLANG.flags)] for f in FAILURES}
     assert moves["pool-too-small"][0] == ("mem_fraction_static", +1)
     assert moves["oom-run"][0] == ("mem_fraction_static", -1)
     assert moves["graph-capture"][0] == ("mem_fraction_static", -1)
     assert not moves["host-oom"]
-    assert advice(BY_NAME["oom-run"], "vllm")[0].knob == "gpu_memory_utilization"
+    assert advice(BY_NAME["oom-run"], VLLM.flags)[0].knob == "gpu_memory_utilization"
 
 
 @pytest.mark.parametrize("dialect", [SGLANG, VLLM], ids=lambda dialect: dialect.name)
 def test_every_move_is_about_a_flag_that_the_engine_has(dialect: EngineDialect) -> None:
     known = set(dialect.flags.names(NEWEST)) | {"VLLM_CPU_KVCACHE_SPACE"}
     for failure in FAILURES:
-        assert {move.knob for move in advice(failure, dialect.name)} <= known, failure.name
+        assert {move.knob for move in advice(failure, dialect.flags)} <= known, failure.name
 
 
 def test_every_failure_has_a_line_of_its_own() -> None:
@@ -96,5 +96,5 @@ def test_every_failure_has_a_line_of_its_own() -> None:
         line = f"ridgeline: failure={failure.name}: engine.log:3: some text"
         first = next(s for s in SIGNATURES if s.pattern.search(line))
         assert (first.kind, first.reason) == (failure.kind, failure.reason)
-        assert first.advice == advice(failure, "sglang")
+        assert first.advice == advice(failure, SGLANG.flags)
     assert len({(f.kind, f.reason) for f in FAILURES}) == len(FAILURES)

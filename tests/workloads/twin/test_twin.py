@@ -260,7 +260,7 @@ def _written(folder: Path, text: str) -> Path:
         ("dataset: sharegpt", "datset: sharegpt", "did you mean dataset?"),
         ("dataset: sharegpt", "dataset: sharegp", "neither a file nor one of"),
         ("maximize: total_tok_s", "maximize: total_toks", "did you mean total_tok_s?"),
-        ("cached_token_share <", "cached_share <", "cached_share is no metric"),
+        ("cached_token_share <", "cached_share <", "cached_share is not a metric"),
         ("  model: deepseek-r1", "  model: deepseek-r1\n  calibraton: x", "did you mean calibration?"),
         ("tp: 16, pp: 1, dp: 1, attn_dp: 1", "tp: 8, pp: 1, dp: 2, attn_dp: 1", "weights need"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from ridgeline.campaign.agenda import Agenda, Next
@@ -14,9 +13,10 @@ from ridgeline.campaign.kinds.ladder import Bracket, EdgeRules, Ladder, Number, 
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, near
 from ridgeline.records.answer import NOTHING_PASSED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, side_by_side, value_text
+from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
@@ -113,12 +113,10 @@ def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
     """The values that may run with the other knobs as in `start`. InputError where the knob cannot have an edge."""
     space = found.study.space
     if knob not in space.by_name:
-        near = get_close_matches(knob, space.by_name, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(space.by_name)}"
-        raise InputError(f"{knob!r} is not a knob of this study; {hint}")
+        raise InputError(f"{knob!r} is not a knob of this study; {near(knob, space.by_name)}")
     first = start.get(knob)
-    if not isinstance(first, int | float) or isinstance(first, bool):
-        raise InputError(f"{knob} has no number at {dict(start)}; choose another setting with --at")
+    if not is_number(first):
+        raise InputError(f"{knob} is not a number at {dict(start)}; choose another setting with --at")
     legal: list[Number] = []
     refused: dict[Number, str] = {}
     for value in climbing.ladder_values(space.by_name[knob], first):

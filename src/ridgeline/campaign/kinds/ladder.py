@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.errors import InputError
+from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Outcome
 from ridgeline.records.space import Continuous, Knob
 
@@ -69,16 +70,12 @@ def ladder_values(knob: Knob, start: Number) -> tuple[Number, ...]:
     """Values of a knob from low to high with `start` among them; long ones are thinned out evenly."""
     if isinstance(knob, Continuous):
         values = [knob.at(step / STEPS_OF_A_RANGE) for step in range(STEPS_OF_A_RANGE + 1)]
-    elif not knob.ordered or not all(_is_number(value) for value in (knob.values[0], knob.values[-1])):
+    elif not knob.ordered or not all(is_number(value) for value in (knob.values[0], knob.values[-1])):
         raise InputError(f"{knob.name} is not a knob of ordered numbers; an edge needs one that can be raised")
     else:
         stride = -(-len(knob.values) // LONGEST_LADDER)
         values = [*knob.values[::stride], knob.values[-1]]
     return tuple(sorted({value for value in (*values, start) if isinstance(value, int | float)}))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def bracket(ladder: Ladder, seen: Mapping[int, Seen], knob: str) -> Bracket:

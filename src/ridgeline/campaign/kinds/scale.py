@@ -165,7 +165,7 @@ def verdict(study: Study, history: History, question: ScalingQuestion) -> Scalin
     lost = {str(p[over]): failed[point_key(p)] for p in question.points if point_key(p) in failed}
     lost |= question.refused
     if len(runs) < 2:
-        why = "; ".join(f"{size}: {reason}" for size, reason in lost.items()) or "the budget had room for no more"
+        why = "; ".join(f"{size}: {reason}" for size, reason in lost.items()) or "the budget had no room for more"
         headline = f"scaling needs runs at two sizes or more, {len(runs)} passed ({why})"
         return ScalingVerdict(NOTHING_PASSED, headline, failed=lost)
     rng, unit = random.Random(RESAMPLING_SEED), UNITS.get(over, over)

@@ -12,6 +12,7 @@ from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, strangers
 from ridgeline.campaign.verify.verdict import check_candidates, check_verdict
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences
 from ridgeline.errors import RidgelineError, StoreError
+from ridgeline.files import text_of
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.study import Study
 from ridgeline.store.agreement import require_consistent, require_same_question
@@ -100,8 +101,5 @@ def _loose_ends(history: History, journal: Path, found: Verification) -> None:
 
 def _trimmed(path: Path) -> tuple[str, ...]:
     """What whoever made the folder smaller says is gone."""
-    try:
-        lines = (path / TRIMMED).read_text(errors="replace").splitlines()
-    except OSError:
-        return ()
+    lines = text_of(path / TRIMMED).splitlines()
     return tuple(text for line in lines if (text := line.partition("#")[0].strip()))

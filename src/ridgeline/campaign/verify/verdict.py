@@ -30,7 +30,7 @@ def check_verdict(
     try:
         again = derived(question, study, before, float(events[at]["at"]))
     except RidgelineError as error:
-        found.differs(JOURNAL, "the verdict", history.verdict.headline, f"the campaign had come to: {error}")
+        found.differs(JOURNAL, "the verdict", history.verdict.headline, f"the campaign ended with: {error}")
         return
     if again is None:
         found.differs(JOURNAL, "the verdict", history.verdict.headline, "the campaign was not over")
@@ -38,7 +38,7 @@ def check_verdict(
     found.verdict = True
     for name, stated, other in differences(history.verdict.as_line(), again.as_line()):
         if _only_wording(name, stated, other):
-            found.cannot_check(JOURNAL, f"the verdict's {name} is worded otherwise today: {stated!r}, now {other!r}")
+            found.cannot_check(JOURNAL, f"the verdict's {name} is worded differently today: {stated!r}, now {other!r}")
         else:
             found.differs(JOURNAL, f"the verdict's {name}", stated, other)
             found.verdict = False

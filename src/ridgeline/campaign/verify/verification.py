@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ridgeline.records.expression import is_number
+
 ABSENT = "nothing"  # what was found where something is stated, and the other way round
 NUMBERS = re.compile(r"[-+]?\d+(?:\.\d+)?")
 WORDS = re.compile(r"[\w.+-]+")
@@ -76,15 +78,11 @@ def differences(stated: Any, found: Any, at: str = "") -> Iterator[tuple[str, An
 
 
 def same(stated: Any, found: Any) -> bool:
-    if _is_number(stated) and _is_number(found):
+    if is_number(stated) and is_number(found):
         return math.isclose(stated, found, rel_tol=_RELATIVE_TOLERANCE, abs_tol=1e-12)
     if isinstance(stated, list | tuple) and isinstance(found, list | tuple):
         return list(stated) == list(found)
     return bool(stated == found) and isinstance(stated, bool) == isinstance(found, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def reworded(stated: Any, found: Any, kept: re.Pattern[str] = NUMBERS) -> bool:

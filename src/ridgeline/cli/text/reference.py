@@ -6,7 +6,7 @@ from ridgeline import catalog
 from ridgeline.forms.form import Form
 from ridgeline.forms.reference import described, key_rows, section, table
 from ridgeline.store.schema import BuildsForm, StudyForm
-from ridgeline.store.site_form import OPTIONS, SiteForm
+from ridgeline.store.site_form import SiteForm
 
 COMMAND = "scripts/reference"
 _NOTE = f"<!-- Written by {COMMAND} from the forms that read the files; change those, then run it again. -->"
@@ -59,13 +59,18 @@ def _builds() -> str:
 
 def _samplers() -> str:
     intro = "Options of a sampler go beside `sampler`, `seed` and `sentinel_every` in `stages.search` (or `search`)."
-    forms = {name: form for name, form in catalog.forms("samplers").items() if name in catalog.TABLE["samplers"]}
-    return _page("Samplers", intro, *(section(form, title=name) for name, form in forms.items()))
+    return _page("Samplers", intro, *(section(form, title=name) for name, form in _own_forms("samplers").items()))
+
+
+def _own_forms(room: str) -> dict[str, type[Form]]:
+    """Those of Ridgeline's own parts: plugins document theirs."""
+    return {name: form for name, form in catalog.forms(room).items() if name in catalog.TABLE[room]}
 
 
 def _site() -> str:
-    options = [section(form, prefix="options.", title=f"batch: {batch}") for batch, form in OPTIONS.items()]
-    return _page("The site file", section(SiteForm), *options)
+    options = _own_forms("executors").items()
+    shown = [section(form, prefix="options.", title=f"batch: {batch}") for batch, form in options]
+    return _page("The site file", section(SiteForm), *shown)
 
 
 def _workload(title: str, kinds: tuple[str, ...]) -> str:

@@ -10,12 +10,15 @@ from pathlib import Path
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, OutputReport, Refusal, Sighting
 from ridgeline.executors.needs import core_count, memory_bytes, walltime_minutes
+from ridgeline.executors.options import option, takes_options
 from ridgeline.executors.pbs.answers import read_footer, read_qstat
+from ridgeline.executors.pbs.options import PbsOptions
 from ridgeline.executors.refusals import RefusalRule, judge
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 
 
+@takes_options(PbsOptions)
 def pbs(site: Site) -> BatchExecutor:
     return BatchExecutor(site, Pbs())
 
@@ -81,7 +84,7 @@ class Pbs(BatchDialect):
             options.append(f"-q {site.queue}")
         if site.account:
             # Gadi and ASPIRE2A+ count by project (-P); elsewhere it is -A
-            options.append(f"{site.options.get('account_option', '-P')} {site.account}")
+            options.append(f"{option(site, PbsOptions, 'account_option')} {site.account}")
         return [f"{self.directive} {option}" for option in options]
 
     def pins_nodes(self, site: Site) -> bool:

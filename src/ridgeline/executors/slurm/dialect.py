@@ -11,13 +11,16 @@ from pathlib import Path
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, Refusal, Sighting
 from ridgeline.executors.needs import core_count, memory_bytes, walltime_minutes
+from ridgeline.executors.options import takes_options
 from ridgeline.executors.refusals import RefusalRule, judge
 from ridgeline.executors.slurm.answers import COLUMNS, SACCT_FIELDS, read_history, read_squeue
 from ridgeline.executors.slurm.nodelist import expand
+from ridgeline.executors.slurm.options import SlurmOptions
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 
 
+@takes_options(SlurmOptions)
 def slurm(site: Site) -> BatchExecutor:
     return BatchExecutor(site, Slurm())
 

@@ -53,8 +53,6 @@ class IntegralFile:
     """Where semidirect keeps integrals. None of these lines is printed by a direct calculation."""
 
     record_doubles: int
-    records_in_memory: int
-    records_in_file: int
     line: int
 
 

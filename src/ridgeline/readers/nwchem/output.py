@@ -187,7 +187,7 @@ class _OutputReader:
 
     def _records(self, line: int, text: str) -> bool:
         if found := _RECORDS.search(text):
-            self.files.append(IntegralFile(self.record_doubles, int(found.group(1)), int(found.group(2)), line))
+            self.files.append(IntegralFile(self.record_doubles, line))
         return found is not None
 
     def _times(self, line: int, text: str) -> bool:

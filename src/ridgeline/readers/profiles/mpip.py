@@ -10,7 +10,6 @@ from ridgeline.readers.profiles.profile import Call, Profile, RankTime, busy_rat
 
 _SECTION = re.compile(r"^@--- ([A-Za-z /]{3,60})")
 _TASK = re.compile(r"^\s{0,12}(\*|\d{1,9})\s{1,12}(\S{1,20})\s{1,12}(\S{1,20})\s{1,12}(\S{1,20})\s*$", re.ASCII)
-_TOP = 20  # mpiP lists this many callsites
 
 
 def read_mpip(lines: Iterable[str]) -> Profile:
@@ -19,7 +18,7 @@ def read_mpip(lines: Iterable[str]) -> Profile:
     columns: list[str] = []
     ranks: list[RankTime] = []
     calls: list[Call] = []
-    share, share_line, sites = None, 0, 0
+    share, share_line = None, 0
     for line_number, raw in enumerate(lines, 1):
         line = raw[:1000]
         if found := _SECTION.match(line):
@@ -39,7 +38,6 @@ def read_mpip(lines: Iterable[str]) -> Profile:
                 columns = words
             elif columns and (call := _call(columns, words, line_number)) is not None:
                 calls.append(call)
-                sites += 1
     times = tuple(ranks)
     return Profile(
         tool="mpiP",
@@ -50,7 +48,6 @@ def read_mpip(lines: Iterable[str]) -> Profile:
         calls=summed(calls),
         rank_times=times,
         busy_ratio=busy_ratio(times),
-        truncated=sites >= _TOP,
     )
 
 

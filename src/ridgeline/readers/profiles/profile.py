@@ -90,7 +90,6 @@ class Profile:
     rank_times: tuple[RankTime, ...] = ()
     busy_ratio: float | None = None
     busy_line: int = 0
-    truncated: bool = False  # only the head of a list is there, so sums over calls are lower bounds
 
     @property
     def waiting_share(self) -> float | None:

@@ -82,7 +82,6 @@ class PrefillBatch:
     token_usage: float | None
     running: int | None
     queued: int | None
-    pending_tokens: int | None = None
     cuda_graph: bool | None = None
     input_tok_s: float | None = None
 
@@ -155,7 +154,6 @@ class OfflineResult:
     input_tok_s: float | None
     output_tok_s: float | None
     total_tok_s: float | None
-    last_gen_tok_s: float | None
     line: int
 
 
@@ -196,7 +194,6 @@ class SglangLog:
     """Everything one log said, in its order."""
 
     server_args: Mapping[str, object] = field(default_factory=dict)
-    server_args_line: int | None = None
     weights: tuple[WeightsLoaded, ...] = ()
     kv_pools: tuple[KvPool, ...] = ()
     limits: tuple[Limits, ...] = ()
@@ -209,7 +206,6 @@ class SglangLog:
     failures: tuple[SglangFailure, ...] = ()
     results: tuple[OfflineResult, ...] = ()
     ready_line: int | None = None
-    warmup_line: int | None = None
     benchmark_line: int | None = None
 
     @property

@@ -82,7 +82,6 @@ def read_sglang_log(lines: Iterable[str]) -> SglangLog:
     applied = max(enumerate(echoes), key=lambda e: (e[1].complete, e[0]), default=(0, None))[1]
     return SglangLog(
         server_args=applied.values if applied else {},
-        server_args_line=applied.stamp.line if applied else None,
         weights=_all_of(WeightsLoaded, facts),
         kv_pools=_all_of(KvPool, facts),
         limits=_all_of(Limits, facts),
@@ -95,7 +94,6 @@ def read_sglang_log(lines: Iterable[str]) -> SglangLog:
         failures=_all_of(SglangFailure, facts),
         results=_all_of(OfflineResult, facts),
         ready_line=marks.get("ready"),
-        warmup_line=marks.get("warmup"),
         benchmark_line=marks.get("benchmark"),
     )
 
@@ -245,8 +243,7 @@ def _batch(stamp: Stamp, message: str) -> PrefillBatch | DecodeBatch | None:
         if new_seqs is None or new_tokens is None or cached is None:
             return None
         rate = number(row.get("input throughput (token/s)"))
-        pending = whole(row.get("#pending-token"))
-        return PrefillBatch(stamp, new_seqs, new_tokens, cached, usage, running, queued, pending, graph, rate)
+        return PrefillBatch(stamp, new_seqs, new_tokens, cached, usage, running, queued, graph, rate)
     if running is None:
         return None
     tokens = whole(row.get("#token", row.get("#full token")))

@@ -75,6 +75,5 @@ def _offline_result(row: dict[str, str], line: int) -> OfflineResult | None:
         input_tok_s=number(row.get("input_throughput")),
         output_tok_s=number(row.get("output_throughput")),
         total_tok_s=number(row.get("total_throughput")),
-        last_gen_tok_s=number(row.get("last_gen_throughput")),
         line=line,
     )

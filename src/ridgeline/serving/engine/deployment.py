@@ -58,7 +58,7 @@ def describe(
     kv_dtype: str | None = None,
     routing: str = "round-robin",
 ) -> Deployment:
-    """A deployment from the words of the command line; refuses what the engine would refuse."""
+    """A deployment from the text of the command line; refuses what the engine would refuse."""
     settings = settings or DEFAULTS
     chosen = load_model(model).with_dtype(dtype, kv_dtype)
     nodes = layout.nodes
@@ -67,17 +67,17 @@ def describe(
             "prefill and decode groups come together, for example --prefill-groups 3x3 --decode-groups 1x4"
         )
     if prefill_groups is not None and decode_groups is not None:
-        shape_p, words_p = _apart(prefill_groups)
-        shape_d, words_d = _apart(decode_groups)
+        shape_p, own_p = _apart(prefill_groups)
+        shape_d, own_d = _apart(decode_groups)
         prefill = group_layout(chosen, shape_p, layout.gpus_per_node)
         layout = disaggregated(prefill, group_layout(chosen, shape_d, layout.gpus_per_node))
         nodes = max(nodes, layout.nodes)
     else:
-        words_p = words_d = ()
+        own_p = own_d = ()
     cluster = make_cluster(gpu, nodes, layout.gpus_per_node, fabric)
     shared = Deployment(chosen, cluster, layout, settings, routing)
     found = replace(
-        shared, prefill_settings=_own(shared, "prefill", words_p), decode_settings=_own(shared, "decode", words_d)
+        shared, prefill_settings=_own(shared, "prefill", own_p), decode_settings=_own(shared, "decode", own_d)
     )
     roles = {"prefill": layout.prefill, "decode": layout.decode} if layout.disaggregated else {"both": layout}
     for role, lay in roles.items():
@@ -97,30 +97,30 @@ ROLE_KNOBS = {
 
 def role_text(settings: EngineSettings) -> str:
     """What `describe` reads, after the colon of a group, as these settings of its servers."""
-    values = {word: getattr(settings, ROWS[name].field) for word, name in ROLE_KNOBS.items()}
-    return ",".join(f"{word}={value:g}" if word == "fraction" else f"{word}={value}" for word, value in values.items())
+    values = {name: getattr(settings, ROWS[knob].field) for name, knob in ROLE_KNOBS.items()}
+    return ",".join(f"{name}={value:g}" if name == "fraction" else f"{name}={value}" for name, value in values.items())
 
 
 def _apart(groups: str) -> tuple[str, tuple[str, ...]]:
     """`1x3:ep=1,chunk=4096` is a shape, `1x3:ep=1`, and settings."""
     size, colon, rest = groups.partition(":")
-    words = [w.strip() for w in rest.split(",")]
-    own = tuple(w for w in words if w.partition("=")[0] in ROLE_KNOBS)
-    shape = ",".join(w for w in words if w not in own)
+    parts = [w.strip() for w in rest.split(",")]
+    own = tuple(w for w in parts if w.partition("=")[0] in ROLE_KNOBS)
+    shape = ",".join(w for w in parts if w not in own)
     return (f"{size}{colon}{shape}" if shape or not own else size), own
 
 
-def _own(shared: Deployment, role: str, words: tuple[str, ...]) -> EngineSettings | None:
-    if not words:
+def _own(shared: Deployment, role: str, parts: tuple[str, ...]) -> EngineSettings | None:
+    if not parts:
         return None
     found: dict[str, Value] = {}
-    for word in words:
-        name, _, value = word.partition("=")
+    for part in parts:
+        name, _, value = part.partition("=")
         try:
             found[ROLE_KNOBS[name]] = float(value) if name == "fraction" else int(value)
         except ValueError:
             raise InputError(
-                f"{role} groups: {word!r} is no setting; write running=, graph=, chunk= and a whole number, or "
+                f"{role} groups: {part!r} is no setting; write running=, graph=, chunk= and a whole number, or "
                 "fraction= and a number below 1"
             ) from None
     return settings_of(found, shared.role_settings(role))

@@ -81,13 +81,13 @@ class Layout:
     def __str__(self) -> str:
         if self.prefill is not None and self.decode is not None:
             return f"{group_name(self.prefill, 'P')}{group_name(self.decode, 'D')}"
-        words = [f"tp {self.tp}"]
-        words += [
+        parts = [f"tp {self.tp}"]
+        parts += [
             f"{w} {n}"
             for w, n in (("pp", self.pp), ("dp", self.dp), ("ep", self.ep), ("attn-dp", self.attn_dp))
             if n > 1
         ]
-        return " ".join(words)
+        return " ".join(parts)
 
 
 def group_name(groups: Layout, letter: str) -> str:
@@ -172,13 +172,13 @@ def _group_shape(model: Model, width: int, gpus_per_node: int) -> dict[str, int]
     return {"tp": tp, "pp": width // tp, "ep": 1, "attn_dp": 1}
 
 
-def _own_shape(text: str, words: str, width: int) -> dict[str, int]:
+def _own_shape(text: str, shape: str, width: int) -> dict[str, int]:
     found: dict[str, int] = {}
-    for word in words.split(","):
-        name, _, value = word.strip().replace("-", "_").partition("=")
+    for part in shape.split(","):
+        name, _, value = part.strip().replace("-", "_").partition("=")
         if name not in ("tp", "pp", "ep", "attn_dp") or not value.isdecimal() or not 0 < int(value) <= width:
             raise InputError(
-                f"groups {text!r}: {word!r} is no shape of {width} GPUs; write tp=, pp=, ep= or attn-dp= and a number "
+                f"groups {text!r}: {part!r} is no shape of {width} GPUs; write tp=, pp=, ep= or attn-dp= and a number "
                 f"from 1 to {width}"
             )
         found[name] = int(value)
@@ -193,17 +193,17 @@ def _own_shape(text: str, words: str, width: int) -> dict[str, int]:
     return found
 
 
-def group_words(groups: Layout, model: Model) -> str:
+def group_text(groups: Layout, model: Model) -> str:
     """What `group_layout` reads as these groups."""
     size = groups.gpus_per_node
     whole = groups.replica_gpus % size == 0
-    words = f"{groups.dp}x{groups.replica_nodes}" if whole else f"{groups.dp}x{groups.replica_gpus}gpu"
+    counted = f"{groups.dp}x{groups.replica_nodes}" if whole else f"{groups.dp}x{groups.replica_gpus}gpu"
     usual = _group_shape(model, groups.replica_gpus, size)
     if (groups.tp, groups.pp) == (usual["tp"], usual["pp"]):
         usual = {name: value for name, value in usual.items() if name in ("ep", "attn_dp")}
     own = {name: getattr(groups, name) for name, value in usual.items() if getattr(groups, name) != value}
     shape = ",".join(f"{name.replace('_', '-')}={value}" for name, value in own.items())
-    return f"{words}:{shape}" if shape else words
+    return f"{counted}:{shape}" if shape else counted
 
 
 def disaggregated(prefill: Layout, decode: Layout) -> Layout:

@@ -1,6 +1,6 @@
 """Which layouts an engine accepts, and why not the others. Every refusal here once cost somebody an allocation.
 
-`layout_problems` answers for one layout; `legal_layouts` lists all that are left for a model on given GPUs.
+`layout_problems` answers for one layout; `sort_layouts` tells those that are left for a model on given GPUs.
 """
 
 from __future__ import annotations
@@ -64,13 +64,6 @@ def require_legal(
         raise InputError(f"layout {layout} is not possible:\n" + "\n".join(f"  {p}" for p in problems))
 
 
-def legal_layouts(
-    model: Model, gpu: Gpu, nodes: int, gpus_per_node: int, settings: EngineSettings | None = None
-) -> list[Layout]:
-    """Every colocated layout an engine accepts that uses all of these GPUs."""
-    return sort_layouts(model, gpu, nodes, gpus_per_node, settings)[0]
-
-
 def sort_layouts(
     model: Model, gpu: Gpu, nodes: int, gpus_per_node: int, settings: EngineSettings | None = None
 ) -> tuple[list[Layout], list[tuple[Layout, LayoutProblem]]]:
@@ -125,15 +118,13 @@ def _gpus(case: _Checked) -> Iterator[LayoutProblem]:
     need, have = layout.gpus, layout.nodes * layout.gpus_per_node
     product = f"tp {layout.tp} x pp {layout.pp} x dp {layout.dp} is {need} GPUs"
     if need > have:
-        words = f"{product}, {layout.nodes} x {layout.gpus_per_node} are given"
-        yield LayoutProblem(
-            "gpus", words, f"use {_nodes(-(-need // layout.gpus_per_node))}, or make the product {have}"
-        )
+        text = f"{product}, {layout.nodes} x {layout.gpus_per_node} are given"
+        yield LayoutProblem("gpus", text, f"use {_nodes(-(-need // layout.gpus_per_node))}, or make the product {have}")
     elif need <= have - layout.gpus_per_node:
         busy = -(-need // layout.gpus_per_node)
         copies = have // need * layout.dp
-        words = f"{product}: {layout.nodes - busy} of {layout.nodes} nodes would be idle"
-        yield LayoutProblem("gpus", words, f"use dp {copies} to fill them with copies, or give {_nodes(busy)}")
+        text = f"{product}: {layout.nodes - busy} of {layout.nodes} nodes would be idle"
+        yield LayoutProblem("gpus", text, f"use dp {copies} to fill them with copies, or give {_nodes(busy)}")
 
 
 def _nodes(count: int) -> str:
@@ -143,15 +134,13 @@ def _nodes(count: int) -> str:
 def _whole_nodes(case: _Checked) -> Iterator[LayoutProblem]:
     layout = case.layout
     if layout.replica_gpus > layout.gpus_per_node and layout.replica_gpus % layout.gpus_per_node:
-        words = f"one engine of {layout.replica_gpus} GPUs does not fill whole nodes of {layout.gpus_per_node}"
+        text = f"one engine of {layout.replica_gpus} GPUs does not fill whole nodes of {layout.gpus_per_node}"
         below = layout.replica_gpus // layout.gpus_per_node * layout.gpus_per_node
-        yield LayoutProblem("whole-nodes", words, f"use {below} or {below + layout.gpus_per_node} GPUs an engine")
+        yield LayoutProblem("whole-nodes", text, f"use {below} or {below + layout.gpus_per_node} GPUs an engine")
     small, large = sorted((layout.tp, layout.gpus_per_node))
     if layout.tp > 1 and large % small:
-        words = f"tp {layout.tp} straddles nodes of {layout.gpus_per_node} GPUs unevenly"
-        yield LayoutProblem(
-            "whole-nodes", words, f"use a tp that divides {layout.gpus_per_node} or is a multiple of it"
-        )
+        text = f"tp {layout.tp} straddles nodes of {layout.gpus_per_node} GPUs unevenly"
+        yield LayoutProblem("whole-nodes", text, f"use a tp that divides {layout.gpus_per_node} or is a multiple of it")
 
 
 def _heads(case: _Checked) -> Iterator[LayoutProblem]:
@@ -176,8 +165,8 @@ def _width(case: _Checked) -> Iterator[LayoutProblem]:
     block = 128 if model.dtype == "fp8" else 1
     if model.experts is not None and layout.ep == 1 and model.experts.width % (layout.tp * block):
         best = _largest_width(model.experts.width, layout.tp, block)
-        words = f"experts {model.experts.width} wide cannot be cut for tp {layout.tp} in blocks of {block}"
-        yield LayoutProblem("expert-width", words, f"use tp {best}, or keep experts whole with ep {layout.tp}")
+        text = f"experts {model.experts.width} wide cannot be cut for tp {layout.tp} in blocks of {block}"
+        yield LayoutProblem("expert-width", text, f"use tp {best}, or keep experts whole with ep {layout.tp}")
 
 
 def _largest_width(width: int, tp: int, block: int) -> int:
@@ -190,17 +179,17 @@ def _attention_dp(case: _Checked) -> Iterator[LayoutProblem]:
         return
     if layout.attn_dp > layout.tp or layout.tp % layout.attn_dp:
         near = max(d for d in _divisors(layout.tp) if d <= layout.attn_dp)
-        words = f"attention DP {layout.attn_dp} does not divide tp {layout.tp}: it splits the ranks of one stage"
-        yield LayoutProblem("attention-dp", words, f"use attention DP {near}")
+        text = f"attention DP {layout.attn_dp} does not divide tp {layout.tp}: it splits the ranks of one stage"
+        yield LayoutProblem("attention-dp", text, f"use attention DP {near}")
     if layout.pp > 1 and version < (0, 5):
-        words = "pipeline stages and attention DP exclude each other before SGLang 0.5"
-        yield LayoutProblem("attention-dp", words, "use pp 1, or a newer engine")
+        text = "pipeline stages and attention DP exclude each other before SGLang 0.5"
+        yield LayoutProblem("attention-dp", text, "use pp 1, or a newer engine")
     asked = case.settings.max_running_requests
     if asked is not None and asked < layout.attn_dp:
-        words = (
+        text = (
             f"--max-running-requests {asked} is divided by attention DP {layout.attn_dp}: no group may run any request"
         )
-        yield LayoutProblem("attention-dp", words, f"give at least {layout.attn_dp}")
+        yield LayoutProblem("attention-dp", text, f"give at least {layout.attn_dp}")
 
 
 def _experts(case: _Checked) -> Iterator[LayoutProblem]:
@@ -214,8 +203,8 @@ def _experts(case: _Checked) -> Iterator[LayoutProblem]:
         near = max(d for d in _divisors(layout.tp) if d <= model.experts.count)
         yield LayoutProblem("experts", f"ep {layout.ep} does not divide tp {layout.tp}", f"use ep {near}")
     elif layout.ep > model.experts.count:
-        words = f"{model.experts.count} experts cannot fill ep {layout.ep}"
-        yield LayoutProblem("experts", words, f"use ep {model.experts.count} or less")
+        text = f"{model.experts.count} experts cannot fill ep {layout.ep}"
+        yield LayoutProblem("experts", text, f"use ep {model.experts.count} or less")
 
 
 def _stages(case: _Checked) -> Iterator[LayoutProblem]:
@@ -225,8 +214,8 @@ def _stages(case: _Checked) -> Iterator[LayoutProblem]:
             "stages", f"pp {layout.pp} is more than the {model.layers} layers", f"use pp {model.layers} or less"
         )
     if layout.pp > 1 and model.attention.mla and case.settings.version < (0, 5):
-        words = "pipeline stages with MLA are refused before SGLang 0.5"
-        yield LayoutProblem("stages", words, "use pp 1, or a newer engine")
+        text = "pipeline stages with MLA are refused before SGLang 0.5"
+        yield LayoutProblem("stages", text, "use pp 1, or a newer engine")
 
 
 def _speculation(case: _Checked) -> Iterator[LayoutProblem]:
@@ -244,11 +233,11 @@ def _speculation(case: _Checked) -> Iterator[LayoutProblem]:
 def _backend(case: _Checked) -> Iterator[LayoutProblem]:
     backend, page = case.settings.attention_backend, case.settings.page_size
     if case.model.attention.mla and page > 1 and backend in ("flashinfer", "triton"):
-        words = f"page size {page} rules out {backend} for MLA"
-        yield LayoutProblem("page-size", words, "use page size 1, or fa3 (any), flashmla (64) or cutlass_mla (128)")
+        text = f"page size {page} rules out {backend} for MLA"
+        yield LayoutProblem("page-size", text, "use page size 1, or fa3 (any), flashmla (64) or cutlass_mla (128)")
     if backend is not None and "mla" in backend and not case.model.attention.mla:
-        words = f"{backend} computes multi-head latent attention, {case.model.name} has none"
-        yield LayoutProblem("backend", words, "use fa3 (Hopper), flashinfer or triton")
+        text = f"{backend} computes multi-head latent attention, {case.model.name} has none"
+        yield LayoutProblem("backend", text, "use fa3 (Hopper), flashinfer or triton")
     if case.gpu is None:
         return
     if backend in ("trtllm_mla", "cutlass_mla") and case.gpu.generation != "blackwell":
@@ -260,15 +249,15 @@ def _backend(case: _Checked) -> Iterator[LayoutProblem]:
             "backend", f"{backend} needs Hopper, {case.gpu.name} is {case.gpu.generation}", "use flashinfer or triton"
         )
     if case.model.dtype == "fp8" and "fp8" not in case.gpu.flops and case.model.experts is not None:
-        words = f"block-quantised FP8 experts need FP8 tensor cores, {case.gpu.name} has none"
-        yield LayoutProblem("dtype", words, "use an Ada, Hopper or Blackwell GPU, or weights in bf16 or int4")
+        text = f"block-quantised FP8 experts need FP8 tensor cores, {case.gpu.name} has none"
+        yield LayoutProblem("dtype", text, "use an Ada, Hopper or Blackwell GPU, or weights in bf16 or int4")
 
 
 def _roles(case: _Checked) -> Iterator[LayoutProblem]:
     layout = case.layout
     if case.role == "prefill" and layout.replica_nodes == 3 and case.settings.version[:2] == (0, 4) and layout.dp == 1:
-        words = "three prefill nodes in one group failed to start in SGLang 0.4.8"
-        yield LayoutProblem("prefill-group", words, "use groups of one, two or four nodes, or several groups of three")
+        text = "three prefill nodes in one group failed to start in SGLang 0.4.8"
+        yield LayoutProblem("prefill-group", text, "use groups of one, two or four nodes, or several groups of three")
 
 
 _RULES: tuple[_Rule, ...] = (

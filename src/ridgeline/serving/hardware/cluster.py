@@ -5,7 +5,6 @@ Rates are bytes and FLOPs per second, one direction, peak: what part of them an 
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, did_you_mean
+from ridgeline.records.expression import is_number
 
 GIB = 2**30
 MIB = 2**20
@@ -196,15 +196,14 @@ def _link(row: Mapping[str, Any], where: str) -> Link:
 
 
 def _positive(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if not is_number(value) or not value > 0:
         raise InputError(f"{where} is {value!r}; it must be a number above zero")
     return float(value)
 
 
 def _unknown(kind: str, name: str, known: list[str]) -> InputError:
-    near = difflib.get_close_matches(name.lower(), known, 1, 0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(name.lower(), known, likeness=0.5)
     return InputError(
-        f"{kind} {name!r} is not known; {hint}known: {', '.join(known)}. "
+        f"{kind} {name!r} is not known; {hint}{' ' if hint else ''}known: {', '.join(known)}. "
         "Add your own in a YAML file named by RIDGELINE_HARDWARE"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, did_you_mean
 from ridgeline.serving.model.model import Attention, Experts, Model
 
 PRESETS = resources.files("ridgeline.serving.model") / "presets"
@@ -52,10 +51,9 @@ def load_model(name_or_path: str) -> Model:
         path = path / "config.json"
     if path.suffix == ".json" or os.path.exists(path):  # noqa: PTH110
         return model_from_config(_read_json(path), name=_name_of(path), source=str(path))
-    near = difflib.get_close_matches(name.rpartition("/")[2], known, 1, 0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(name.rpartition("/")[2], known, likeness=0.5)
     raise InputError(
-        f"model {name_or_path!r} is neither a preset nor a config.json on this machine; {hint}"
+        f"model {name_or_path!r} is neither a preset nor a config.json on this machine; {hint}{' ' if hint else ''}"
         f"presets: {', '.join(known)}"
     )
 

@@ -32,8 +32,8 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
-        return " ".join([*words, *map(shlex.quote, self.argv)])
+        env = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        return " ".join([*env, *map(shlex.quote, self.argv)])
 
     def as_json(self) -> dict[str, object]:
         return {"what": self.what, "node": self.node, "command": str(self)}

@@ -156,9 +156,9 @@ def _servers(lines: Iterable[str]) -> dict[str, _Server]:
 
 
 def _parse(line: str) -> tuple[dict[str, Value], dict[str, str]]:
-    words = shlex.split(line)
+    arguments = shlex.split(line)
     env: dict[str, str] = {}
-    while words and "=" in words[0] and not words[0].startswith("-"):
-        name, _, value = words.pop(0).partition("=")
+    while arguments and "=" in arguments[0] and not arguments[0].startswith("-"):
+        name, _, value = arguments.pop(0).partition("=")
         env[name] = value
-    return engine_flags("sglang").from_arguments(words), env
+    return engine_flags("sglang").from_arguments(arguments), env

@@ -176,9 +176,9 @@ def plan(
     options = [o for n, o in enumerate(options) if n < top or o.scheme.layout in kept]
     options = [with_knee(o) if n < KNEES else o for n, o in enumerate(options)]
     front = pareto(options)
-    words = asked or PlanInputs(model.name)
+    inputs = asked or PlanInputs(model.name)
     path = model_path or f"/models/{model.name}"
-    choices = [_choice(n, o, n in front, traffic, longest, path, words) for n, o in enumerate(options)]
+    choices = [_choice(n, o, n in front, traffic, longest, path, inputs) for n, o in enumerate(options)]
     return Plan(question, traffic, tuple(choices), len(considered), len(found), time.process_time() - started_s)
 
 

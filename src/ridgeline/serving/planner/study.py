@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.serving.engine.deployment import Deployment, role_text
-from ridgeline.serving.engine.layout import Layout, group_words
+from ridgeline.serving.engine.layout import Layout, group_text
 from ridgeline.serving.engine.settings import CURRENT_VERSION
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.pairing import Pair
@@ -84,10 +84,10 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
         "workload:",
         f"  kind: twin                    # {kind} on the real cluster, and `site`: nothing else changes",
         f"  model: {_quoted(_beside(asked.model))}",
-        *([f"  # planned with {_words(_dtypes(asked))}: quantise the model so"] if _dtypes(asked) else []),
+        *([f"  # planned with {_joined(_dtypes(asked))}: quantise the model so"] if _dtypes(asked) else []),
         f"  gpu: {q.cluster.gpu.name}",
         f"  traffic: {{dataset: {_dataset(traffic)!r}, requests: {_requests(traffic)}, seed: {traffic.seed}}}",
-        *(f"  {word}" for word in _pace(option, traffic)),
+        *(f"  {line}" for line in _pace(option, traffic)),
         *([f"  slo: [{', '.join(map(str, q.slos))}]"] if q.slos else []),
         *([f"  calibration: {_quoted(str(asked.calibration.absolute()))}"] if asked.calibration else []),
         f"job: {{nodes: {layout.nodes}, gpus: {gpus}, limit: {_limit_s(option, traffic)}}}",
@@ -111,9 +111,11 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     assert layout.prefill is not None
     assert layout.decode is not None
     load: list[object] = ["--traffic", _dataset(traffic), "--requests", _requests(traffic), "--seed", traffic.seed]
-    load += [word for text in _pace(option, traffic) for word in (f"--{text.partition(':')[0]}", text.split()[1])]
-    load += [word for slo in scheme.question.slos for word in ("--slo", slo)]
-    ask = _simulate_words(deployment, asked)
+    load += [
+        argument for text in _pace(option, traffic) for argument in (f"--{text.partition(':')[0]}", text.split()[1])
+    ]
+    load += [argument for slo in scheme.question.slos for argument in ("--slo", slo)]
+    ask = _simulate_arguments(deployment, asked)
     unit = scheme.main
     share = unit.layout.attn_dp * unit.layout.pp
     latencies = [f"{name}_{q}_ms" for name in ("ttft", "itl", "tpot", "e2e") for q in MEASURED]
@@ -121,8 +123,8 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
         "workload:",
         "  kind: command",
         "  # on the real cluster start commands.txt with the value of the trial, and run instead:",
-        f"  #   {_words(['ridgeline', 'bench', 'http://ROUTER:8000', *load])} --json",
-        f"  run: {_quoted(f'{_words(ask + load)} {_roles(scheme, layout)} --json')}",
+        f"  #   {_joined(['ridgeline', 'bench', 'http://ROUTER:8000', *load])} --json",
+        f"  run: {_quoted(f'{_joined(ask + load)} {_roles(scheme, layout)} --json')}",
         "  metrics:",
         "    successful_requests: {json: successful_requests}",
         "    total_tok_s: {json: total_tok_s, unit: tok/s}",
@@ -139,7 +141,7 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     ]
 
 
-def _simulate_words(deployment: Deployment, asked: PlanInputs) -> list[object]:
+def _simulate_arguments(deployment: Deployment, asked: PlanInputs) -> list[object]:
     """The command that simulates this deployment, up to its groups and traffic."""
     layout, settings = deployment.layout, deployment.settings
     # this interpreter: a checkout's `ridgeline` is seldom on the PATH of a job
@@ -159,12 +161,12 @@ def _roles(scheme: Scheme, layout: Layout) -> str:
     assert layout.prefill is not None
     assert layout.decode is not None
     model, (first, main) = scheme.question.model, scheme.units
-    words = {"prefill": role_text(first.settings)}
+    settings = {"prefill": role_text(first.settings)}
     planned = role_text(main.settings)
-    open_words = re.sub(r"running=\d+", "running={max_running_requests}", planned)
-    words["decode"] = re.sub(r"graph=\d+", "graph={cuda_graph_max_bs}", open_words)
-    sides = {"prefill": group_words(layout.prefill, model), "decode": group_words(layout.decode, model)}
-    joined = {role: f"{text}{',' if ':' in text else ':'}{words[role]}" for role, text in sides.items()}
+    opened = re.sub(r"running=\d+", "running={max_running_requests}", planned)
+    settings["decode"] = re.sub(r"graph=\d+", "graph={cuda_graph_max_bs}", opened)
+    sides = {"prefill": group_text(layout.prefill, model), "decode": group_text(layout.decode, model)}
+    joined = {role: f"{text}{',' if ':' in text else ':'}{settings[role]}" for role, text in sides.items()}
     return " ".join(f"--{role}-groups {text}" for role, text in joined.items())
 
 
@@ -186,10 +188,10 @@ def _metric(slo: Slo) -> str:
 def _pace(option: Option, traffic: Traffic) -> list[str]:
     slices = option.scheme.slices
     if option.rate_s is not None:
-        words = [f"rate: {option.rate_s / slices:.4g}"]
+        lines = [f"rate: {option.rate_s / slices:.4g}"]
         if isinstance(traffic.pace, OpenLoop) and traffic.pace.burstiness != 1:
-            words.append(f"burstiness: {traffic.pace.burstiness:g}")
-        return words
+            lines.append(f"burstiness: {traffic.pace.burstiness:g}")
+        return lines
     return [f"concurrency: {max(1, traffic.concurrency // slices)}"] if traffic.concurrency is not None else []
 
 
@@ -225,11 +227,11 @@ def _beside(model: str) -> str:
 
 def _dtypes(asked: PlanInputs) -> list[object]:
     given = (("--dtype", asked.dtype), ("--kv-dtype", asked.kv_dtype))
-    return [word for name, value in given if value for word in (name, value)]
+    return [argument for name, value in given if value for argument in (name, value)]
 
 
-def _words(words: list[object]) -> str:
-    return shlex.join(map(str, words))
+def _joined(arguments: list[object]) -> str:
+    return shlex.join(map(str, arguments))
 
 
 def _quoted(text: str) -> str:

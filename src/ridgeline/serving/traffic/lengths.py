@@ -6,11 +6,10 @@ import math
 import os
 import random
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from statistics import NormalDist
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, did_you_mean
 from ridgeline.serving.traffic.traces import TraceRow, read_trace
 
 # The published ShareGPT runs: 2000 prompts, 626,729 input and 388,685 output tokens.
@@ -119,11 +118,10 @@ def parse_lengths(text: str) -> Lengths:
         return LogNormal(values[0], values[1], values[2], values[2])
     path = Path(text)
     if not text or not os.path.exists(path):  # noqa: PTH110  pathlib raises for names no file can have
-        near = get_close_matches(kind, ("sharegpt", "fixed", "lognormal"), 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(kind, ("sharegpt", "fixed", "lognormal"))
         raise InputError(
             f"traffic {text!r} is neither a file nor one of sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, "
-            f"lognormal:IN:OUT[:SIGMA]{hint}"
+            f"lognormal:IN:OUT[:SIGMA]{'; ' if hint else ''}{hint}"
         )
     return Replay(tuple(read_trace(path)), str(path))
 

@@ -13,11 +13,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from itertools import accumulate
 from math import fsum
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, nearest
 
 QUANTILES = (50, 90, 95, 99)
 LATENCIES = ("ttft", "itl", "tpot", "e2e")
@@ -168,8 +167,8 @@ def _meant(text: str) -> str:
     """The limit that a misspelled one is nearest to."""
     name, sep, limit = (text if "=" in text else re.sub(r"[<>:]=?", "=", text, count=1)).partition("=")
     known = [f"{latency}_{quantile}_ms" for latency in LATENCIES for quantile in ("p95", "p50", "p99", "p90", "mean")]
-    near = get_close_matches(name.strip().lower(), known, 1, 0.5)
-    return f"; did you mean {near[0]}{sep}{limit}?" if near else ""
+    meant = nearest(name.strip().lower(), known, likeness=0.5)
+    return f"; did you mean {meant}{sep}{limit}?" if meant else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
+from ridgeline.records.expression import is_number
 from ridgeline.serving.twin.factors import PRIORS, Factors
 
 # Spread of log(measured / predicted) without any measurement of the site: see docs/accuracy.md.
@@ -86,6 +87,6 @@ def read_calibration(path: Path) -> Calibration:
 
 def _number(tree: Mapping[str, Any], name: str, default: float, where: str) -> float:
     value = tree.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise InputError(f"{where}{name} is {value!r}, not a number; {REMEDY}")
     return float(value)

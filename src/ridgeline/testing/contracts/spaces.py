@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from ridgeline.records.expression import Expression, Value
+from ridgeline.records.expression import Expression, Value, is_number
 from ridgeline.records.space import Continuous, Discrete, Knob, Rule, Space
 
 NAMES = ("a", "b", "c", "d")
@@ -32,7 +32,7 @@ def knobs(draw: st.DrawFn, names: tuple[str, ...] = NAMES, continuous: bool = Fa
             made.append(Continuous(name, 0.5, 8.0, log=draw(st.booleans()), when=when))
         else:
             values = draw(st.sampled_from(VALUES))
-            ordered = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            ordered = all(is_number(v) for v in values)
             made.append(Discrete(name, values, ordered, when=when))
     return tuple(made)
 

@@ -8,22 +8,23 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ridgeline.errors import StoreError
 from ridgeline.files import in_one_step
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import contained, launch
 from ridgeline.records.measurement import Measurement, Reading
-from ridgeline.records.problem import Problem, Where, near
+from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
-from ridgeline.records.template import field_names, render, unknown_fields
+from ridgeline.records.template import field_names, render
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.command.extract import NotThere, file_text
 from ridgeline.workloads.command.form import CommandForm, read_options
 from ridgeline.workloads.command.paste import folder_lines, needs_own_folder
+from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 from ridgeline.workloads.shell_text import build_lines, pasted_run
 from ridgeline.workloads.signatures import PROGRAM_FAILURES
+from ridgeline.workloads.study_names import field_problems, metric_problems
 
 BUILT_IN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
 JOB_FIELDS = ("nodes", "ranks", "ranks_per_node", "cores", "gpus", "launch")  # of the job, in templates
@@ -48,13 +49,7 @@ class CommandWorkload:
 
     def problems(self) -> list[Problem]:
         found = list(self._options.problems)
-        known = [*self._study.space.names, *JOB_FIELDS, *(["build"] if self._study.builds else [])]
-        for where, text in self._templates():
-            for name in unknown_fields(text, known):
-                message = f"{{{name}}} is not a knob or a derived value; {near(name, known)}"
-                if name == "build":
-                    message = "{build} is the folder of the built program, but the study has no `builds`"
-                found.append(Problem(where, message))
+        found += field_problems(self._study, self._templates(), JOB_FIELDS)
         return [*found, *self._metric_problems()]
 
     def refusal(self, settings: Settings) -> str | None:
@@ -67,24 +62,11 @@ class CommandWorkload:
         return None
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
-        build = os.path.relpath(trial.build.resolve(), folder.resolve()) if trial.build else "."
-        fields = self._fields(trial.settings, build)
-        try:
+        fields = self._fields(trial.settings, build_seen_from(folder, trial))
+        with filling(folder):
             self._fill(folder, trial.build, fields)
-        except OSError as error:
-            raise StoreError(
-                f"{error.filename or folder}: cannot fill the run folder ({error.strerror}); make room and resume"
-            ) from error
-        limits = self._study.job
-        return Job(
-            name=folder.name,
-            folder=folder,
-            command=self._command(fields, limits.resources(trial.settings)),
-            env=self._env(fields),
-            resources=limits.resources(trial.settings),
-            limit_s=limits.limit_s,
-            silence_limit_s=limits.silence_limit_s,
-        )
+        resources = self._study.job.resources(trial.settings)
+        return job_in(folder, self._study, resources, self._command(fields, resources), self._env(fields))
 
     def _command(self, fields: dict[str, object], resources: Resources) -> str:
         command = render(self._options.run, fields)
@@ -103,7 +85,7 @@ class CommandWorkload:
         ]
         texts: dict[str, str] = {}
         problems: list[str] = []
-        needed = {self._study.goal.metric, *(name for guard in self._study.guards for name in guard.names)}
+        needed = self._study.needed_metrics
         for name in needed & BUILT_IN.keys() - {m.metric for m in measurements} - self._options.metrics.keys():
             problems.append(f"{name} was not reported by the site (peak memory below the controller's own is not seen)")
         contents: dict[str, str] = {}
@@ -138,19 +120,13 @@ class CommandWorkload:
             yield ("workload", "inputs", name), text
 
     def _metric_problems(self) -> Iterator[Problem]:
-        goal = self._study.goal
         # a metric with a problem of its own is still one that the study names
         wrong = [str(p.where[2]) for p in self._options.problems if p.where[1:2] == ("metrics",) and len(p.where) > 2]
-        known = [*self._options.metrics, *BUILT_IN, *wrong]
+        yield from metric_problems(self._study, [*self._options.metrics, *BUILT_IN, *wrong])
+        goal = self._study.goal
         defined = self._options.metrics.get(goal.metric)
-        if goal.metric not in known:
-            yield Problem(("goal", goal.direction), f"{goal.metric} is no metric; {near(goal.metric, known)}")
-        elif defined and defined.is_text:
+        if defined and defined.is_text:
             yield Problem(("goal", goal.direction), f"{goal.metric} is text; only a number can be the goal")
-        known += self._study.space.names
-        for index, guard in enumerate(self._study.guards):
-            for name in sorted(guard.names - set(known)):
-                yield Problem(("guards", index), f"{name} is no metric, knob or derived value; {near(name, known)}")
 
     def _fields(self, settings: Settings, build: str) -> dict[str, object]:
         asked = self._study.job.resources(settings)
@@ -165,7 +141,6 @@ class CommandWorkload:
         return {**job, "build": build, **settings}
 
     def _fill(self, folder: Path, build: Path | None, fields: dict[str, object]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         if build:
             self._link_build(build, folder)
         for name, source in self._options.links.items():

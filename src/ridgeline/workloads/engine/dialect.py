@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from ridgeline.records.expression import Value
@@ -74,14 +75,18 @@ class OneTimeStep:
 
 
 class EngineDialect(Protocol):
-    """One engine. A new one is a module with such an object and a row of the catalog's `engines`."""
+    """One engine. A new one is a module with such an object and a row of the catalog's `engines`.
+
+    Subclass it and say what has no default here. Readers get whatever was printed, and raise for none of it.
+    """
 
     name: str
     packages: tuple[str, ...]  # names of the distribution whose version counts, the first that is there
-    ready_line: str  # a part of the log line that says the engine serves; "" where health alone says it
-    simulated: bool  # whether the twin knows its memory and speed
-    decoys: int  # rows of data for each request that its offline benchmark reads and does not send
-    steps: Mapping[str, OneTimeStep]  # that it can be prepared by, beside a rehearsal, which every engine can
+    ready_line: str = ""  # a part of the log line that says the engine serves; "" where health alone says it
+    simulated: bool = False  # whether the twin knows its memory and speed
+    decoys: int = 0  # rows of data for each request that its offline benchmark reads and does not send
+    # that it can be prepared by, beside a rehearsal, which every engine can
+    steps: Mapping[str, OneTimeStep] = MappingProxyType({})
 
     @property
     def flags(self) -> EngineFlags: ...
@@ -94,7 +99,7 @@ class EngineDialect(Protocol):
         self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
     ) -> str | None:
         """Why this build of the engine certainly does not start so, beyond what holds for every engine."""
-        ...
+        return None
 
     def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
         """What the log says; batches up to line `measured_from` belong to the warm-up."""
@@ -106,11 +111,11 @@ class EngineDialect(Protocol):
 
     def several_nodes(self, cluster: Span) -> str:
         """What a command gains on each node of several; empty for one."""
-        ...
+        return ""
 
     def introspect(self) -> str:
-        """Python text that prints the installed engine's flags as JSON, name to kind."""
-        ...
+        """Python text that prints the installed engine's flags as JSON, name to kind: value, switch, toggle or list."""
+        return "print('{}')"
 
 
 def joined(words: Iterable[str]) -> str:

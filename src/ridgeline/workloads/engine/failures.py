@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ridgeline.records.outcome import Kind, Move, Signature
-from ridgeline.serving.engine.knobs.table import levers
+from ridgeline.serving.engine.knobs.engine_flags import EngineFlags
 from ridgeline.workloads.signatures import PROGRAM_FAILURES
 
 MARK = "ridgeline: failure="
@@ -87,18 +87,18 @@ _RAW: tuple[tuple[str, str], ...] = (
 )
 
 
-def signatures(engine: str) -> tuple[Signature, ...]:
-    """The lines by which a run of this engine is judged, each with the moves that help against it."""
-    ours = [Signature(re.compile(rf"^{MARK}{f.name}: "), f.kind, f.reason, advice=advice(f, engine)) for f in FAILURES]
+def signatures(flags: EngineFlags) -> tuple[Signature, ...]:
+    """The lines by which a run of an engine with these flags is judged, each with the moves that help against it."""
+    ours = [Signature(re.compile(rf"^{MARK}{f.name}: "), f.kind, f.reason, advice=advice(f, flags)) for f in FAILURES]
     raw = [(BY_NAME[name], text) for name, text in _RAW]
-    seen = [Signature(re.compile(text), f.kind, f.reason, advice=advice(f, engine)) for f, text in raw]
+    seen = [Signature(re.compile(text), f.kind, f.reason, advice=advice(f, flags)) for f, text in raw]
     return (*ours, *seen, *PROGRAM_FAILURES)
 
 
-def advice(failure: EngineFailure, engine: str) -> tuple[Move, ...]:
+def advice(failure: EngineFailure, flags: EngineFlags) -> tuple[Move, ...]:
     """Which knobs to move, and which way, so that this failure does not happen again; the surest first."""
     why = failure.reason.partition(":")[0]
-    return tuple(Move(knob, direction, why) for lever, direction in failure.moves for knob in levers(engine, lever))
+    return tuple(Move(knob, direction, why) for lever, direction in failure.moves for knob in flags.levers(lever))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
+from ridgeline.errors import near, nearest
 from ridgeline.records.expression import Value
-from ridgeline.records.problem import Problem, Where, near
+from ridgeline.records.problem import Problem, Where
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
-from ridgeline.records.template import field_names
 from ridgeline.serving.engine.knobs.releases import Version
-from ridgeline.serving.engine.knobs.table import wrong_value
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.install import installed_flags, release_of
 from ridgeline.workloads.engine.options import EngineOptions
 from ridgeline.workloads.engine.reading import METRICS, SERVE_METRICS
+from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
 
 ENGINE_KNOB = "engine"
 MOST_VALUES = 1000  # of a knob, beyond which only its first and last are looked at
@@ -38,7 +38,9 @@ class Names:
 
     def problems(self, *, serves: bool) -> Iterator[Problem]:
         yield from self.knob_problems(release_of(self._options.engine, self._dialect))
-        yield from self._unknown_fields()
+        yield from field_problems(
+            self._study, ((("workload", "env", n), text) for n, text in self._options.env.items())
+        )
         yield from self._metric_problems(serves)
 
     def knob_problems(self, release: Version) -> Iterator[Problem]:
@@ -68,12 +70,7 @@ class Names:
 
     def _read_elsewhere(self) -> set[str]:
         """Knobs that need not be flags, because something else of the study reads them."""
-        study = self._study
-        texts = [*self._options.env.values(), *(study.builds.make if study.builds else ())]
-        names = {name for text in texts for name in field_names(text)}
-        expressions = [*study.space.derived.values()]
-        expressions += [e for n in ("nodes", "ranks_per_node", "cores", "gpus") if (e := getattr(study.job, n))]
-        return names | {name for expression in expressions for name in expression.names}
+        return names_read(self._study, self._options.env.values())
 
     def _unknown_names(self, release: Version) -> Iterator[Problem]:
         flags, elsewhere, known_flags = self._dialect.flags, self._read_elsewhere(), set(self._flag_names)
@@ -95,7 +92,7 @@ class Names:
             yield ("workload", "flags", name), name
 
     def _wrong_values(self) -> Iterator[Problem]:
-        flags = set(self._flag_names)
+        flags, wrong_value = set(self._flag_names), self._dialect.flags.wrong_value
         for knob in self._study.space.knobs:
             values = (knob.low, knob.high) if isinstance(knob, Continuous) else knob.values
             if isinstance(knob, Discrete) and len(values) > MOST_VALUES:
@@ -106,28 +103,14 @@ class Names:
             if wrong := wrong_value(name, value):
                 yield Problem(("workload", "flags", name), wrong)
 
-    def _unknown_fields(self) -> Iterator[Problem]:
-        for name, text in self._options.env.items():
-            names = [*self._study.space.names, *(["build"] if self._study.builds else [])]
-            for unknown in sorted(field_names(text) - set(names)):
-                known = near(unknown, names)
-                yield Problem(("workload", "env", name), f"{{{unknown}}} is not a knob or a derived value; {known}")
-
     def _metric_problems(self, serves: bool) -> Iterator[Problem]:
-        goal, known = self._study.goal, [*METRICS, *(SERVE_METRICS if serves else ())]
-        if goal.metric not in known:
-            yield Problem(("goal", goal.direction), f"{goal.metric} is no metric; {near(goal.metric, known)}")
+        yield from metric_problems(self._study, [*METRICS, *(SERVE_METRICS if serves else ())])
+        goal = self._study.goal
         if goal.metric == "goodput" and not self._options.load.slos:
             yield Problem(("goal", goal.direction), "goodput counts requests within limits; give `slo` to the workload")
-        known += self._study.space.names
-        for index, guard in enumerate(self._study.guards):
-            for name in sorted(guard.names - set(known)):
-                yield Problem(("guards", index), f"{name} is no metric, knob or derived value; {near(name, known)}")
 
 
 def _shown(name: str, known: list[str]) -> list[str]:
     """Hundreds of flags help nobody: where none is close, the usual ones are shown."""
-    from difflib import get_close_matches
-
     usual: list[str] = [n for n in ("tp", "pp", "mem_fraction_static", "max_running_requests") if n in known]
-    return known if get_close_matches(name, known, n=1) else usual or known[:8]
+    return known if nearest(name, known) else usual or known[:8]

@@ -12,8 +12,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.errors import near
 from ridgeline.records.expression import Value
-from ridgeline.records.problem import Problem, near
+from ridgeline.records.problem import Problem
 from ridgeline.workloads.engine.dialect import EngineDialect, Span, StepNeeds
 from ridgeline.workloads.engine.install import release_of
 from ridgeline.workloads.engine.options import EngineOptions, Install

@@ -12,7 +12,7 @@ from typing import Any
 from ridgeline.errors import ReadError
 from ridgeline.readers.lines import TextFile
 from ridgeline.readers.nccl_log import read_nccl_log
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.run import Run
 from ridgeline.serving.engine.knobs.scope import engine_total, rank_share
@@ -122,7 +122,7 @@ def _session_figures(measured: Mapping[str, Any]) -> Iterator[Measurement]:
 
 
 def _figure(name: str, value: object) -> Iterator[Measurement]:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    if is_number(value) and math.isfinite(value):
         unit = next((unit for ending, unit in reversed(_UNITS.items()) if name.endswith(ending)), "")
         yield Measurement(name, float(value), unit, MEASURED)
 

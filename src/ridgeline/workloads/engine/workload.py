@@ -7,13 +7,11 @@ A run folder holds `session.json` (what is done), `engine.sh` (the exact command
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.errors import StoreError
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Reading
 from ridgeline.records.problem import Problem
@@ -29,6 +27,7 @@ from ridgeline.workloads.engine.install import release_of
 from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
 from ridgeline.workloads.engine.reading import read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
+from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class EngineWorkload:
         self._options = read_options(study.workload.options, study.folder, serves=serves)
         self._names = Names(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
-        self.signatures = signatures(dialect.name)
+        self.signatures = signatures(dialect.flags)
         self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")
 
     def problems(self) -> list[Problem]:
@@ -100,33 +99,16 @@ class EngineWorkload:
         )
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
-        limits = self._study.job
-        build = os.path.relpath(trial.build.resolve(), folder.resolve()) if trial.build else "."
-        env = self._scripts.env(trial.settings, build)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+        env = self._scripts.env(trial.settings, build_seen_from(folder, trial))
+        with filling(folder):
             for name, text in self._scripts.files(trial.settings, env).items():
                 (folder / name).write_text(text)
-        except OSError as error:
-            raise StoreError(
-                f"{error.filename or folder}: cannot fill the run folder ({error.strerror}); make room and resume"
-            ) from error
         session = f"exec {shlex.quote(sys.executable)} -m ridgeline.workloads.engine.session {SESSION}"
-        return Job(
-            name=folder.name,
-            folder=folder,
-            command=f"{self._scripts.comments(trial.settings)}{session}",
-            env=env,
-            resources=limits.resources(trial.settings),
-            limit_s=limits.limit_s,
-            silence_limit_s=limits.silence_limit_s,
-        )
+        command = f"{self._scripts.comments(trial.settings)}{session}"
+        return job_in(folder, self._study, self._study.job.resources(trial.settings), command, env)
 
     def read(self, run: Run) -> Reading:
-        return read_run(self._dialect, run, self._needed())
+        return read_run(self._dialect, run, self._study.needed_metrics)
 
     def paste(self, settings: Settings) -> str:
         return self._scripts.paste(settings)
-
-    def _needed(self) -> set[str]:
-        return {self._study.goal.metric, *(name for guard in self._study.guards for name in guard.names)}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from ridgeline.records.expression import Value
-from ridgeline.records.problem import Problem, near
+from ridgeline.errors import near
+from ridgeline.records.expression import Value, is_number
+from ridgeline.records.problem import Problem
 from ridgeline.records.space import Continuous, Knob, Settings
 
 MPI_BUILDS = ("openmpi", "mpich")
@@ -43,7 +44,7 @@ def _whole(least: int) -> Accepts:
 
 
 def _positive(value: Value) -> str | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    good = is_number(value) and value > 0
     return None if good else f"{value!r} is not a number above 0"
 
 

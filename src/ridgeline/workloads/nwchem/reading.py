@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ridgeline.files import text_of
 from ridgeline.readers.nwchem.facts import NwchemOut
 from ridgeline.readers.nwchem.output import read_nwchem_out
 from ridgeline.readers.report_bindings import RankBinding, read_bindings
@@ -51,20 +52,13 @@ class Output:
 
     @classmethod
     def of(cls, folder: Path) -> Output:
-        texts = [_lines(folder / name) for name in ("stdout", "stderr")]
+        texts = [text_of(folder / name).splitlines() for name in ("stdout", "stderr")]
         return cls(
             read_nwchem_out(itertools.chain(*texts)),
             tuple(binding for text in texts for binding in read_bindings(text)),
-            dict(re.findall(r"^\s*(\S+) => (\S+)", "\n".join(_lines(folder / LIBRARIES)), re.MULTILINE)),
-            dict(line.split("=", 1) for line in _lines(folder / ARRIVED) if "=" in line),
+            dict(re.findall(r"^\s*(\S+) => (\S+)", text_of(folder / LIBRARIES), re.MULTILINE)),
+            dict(line.split("=", 1) for line in text_of(folder / ARRIVED).splitlines() if "=" in line),
         )
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 def measurements(output: Output, theory: str) -> list[Measurement]:

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ridgeline.errors import StoreError
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import Binding
 from ridgeline.records.measurement import Measurement, Reading
-from ridgeline.records.problem import Problem, Where, near
+from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
-from ridgeline.records.template import field_names, render, unknown_fields
+from ridgeline.records.template import render
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.nwchem.failures import SIGNATURES
 from ridgeline.workloads.nwchem.form import NwchemForm, read_options
@@ -32,7 +31,9 @@ from ridgeline.workloads.nwchem.start import (
     needs_rank_script,
     rank_script,
 )
+from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 from ridgeline.workloads.shell_text import OWN_FOLDER, build_lines, pasted_file, pasted_run
+from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
 
 ASKED = "asked.json"  # the setting of a run, in its folder: what is read back is held against it
 OF_THE_RUN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
@@ -56,43 +57,19 @@ class NwchemWorkload:
     def problems(self) -> list[Problem]:
         found = list(self._options.problems)
         space = self._study.space
-        found += knob_problems(space.knobs, self._used(), self._options.blas_paths)
-        known = [*space.names, *(["build"] if self._study.builds else [])]
-        for where, text in self._templates():
-            found += [
-                Problem(where, f"{{{name}}} is not a knob or a derived value; {near(name, known)}")
-                for name in unknown_fields(text, known)
-            ]
+        used = names_read(self._study, (text for _, text in self._templates()))
+        found += knob_problems(space.knobs, used, self._options.blas_paths)
+        found += field_problems(self._study, self._templates())
         if "nodes" in space.by_name and self._study.job.nodes is None:
             found.append(Problem(("space", "nodes"), "a knob decides the nodes: also write `job: {nodes: nodes}`"))
-        return [*found, *self._metric_problems()]
-
-    def _used(self) -> set[str]:
-        """Names that something outside the fixed knobs reads."""
-        builds, job, space = self._study.builds, self._study.job, self._study.space
-        texts = [text for _, text in self._templates()]
-        texts += [*builds.make, *builds.env.values()] if builds else []
-        used = {name for text in texts for name in field_names(text)}
-        sizes = (job.nodes, job.ranks_per_node, job.cores, job.gpus)
-        for expression in (*(size for size in sizes if size is not None), *space.derived.values()):
-            used |= expression.names
-        return used
+        return [*found, *metric_problems(self._study, [*OF_THE_RUN, *UNITS]), *self._energy_problems()]
 
     def _templates(self) -> Iterator[tuple[Where, str]]:
         yield ("workload", "program"), self._options.program
         for name, text in self._options.env.items():
             yield ("workload", "env", name), text
 
-    def _metric_problems(self) -> Iterator[Problem]:
-        goal, metrics = self._study.goal, [*OF_THE_RUN, *UNITS]
-        if goal.metric not in metrics:
-            yield Problem(
-                ("goal", goal.direction), f"{goal.metric} is no metric of nwchem; {near(goal.metric, metrics)}"
-            )
-        known = [*metrics, *self._study.space.names]
-        for index, guard in enumerate(self._study.guards):
-            for name in sorted(guard.names - set(known)):
-                yield Problem(("guards", index), f"{name} is no metric, knob or derived value; {near(name, known)}")
+    def _energy_problems(self) -> Iterator[Problem]:
         held = self._options.reference_energy is not None or any(ENERGY in g.names for g in self._study.guards)
         if not held:
             # a coarser grid, looser convergence or a broken MPI build is always faster
@@ -136,27 +113,13 @@ class NwchemWorkload:
     # a run
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
-        build = os.path.relpath(trial.build.resolve(), folder.resolve()) if trial.build else "."
+        build = build_seen_from(folder, trial)
         start = self._start(trial.settings, build)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+        with filling(folder):
             (folder / INPUT).write_text(render_input(self._options, trial.settings))
             (folder / RANK_SCRIPT).write_text(rank_script(start))
             (folder / ASKED).write_text(json.dumps({"settings": dict(trial.settings), "build": build}, indent=1) + "\n")
-        except OSError as error:
-            raise StoreError(
-                f"{error.filename or folder}: cannot fill the run folder ({error.strerror}); make room and resume"
-            ) from error
-        limits = self._study.job
-        return Job(
-            name=folder.name,
-            folder=folder,
-            command=command(self._study.site, start),
-            env=start.env,
-            resources=start.resources,
-            limit_s=limits.limit_s,
-            silence_limit_s=limits.silence_limit_s,
-        )
+        return job_in(folder, self._study, start.resources, command(self._study.site, start), start.env)
 
     def read(self, run: Run) -> Reading:
         output, options = Output.of(run.folder), self._options

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.knobs.scope import rank_share
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.memory import STARTUP_OOM, MemoryPlan
 from ridgeline.serving.engine.reserve import decode_graph_sizes
@@ -170,7 +171,7 @@ def _prefills(result: SimulationResult, layout: Layout) -> Iterator[Line]:
         batch = rounds[at_s]
         cached = sum(r.cached_tokens for r in batch)
         new = sum(r.input_tokens for r in batch) - cached
-        counts = f"#new-seq: {_share(len(batch), groups)}, #new-token: {_share(new, groups)}"
+        counts = f"#new-seq: {rank_share(len(batch), groups)}, #new-token: {rank_share(new, groups)}"
         yield at_s, True, f"Prefill batch, {counts}, #cached-token: {cached // groups}, {_queue(result, at_s, groups)}"
 
 
@@ -189,7 +190,7 @@ def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_m
     for n in range(1, DECODE_LINES):
         at_s = result.summary.duration_s * n / DECODE_LINES
         now = (first <= at_s) & (at_s < end)
-        running = _share(int(now.sum()), groups) if now.any() else 0
+        running = rank_share(int(now.sum()), groups) if now.any() else 0
         if not running:
             continue
         tokens = int((prompt + rate * (at_s - first))[now].sum() / groups)
@@ -207,10 +208,6 @@ def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_m
 def _queue(result: SimulationResult, at_s: float, groups: int) -> str:
     waiting = sum(1 for r in result.records if r.sent_s <= at_s < (r.first_token_s or 0.0))
     return f"#queue-req: {waiting // groups}"
-
-
-def _share(count: int, groups: int) -> int:
-    return max(1, count // groups)
 
 
 def _result_block(result: SimulationResult) -> list[str]:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.errors import InputError, StoreError
+from ridgeline.errors import InputError
 from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.expression import ExpressionError, Value
 from ridgeline.records.measurement import Measurement, Reading
-from ridgeline.records.problem import Problem, near
+from ridgeline.records.problem import Problem
 from ridgeline.records.run import Job, Run
 from ridgeline.records.simulation import SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
 from ridgeline.records.site import LOCAL
@@ -40,6 +39,8 @@ from ridgeline.workloads.engine.options import Install
 from ridgeline.workloads.engine.paste import PastedServer
 from ridgeline.workloads.engine.scripts import Scripts
 from ridgeline.workloads.engine.sglang import SGLANG
+from ridgeline.workloads.run_folder import filling, job_in
+from ridgeline.workloads.study_names import metric_problems
 from ridgeline.workloads.twin import player
 from ridgeline.workloads.twin.form import TwinForm, read_options
 from ridgeline.workloads.twin.log import compose
@@ -88,11 +89,15 @@ class TwinWorkload:
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._longest: int | None = None
-        self.signatures = signatures("sglang")
+        self.signatures = signatures(SGLANG.flags)
         self.logs = (LOG, "stderr")
 
     def problems(self) -> list[Problem]:
-        return [*self._options.problems, *self._names.knob_problems(self._release), *self._metric_problems()]
+        return [
+            *self._options.problems,
+            *self._names.knob_problems(self._release),
+            *metric_problems(self._study, UNITS),
+        ]
 
     def refusal(self, settings: Settings) -> str | None:
         case = self._case(settings)
@@ -112,25 +117,13 @@ class TwinWorkload:
         echo = SGLANG.flags.echo(self._values(settings), self._release)
         model = {"model_path": self._study.workload.options["model"]}
         play = compose(case.deployment, case.plan, self._result(settings, case), model | echo)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+        with filling(folder):
             (folder / PLAY).write_text(json.dumps(play.as_json()) + "\n")
-        except OSError as error:
-            raise StoreError(
-                f"{folder}: cannot fill the run folder ({error.strerror}); make room and resume"
-            ) from error
         # -I -S: the play needs nothing but the standard library, and starts in a tenth of the time without the rest
         start = f"{shlex.quote(sys.executable)} -IS {shlex.quote(player.__file__)}"
         played = f'{start} {PLAY} "${{{SPEED_ENV}:-1}}" "${{{STOPS_AT_ENV}:-1}}" {TOOK_FILE}'
-        limits = self._study.job
-        return Job(
-            name=folder.name,
-            folder=folder,
-            command=f"# stands for SGLang with {' '.join(shlex.join(self._flags(settings)).split())}\n{played}",
-            resources=limits.resources(settings),
-            limit_s=limits.limit_s,
-            silence_limit_s=limits.silence_limit_s,
-        )
+        command = f"# stands for SGLang with {' '.join(shlex.join(self._flags(settings)).split())}\n{played}"
+        return job_in(folder, self._study, self._study.job.resources(settings), command)
 
     def read(self, run: Run) -> Reading:
         found: dict[str, float | None] = {"wall_s": round(run.ending.duration_s, 3)}
@@ -229,15 +222,6 @@ class TwinWorkload:
         """Settings that come to the same simulation have the same."""
         values, asked = self._names.values(settings), self._study.job.resources(settings)
         return (asked.nodes, asked.gpus, *(values.get(name) for name in ROWS))
-
-    def _metric_problems(self) -> Iterator[Problem]:
-        goal = self._study.goal
-        if goal.metric not in UNITS:
-            yield Problem(("goal", goal.direction), f"{goal.metric} is no metric; {near(goal.metric, list(UNITS))}")
-        known = [*UNITS, *self._study.space.names]
-        for index, guard in enumerate(self._study.guards):
-            for name in sorted(guard.names - set(known)):
-                yield Problem(("guards", index), f"{name} is no metric, knob or derived value; {near(name, known)}")
 
 
 def _modelled(found: dict[str, float | None]) -> tuple[Measurement, ...]:

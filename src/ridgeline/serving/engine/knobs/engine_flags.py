@@ -9,22 +9,26 @@ from_echo        what a log repeats                         -> our names and val
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import takewhile
 
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.serving.engine.knobs.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
 from ridgeline.serving.engine.knobs.scope import Scope, engine_total, rank_share
 from ridgeline.serving.engine.knobs.table import ROWS, Domain, Knob, Spelling
 
 
 class EngineFlags:
-    """`flags` are those of all releases; a flag that has no row in the table is written as it stands."""
+    """`flags` are those of all releases; a flag that has no row is written as it stands.
 
-    def __init__(self, engine: str, flags: Mapping[str, Flag]) -> None:
+    `rows` are the table's, or those that somebody else's engine brings.
+    """
+
+    def __init__(self, engine: str, flags: Mapping[str, Flag], rows: Iterable[Knob] = ROWS.values()) -> None:
         self.engine, self.flags = engine, flags
-        self._knobs = {name: knob for name, knob in ROWS.items() if knob.spelled.get(engine)}
+        self._rows = tuple(knob for knob in rows if engine in knob.spelled)
+        self._knobs = {knob.name: knob for knob in self._rows if knob.spelled[engine]}
 
     @cached_property
     def _called(self) -> dict[str, str]:
@@ -49,6 +53,15 @@ class EngineFlags:
         """Every name that a study for this release may use."""
         knobs = [n for n in self._called if not self.missing(n, release)]
         return [*knobs, *(n for n, flag in self.flags.items() if flag.there(release) and n not in self._called)]
+
+    def levers(self, lever: str) -> list[str]:
+        """Every name of the knobs that a failure calls by this word."""
+        return [name for knob in self._rows if knob.lever == lever for name in knob.names(self.engine)]
+
+    def wrong_value(self, name: str, value: object) -> str:
+        """Why this knob cannot have this value; empty when it can, and for names that have no row."""
+        knob = self._knobs.get(self.called(name))
+        return knob.wrong_value(name, value) if knob else ""
 
     def missing(self, name: str, release: Version) -> str:
         """Why a name that some release knows is none of this one; empty where it is."""
@@ -102,11 +115,11 @@ class EngineFlags:
 
     def arguments(self, given: Mapping[str, Value], release: Version) -> list[str]:
         """The command line. A flag we do not know, because the engine is newer, is a switch if its value is one."""
-        words: list[str] = []
+        arguments: list[str] = []
         for name, value in self.fields(given, release).items():
             unknown = Flag(name, "switch" if isinstance(value, bool) else "value")
-            words += self.flags.get(name, unknown).arguments(value)
-        return words
+            arguments += self.flags.get(name, unknown).arguments(value)
+        return arguments
 
     def echo(self, given: Mapping[str, Value], release: Version) -> dict[str, Value]:
         """What the log repeats: the fields, after what the engine itself makes of some under attention DP."""
@@ -115,14 +128,14 @@ class EngineFlags:
         shown = {name: _printed(self._knobs.get(name), value, groups) for name, value in values.items()}
         return self.fields(shown, release)
 
-    def from_arguments(self, words: Sequence[str]) -> dict[str, Value]:
+    def from_arguments(self, arguments: Sequence[str]) -> dict[str, Value]:
         """The settings of a command line; what is no flag is passed over."""
         found: dict[str, Value] = {}
-        for place, word in enumerate(words):
-            if not word.startswith("--"):
+        for place, argument in enumerate(arguments):
+            if not argument.startswith("--"):
                 continue
-            name, equals, text = word[2:].partition("=")
-            following = [text] if equals else list(takewhile(lambda w: not w.startswith("--"), words[place + 1 :]))
+            name, equals, text = argument[2:].partition("=")
+            following = [text] if equals else list(takewhile(lambda w: not w.startswith("--"), arguments[place + 1 :]))
             name, off = name.replace("-", "_"), name.removeprefix("no-").replace("-", "_")
             if off != name and off in self.flags:
                 found[off] = False
@@ -171,7 +184,7 @@ def _groups(values: Mapping[str, Value]) -> int:
 
 
 def _printed(knob: Knob | None, value: Value, groups: int) -> Value:
-    if knob is None or groups == 1 or isinstance(value, bool) or not isinstance(value, int | float):
+    if knob is None or groups == 1 or not is_number(value):
         return value
     if knob.attention_dp_factor != 1.0:
         return value * knob.attention_dp_factor
@@ -180,7 +193,7 @@ def _printed(knob: Knob | None, value: Value, groups: int) -> Value:
 
 
 def _meant(knob: Knob | None, value: Value, groups: int) -> Value:
-    if knob is None or groups == 1 or isinstance(value, bool) or not isinstance(value, int | float):
+    if knob is None or groups == 1 or not is_number(value):
         return value
     if knob.attention_dp_factor != 1.0:
         return round(value / knob.attention_dp_factor, 9)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.serving.engine.knobs.releases import OWN_CHOICE, Version, release_meant
 from ridgeline.serving.engine.knobs.scope import Scope
 
@@ -89,6 +89,13 @@ class Knob:
         """Every name by which a study may call it: ours, short ones, and the engine's own of all releases."""
         own = [s.flag for s in self.spelled.get(engine, ()) if s.flag and not s.along]
         return tuple(dict.fromkeys((self.name, *self.aliases, *own)))
+
+    def wrong_value(self, called: str, value: object) -> str:
+        """Why it cannot have this value, under the name it was called by; empty when it can."""
+        if value is None or value == OWN_CHOICE or _fits(self.takes, value):
+            return ""
+        wanted = f"one of {', '.join(ATTENTION_BACKENDS)}" if self.takes is Domain.BACKEND else self.takes.value
+        return f"{value!r} is not possible; {called} takes {wanted}, or {OWN_CHOICE}"
 
 
 def _same(flag: str, *engines: str) -> dict[str, tuple[Spelling, ...]]:
@@ -196,22 +203,13 @@ def modelled(part: Part | None = None) -> list[Knob]:
     return [k for k in _ROWS if (k.part is part if part else k.part is not Part.NOWHERE)]
 
 
-def levers(engine: str, lever: str) -> list[str]:
-    """Every name of the knobs that a failure calls by this word."""
-    return [name for knob in _ROWS if knob.lever == lever and engine in knob.spelled for name in knob.names(engine)]
-
-
 def wrong_value(name: str, value: object) -> str:
     """Why this knob cannot have this value; empty when it can, and for names that have no row."""
-    knob = KNOBS.get(name)
-    if knob is None or value is None or value == OWN_CHOICE or _fits(knob.takes, value):
-        return ""
-    wanted = f"one of {', '.join(ATTENTION_BACKENDS)}" if knob.takes is Domain.BACKEND else knob.takes.value
-    return f"{value!r} is not possible; {name} takes {wanted}, or {OWN_CHOICE}"
+    return KNOBS[name].wrong_value(name, value) if name in KNOBS else ""
 
 
 def _fits(takes: Domain, value: object) -> bool:
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    number = float(value) if is_number(value) else math.nan
     match takes:
         case Domain.WHOLE:
             return number >= 1 and number.is_integer()

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ridgeline.files import text_of
 from ridgeline.readers.quota import FileQuota, read_quota
 from ridgeline.serving.node.preflight.check import Check
 
@@ -113,14 +114,7 @@ def locked_memory_check(uses_infiniband: bool) -> Check:
 def processor_check(text: str | None = None) -> Check:
     """Engines on the CPU die by SIGILL where an instruction is missing, with no message at all."""
     detail = f"{os.cpu_count()} cores, {platform.machine()}"
-    flags = set((text if text is not None else _cpu_text()).split())
+    flags = set((text if text is not None else text_of(Path("/proc/cpuinfo"))).split())
     if flags & {"avx512_bf16", "amx_bf16", "bf16"}:
         return Check("processor", "ok", f"{detail}, bfloat16")
     return Check("processor", "ok", f"{detail}, no bfloat16: start an engine on the CPU with --dtype float32")
-
-
-def _cpu_text() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text(errors="replace")
-    except OSError:
-        return ""

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from ridgeline.files import text_of
 from ridgeline.serving.node.preflight import gpu, host, network
 from ridgeline.serving.node.preflight.check import Check, NodeReport
 from ridgeline.serving.node.preflight.versions import version_checks
@@ -37,9 +38,6 @@ def preflight(python: str, scratch: Path, ports: Sequence[int] = ()) -> NodeRepo
 def _driver(gpus: list[gpu.GpuState] | str) -> dict[str, str]:
     if not isinstance(gpus, str):
         return {"driver": gpus[0].driver}
-    try:
-        # the module may be loaded where nvidia-smi is not installed
-        found = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
-    except OSError:
-        return {}
+    # the module may be loaded where nvidia-smi is not installed
+    found = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", text_of(Path("/proc/driver/nvidia/version")))
     return {"driver": found.group(1)} if found else {}

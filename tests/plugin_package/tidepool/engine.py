@@ -1,0 +1,77 @@
+"""`reef`: a serving engine of a page. Its dialect is all that Ridgeline needs to know about it."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ridgeline.records.measurement import Measurement
+from ridgeline.serving.engine.knobs.engine_flags import EngineFlags
+from ridgeline.serving.engine.knobs.releases import Flag, Version
+from ridgeline.serving.engine.knobs.table import ROWS, Domain, Knob, Spelling
+from ridgeline.workloads.engine.dialect import (
+    DATASET,
+    MODEL,
+    OFFLINE_RESULT,
+    PORT,
+    EngineDialect,
+    EngineLog,
+    Span,
+    joined,
+)
+from ridgeline.workloads.engine.options import Load
+
+# every flag of its command line: value, switch, toggle or list
+_FLAGS = [Flag("slots", "value"), Flag("step_ms", "value"), Flag("eager", "switch")]
+_ROWS = [
+    # a knob that Ridgeline has a name for: its meaning, its values and what failures ask of it are known
+    replace(ROWS["max_running_requests"], spelled={"reef": (Spelling("slots"),)}, default="4"),
+    # one that only reef has
+    Knob("step_ms", {"reef": (Spelling("step_ms"),)}, Domain.NUMBER, "1", unit="ms"),
+]
+_STARTED = re.compile(r"^reef (\S+) starts with (\{.*\})$")
+_FULL = re.compile(r"^reef: out of memory")
+
+
+class Reef(EngineDialect):
+    name = "reef"
+    packages = ("tidepool",)  # whose version is the engine's
+    ready_line = "reef is open"
+    flags = EngineFlags("reef", {flag.name: flag for flag in _FLAGS}, _ROWS)
+
+    def serve(self, python: str, arguments: Sequence[str], cluster: Span) -> str:
+        return joined([python, "-m", "tidepool.reef", "--model", f"${MODEL}", "--port", f"${PORT}", *arguments])
+
+    def offline(self, python: str, arguments: Sequence[str], load: Load, version: Version, cluster: Span) -> str:
+        own = ["--model", f"${MODEL}", "--dataset", DATASET, "--result", OFFLINE_RESULT]
+        return joined([python, "-m", "tidepool.reef", *own, *arguments])
+
+    def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
+        version, echo, failures, ready = "", {}, [], False
+        for number, line in enumerate(lines, 1):
+            ready = ready or self.ready_line in line
+            if started := _STARTED.match(line):
+                version, echo = started[1], _mapping(started[2])
+            elif _FULL.match(line):
+                failures.append(("cuda-oom", ready, number, line))  # before it was ready or after: other advice
+        return EngineLog(tuple(failures), weights_loaded=bool(echo), echo=echo, version=version)
+
+    def offline_result(self, text: str, lines: Iterable[str]) -> tuple[Measurement, ...]:
+        units = {"total_tok_s": "tok/s", "duration_s": "s", "successful_requests": "requests"}
+        found = _mapping(text)
+        return tuple(
+            Measurement(name, float(found[name]), unit, OFFLINE_RESULT)
+            for name, unit in units.items()
+            if isinstance(found.get(name), int | float)
+        )
+
+
+def _mapping(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+REEF = Reef()
