@@ -16,6 +16,7 @@ from ridgeline.campaign import blocks
 from ridgeline.campaign.confirmation import NearestTried
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
+from ridgeline.cli.campaign.live import Face
 from ridgeline.errors import NothingFound
 from ridgeline.records.expression import Expression
 from ridgeline.records.machine import Machine
@@ -193,12 +194,15 @@ def confirm_runs_done(number: int) -> Callable[[Campaign], bool]:
     return lambda run: sum(map(len, confirm_runs(run.history).values())) >= number
 
 
-def test_a_block_that_a_stop_cut_is_run_again_as_a_whole(tmp_path: Path) -> None:
+def test_a_block_that_a_stop_cut_is_run_again_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World()
     # block 0 is complete, two runs of block 1 are done and the third is under way
     stopped_in(tmp_path, world, lambda run: confirm_runs_done(8)(run) and bool(run.history.open_runs))
     run = campaign(tmp_path, study(tmp_path), world=world)
+    run.on_change = Face(quiet=False).update
     verdict = run.run()
+    said = "  block 1 of the confirmation is run again: the campaign was stopped in the middle of it\n"
+    assert capsys.readouterr().out.count(said) == 1
     (aside,) = verdict.repeated
     assert (aside.block, aside.reason) == (1, "the campaign was stopped in the middle of it")
     assert set(aside.trials) == run.history.uncounted

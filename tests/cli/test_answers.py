@@ -180,3 +180,13 @@ def test_modelled_figures_are_called_simulated_everywhere(tmp_path: Path) -> Non
     assert now.answer.told.startswith("Confirmed in simulation: ")
     assert next(iter(status_lines(now, 0.0))).endswith("simulated: nothing is measured")
     assert now.as_json()["simulated"] is True
+
+
+def test_a_baseline_that_does_not_pass_is_the_answer_of_best_too(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(LUCKY.replace("echo rate $rate", "exit 3"))
+    tuned = ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path)
+    asked = ridgeline("best", "out", cwd=tmp_path)
+    assert tuned.returncode == asked.returncode == 1
+    for said in (tuned.stderr, asked.stderr):
+        assert "the baseline itself did not pass: crash" in said
+        assert "not over" not in said

@@ -14,6 +14,7 @@ from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
+from ridgeline.errors import RidgelineError
 from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits
 from ridgeline.records.study import Study
@@ -107,14 +108,32 @@ def read_status(path: Path) -> CampaignStatus:
 
 
 def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answer:
-    """The answer with its setting as a person types it. The study's own workload is made where none is given."""
-    answer = now.answer
+    """The answer with its settings as a person types them. The study's own workload is made where none is given."""
+    answer = replace(now.answer, stopped=_stopped(now.history))
     if (chosen := answer.to_use) is None:
         return answer
     if workload is None:
         # not checked again: the folder may be open on a smaller machine than the one that ran it
         workload = catalog.part("workloads", now.study.workload.kind)(now.study)
-    return replace(answer, paste=workload.paste(now.study.space.settings(chosen)))
+    settings = now.study.space.settings
+    return replace(
+        answer,
+        paste=workload.paste(settings(chosen)),
+        reference_paste=workload.paste(settings(answer.reference.point)),
+    )
+
+
+def _stopped(history: History) -> str:
+    reason = "" if history.stopped is None else str(history.stopped["reason"])
+    return "" if reason in ("finished", "interrupted") else reason
+
+
+def answer_on_paper(now: CampaignStatus) -> Answer:
+    """As `pasted_answer`; without what is pasted where the workload is not to be had on this machine."""
+    try:
+        return pasted_answer(now)
+    except RidgelineError:
+        return now.answer
 
 
 def read_answer(path: Path) -> tuple[Answer, Exhibits]:

@@ -125,6 +125,10 @@ def _setting(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
         yield from _text_table(table)
     elif paste and candidate is not None:
         yield f"<h2>To paste: {_e(candidate.label)}</h2>{paste}"
+    if answer.keep and answer.paste:
+        yield f"<h2>To keep: {_e(answer.reference.label)}</h2><pre>{_e(answer.paste)}</pre>"
+    elif paste and answer.reference_paste:
+        yield f"<h2>To compare with: {_e(answer.reference.label)}</h2><pre>{_e(answer.reference_paste)}</pre>"
 
 
 def _exhibits(exhibits: Exhibits) -> Iterable[str]:

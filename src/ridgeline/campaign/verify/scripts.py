@@ -1,4 +1,4 @@
-"""What a run was given, again: run.sh and the input files that its setting comes to, and those that lie in its folder."""
+"""What a run was given, again: run.sh and inputs as its setting comes to them, against those in its folder."""
 
 from __future__ import annotations
 
