@@ -91,6 +91,8 @@ class Answer:
     offers: bool = True  # the candidate is a setting to paste, if perhaps an unconfirmed one
     paste: str = ""  # the setting to use as a person types it; in the journal once it is confirmed
     reference_paste: str = ""  # likewise the reference, to compare with
+    pasted_as: str = ""  # what the pasted text is for, where it is not what was measured: 'to serve with it'
+    repeat: str = ""  # then also the command that does again what was measured
     keep: bool = False
     refuted: str = ""
     change: str = ""  # '302 -> 317 steps/s, 1.05x (95%: 1.03 to 1.07)': reference, candidate and its interval
@@ -142,6 +144,8 @@ class Answer:
             **self.facts,
             "settings": None if self.to_use is None else dict(self.to_use),
             "paste": self.paste,
+            "pasted_as": self.pasted_as,
+            "repeat": self.repeat,
             "reference": {
                 "label": self.reference.label,
                 "point": dict(self.reference.point),
