@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign import blocks
+from ridgeline.campaign import blocks, scores
 from ridgeline.campaign.confirmation import NearestTried
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
@@ -137,6 +137,10 @@ def test_sentinels_count_as_runs_of_the_baseline(tmp_path: Path) -> None:
     """Held against the first three runs alone, every setting would look better."""
     run = campaign(tmp_path, study(tmp_path), act=with_baseline(100.0, 130.0, 105.0))
     assert run.run().conclusion == "keep-baseline"
+    told = scores.baseline_score(run.study, run.history)
+    runs = run.history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
+    assert told == pytest.approx(sum(r.metrics["rate"] for _, r in runs) / len(runs))
+    assert told > 101.0, "as the faces tell it, too"
     slow = campaign(tmp_path / "slow", study(tmp_path), act=with_baseline(100.0, 70.0, 95.0))
     assert slow.run().conclusion == "confirmed"
 
