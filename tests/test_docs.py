@@ -181,3 +181,40 @@ def test_classes_of_the_glossary_are_where_it_says() -> None:
         classes = re.findall(r"`([A-Z]\w+[a-z]\w*)`", f"{meaning} {where}")
         astray += [f"{word}: {name}" for name in classes if not re.search(rf"^(class )?{name}\b", source, re.MULTILINE)]
     assert not astray
+
+
+CLAIMS = ROOT / "docs" / "claims.md"
+CLAIM = re.compile(r"^\| (?!claim|verb|---)(.+?) \| (.+) \|$", re.MULTILINE)
+
+
+def claims() -> list[tuple[str, list[str]]]:
+    return [(claim, re.findall(r"`([^`]+)`", held)) for claim, held in CLAIM.findall(CLAIMS.read_text())]
+
+
+def plain(text: str) -> str:
+    return " ".join(text.replace("**", "").split())
+
+
+@pytest.mark.parametrize(("claim", "held"), claims(), ids=lambda value: value if isinstance(value, str) else "")
+def test_every_claim_of_the_readme_is_held_by_what_exists(claim: str, held: list[str]) -> None:
+    assert held
+    if claim.strip("`") not in VERBS:
+        assert plain(claim) in plain((ROOT / "README.md").read_text()), "README says it otherwise today"
+    for each in held:
+        path, _, test = each.partition("::")
+        assert (ROOT / path).exists(), path
+        if test:
+            assert re.search(rf"^def {test}\(", (ROOT / path).read_text(), re.MULTILINE), each
+
+
+def test_no_promise_of_the_readme_is_left_without_a_test() -> None:
+    readme = (ROOT / "README.md").read_text()
+    said = [plain(claim) for claim, _ in claims()]
+    promises = re.findall(r"^- \*\*(.+?)\.\*\*", readme, re.MULTILINE)
+    assert len(promises) >= 5
+    assert [promise for promise in promises if promise not in said] == []
+    verbs = {claim.strip("`") for claim, _ in claims()} & VERBS.keys()
+    assert VERBS.keys() - verbs == set()
+    relied_on = plain(readme[readme.index("## What you can rely on") : readme.index("## Work on it")])
+    figures = re.findall(r"\b\d+\b", relied_on)
+    assert [n for n in figures if not any(re.search(rf"\b{n}\b", claim) for claim in said)] == []

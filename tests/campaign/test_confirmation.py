@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign import blocks
+from ridgeline.campaign import blocks, scores
 from ridgeline.campaign.confirmation import NearestTried
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
+from ridgeline.cli.campaign.live import Face
 from ridgeline.errors import NothingFound
 from ridgeline.records.expression import Expression
 from ridgeline.records.machine import Machine
@@ -136,6 +137,10 @@ def test_sentinels_count_as_runs_of_the_baseline(tmp_path: Path) -> None:
     """Held against the first three runs alone, every setting would look better."""
     run = campaign(tmp_path, study(tmp_path), act=with_baseline(100.0, 130.0, 105.0))
     assert run.run().conclusion == "keep-baseline"
+    told = scores.baseline_score(run.study, run.history)
+    runs = run.history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
+    assert told == pytest.approx(sum(r.metrics["rate"] for _, r in runs) / len(runs))
+    assert told > 101.0, "as the faces tell it, too"
     slow = campaign(tmp_path / "slow", study(tmp_path), act=with_baseline(100.0, 70.0, 95.0))
     assert slow.run().conclusion == "confirmed"
 
@@ -193,12 +198,15 @@ def confirm_runs_done(number: int) -> Callable[[Campaign], bool]:
     return lambda run: sum(map(len, confirm_runs(run.history).values())) >= number
 
 
-def test_a_block_that_a_stop_cut_is_run_again_as_a_whole(tmp_path: Path) -> None:
+def test_a_block_that_a_stop_cut_is_run_again_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World()
     # block 0 is complete, two runs of block 1 are done and the third is under way
     stopped_in(tmp_path, world, lambda run: confirm_runs_done(8)(run) and bool(run.history.open_runs))
     run = campaign(tmp_path, study(tmp_path), world=world)
+    run.on_change = Face(quiet=False).update
     verdict = run.run()
+    said = "  block 1 of the confirmation is run again: the campaign was stopped in the middle of it\n"
+    assert capsys.readouterr().out.count(said) == 1
     (aside,) = verdict.repeated
     assert (aside.block, aside.reason) == (1, "the campaign was stopped in the middle of it")
     assert set(aside.trials) == run.history.uncounted

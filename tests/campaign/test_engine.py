@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.engine import Interrupted
+from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import NothingFound, SiteError, StoreError
 from ridgeline.records.outcome import Kind, Signature
 from ridgeline.records.run import Cause, Ending, Job
@@ -138,13 +139,14 @@ def test_a_baseline_that_fails_ends_the_campaign(tmp_path: Path) -> None:
     assert len(run.history.runs) == 1
 
 
-def test_a_candidate_that_fails_in_the_confirmation_is_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("passes", [1, 6], ids=["at once", "in its very last run, when its blocks would do to win"])
+def test_a_candidate_that_fails_in_the_confirmation_is_out(tmp_path: Path, passes: int) -> None:
     seen: Counter[str] = Counter()
 
     def act(job: Job) -> ScriptedAnswer:
         point = re.sub(r"^\d+-", "", job.name)
         seen[point] += 1
-        if point == "x9-y2" and seen[point] > 1:
+        if point == "x9-y2" and seen[point] > passes:
             return ScriptedAnswer({}, exit_code=139, stderr="Segmentation fault\n")
         x, y = map(int, re.findall(r"\d+", point))
         return ScriptedAnswer({"rate": 100.0 + 10 * (x + y)})
@@ -247,6 +249,24 @@ def test_node_hours_are_never_overrun_by_more_than_one_run(tmp_path: Path, slot_
     verdict = run.run()
     assert run.history.node_hours <= 20 / 60 + 1 / 60 + 1e-9
     assert verdict.conclusion == "confirmed", "room was kept for the confirmation"
+
+
+def test_room_is_kept_for_the_confirmation_in_time_too(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path, budget=Budget(trials=1)))
+    run.run()
+    now = {"s": 0.0}
+    run.history.wall_now_s = lambda at: at  # type: ignore[method-assign]
+    ledger = Ledger(Budget(wall_s=1000.0), run.history, clock=lambda: now["s"])
+    ledger._typical_s, ledger._seconds_by_point = 10.0, {}
+    point, asked = run.study.baseline, Reserve(full=20, least=12)
+    for now["s"], with_reserve, without in (
+        (0.0, True, True),
+        (789.0, True, True),
+        (791.0, False, True),
+        (991.0, False, False),
+    ):
+        assert ledger.fits(point, 1, asked) == with_reserve
+        assert ledger.fits(point, 1, Reserve()) == without
 
 
 def test_runs_of_unequal_length_keep_to_the_budget(tmp_path: Path) -> None:

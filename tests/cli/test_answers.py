@@ -180,3 +180,31 @@ def test_modelled_figures_are_called_simulated_everywhere(tmp_path: Path) -> Non
     assert now.answer.told.startswith("Confirmed in simulation: ")
     assert next(iter(status_lines(now, 0.0))).endswith("simulated: nothing is measured")
     assert now.as_json()["simulated"] is True
+
+
+def test_a_baseline_that_does_not_pass_is_the_answer_of_best_too(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(LUCKY.replace("echo rate $rate", "exit 3"))
+    tuned = ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path)
+    asked = ridgeline("best", "out", cwd=tmp_path)
+    assert tuned.returncode == asked.returncode == 1
+    for said in (tuned.stderr, asked.stderr):
+        assert "the baseline itself did not pass: crash" in said
+        assert "not over" not in said
+
+
+def test_an_offline_answer_says_what_its_command_is_for_and_how_to_measure_again() -> None:
+    folder = Path(__file__).parents[2] / "examples" / "05-sglang-h200" / "results" / "deepseek-v2-lite"
+    done = ridgeline("best", folder, cwd=folder)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    at = lines.index("  to measure it again:")
+    repeat = lines[at + 1].split()
+    assert repeat[0] == "sh" and Path(repeat[1]).is_file()
+    assert lines[at + 2] == "  to serve with it:"
+    assert "sglang.launch_server" in "".join(lines[at + 3 :])
+    point = json.loads((Path(repeat[1]).parent / "result.json").read_text())["settings"]
+    told = json.loads(ridgeline("best", folder, "--json", cwd=folder).stdout)
+    assert {name: point[name] for name in told["settings"]} == told["settings"]
+    assert (told["pasted_as"], told["repeat"]) == ("to serve with it", " ".join(repeat))
+    served = folder.parent / "llama-8b-serve"
+    assert "to serve with it" not in ridgeline("best", served, cwd=served).stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import signal
@@ -87,6 +89,31 @@ def test_the_report_holds_the_command_to_paste_and_what_it_changes(finished: Pat
     text = (finished / "out" / "report.html").read_text()
     assert "echo rate 0.423456789" in text
     assert "<tr class=changed><td>x<td>0.123456789<td>0.423456789</tr>" in text
+
+
+def test_the_report_holds_the_baselines_command_too(finished: Path) -> None:
+    text = (finished / "out" / "report.html").read_text()
+    assert text.count("To compare with: the baseline") == 1
+    assert text.index("echo rate 0.423456789") < text.index("To compare with: the baseline")
+    assert "echo rate 0.123456789" in text[text.index("To compare with: the baseline") :]
+    ridgeline("report", "out", "--out", "again.html", cwd=finished)
+    assert (finished / "again.html").read_text() == text
+
+
+def test_an_export_holds_the_answer_of_the_runs(finished: Path) -> None:
+    told = json.loads(ridgeline("best", "out", "--json", cwd=finished).stdout)
+    whole = json.loads(ridgeline("export", "out", "--json", cwd=finished).stdout)
+    assert whole["answer"] == told
+    assert whole["answer"]["verdict"] == "confirmed"
+    assert whole["answer"]["best"]["low"] is not None
+    rows = list(csv.DictReader(io.StringIO(ridgeline("export", "out", cwd=finished).stdout)))
+    assert len(rows) == len(whole["runs"])
+    of_best = [row for row in rows if row["answer.is"] == "candidate"]
+    assert {row["set.x"] for row in of_best} == {"0.423456789"}
+    assert {row["answer.verdict"] for row in of_best} == {"confirmed"}
+    assert {float(row["answer.low"]) for row in of_best} == {whole["answer"]["best"]["low"]}
+    assert {row["set.x"] for row in rows if row["answer.is"] == "reference"} == {"0.123456789"}
+    assert {row["answer.verdict"] for row in rows if row["answer.is"] != "candidate"} == {""}
 
 
 @pytest.mark.parametrize(("verb", "code"), [("export", 2), ("report", 5)])

@@ -52,8 +52,8 @@ def document(ask: Any, words: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("words", "tokens"),
     [
-        (R1, 424_274),
-        (f"{R1} --attn-dp 16", 214_770),
+        (f"{R1} --mem-fraction 0.88", 424_274),
+        (f"{R1} --attn-dp 16 --mem-fraction 0.88", 214_770),
         ("--model llama-8b --gpu h200 --gpus-per-node 1", 918_451),
         ("--model deepseek-v2-lite --gpu h200 --gpus-per-node 1", 3_358_606),
     ],

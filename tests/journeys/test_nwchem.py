@@ -217,3 +217,49 @@ def test_scratch_full(tmp_path: Path, tiny_disk: Path) -> None:
     said = fault(tmp_path, ("goal:", f"site: {{scratch: {tiny_disk}}}\ngoal:"))
     assert "the scratch disk is full: free it" in said
     assert not list(tiny_disk.iterdir())
+
+
+# notes how each rank was started, then is NWChem
+PROBE = """\
+#!/bin/sh
+{ for word in "$@"; do printf 'argument %s\\n' "$word"; done
+  env | grep -E '^(OMP_NUM_THREADS|OPENBLAS_NUM_THREADS|ARMCI_[A-Z_]*|LD_LIBRARY_PATH|A_TEXT|OF_THE_SITE)=' | sort
+  cat "$1"
+} > "$(mktemp "$(dirname "$0")/records/$HOW.XXXXXX")"
+exec nwchem.MPI "$@"
+"""
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_what_is_pasted_starts_nwchem_as_the_run_did(tmp_path: Path, mpi: str) -> None:
+    """In a clean shell: the same arguments, environment and input for every rank, and the same energy."""
+    (tmp_path / "records").mkdir()
+    probe = tmp_path / "probe"
+    probe.write_text(PROBE.replace("MPI", mpi))
+    probe.chmod(0o755)
+    options = f"basis: cc-pvdz, program: '{probe}', mpi: {mpi}, env: {{A_TEXT: \"it's {{memory_heap_mb}}\", HOW: run}}"
+    study = write_study(
+        tmp_path,
+        ("basis: cc-pvdz", options),
+        ("ranks_per_node: [1, 2]", "ranks_per_node: [2], blas: openblas-serial, armci_use_win_allocate: 0"),
+        ("{ranks_per_node: 1}", "{ranks_per_node: 2}"),
+        ("job:", "site: {name: here, batch: local, env: {OF_THE_SITE: '1 2'}}\nbudget: {trials: 1}\njob:"),
+    )
+    ridgeline("tune", study, "--out", "out", cwd=tmp_path)
+    pasted = json.loads(ridgeline("best", "out", "--json", cwd=tmp_path).stdout)["reference"]["paste"]
+    assert "HOW=run" in pasted, "with a single point there is nothing but the baseline to paste"
+    clean = ["env", "-i", f"PATH={os.environ['PATH']}", "HOME=/tmp", "OMPI_ALLOW_RUN_AS_ROOT=1",
+             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "sh", "-s"]  # fmt: skip
+    by_hand = pasted.replace("HOW=run", "HOW=paste")
+    done = subprocess.run(clean, input=by_hand, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    ran, again = ([p.read_text() for p in (tmp_path / "records").glob(f"{how}.*")] for how in ("run", "paste"))
+    assert len(again) == 2, done.stderr
+    assert set(again) == set(ran) and len(set(ran)) == 1, "every rank of every run was started alike"
+    assert "task dft energy" in ran[0] and "A_TEXT=it's 50" in ran[0] and "OF_THE_SITE=1 2" in ran[0]
+    energies = {round(measured(e)["energy_hartree"], 6) for _, e in ended(tmp_path / "out")}
+    told = re.findall(r"Total DFT energy =\s*(\S+)", done.stdout + _outputs(tmp_path))
+    assert energies == {round(float(energy), 6) for energy in told}
+
+
+def _outputs(folder: Path) -> str:
+    return "".join(p.read_text(errors="replace") for p in folder.glob("*/nwchem.out"))

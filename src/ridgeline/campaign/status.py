@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,8 +15,10 @@ from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
+from ridgeline.errors import RidgelineError
 from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits
+from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.controller import ControllerSighting, look_for_controller
@@ -107,14 +110,38 @@ def read_status(path: Path) -> CampaignStatus:
 
 
 def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answer:
-    """The answer with its setting as a person types it. The study's own workload is made where none is given."""
-    answer = now.answer
-    if (chosen := answer.to_use) is None:
-        return answer
+    """The answer with its settings as a person types them. The study's own workload is made where none is given."""
+    answer = replace(now.answer, stopped=_stopped(now.history))
     if workload is None:
         # not checked again: the folder may be open on a smaller machine than the one that ran it
         workload = catalog.part("workloads", now.study.workload.kind)(now.study)
-    return replace(answer, paste=workload.paste(now.study.space.settings(chosen)))
+    settings = now.study.space.settings
+    told = replace(answer, reference_paste=workload.paste(settings(answer.reference.point)))
+    if (chosen := answer.to_use) is None:
+        return told
+    served = getattr(workload, "pasted_as", "")
+    repeat = _repeat(now.history, chosen) if served else ""
+    return replace(told, paste=workload.paste(settings(chosen)), pasted_as=served, repeat=repeat)
+
+
+def _repeat(history: History, point: Point) -> str:
+    """The command that does again what was measured at this point; empty where its folder is gone."""
+    runs = [run for trial, run in history.ok_runs(*Stage) if trial.point == point]
+    scripts = [run.folder / "run.sh" for run in runs]
+    return next((f"sh {shlex.quote(str(path))}" for path in reversed(scripts) if path.is_file()), "")
+
+
+def _stopped(history: History) -> str:
+    reason = "" if history.stopped is None else str(history.stopped["reason"])
+    return "" if reason in ("finished", "interrupted") else reason
+
+
+def answer_on_paper(now: CampaignStatus) -> Answer:
+    """As `pasted_answer`; without what is pasted where the workload is not to be had on this machine."""
+    try:
+        return pasted_answer(now)
+    except RidgelineError:
+        return now.answer
 
 
 def read_answer(path: Path) -> tuple[Answer, Exhibits]:

@@ -90,11 +90,15 @@ class Answer:
     facts: Mapping[str, Any] = field(default_factory=dict)
     offers: bool = True  # the candidate is a setting to paste, if perhaps an unconfirmed one
     paste: str = ""  # the setting to use as a person types it; in the journal once it is confirmed
+    reference_paste: str = ""  # likewise the reference, to compare with
+    pasted_as: str = ""  # what the pasted text is for, where it is not what was measured: 'to serve with it'
+    repeat: str = ""  # then also the command that does again what was measured
     keep: bool = False
     refuted: str = ""
     change: str = ""  # '302 -> 317 steps/s, 1.05x (95%: 1.03 to 1.07)': reference, candidate and its interval
     unit: str = ""  # of the goal's metric
     simulated: bool = False  # the figures come from a model, nothing was measured
+    stopped: str = ""  # what ended the campaign before it had an answer, where that was no person
 
     @property
     def confirmed(self) -> bool:
@@ -110,6 +114,8 @@ class Answer:
     @property
     def lacks(self) -> str:
         """Why there is no setting to change to, in a sentence; empty where the question was answered."""
+        if self.conclusion is None and self.stopped:
+            return f"there is no answer: {self.stopped}"
         if self.conclusion is None:
             return "there is no answer yet: the campaign is not over"
         if self.conclusion == NOTHING_PASSED:
@@ -138,6 +144,13 @@ class Answer:
             **self.facts,
             "settings": None if self.to_use is None else dict(self.to_use),
             "paste": self.paste,
+            "pasted_as": self.pasted_as,
+            "repeat": self.repeat,
+            "reference": {
+                "label": self.reference.label,
+                "point": dict(self.reference.point),
+                "paste": self.reference_paste,
+            },
         }
 
 

@@ -126,6 +126,13 @@ def _setting(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
         yield from _text_table(table)
     elif paste and candidate is not None:
         yield f"<h2>To paste: {_e(candidate.label)}</h2>{paste}"
+    if paste and answer.pasted_as:
+        again = f" To measure it again: <code>{_e(answer.repeat)}</code>." if answer.repeat else ""
+        yield f"<p class=sub>The text is {_e(answer.pasted_as)}.{again}</p>"
+    if answer.keep and answer.paste:
+        yield f"<h2>To keep: {_e(answer.reference.label)}</h2><pre>{_e(answer.paste)}</pre>"
+    elif paste and answer.reference_paste:
+        yield f"<h2>To compare with: {_e(answer.reference.label)}</h2><pre>{_e(answer.reference_paste)}</pre>"
 
 
 def _exhibits(exhibits: Exhibits) -> Iterable[str]:

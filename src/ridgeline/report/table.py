@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from ridgeline.records.answer import Answer
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Trial
 from ridgeline.store.folder import StudyFolder
@@ -16,9 +17,26 @@ from ridgeline.store.history import History, read_history
 Row = dict[str, Any]
 
 
-def read_rows(path: Path) -> list[Row]:
-    """One row a run, oldest first. Settings are prefixed `set.`, measurements `got.`."""
-    return rows(read_history(StudyFolder.open(path).path))
+def read_rows(path: Path, answer: Answer | None = None) -> list[Row]:
+    """One row a run, oldest first. Settings are prefixed `set.`, measurements `got.`.
+
+    With the answer, its candidate's runs carry verdict and interval, and the reference's are named (`answer.`).
+    """
+    history = read_history(StudyFolder.open(path).path)
+    found = rows(history)
+    return found if answer is None else [each | _part_in(answer, history, each) for each in found]
+
+
+def _part_in(answer: Answer, history: History, row: Row) -> Row:
+    """What the answer says of the setting of this row."""
+    point, candidate = history.trials[row["trial"]].point, answer.candidate
+    if candidate is not None and point == candidate.point:
+        gain = candidate.gain
+        interval = {} if gain is None else {"ratio": gain.ratio, "low": gain.low, "high": gain.high}
+        said = {"is": "candidate", "verdict": answer.conclusion or "", **interval}
+    else:
+        said = {"is": "reference" if point == answer.reference.point else ""}
+    return {f"answer.{name}": value for name, value in said.items()}
 
 
 def rows(history: History) -> list[Row]:
@@ -67,6 +85,7 @@ def write_csv(table: Sequence[Row], stream: TextIO) -> None:
     writer.writerows(table)
 
 
-def write_json(table: Sequence[Row], stream: TextIO) -> None:
-    json.dump(list(table), stream, indent=1)
+def write_json(table: Sequence[Row], answer: Answer, stream: TextIO) -> None:
+    """One document: the answer as every face tells it, and the runs."""
+    json.dump({"answer": answer.as_json(), "runs": list(table)}, stream, indent=1)
     stream.write("\n")

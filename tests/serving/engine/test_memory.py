@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from ridgeline.cli.text.memory import layouts_text, memory_text
 from ridgeline.errors import InputError
-from ridgeline.serving.engine.fitting import answer_memory, list_layouts
+from ridgeline.serving.engine.deployment import describe
+from ridgeline.serving.engine.fitting import answer_memory, list_layouts, with_room
 from ridgeline.serving.engine.layout import Layout
-from ridgeline.serving.engine.memory import FITS, RUNTIME_OOM, STARTUP_OOM, plan_memory
+from ridgeline.serving.engine.memory import FITS, RUNTIME_OOM, STARTUP_OOM, plan_memory, roomiest_plan
 from ridgeline.serving.engine.reserve import decode_graph_sizes, prefill_graph_sizes, triton_bytes_per_request
 from ridgeline.serving.engine.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import GIB, load_gpu
@@ -28,9 +29,10 @@ def plan(model: str, gpu: str, layout: Layout, **settings):
 @pytest.mark.parametrize(
     ("model", "gpu", "layout", "settings", "tokens"),
     [
-        ("deepseek-r1", "h100", TP16, {}, 424_274),
+        # pool and weights over what was free give 0.88 for both, with and without attention DP: no release derives that
+        ("deepseek-r1", "h100", TP16, {"mem_fraction": 0.88}, 424_274),
         ("deepseek-r1", "h100", TP16, {"mem_fraction": 0.88, "max_running_requests": 1024}, 424_274),
-        ("deepseek-r1", "h100", Layout(tp=16, attn_dp=16, nodes=2), {}, 214_770),
+        ("deepseek-r1", "h100", Layout(tp=16, attn_dp=16, nodes=2), {"mem_fraction": 0.88}, 214_770),
         ("llama-8b", "h200", ONE, {}, 918_451),
         ("deepseek-v2-lite", "h200", ONE, {}, 3_358_606),
         ("deepseek-v2-lite", "h200", ONE, {"mem_fraction": 0.8, "max_running_requests": 1024}, 2_844_459),
@@ -83,6 +85,95 @@ def test_verdicts_of_real_runs(model, gpu, layout, settings, verdict) -> None:
 def test_sglang_fractions_read_in_logs() -> None:
     assert plan("llama-8b", "h200", ONE).engine_fraction == 0.903
     assert plan("deepseek-v2-lite", "h200", ONE).engine_fraction == 0.907
+
+
+TP16_DP = Layout(tp=16, attn_dp=16, nodes=2)
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "layout", "fraction"),
+    [
+        # worked out by hand from each release's server_args.py; an H100 has 81,562 MiB here, an H200 143,770
+        ((0, 4, 3), "h100", TP16, 0.79),
+        ((0, 4, 3), "h200", Layout(tp=8), 0.81),
+        ((0, 4, 6), "h200", Layout(tp=8), 0.907),  # all but 13 GiB
+        ((0, 4, 7), "h200", Layout(tp=8), 0.872),  # all but 18 GiB
+        ((0, 4, 7), "h100", Layout(tp=8), 0.81),
+        ((0, 4, 8), "h100", TP16, 0.78),  # all but 9.5 + 16 / 2 GiB
+        ((0, 4, 10), "h100", TP16_DP, 0.73),  # 4 GiB more
+        ((0, 5, 2), "h200", Layout(tp=8), 0.886),  # all but 12 + 8 / 2
+        ((0, 5, 2), "b200", Layout(tp=8), None),  # all but 32
+        ((0, 5, 3), "h100", TP16, 0.805),  # 512 + 1.5 x 8192 + 2 x 512 + 128 x 16
+        ((0, 5, 3), "h100", ONE, 0.835),  # 512 + 1.5 x 8192 + 2 x 256 + 128
+        ((0, 5, 10), "h100", ONE, 0.835),
+        ((0, 5), "h100", TP16_DP, 0.353),  # + 4.5 x 512 x 16: attention DP's padding
+    ],
+)
+def test_each_release_has_its_own_fraction(release, gpu, layout, fraction) -> None:
+    found = plan("deepseek-r1", gpu, layout, version=release)
+    if fraction is None:
+        fraction = round(1 - 32 * GIB / load_gpu(gpu).memory_bytes, 3)
+    assert found.engine_fraction == pytest.approx(fraction, abs=0.0011)
+    assert found.mem_fraction == found.engine_fraction
+
+
+def test_a_line_of_releases_means_its_newest() -> None:
+    newest = plan("llama-8b", "h100", ONE, version=(0, 5, 23))
+    assert plan("llama-8b", "h100", ONE, version=(0, 5)).engine_fraction == newest.engine_fraction
+    assert plan("llama-8b", "h100", ONE, version=(0, 5, 2)).engine_fraction != newest.engine_fraction
+
+
+def test_drafting_and_deepep_are_reserved_for_by_the_releases_that_do() -> None:
+    def own(layout, **settings):
+        return plan("deepseek-r1", "h200", layout, **settings).engine_fraction
+
+    deepep = Layout(tp=8, attn_dp=8, ep=8)
+    for release, gib in (((0, 5, 3), 2), ((0, 5, 10), 4), ((0, 5, 14), 0)):
+        plain = own(Layout(tp=8), version=release)
+        less = plain - own(Layout(tp=8), version=release, draft_tokens=4, accept_length=2)
+        assert less == pytest.approx(gib / 140.4, abs=0.0015)
+    for release, gib in (((0, 5, 14), 0), ((0, 5, 15), 2)):
+        less = own(replace(deepep, ep=1), version=release) - own(deepep, version=release)
+        assert less == pytest.approx(gib / 140.4, abs=0.0015)
+
+
+def test_nobody_is_given_a_larger_pool_than_the_engine_would_take() -> None:
+    # weights fill most of the GPU, so the fraction decides: at 0.88 it would be twice the pool
+    own = plan("qwen3-32b", "h100", ONE)
+    assert own.mem_fraction == own.engine_fraction < 0.84
+    assert own.kv_tokens_per_rank == pytest.approx(16_571, rel=0.01)
+    model, gpu = load_model("qwen3-32b"), load_gpu("h100")
+    roomy = roomiest_plan(model, gpu, ONE)
+    assert roomy.kv_tokens_per_rank > 1.5 * own.kv_tokens_per_rank
+    assert roomy.mem_fraction > own.mem_fraction
+    assert roomy.fits
+    assert roomiest_plan(model, gpu, ONE, EngineSettings(mem_fraction=0.84)).mem_fraction == 0.84
+
+
+def test_a_fraction_that_starves_the_pool_is_named_with_its_remedy() -> None:
+    answer = answer_memory("deepseek-r1", "h100", TP16_DP, EngineSettings())
+    assert plan("deepseek-r1", "h100", TP16_DP).verdict == STARTUP_OOM
+    assert answer.plan.fits
+    said = "only with --mem-fraction-static 0.88: SGLang's own fraction, 0.353, leaves no KV pool"
+    assert said in memory_text(answer)
+    low = answer_memory("deepseek-r1", "h100", TP16_DP, EngineSettings(mem_fraction=0.4))
+    assert low.plan.verdict == STARTUP_OOM
+    assert low.nearest[0].startswith("--mem-fraction 0.8")
+    assert plan("deepseek-r1", "h100", TP16_DP, mem_fraction=float(low.nearest[0].split()[1])).fits
+    tight = answer_memory("deepseek-r1", "h100", TP16, EngineSettings())
+    assert tight.plan.fits
+    assert "more room        --mem-fraction 0.88 fits too: a KV pool of 424,992 tokens" in memory_text(tight)
+    assert tight.as_json()["roomier"] == {"mem_fraction": 0.88, "kv_tokens_per_rank": 424_992}
+    assert answer_memory("deepseek-r1", "h100", TP16, EngineSettings(mem_fraction=0.8)).roomier is None
+
+
+def test_a_listed_layout_that_needs_a_fraction_says_so() -> None:
+    text = layouts_text(list_layouts("deepseek-r1", "h100", 16))
+    line = next(n for n in text.splitlines() if n.strip().startswith("tp 16 attn-dp 16 "))
+    assert "fits" in line
+    assert "with --mem-fraction-static 0.8" in line
+    plain = next(n for n in text.splitlines() if n.strip().startswith("tp 16 ") and "dp" not in n)
+    assert "--mem-fraction" not in plain
 
 
 def test_captured_sizes_read_in_logs() -> None:
@@ -228,3 +319,27 @@ def test_a_draft_head_and_deepep_take_their_share() -> None:
     gathered = plan("deepseek-r1", "h200", Layout(tp=8, attn_dp=8), mem_fraction=0.9)
     deepep = plan("deepseek-r1", "h200", Layout(tp=8, attn_dp=8, ep=8), mem_fraction=0.9)
     assert deepep.needs["communication"] > gathered.needs["communication"]
+
+
+def test_a_deployment_that_would_not_start_is_given_room_and_it_is_said() -> None:
+    starved = describe("deepseek-r1", "h100", TP16_DP)
+    roomy, changes = with_room(starved)
+    assert 0.8 < roomy.settings.mem_fraction <= 0.88
+    assert changes == [
+        "SGLang's own memory fraction (0.353) leaves no KV pool; taken as if started with --mem-fraction-static 0.88"
+    ]
+    for enough in (describe("deepseek-r1", "h100", TP16), describe("llama-8b", "h200", ONE), roomy):
+        assert with_room(enough) == (enough, [])
+    hopeless = describe("deepseek-r1", "h100", Layout(tp=8))
+    assert with_room(hopeless) == (hopeless, [])
+    asked = describe("deepseek-r1", "h100", TP16_DP, EngineSettings(mem_fraction=0.4))
+    assert with_room(asked) == (asked, [])
+
+
+def test_each_role_is_given_room_of_its_own() -> None:
+    apart = describe("deepseek-v3", "h800", Layout(), prefill_groups="3x3", decode_groups="1x4")
+    roomy, changes = with_room(apart)
+    assert roomy.prefill_settings is None
+    assert roomy.decode_settings is not None
+    assert roomy.decode_settings.mem_fraction == 0.88
+    assert [c for c in changes if "in the decode role" in c] == changes

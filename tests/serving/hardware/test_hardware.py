@@ -4,6 +4,7 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.serving.hardware.cluster import GIB, fabric_names, gpu_names, load_fabric, load_gpu, make_cluster
+from ridgeline.serving.twin.calibration import read_calibration
 
 
 @pytest.mark.parametrize("name", ["a100", "h20", "h100", "h200", "h800", "b200", "l40s"])
@@ -86,3 +87,19 @@ def test_unknown_names_and_empty_clusters_are_refused() -> None:
         make_cluster("h100", 2, fabric="string and cans")
     with pytest.raises(InputError, match="no GPU"):
         make_cluster("h100", 0)
+
+
+def test_a_number_with_an_exponent_is_a_number_in_files_of_ones_own(tmp_path, monkeypatch) -> None:
+    # PyYAML wants a sign in an exponent; study files and people do not
+    own = tmp_path / "ours.yaml"
+    own.write_text(
+        "gpus: {mine: {generation: hopper, sms: 100, memory_mib: 8e4, bandwidth_gb_s: 4.8e3, "
+        "tflops: {bf16: 1e3, fp16: 1E3, fp32: 5e1}, link: nvlink4, fabric: ib-ndr}}\n"
+    )
+    monkeypatch.setenv("RIDGELINE_HARDWARE", str(own))
+    gpu = load_gpu("mine")
+    assert (gpu.bandwidth_bytes_s, gpu.memory_bytes) == (4.8e12, 8e4 * 2**20)
+    calibration = tmp_path / "site.yaml"
+    calibration.write_text("factors: {compute: 1.2e0, memory: 9e-1}\nspread: 1e-1\n")
+    found = read_calibration(calibration)
+    assert (found.factors.compute, found.factors.memory, found.spread) == (1.2, 0.9, 0.1)

@@ -16,7 +16,7 @@ from ridgeline.serving.engine.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, colocated_units, make_unit
-from ridgeline.serving.planner.commands import commands_for
+from ridgeline.serving.planner.commands import commands_for, unit_arguments
 from ridgeline.serving.planner.lint import LintPoint, lint_commands
 from ridgeline.serving.planner.pairing import MOST_COUNTS, Pair, pairs, varied_pairs
 from ridgeline.serving.planner.pareto import pareto
@@ -333,6 +333,28 @@ def test_small_engines_share_a_node_on_ports_of_their_own() -> None:
 def test_flags_follow_the_engines_version(version, flag) -> None:
     scheme = scheme_of(Layout(tp=8, attn_dp=8), version=version)
     assert flag in lines_of(scheme)[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "graphs"),
+    [((0, 4, 8), "normal", "--disable-cuda-graph"), ((0, 4, 9), "auto", "--cuda-graph-max-bs")],
+)
+def test_deepep_runs_in_a_mode_the_release_accepts(version, mode, graphs) -> None:
+    # before 0.4.9 SGLang stops at an assertion for auto with attention DP; normal takes no graphs, and the twin knows
+    deepep = Layout(tp=16, attn_dp=16, ep=16, nodes=2)
+    unit = make_unit(question("deepseek-r1", "h200", 2, version=version), deepep, "both")
+    assert unit is not None
+    words = " ".join(unit_arguments(unit))
+    assert f"--deepep-mode {mode}" in words
+    assert graphs in words
+    assert (unit.times.applied.graph_max_bs == 0) == (mode == "normal")
+    lines = lines_of(scheme_of(deepep, version=version))
+    point = LintPoint(1, 100, 100)
+    assert lint_commands(lines, question("deepseek-r1", "h200", 2, version=version), point).ok
+    if mode == "normal":
+        wrong = [line.replace("--deepep-mode normal", "--deepep-mode auto") for line in lines]
+        found = lint_commands(wrong, question("deepseek-r1", "h200", 2, version=version), point).problems
+        assert any("refuses --deepep-mode auto" in p and "deepep_mode: normal" in p for p in found)
 
 
 def test_roles_get_their_own_modes() -> None:

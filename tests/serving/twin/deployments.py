@@ -20,7 +20,8 @@ def llama(**settings: object) -> Deployment:
 
 def r1(gpu: str = "h200", **layout: int) -> Deployment:
     shape = Layout(**{"tp": 16, "nodes": 2, **layout})
-    return Deployment(load_model("deepseek-r1"), make_cluster(gpu, shape.nodes, 8), shape)
+    chosen = EngineSettings(mem_fraction=0.88)
+    return Deployment(load_model("deepseek-r1"), make_cluster(gpu, shape.nodes, 8), shape, chosen)
 
 
 def split(words: str = "P2D2", rank_limit: int | None = None, **settings: object) -> Deployment:

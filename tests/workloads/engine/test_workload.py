@@ -17,8 +17,10 @@ from ridgeline.records.guard import parse_guard
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.records.study import Goal, JobLimits
-from ridgeline.workloads.engine.options import Load
+from ridgeline.serving.engine.knobs.releases import parse_version
+from ridgeline.workloads.engine.options import Install, Load
 from ridgeline.workloads.engine.session.files import write_dataset
+from ridgeline.workloads.engine.sglang import SGLANG
 from tests.workloads.engine.studies import SAMPLES, sglang_offline, sglang_serve, study, trial, vllm_serve
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "05-sglang-h200"
@@ -108,6 +110,19 @@ def test_goals_and_guards_name_metrics_that_exist(tmp_path: Path) -> None:
 def test_what_certainly_cannot_start_is_refused_with_its_reason(tmp_path: Path, knobs: dict, reason: str) -> None:
     asked = replace(study(tmp_path, knobs=knobs, gpu="h200"), job=job(gpus="1"))
     assert reason in (sglang_offline(asked).refusal(asked.baseline) or "")
+
+
+@pytest.mark.parametrize(
+    ("release", "mode", "refused"),
+    [("0.4.8", "auto", True), ("0.4.8", None, True), ("0.4.8", "normal", False), ("0.4.9", "auto", False)],
+)
+def test_deepep_auto_with_attention_dp_is_refused_where_the_release_refuses_it(release, mode, refused) -> None:
+    values = {"tp": 16, "attn_dp": 16, "moe_a2a_backend": "deepep", **({"deepep_mode": mode} if mode else {})}
+    reason = SGLANG.refusal(None, values, Install(), parse_version(release))
+    assert bool(reason) == refused
+    if refused:
+        assert "set deepep_mode: normal" in reason
+    assert SGLANG.refusal(None, {**values, "attn_dp": 1}, Install(), parse_version(release)) is None
 
 
 def test_a_risk_is_not_refused_and_an_unknown_model_is_left_to_the_engine(tmp_path: Path) -> None:

@@ -413,8 +413,12 @@ def test_paste_is_a_script_one_can_run(tmp_path: Path) -> None:
     found = checked(tmp_path, "{blas: openblas-serial, ranks_per_node: 2, armci_use_win_allocate: 0, mpi: mpich}")
     text = found.workload.paste(first_trial(found).settings)
     subprocess.run(["sh", "-n"], input=text, text=True, check=True)
-    for part in ("task dft energy", "export ARMCI_USE_WIN_ALLOCATE=0", "openblas-serial", "nwchem.mpich nwchem.nw"):
+    for part in ("task dft energy", "export ARMCI_USE_WIN_ALLOCATE=0", "openblas-serial", "nwchem.mpich"):
         assert part in text
+    # a launcher may put folders before LD_LIBRARY_PATH: the BLAS is put in front of them by every rank
+    assert "sh rank.sh" in text and text.index("openblas-serial") < text.index("mpirun")
+    plain = checked(tmp_path, "{ranks_per_node: 2, mpi: mpich}")
+    assert "nwchem.mpich nwchem.nw" in plain.workload.paste(first_trial(plain).settings)
 
 
 def test_the_guide_names_every_knob_option_and_metric() -> None:

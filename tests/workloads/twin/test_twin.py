@@ -173,6 +173,13 @@ def test_what_cannot_work_is_refused_with_its_reason(
     assert reason in str(twin.refusal(settings(**changes)))
 
 
+def test_a_pool_the_engine_would_not_have_by_itself_is_not_assumed(twin: TwinWorkload) -> None:
+    # SGLang's own fraction leaves nothing here; a higher one must be a value of the study to count
+    own = {name: value for name, value in settings(attn_dp=16).items() if name != "mem_fraction_static"}
+    assert "does not fit" in str(twin.refusal(own))
+    assert twin.refusal(settings(attn_dp=16, mem_fraction_static=0.88)) is None
+
+
 @given(
     tp=st.sampled_from([1, 2, 4, 8, 16]),
     pp=st.sampled_from([1, 2, 4, 8, 16]),

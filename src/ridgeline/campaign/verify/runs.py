@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.campaign.judge import judge
+from ridgeline.campaign.verify.scripts import SCRIPT, GivenCheck
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded, same
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.records.measurement import Measurement, Reading
@@ -23,7 +24,9 @@ from ridgeline.store.history import History
 from ridgeline.workloads.base import Workload
 
 TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was removed or shortened, one a line
-RESULT, SCRIPT = "result.json", "run.sh"
+RESULT = "result.json"
+PRETENDED = "simulated"  # the site that tells times of its own
+CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
 OF_THE_RUN = ("", "run")  # sources of measurements that are no files: the journal's own account of the ending
 
 
@@ -62,7 +65,13 @@ class RunCheck:
         if not (run.folder / SCRIPT).is_file() and not self._declared(run, SCRIPT):
             self.found.differs(f"{where}/{SCRIPT}", "the script that repeats the run", "is kept", ABSENT, run.number)
         if self.workload is not None:
+            self._given_again(self.workload, run)
             self._read_again(self.workload, run, baseline)
+
+    def _given_again(self, workload: Workload, run: Run) -> None:
+        found, history = self.found, self.history
+        given = GivenCheck(self.study, workload, history.root, history.pinned_to, found.receipts, found)
+        given.one(run, history.trials[run.trial], script_kept=not self._declared(run, SCRIPT))
 
     def _place(self, run: Run) -> None:
         """The folder is named after the run's number and its setting."""
@@ -100,10 +109,26 @@ class RunCheck:
             lines = (run.folder / EXIT_FILE).read_text(errors="replace").splitlines()
         except OSError:
             return
-        told = dict(line.split("=", 1) for line in lines if "=" in line).get("exit_code", "")
-        if told != str(run.ending.exit_code):
-            file = f"{self._relative(run.folder)}/{EXIT_FILE}"
-            self.found.differs(file, "exit_code", run.ending.exit_code, told or ABSENT, run.number)
+        told = dict(line.split("=", 1) for line in lines if "=" in line)
+        file = f"{self._relative(run.folder)}/{EXIT_FILE}"
+        if told.get("exit_code", "") != str(run.ending.exit_code):
+            self.found.differs(file, "exit_code", run.ending.exit_code, told.get("exit_code", ABSENT), run.number)
+        if self.study.site.batch != PRETENDED:
+            self._times(run, file, told)
+
+    def _times(self, run: Run, file: str, told: Mapping[str, str]) -> None:
+        """How long it took, on the node's own clocks; the finer of the two counts where they agree."""
+        took = {
+            name: ended - began
+            for name, first, last in (("by date", "started_s", "ended_s"), ("since boot", "up_began_s", "up_ended_s"))
+            if (began := _seconds(told, first)) and (ended := _seconds(told, last))
+        }
+        if not took:
+            return
+        stated = run.ending.duration_s
+        if min(abs(stated - seconds) for seconds in took.values()) > CLOCK_STEP_S:
+            found = ", ".join(f"{seconds:.2f} {name}" for name, seconds in took.items())
+            self.found.differs(file, "how long the run took, s", round(stated, 3), found, run.number)
 
     def _build(self, run: Run) -> None:
         known = [build.outcome for build in self.history.builds.values()]
@@ -187,6 +212,13 @@ class RunCheck:
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.history.root).as_posix()
+
+
+def _seconds(fields: Mapping[str, str], name: str) -> float | None:
+    try:
+        return float(fields[name])
+    except (KeyError, ValueError):
+        return None
 
 
 def _is_reference(run: Run, trial: Trial) -> bool:

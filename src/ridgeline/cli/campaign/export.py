@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -21,17 +21,28 @@ def export(
     out: Annotated[Path | None, typer.Option(help="File to write; standard output by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Write all runs of a study folder, one row each: settings, outcome, measurements, nodes, times."""
+    """Write all runs of a study folder, one row each: settings, outcome, measurements, nodes, times.
+
+    JSON has the answer beside the runs; in CSV the runs of its setting carry verdict and interval (`answer.` columns).
+    """
+    from ridgeline.campaign.status import answer_on_paper, read_status
     from ridgeline.report.table import read_rows, write_csv, write_json
 
-    rows = read_rows(folder)
-    write = write_json if as_json or form is Format.json else write_csv
+    answer = answer_on_paper(read_status(folder))
+    rows = read_rows(folder, answer)
+
+    def write(stream: TextIO) -> None:
+        if as_json or form is Format.json:
+            write_json(rows, answer, stream)
+        else:
+            write_csv(rows, stream)
+
     if out is None:
-        write(rows, sys.stdout)
+        write(sys.stdout)
     else:
         try:
             with out.open("w", newline="") as stream:
-                write(rows, stream)
+                write(stream)
         except OSError as error:
             raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
         print(f"{len(rows)} runs written to {out}")

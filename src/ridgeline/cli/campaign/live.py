@@ -63,7 +63,7 @@ def drive(folder: StudyFolder, question: CampaignQuestion | None, as_json: bool)
     from ridgeline.report.insights import insights
     from ridgeline.report.page import write_report
 
-    report = write_report(now.study, now.history, now.answer, now.exhibits, folder.report_path)
+    report = write_report(now.study, now.history, answer, now.exhibits, folder.report_path)
     seen = insights(now.study, now.history, now.answer)
     if as_json:
         more = {"paste": answer.paste, "insights": seen, "folder": str(folder.path), "report": str(report)}
@@ -106,6 +106,7 @@ class Face:
         self._live: Live | None = None
         self._campaign: Campaign | None = None
         self._shown_runs = 0
+        self._shown_aside = 0
         self._height = 0
         self._drawn_s = 0.0
         self._told_simulated = False
@@ -113,7 +114,7 @@ class Face:
     def title(self, campaign: Campaign) -> None:
         self._campaign = campaign
         study, done = campaign.study, len(campaign.history.runs)
-        self._shown_runs = done
+        self._shown_runs, self._shown_aside = done, len(campaign.history.set_aside)
         if not self._quiet:
             resumed = f"   {done} runs kept" if done else ""
             print(f"{study.name}   {study.workload.kind} on {study.site.name}   {study.search.sampler}{resumed}\n")
@@ -148,6 +149,10 @@ class Face:
             for run in islice(runs.values(), self._shown_runs, None):
                 self._say(campaign, run)
             self._shown_runs = len(runs)
+        aside = campaign.history.set_aside
+        for block in aside[self._shown_aside :]:
+            self._print(_printable(f"  block {block.block} of the confirmation is run again: {block.reason}"))
+        self._shown_aside = len(aside)
         if time.monotonic() - self._drawn_s > REDRAW_S:
             self._draw(campaign)
 

@@ -114,6 +114,7 @@ class DeploymentArguments(EngineArguments):
     def deployment(self, routing: str = "round-robin", **own: Any) -> Deployment:
         from ridgeline.errors import InputError
         from ridgeline.serving.engine.deployment import describe
+        from ridgeline.serving.engine.fitting import with_room
 
         ranks = {name: getattr(self, name) for name in ("tp", "pp", "dp", "ep", "attn_dp")}
         if self.prefill_groups and (unused := [f"--{n.replace('_', '-')} {v}" for n, v in ranks.items() if v != 1]):
@@ -136,6 +137,9 @@ class DeploymentArguments(EngineArguments):
                 f"{found.layout} takes {found.layout.nodes} nodes, {self.nodes} are given; use --nodes "
                 f"{found.layout.nodes}, or fewer or smaller groups"
             )
+        found, changes = with_room(found)
+        for change in changes:
+            print(f"note: {change}", file=sys.stderr)
         return found
 
 

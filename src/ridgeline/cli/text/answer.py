@@ -28,6 +28,7 @@ def answer_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
         yield ""
         if doubt := doubt_about(answer, answer.candidate):
             yield doubt
+        yield from _measured_lines(answer)
         yield from paste_lines(answer.paste)
 
 
@@ -36,7 +37,14 @@ def _kept_lines(answer: Answer) -> Iterable[str]:
     if answer.candidate is not None:
         yield f"  {answer.candidate.label}: #{answer.candidate.trial}  {setting_text(answer.candidate.point)}"
     if answer.paste:
-        yield from ("", f"  keep {answer.reference.label}:", *paste_lines(answer.paste))
+        yield from ("", f"  keep {answer.reference.label}:", *_measured_lines(answer), *paste_lines(answer.paste))
+
+
+def _measured_lines(answer: Answer) -> Iterable[str]:
+    """Where what is pasted is not what was measured: how to do that again, and what the pasted text is for."""
+    if answer.pasted_as:
+        yield from (["  to measure it again:", f"  {answer.repeat}"] if answer.repeat else [])
+        yield f"  {answer.pasted_as}:"
 
 
 def doubt_about(answer: Answer, candidate: Candidate) -> str:

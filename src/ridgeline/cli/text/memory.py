@@ -12,6 +12,9 @@ _HEADS = {FITS: "fits", RUNTIME_OOM: "may run out of memory while running", STAR
 def memory_text(answer: MemoryAnswer) -> str:
     plan = answer.plan
     lines = [f"{_HEADS[plan.verdict]}: {plan.reason}"]
+    if answer.settings.mem_fraction is None and plan.mem_fraction != plan.engine_fraction:
+        own = f"SGLang's own fraction, {plan.engine_fraction:g}, leaves no KV pool"
+        lines.append(f"  only with --mem-fraction-static {plan.mem_fraction:g}: {own}")
     if answer.nearest:
         lines.append(f"  nearest that fits: {'; '.join(answer.nearest)}")
     if plan.verdict == STARTUP_OOM:
@@ -28,12 +31,20 @@ def memory_text(answer: MemoryAnswer) -> str:
         f"  attention        {plan.backend:>8}       verdict and figures are for this back end{assumed}",
         f"  largest batch    {plan.largest_batch():8,} requests of {REQUEST_TOKENS} tokens",
     ]
+    if (more := answer.roomier) is not None:
+        tokens = f"{more.kv_tokens_per_rank:,} tokens"
+        lines.append(f"  more room        --mem-fraction {more.mem_fraction:g} fits too: a KV pool of {tokens}{copies}")
     return "\n".join(lines)
 
 
 def _default(plan: MemoryPlan) -> str:
     same = abs(plan.engine_fraction - plan.mem_fraction) < 0.0005
     return "" if same else f" (SGLang's own default: {plan.engine_fraction:g})"
+
+
+def _asked(plan: MemoryPlan) -> str:
+    same = plan.mem_fraction == plan.engine_fraction
+    return "" if same else f"  with --mem-fraction-static {plan.mem_fraction:g}"
 
 
 def layouts_text(found: LegalLayouts) -> str:
@@ -46,6 +57,7 @@ def layouts_text(found: LegalLayouts) -> str:
     ]
     lines += [
         f"  {layout!s:<{width}}  {plan.verdict:<16}  {plan.margin_bytes / GIB:6.1f} GiB  {kv_tokens(layout, plan):>12,}"
+        f"{_asked(plan)}"
         for layout, plan in found.rows
     ]
     reasons = dict.fromkeys(str(problem) for _, problem in found.refused)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
+from ridgeline.serving.engine.deployment import Deployment
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.layout_rules import (
     LayoutProblem,
@@ -14,7 +15,7 @@ from ridgeline.serving.engine.layout_rules import (
     require_legal,
     sort_layouts,
 )
-from ridgeline.serving.engine.memory import FITS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan, plan_memory
+from ridgeline.serving.engine.memory import FITS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan, plan_memory, roomiest_plan
 from ridgeline.serving.engine.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import GIB, Cluster, Gpu, gpu_names, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
@@ -24,6 +25,8 @@ from ridgeline.serving.model.model import Model
 LARGER = ("a100", "h100", "h800", "h20", "h200", "b200")
 # a remedy that leaves room for fewer requests than this is none
 USEFUL_BATCH = 64
+# a pool larger by this much is worth a flag
+ROOMIER = 1.05
 
 
 def nearest_fits(
@@ -33,10 +36,21 @@ def nearest_fits(
     if plan.verdict == RUNTIME_OOM:
         return _less_at_once(model, cluster, layout, settings, plan)
     return [
+        *_higher_fraction(model, cluster, layout, settings),
         *_more_nodes(model, cluster, settings),
         *_larger_gpus(model, cluster, layout, settings),
         *_smaller_weights(model, cluster, layout, settings),
     ]
+
+
+def _higher_fraction(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> list[str]:
+    plan = roomiest_plan(model, cluster.gpu, layout, replace(settings, mem_fraction=None))
+    return [_fraction_text(plan)] if plan.verdict == FITS and plan.largest_batch() >= USEFUL_BATCH else []
+
+
+def _fraction_text(plan: MemoryPlan) -> str:
+    shown = f"{plan.mem_fraction:.3f}".removesuffix("0")
+    return f"--mem-fraction {shown} ({plan.kv_tokens_per_rank:,} KV tokens a rank)"
 
 
 def _less_at_once(
@@ -47,7 +61,7 @@ def _less_at_once(
         trial = replace(settings, mem_fraction=percent / 100)
         smaller = plan_memory(model, cluster.gpu, layout, trial)
         if smaller.verdict == FITS:
-            found.append(f"--mem-fraction {percent / 100:.2f} ({smaller.kv_tokens_per_rank:,} KV tokens a rank)")
+            found.append(_fraction_text(smaller))
             break
     limit = plan.running_limit * plan.groups
     while limit > layout.attn_dp:
@@ -115,8 +129,10 @@ class MemoryAnswer:
     plan: MemoryPlan
     nearest: tuple[str, ...]
     settings: EngineSettings
+    roomier: MemoryPlan | None = None  # where a fraction written out leaves a clearly larger pool than the engine's own
 
     def as_json(self) -> dict[str, object]:
+        roomier = self.roomier
         return {
             "model": self.model.name,
             "cluster": str(self.cluster),
@@ -124,6 +140,8 @@ class MemoryAnswer:
             "gpus": self.layout.gpus,
             **self.plan.as_json(),
             "nearest": list(self.nearest),
+            "roomier": roomier
+            and {"mem_fraction": roomier.mem_fraction, "kv_tokens_per_rank": roomier.kv_tokens_per_rank},
         }
 
 
@@ -135,13 +153,18 @@ def answer_memory(
     dtype: str | None = None,
     kv_dtype: str | None = None,
 ) -> MemoryAnswer:
-    """Whether a model fits; an impossible layout is refused with its reasons."""
+    """Whether a model fits; an impossible layout is refused with its reasons.
+
+    With the engine's own fraction; where that would start nothing, with the one to start it with.
+    """
     model = load_model(model_name).with_dtype(dtype, kv_dtype)
     require_legal(model, layout, load_gpu(gpu_name), settings)
     cluster = make_cluster(gpu_name, layout.nodes, layout.gpus_per_node)
-    plan = plan_memory(model, cluster.gpu, layout, settings)
+    plan = _startable(model, cluster.gpu, layout, settings)
     nearest = () if plan.fits else tuple(nearest_fits(model, cluster, layout, settings, plan))
-    return MemoryAnswer(model, cluster, layout, plan, nearest, settings)
+    other = roomiest_plan(model, cluster.gpu, layout, settings)
+    roomier = plan.fits and other.fits and other.kv_tokens > ROOMIER * plan.kv_tokens
+    return MemoryAnswer(model, cluster, layout, plan, nearest, settings, other if roomier else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +187,7 @@ class LegalLayouts:
                     "gpus": layout.gpus,
                     "verdict": plan.verdict,
                     "margin_gib": round(plan.margin_bytes / GIB, 2),
+                    "mem_fraction": plan.mem_fraction,
                     "kv_tokens": kv_tokens(layout, plan),
                 }
                 for layout, plan in self.rows
@@ -175,11 +199,44 @@ class LegalLayouts:
 def tightest(model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings) -> MemoryPlan:
     """Memory of one engine; of the role that has least to spare where prefill and decode are apart."""
     if layout.prefill is None or layout.decode is None:
-        return plan_memory(model, gpu, layout, settings)
-    prefill = plan_memory(model, gpu, layout.prefill, replace(settings, cuda_graph_max_bs=0), "prefill")
-    decode = plan_memory(model, gpu, layout.decode, settings, "decode")
+        return _startable(model, gpu, layout, settings)
+    prefill = _startable(model, gpu, layout.prefill, replace(settings, cuda_graph_max_bs=0), "prefill")
+    decode = _startable(model, gpu, layout.decode, settings, "decode")
     severity = (STARTUP_OOM, RUNTIME_OOM, FITS)
     return min(prefill, decode, key=lambda p: (severity.index(p.verdict), p.margin_bytes))
+
+
+def _startable(model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings, role: str = "both") -> MemoryPlan:
+    """With the engine's own fraction; with a roomier one where nothing would start without it."""
+    plan = plan_memory(model, gpu, layout, settings, role)
+    roomier = roomiest_plan(model, gpu, layout, settings, role)
+    return roomier if plan.verdict == STARTUP_OOM and roomier.fits else plan
+
+
+def with_room(deployment: Deployment) -> tuple[Deployment, list[str]]:
+    """The same, with a fraction for each role in which SGLang's own would not start; and what was changed, in words."""
+    lay, found, changes = deployment.layout, deployment, []
+    roles = {"prefill": lay.prefill, "decode": lay.decode} if lay.disaggregated else {"both": lay}
+    for role, layout in roles.items():
+        assert layout is not None
+        settings = deployment.role_settings(role)
+        own = plan_memory(deployment.model, deployment.cluster.gpu, layout, settings, role)
+        taken = _startable(deployment.model, deployment.cluster.gpu, layout, settings, role)
+        if taken.mem_fraction == own.mem_fraction:
+            continue
+        told = replace(settings, mem_fraction=taken.mem_fraction)
+        if role == "both":
+            found = replace(found, settings=told)
+        elif role == "prefill":
+            found = replace(found, prefill_settings=told)
+        else:
+            found = replace(found, decode_settings=told)
+        where = "" if role == "both" else f" in the {role} role"
+        changes.append(
+            f"SGLang's own memory fraction ({own.mem_fraction:g}) leaves no KV pool{where}; taken as if started with "
+            f"--mem-fraction-static {taken.mem_fraction:g}"
+        )
+    return found, changes
 
 
 def kv_tokens(layout: Layout, plan: MemoryPlan) -> int:

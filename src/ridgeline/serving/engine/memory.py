@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
+from ridgeline.serving.engine.fractions import sglang_fraction
 from ridgeline.serving.engine.knobs.scope import rank_share
 from ridgeline.serving.engine.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
-from ridgeline.serving.engine.reserve import reserve_needs, sglang_fraction, triton_bytes_per_request
+from ridgeline.serving.engine.reserve import reserve_needs, triton_bytes_per_request
 from ridgeline.serving.engine.settings import Applied, EngineSettings, resolve
 from ridgeline.serving.hardware.cluster import GIB, Gpu
 from ridgeline.serving.model.model import Model
@@ -26,7 +27,7 @@ CONTEXT_BYTES = 1.25 * GIB
 COMMUNICATOR_BYTES = 1.0 * GIB
 # A request of a chat: prompt and answer. Used where nobody says how long requests are.
 REQUEST_TOKENS = 1024
-# SGLang takes this when it cannot read the GPU's memory; published runs on 80 GB GPUs have it in their logs.
+# What people write where the engine's own fraction leaves them too little; the pools published for H100 imply it.
 USUAL_FRACTION = 0.88
 
 
@@ -93,21 +94,34 @@ class MemoryPlan:
 def plan_memory(
     model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings | None = None, role: str = "both"
 ) -> MemoryPlan:
-    """What one engine of this layout does with its GPUs' memory. `role`: both, prefill or decode."""
+    """What one engine of this layout does with its GPUs' memory. `role`: both, prefill or decode.
+
+    Where nobody names a fraction it is the one this release of the engine would take, however little that leaves.
+    """
     settings = settings or EngineSettings()
     if settings.mem_fraction is not None and not 0.0 < settings.mem_fraction < 1.0:
         raise InputError(f"mem fraction {settings.mem_fraction:g} is not between 0 and 1; 0.80 to 0.92 is usual")
-    applied = resolve(settings, model, gpu, layout, pool_tokens=1)
-    engine_fraction = sglang_fraction(model, gpu, layout, applied, role)
-    if settings.mem_fraction is not None:
-        return _plan_at(settings.mem_fraction, engine_fraction, model, gpu, layout, settings, applied, role)
-    plan = _plan_at(max(engine_fraction, USUAL_FRACTION), engine_fraction, model, gpu, layout, settings, applied, role)
-    if plan.verdict == RUNTIME_OOM and engine_fraction < USUAL_FRACTION:
-        # nobody asked for this fraction: step down to what running needs, never below the engine's own choice
-        enough = math.floor(1000 * (1.0 - sum(plan.needs.values()) / plan.free_bytes)) / 1000
-        lower = max(engine_fraction, enough)
-        plan = _plan_at(lower, engine_fraction, model, gpu, layout, settings, applied, role)
-    return plan
+    own = sglang_fraction(model, gpu, layout, settings, role)
+    fraction = own if settings.mem_fraction is None else settings.mem_fraction
+    return _plan_at(fraction, own, model, gpu, layout, settings, role)
+
+
+def roomiest_plan(
+    model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings | None = None, role: str = "both"
+) -> MemoryPlan:
+    """For those who write the fraction out: at least 0.88, less where running needs more, never below the engine's own.
+
+    A fraction that `settings` names is kept.
+    """
+    settings = settings or EngineSettings()
+    plan = plan_memory(model, gpu, layout, settings, role)
+    if settings.mem_fraction is not None or plan.engine_fraction >= USUAL_FRACTION:
+        return plan
+    roomy = plan_memory(model, gpu, layout, replace(settings, mem_fraction=USUAL_FRACTION), role)
+    if roomy.verdict != RUNTIME_OOM:
+        return roomy
+    enough = math.floor(1000 * (1.0 - sum(roomy.needs.values()) / roomy.free_bytes)) / 1000
+    return plan_memory(model, gpu, layout, replace(settings, mem_fraction=max(plan.engine_fraction, enough)), role)
 
 
 def _plan_at(
@@ -117,9 +131,9 @@ def _plan_at(
     gpu: Gpu,
     layout: Layout,
     settings: EngineSettings,
-    applied: Applied,
     role: str,
 ) -> MemoryPlan:
+    applied = resolve(settings, model, gpu, layout, pool_tokens=1)
     free = free_bytes(gpu, layout)
     weights, tokens, room = _pool(model, layout, free, fraction, drafting=settings.draft_tokens > 1)
     limit = _running_limit(settings, model, layout, tokens)

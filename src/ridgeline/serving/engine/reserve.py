@@ -1,34 +1,18 @@
 """What a GPU must hold beside weights and KV pool: request table, CUDA graphs, attention buffers, activations, logits.
 
-`sglang_fraction` is SGLang's own guess at all of it; `reserve_needs` adds it up from model, layout and settings.
+SGLang's own guess at all of it is in `fractions`; `reserve_needs` adds it up from model, layout and settings.
 """
 
 from __future__ import annotations
 
+from ridgeline.serving.engine.deepep import uses_deepep
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import Applied
-from ridgeline.serving.hardware.cluster import GIB, MIB, Gpu
+from ridgeline.serving.hardware.cluster import GIB, Gpu
 from ridgeline.serving.model.model import Model
 
 # One captured batch size costs this much for each layer: 0.20 GB for 36 sizes x 32 layers, 0.32 for 52 x 27 in logs.
 GRAPH_BYTES_PER_LAYER = 0.2e6
-
-
-def sglang_fraction(model: Model, gpu: Gpu, layout: Layout, applied: Applied, role: str = "both") -> float:
-    """mem_fraction_static as SGLang 0.5 derives it, in MiB: a guess at activations, graphs and padding."""
-    total = gpu.memory_bytes / MIB
-    chunk = applied.chunk_tokens // layout.pp
-    reserved = 512 + 1.5 * max(2048, applied.running_limit if role == "decode" else chunk)
-    reserved += 128 * layout.tp * layout.pp
-    if role != "prefill":
-        reserved += 2 * applied.graph_max_bs
-        if layout.attn_dp > 1:
-            reserved += (4.5 if applied.graph_max_bs > 300 else 3) * applied.graph_max_bs * layout.attn_dp
-    if role != "decode" and applied.prefill_graph:
-        reserved += 8 * prefill_graph_sizes(chunk)
-    if total > 60 * 1024:
-        reserved = max(reserved, 10 * 1024)
-    return round(max(0.0, total - reserved) / total, 3)
 
 
 def prefill_graph_sizes(chunk: int) -> int:
@@ -88,7 +72,7 @@ def reserve_needs(
     if layout.replica_gpus > 1:
         # NCCL's channel buffers appear with the first collective of each kind; rings over the network take most
         needs["communication"] = (2.0 if layout.tp_nodes > 1 else 0.5) * GIB
-        if layout.ep > 1 and layout.attn_dp == layout.tp:
+        if uses_deepep(layout):
             # DeepEP's send and receive buffers, registered once
             needs["communication"] += 1.0 * GIB
     # compiled kernels, cuBLAS workspaces and what the allocator cannot use for being in pieces
@@ -104,7 +88,7 @@ def activation_bytes(model: Model, layout: Layout, tokens: int) -> float:
     attention = own * qkv * 2.0 / layout.attn_tp
     dense = tokens * 3.0 * model.ffn_width * 2 / layout.tp
     mixture = 0.0
-    all_to_all = layout.ep > 1 and layout.attn_dp == layout.tp
+    all_to_all = uses_deepep(layout)
     if model.experts is not None:
         x = model.experts
         if all_to_all:

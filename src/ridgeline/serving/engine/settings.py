@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
+from ridgeline.serving.engine.deepep import uses_deepep
+from ridgeline.serving.engine.knobs.releases import release_meant
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.hardware.cluster import GIB, Gpu
 from ridgeline.serving.model.model import Model
@@ -86,7 +88,7 @@ class Applied:
 
 def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> Applied:
     """What SGLang would apply for one engine of this layout. `pool_tokens` is one attention-DP rank's KV pool."""
-    chunk = settings.chunked_prefill_size or _default_chunk(gpu, layout)
+    chunk = settings.chunked_prefill_size or _default_chunk(settings, gpu, layout)
     running = settings.max_running_requests
     if running is None:
         # model_runner: tokens / context * 512, held between 2048 and 4096, whole engine
@@ -115,29 +117,47 @@ def default_backend(model: Model, gpu: Gpu) -> str:
     return "fa3" if gpu.generation == "hopper" else "flashinfer"
 
 
-def _default_chunk(gpu: Gpu, layout: Layout) -> int:
-    if layout.ep > 1 and layout.attn_dp == layout.tp:
-        return PREFILL_RANK_TOKENS * layout.attn_dp
+def engine_chunk(settings: EngineSettings, gpu: Gpu) -> int:
+    """The prefill chunk SGLang itself takes, by the size of the GPU."""
     gib = gpu.memory_bytes / GIB
-    return 2048 if gib < 35 else 4096 if gib < 60 else 8192 if gib < 160 else 16384
+    if gib < 35:
+        return 2048
+    if gib < 60 and _since(settings, 0, 5, 3):
+        return 4096
+    return 8192 if gib < 160 else 16384
+
+
+def _default_chunk(settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
+    if uses_deepep(layout):
+        return PREFILL_RANK_TOKENS * layout.attn_dp
+    return engine_chunk(settings, gpu)
 
 
 def _default_graph(settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
     gib = gpu.memory_bytes / GIB
-    if settings.version < (0, 5):
-        return 8 if gib < 25 else 160
+    if gib < 20:
+        return 8
+    if not _since(settings, 0, 5, 3):
+        small = 35 if _since(settings, 0, 4, 8) else 24.4
+        if gib < small:
+            return 8 if layout.tp < 4 else 80
+        return 160 if gib <= 90 or not _since(settings, 0, 4, 6) else 256 if gib < 156 else 512
     if gib < 35:
-        return 8 if gib < 20 else 24
+        return 24 if layout.tp < 4 else 80
     if gib < 60:
         return 32 if layout.tp < 4 else 160
-    return 256 if layout.tp < 4 else 512
+    return 256 if layout.tp < 4 and gib < 160 else 512
 
 
 def _default_prefill_graph(settings: EngineSettings, model: Model) -> bool:
     if settings.prefill_graph is not None:
         return settings.prefill_graph
-    # piecewise prefill graphs came on by default late in 0.5 and exclude MLA
-    return settings.version >= (0, 5) and not model.attention.mla
+    # piecewise prefill graphs are on by default since 0.5.10, and exclude MLA
+    return _since(settings, 0, 5, 10) and not model.attention.mla
+
+
+def _since(settings: EngineSettings, *release: int) -> bool:
+    return release_meant(settings.version) >= release
 
 
 _ENGINE = re.compile(r"sglang(?:[:=@ ]*v?(\d+(?:\.\d+)*))?")

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ridgeline.serving.engine.deepep import graphless
 from ridgeline.serving.engine.deployment import Deployment
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.layout_rules import layout_problems
-from ridgeline.serving.engine.memory import MemoryPlan, plan_memory
+from ridgeline.serving.engine.memory import MemoryPlan, plan_memory, roomiest_plan
 from ridgeline.serving.engine.settings import PREFILL_RANK_TOKENS, EngineSettings, default_backend, resolve
 from ridgeline.serving.hardware.cluster import Cluster
 from ridgeline.serving.model.model import Model
@@ -132,26 +133,28 @@ def make_unit(
 ) -> Unit | None:
     """One engine with settings for this traffic; None where it does not fit or the engine would refuse it."""
     q = question
+    without = graphless(layout, role, q.settings.version)
     settings = replace(
         q.settings,
         attention_backend=q.settings.attention_backend or default_backend(q.model, q.cluster.gpu),
         chunked_prefill_size=chunk or q.settings.chunked_prefill_size,
         # the published recipes start prefill servers without graphs
-        prefill_graph=False if role == "prefill" else q.settings.prefill_graph,
+        prefill_graph=False if role == "prefill" or without else q.settings.prefill_graph,
+        cuda_graph_max_bs=0 if without else q.settings.cuda_graph_max_bs,
     )
     if layout_problems(q.model, layout, q.cluster.gpu, settings, role):
         return None
-    first = plan_memory(q.model, q.cluster.gpu, layout, settings, role)
+    first = roomiest_plan(q.model, q.cluster.gpu, layout, settings, role)
     request_tokens = q.input_tokens + (0 if role == "prefill" else q.output_tokens)
     if not first.kv_tokens_per_rank or first.kv_tokens_per_rank < request_tokens:
         return None
-    times = _times(q, layout, settings, role)
+    times = _times(q, layout, replace(settings, mem_fraction=first.mem_fraction), role)
     ceiling = cap or int(first.groups * min(4096, KV_SHARE * first.kv_tokens_per_rank / request_tokens))
     ceiling = ceiling if q.in_flight is None else min(ceiling, q.in_flight)
     cap = _within_itl(q, layout, times, ceiling, role)
     while cap:
         asked = _asked(q, layout, settings, cap, role)
-        memory = plan_memory(q.model, q.cluster.gpu, layout, asked, role)
+        memory = roomiest_plan(q.model, q.cluster.gpu, layout, asked, role)
         short = memory.margin_bytes < SPARE_SHARE * memory.free_bytes
         # whole thousandths, as a flag is written
         fraction = math.floor(1000 * (memory.mem_fraction - (SPARE_SHARE if short else 0)) + 1e-6) / 1000
@@ -165,7 +168,8 @@ def make_unit(
 
 def _asked(question: PlanQuestion, layout: Layout, settings: EngineSettings, cap: int, role: str) -> EngineSettings:
     groups = layout.attn_dp * layout.pp
-    graph = 0 if role == "prefill" else min(512, max(8, -(-cap // groups)))
+    eager = role == "prefill" or graphless(layout, role, settings.version)
+    graph = 0 if eager else min(512, max(8, -(-cap // groups)))
     chunk = settings.chunked_prefill_size
     if role == "prefill" and chunk is None and layout.ep > 1:
         chunk = PREFILL_RANK_TOKENS * layout.attn_dp

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.records.expression import Value
+from ridgeline.serving.engine.deepep import deepep_mode, uses_deepep
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.engine.knobs.meaning import values_of
 from ridgeline.serving.engine.knobs.releases import release_text
@@ -103,7 +104,7 @@ def _engine(unit: Unit, number: int, where: _Place, model_path: str, quantizatio
     name = f"{'engine' if unit.role == 'both' else unit.role} {number}"
     rank_batch = -(-unit.cap // (unit.layout.attn_dp * unit.layout.pp))
     env = {}
-    if unit.role != "prefill" and _deepep(unit) and rank_batch > DEEPEP_RANK_TOKENS:
+    if unit.role != "prefill" and uses_deepep(unit.layout) and rank_batch > DEEPEP_RANK_TOKENS:
         env[DEEPEP_LIMIT] = str(rank_batch)
     if len(where.nodes) == 1:
         return [Command(name, where.nodes[0], tuple(common), env)]
@@ -124,15 +125,11 @@ def _bootstrap_port(port: int) -> int:
     return BOOTSTRAP_PORT + port - PORT
 
 
-def _deepep(unit: Unit) -> bool:
-    return unit.layout.ep > 1 and unit.layout.attn_dp == unit.layout.tp
-
-
 def unit_values(unit: Unit) -> dict[str, Value]:
     """Layout, memory and scheduling of one engine under our names, every value written out; not its role."""
     values: dict[str, Value] = values_of(unit.layout, unit.settings)
-    if _deepep(unit):
-        mode = {"prefill": "normal", "decode": "low_latency"}.get(unit.role, "auto")
+    if uses_deepep(unit.layout):
+        mode = deepep_mode(unit.role, unit.settings.version)
         values |= {"moe_a2a_backend": "deepep", "deepep_mode": mode, "moe_dense_tp_size": 1}
     return values
 

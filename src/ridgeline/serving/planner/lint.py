@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ridgeline.records.expression import Value
+from ridgeline.serving.engine.deepep import mode_refusal
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.engine.knobs.meaning import layout_of, role_of, settings_of
 from ridgeline.serving.engine.layout import Layout
@@ -110,6 +111,10 @@ def _check(
     if server.ranks != tuple(range(declared)) or declared < layout.replica_nodes:
         started = ", ".join(map(str, server.ranks))
         problems.append(f"{name}: of {max(declared, layout.replica_nodes)} nodes only ranks {started} are started")
+    if "deepep_mode" in server.values:
+        mode, version = server.values["deepep_mode"], question.settings.version
+        if (reason := mode_refusal(mode, server.role, layout.attn_dp, version)) is not None:
+            problems.append(f"{name}: {reason}")
     memory = plan_memory(question.model, gpu, layout, settings, server.role)
     if memory.fits:
         proofs.append(f"{name}: memory fits with {memory.margin_bytes / GIB:.1f} GiB to spare")
@@ -128,8 +133,8 @@ def _graph_problems(server: _Server, layout: Layout, rank_limit: int) -> list[st
     found = []
     batch = -(-rank_limit // layout.pp)
     graph = server.settings((0, 5)).cuda_graph_max_bs
-    # beyond 512 captured sizes cost more start-up time and memory than the launches they save
-    if graph is not None and graph < min(batch, 512):
+    # DeepEP's normal mode takes none; beyond 512 captured sizes cost more start-up time and memory than they save
+    if server.values.get("deepep_mode") != "normal" and graph is not None and graph < min(batch, 512):
         found.append(f"graphs end at {graph} requests, {batch} may run: past it the host sets the pace")
     if server.values.get("deepep_mode") == "low_latency":
         limit = int(server.env.get(DEEPEP_LIMIT, DEEPEP_RANK_TOKENS))

@@ -11,7 +11,7 @@ from statistics import fmean
 from ridgeline.errors import InputError
 from ridgeline.serving.engine.fitting import nearest_fits
 from ridgeline.serving.engine.layout import Layout
-from ridgeline.serving.engine.memory import plan_memory
+from ridgeline.serving.engine.memory import roomiest_plan
 from ridgeline.serving.engine.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
 from ridgeline.serving.model.config import load_model
@@ -261,7 +261,7 @@ def _nothing_fits(question: PlanQuestion, longest: int) -> InputError:
     cluster, model = question.cluster, question.model
     size = cluster.node.gpus
     layout = Layout(tp=size, pp=cluster.nodes, nodes=cluster.nodes, gpus_per_node=size)
-    plan_ = plan_memory(model, cluster.gpu, layout, question.settings)
+    plan_ = roomiest_plan(model, cluster.gpu, layout, question.settings)
     if plan_.fits and plan_.kv_tokens_per_rank < longest:
         return InputError(
             f"{model.name} fits {cluster}, but a request of {longest:,} tokens does not fit its KV pool of "

@@ -79,6 +79,9 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     fraction, gpus = unit.memory.mem_fraction, min(layout.gpus_per_node, unit.gpus)
     share = layout.attn_dp * layout.pp
     caps, fractions = _around(unit.cap, share), sorted({round(fraction - 0.02, 3), fraction})
+    graphs = f"min(512, max_running_requests // {share})  # without a graph a batch waits for the host"
+    if unit.settings.cuda_graph_max_bs == 0:
+        graphs = "0  # this release takes no graphs here"
     baseline = {**fixed, "max_running_requests": unit.cap, "mem_fraction_static": f"{fraction:g}"}
     return [
         "workload:",
@@ -97,7 +100,7 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
         f"  max_running_requests: [{', '.join(map(str, caps))}]",
         f"  mem_fraction_static: [{', '.join(f'{f:g}' for f in fractions)}]",
         "derived:",
-        f"  cuda_graph_max_bs: min(512, max_running_requests // {share})  # without a graph a batch waits for the host",
+        f"  cuda_graph_max_bs: {graphs}",
         f"baseline: {{{', '.join(f'{name}: {value}' for name, value in baseline.items())}}}",
         "",
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
+from ridgeline.readers.yaml_text import read_yaml
 from ridgeline.records.expression import is_number
 from ridgeline.serving.twin.factors import PRIORS, Factors
 
@@ -57,7 +58,7 @@ def read_calibration(path: Path) -> Calibration:
 
     where = f"calibration {path}"
     try:
-        tree: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree: Any = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{where}: {error.strerror}; {REMEDY}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

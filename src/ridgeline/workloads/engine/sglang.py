@@ -11,7 +11,9 @@ from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.readers.sglang.offline import read_offline_jsonl
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Measurement
+from ridgeline.serving.engine.deepep import mode_refusal
 from ridgeline.serving.engine.knobs.engine_flags import EngineFlags, engine_flags
+from ridgeline.serving.engine.knobs.meaning import role_of
 from ridgeline.serving.engine.knobs.releases import Version, release_meant
 from ridgeline.serving.model.model import Model
 from ridgeline.workloads.engine.dialect import (
@@ -91,11 +93,12 @@ class SglangDialect(EngineDialect):
     def refusal(
         self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
     ) -> str | None:
-        role, mode = values.get("disaggregation_mode"), values.get("deepep_mode")
-        if role == "prefill" and mode == "low_latency":
-            return "a prefill engine needs --deepep-mode normal: its batches exceed what low_latency dispatches"
-        if role == "decode" and mode == "normal":
-            return "a decode engine needs --deepep-mode low_latency: normal cannot be captured in CUDA graphs"
+        deepep = values.get("moe_a2a_backend") == "deepep" or values.get("enable_deepep_moe")
+        groups, mode = values.get("attn_dp"), values.get("deepep_mode")
+        if deepep or mode is not None:
+            attn_dp = groups if deepep and isinstance(groups, int) else 1
+            if (reason := mode_refusal(mode, role_of(values), attn_dp, version)) is not None:
+                return reason
         page, chunk = values.get("page_size"), values.get("chunked_prefill_size")
         if isinstance(page, int) and isinstance(chunk, int) and page > 1 and chunk > 0 and chunk % page:
             return f"chunked_prefill_size {chunk} is not a multiple of page_size {page}"

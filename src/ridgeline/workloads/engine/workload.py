@@ -69,6 +69,8 @@ class EngineWorkload:
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
         self.signatures = signatures(dialect.flags)
         self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")
+        # an offline benchmark ends with its run; what is wanted of its answer is a server
+        self.pasted_as = "" if serves else "to serve with it"
 
     def problems(self) -> list[Problem]:
         return [

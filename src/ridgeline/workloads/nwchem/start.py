@@ -61,7 +61,8 @@ def command(site: Site, start: Start) -> str:
 
 def needs_rank_script(site: Site, start: Start) -> bool:
     """Whether the environment of the shell reaches the ranks only by rank.sh."""
-    return start.resources.nodes > 1 or bool(site.container)
+    # Open MPI's mpirun puts folders of its own before LD_LIBRARY_PATH: a BLAS there would be taken instead
+    return start.resources.nodes > 1 or bool(site.container or start.blas)
 
 
 def command_by_hand(site: Site, start: Start) -> str:
@@ -70,8 +71,7 @@ def command_by_hand(site: Site, start: Start) -> str:
     here = replace(site, batch="local")
     if needs_rank_script(site, start):
         return _with_scratch(here, rank_line(site, start, f"sh {RANK_SCRIPT}"))
-    line = rank_line(site, start, f"{_quoted(start.program)} {INPUT}")
-    return _blas_lines(start.blas) + _with_scratch(here, line)
+    return _with_scratch(here, rank_line(site, start, f"{_quoted(start.program)} {INPUT}"))
 
 
 def _with_scratch(site: Site, line: str) -> str:
