@@ -133,7 +133,7 @@ class Builder:
         for source in self.recipe.sources():
             target = folder / source.relative_to(self.recipe.study_folder)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target)
+            shutil.copy2(source, target, follow_symlinks=False)  # a link leads out of the study: used there
 
     def _await(self, ticket: str, folder: Path) -> Ending:
         """How the build ended. When the user stops the campaign meanwhile, the build ends and leaves nothing behind."""

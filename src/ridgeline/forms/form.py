@@ -120,6 +120,18 @@ def _number(value: object) -> object:
     return value
 
 
+def _one_line(text: str) -> str:
+    if any(not c.isprintable() and c != "\t" for c in text):
+        raise ValueError("holds a line break or a control character, but becomes part of one line; write one line")
+    return text
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a NUL character, which no environment can; remove it")
+    return text
+
+
 def _variable(name: str) -> str:
     if not is_variable(name):
         raise ValueError(NO_VARIABLE)
@@ -175,8 +187,17 @@ Size = Annotated[
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}], "examples": ["192 GiB"]}),
 ]
 Text = Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"type": ["string", "number"], "title": "Text"})]
+# what is written into job scripts, commands and tables as it is: a second line there would be an order of its own
+OneLine = Annotated[Text, AfterValidator(_one_line)]
 Lines = Annotated[
     list[Text],
+    BeforeValidator(_lines),
+    Takes("text, or a list of texts"),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
+]
+
+SingleLines = Annotated[
+    list[OneLine],
     BeforeValidator(_lines),
     Takes("text, or a list of texts"),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
@@ -198,4 +219,7 @@ Number = Annotated[Any, BeforeValidator(_number), Takes("a number"), WithJsonSch
 Pattern = Annotated[str, AfterValidator(_pattern), Takes("a regular expression")]
 FileBeside = Annotated[str, AfterValidator(_beside), Takes("the name of a file beside the study file")]
 Variable = Annotated[str, AfterValidator(_variable)]
-Environment = Annotated[dict[Variable, Text], Takes("a mapping of `NAME: text` pairs such as {OMP_NUM_THREADS: 1}")]
+Environment = Annotated[
+    dict[Variable, Annotated[Text, AfterValidator(_without_nul)]],
+    Takes("a mapping of `NAME: text` pairs such as {OMP_NUM_THREADS: 1}"),
+]

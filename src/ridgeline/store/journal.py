@@ -34,7 +34,7 @@ class Journal:
         """Ready to append; creates the file, or repairs its last line."""
         try:
             new = not path.exists()
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError as error:
             raise StoreError(
                 f"{path}: cannot be opened for writing ({error.strerror}); check its permissions"

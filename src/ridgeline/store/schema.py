@@ -6,9 +6,10 @@ in study_file.py, where lines are known.
 
 from __future__ import annotations
 
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, Tag, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Tag, WithJsonSchema
 
 from ridgeline.forms.form import (
     TEXT_OR_MAPPING,
@@ -192,11 +193,29 @@ BuildText = Annotated[
 ]
 
 
+def _inside_the_build(patterns: list[str]) -> list[str]:
+    for pattern in patterns:
+        path = PurePosixPath(pattern)
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"{pattern!r} leads out of the build's folder; name what the build leaves in it")
+        try:
+            any(NOWHERE.glob(pattern))
+        except (ValueError, NotImplementedError) as error:
+            if pattern.strip():  # an empty list of names is told elsewhere
+                raise ValueError(f"{pattern!r} is not a pattern of file names ({error}); correct it") from None
+    return patterns
+
+
+NOWHERE = Path("/nowhere/to/look")  # a pattern is only read here
+
+
 class BuildsForm(Form):
     """How a variant of the program is built from settings; each distinct one is built once."""
 
     make: Lines = Field(description="Shell commands with {knob} fields; one text or a list of lines.")
-    keep: Lines = Field(description="Files or globs to keep of the build; everything else is removed.")
+    keep: Annotated[Lines, AfterValidator(_inside_the_build)] = Field(
+        description="Files or globs to keep of the build; everything else is removed."
+    )
     sources: Annotated[Lines, Otherwise("files that the commands name")] = Field(
         default=[], description="Files or globs beside the study file that the commands need."
     )

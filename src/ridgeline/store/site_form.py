@@ -6,7 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from ridgeline.forms.form import FOLDER, CountedIn, Environment, Form, Lines, Otherwise, Single, Size, Takes, Text
+from ridgeline.forms.form import (
+    FOLDER,
+    CountedIn,
+    Environment,
+    Form,
+    Lines,
+    OneLine,
+    Otherwise,
+    Single,
+    SingleLines,
+    Size,
+    Takes,
+)
 from ridgeline.records.launch import LAUNCHERS
 
 
@@ -16,14 +28,14 @@ class SiteForm(Form):
     whose = "a site"
 
     version: Annotated[Literal[1], Takes("1: write 1")] = Field(default=1, description="The version of this format.")
-    name: Annotated[Text, Otherwise("the file's name")] = Field(
+    name: Annotated[OneLine, Otherwise("the file's name")] = Field(
         default="local", description="The site's name, shown in reports."
     )
-    batch: Text = Field(default="local", description="Who runs jobs: local, slurm, pbs, simulated, or a plugin's.")
-    queue: Annotated[Text, Otherwise("the batch system's default")] = Field(
+    batch: OneLine = Field(default="local", description="Who runs jobs: local, slurm, pbs, simulated, or a plugin's.")
+    queue: Annotated[OneLine, Otherwise("the batch system's default")] = Field(
         default="", description="The queue or partition jobs are sent to."
     )
-    account: Annotated[Text, Otherwise("your default")] = Field(
+    account: Annotated[OneLine, Otherwise("your default")] = Field(
         default="", description="The project or account that is charged."
     )
     nodes: Annotated[int, CountedIn("nodes")] = Field(default=1, ge=1, description="The most nodes a job may ask for.")
@@ -37,20 +49,20 @@ class SiteForm(Form):
     launcher: Literal[tuple(LAUNCHERS)] = Field(  # type: ignore[valid-type]  # the names are records.launch's
         default="none", description="How programs with ranks are started."
     )
-    launcher_options: Annotated[Text, Otherwise("none")] = Field(
+    launcher_options: Annotated[OneLine, Otherwise("none")] = Field(
         default="", description="Further options of the launcher, as typed."
     )
-    modules: Annotated[Lines, Otherwise("none")] = Field(
+    modules: Annotated[SingleLines, Otherwise("none")] = Field(
         default=[], description="Modules that are loaded before the command."
     )
     setup: Annotated[Lines, Otherwise("none")] = Field(default=[], description="Shell lines before the command.")
-    container: Annotated[Text, Otherwise("none")] = Field(
+    container: Annotated[OneLine, Otherwise("none")] = Field(
         default="", description="An image for Apptainer or Singularity; a file beside the site file, or a full path."
     )
-    container_options: Annotated[Text, Otherwise("none")] = Field(
+    container_options: Annotated[OneLine, Otherwise("none")] = Field(
         default="", description="Further options of `apptainer exec`, as typed."
     )
-    scratch: Annotated[Text, Otherwise("none")] = Field(
+    scratch: Annotated[OneLine, Otherwise("none")] = Field(
         default="",
         description="A folder on the nodes: each job gets its own in it as $RIDGELINE_SCRATCH, removed at its end.",
     )
@@ -61,7 +73,7 @@ class SiteForm(Form):
     poll_s: Annotated[float, CountedIn("seconds")] = Field(
         default=10.0, gt=0, description="Time between two looks at the queue; one look serves all jobs."
     )
-    directives: Annotated[Lines, Otherwise("none")] = Field(
+    directives: Annotated[SingleLines, Otherwise("none")] = Field(
         default=[], description="Lines that are added to job scripts as they are, such as `#SBATCH --exclusive`."
     )
     service_units_per_node_hour: Annotated[float | None, CountedIn("service units"), Otherwise("not counted")] = Field(
@@ -79,14 +91,14 @@ def _script(name: str, info: ValidationInfo) -> str:
 
 Seconds = Annotated[float, CountedIn("seconds"), Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1), Takes("a share of at least 0 and below 1, such as 0.01 for 1%")]
-Script = Annotated[Text, AfterValidator(_script), Takes("the name of a file beside the site file")]
+Script = Annotated[OneLine, AfterValidator(_script), Takes("the name of a file beside the site file")]
 
 
 class LocalOptions(Form):
     """Options of `batch: local`."""
 
     whose = "local"
-    mpirun: Annotated[Text, Otherwise("the one on the PATH")] = Field(
+    mpirun: Annotated[OneLine, Otherwise("the one on the PATH")] = Field(
         default="", description="The program that starts ranks, instead of `mpirun`."
     )
 
@@ -126,12 +138,12 @@ class PbsOptions(BatchOptions):
     """Options of `batch: pbs`."""
 
     whose = "pbs"
-    account_option: Text = Field(default="-P", description="The option of qsub that names the account; often -A.")
+    account_option: OneLine = Field(default="-P", description="The option of qsub that names the account; often -A.")
     request: Literal["select", "plain"] = Field(
         default="select",
         description="How resources are asked for: chunks with `-l select=`, or totals with `-l ncpus=` and `-l mem=`.",
     )
-    hosts: Annotated[list[str], Takes("a list of node names"), Otherwise("none")] = Field(
+    hosts: Annotated[list[OneLine], Takes("a list of node names"), Otherwise("none")] = Field(
         default=[], description="All nodes by name: PBS can avoid a faulty one only when the others are named."
     )
 
@@ -145,13 +157,13 @@ class SimulatedOptions(Form):
     """Options of `batch: simulated`, a cluster that is not there."""
 
     whose = "simulated"
-    gpu: Annotated[Text, Otherwise("the study's `gpu`")] = Field(
+    gpu: Annotated[OneLine, Otherwise("the study's `gpu`")] = Field(
         default="", description="The GPU of the nodes, one of `ridgeline hardware`."
     )
-    fabric: Annotated[Text, Otherwise("the GPU's usual one")] = Field(
+    fabric: Annotated[OneLine, Otherwise("the GPU's usual one")] = Field(
         default="", description="The network between the nodes, one of `ridgeline hardware`."
     )
-    prefix: Text = Field(default="node", description="What the nodes' names begin with: node001 and so on.")
+    prefix: OneLine = Field(default="node", description="What the nodes' names begin with: node001 and so on.")
     seed: Single = Field(default=0, description="Decides everything that is drawn: speeds, scatter, mishaps.")
     spread: Share = Field(
         default=0.0, description="By how much nodes differ in speed: a standard deviation, as a share."
