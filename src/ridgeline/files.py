@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+LARGEST_UNZIPPED_BYTES = 512 << 20
 _GZIP = b"\x1f\x8b"
 
 
@@ -61,16 +63,23 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_unzipped(path: Path) -> bytes:
-    """What a file holds, gzipped or not, whatever its name is. OSError also where the zipped part is torn."""
+    """What a file holds, gzipped or not, whatever its name is.
+
+    OSError also where the zipped part is torn, or unpacks to more than anybody writes: a kilobyte can hold a gigabyte.
+    """
     raw = path.read_bytes()
     if not raw.startswith(_GZIP):
         return raw
     import gzip
 
     try:
-        return gzip.decompress(raw)
+        with gzip.open(io.BytesIO(raw)) as stream:
+            content = stream.read(LARGEST_UNZIPPED_BYTES + 1)
     except (EOFError, zlib.error) as torn:
         raise OSError(errno.EIO, f"torn gzip file: {torn}", str(path)) from None
+    if len(content) > LARGEST_UNZIPPED_BYTES:
+        raise OSError(errno.EFBIG, f"unpacks to more than {LARGEST_UNZIPPED_BYTES >> 20} MiB", str(path))
+    return content
 
 
 def _remove(path: Path) -> None:

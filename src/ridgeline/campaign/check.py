@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.forms.shape import fields
 from ridgeline.records.expression import ExpressionError
+from ridgeline.records.problem import Where
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
+from ridgeline.records.template import TOO_WIDE, wide_fields
 from ridgeline.store.schema import SearchForm
 from ridgeline.store.study_file import StudyFile, read_study_file
 from ridgeline.workloads.base import Workload
@@ -71,6 +74,7 @@ def check_file(file: StudyFile) -> CheckedStudy:
     workload: Workload = factory(study)  # type: ignore[operator]
     problems += [file.message(p.where, p.message) for p in workload.problems()]
     problems += _missing_sources(file)
+    problems += _wide_fields(file)
     if problems:
         raise StudyError(problems)
     checked = CheckedStudy(file, workload)
@@ -103,6 +107,25 @@ def _unwilling(sampler: object, checked: CheckedStudy) -> list[str]:
         where = ("stages", "search", option if known else "sampler")
         return [checked.file.message(where, what if known else str(error))]
     return []
+
+
+def _wide_fields(file: StudyFile) -> list[str]:
+    builds = file.study.builds
+    made = {"make": list(builds.make), "env": dict(builds.env)} if builds else {}
+    texts = [*_texts(file.study.workload.options, ("workload",)), *_texts(made, ("builds",))]
+    return [
+        file.message(where, f"{field} {TOO_WIDE}")
+        for where, text in texts
+        for field in dict.fromkeys(wide_fields(text))
+    ]
+
+
+def _texts(value: object, where: Where) -> Iterator[tuple[Where, str]]:
+    if isinstance(value, str):
+        yield where, value
+    elif isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts(inner, (*where, key))
 
 
 def _missing_sources(file: StudyFile) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from ridgeline.matching import TimeIsUp, TooSlow, cpu_limit
 from ridgeline.records.guard import Guard
 from ridgeline.records.machine import short_names
 from ridgeline.records.measurement import Reading
@@ -20,6 +21,7 @@ LONGEST_LINE = 400
 LONGEST_SEARCHED_LINE = 4096
 SEARCHED_BYTES = 4 << 20  # of each end of a log: the controller must not be away from other runs for minutes
 GUARDED_TEXT_BYTES = 16 << 20
+SIGNATURES_S = 30.0  # of CPU time for all of them in all logs of a run; those of ours need a second
 # what a shell says about a program that we ourselves ended
 SHELL_NOTICES = re.compile(r"(.*: line \d+: +\d+ )?(Killed|Terminated)\b")
 
@@ -48,7 +50,10 @@ def judge(
         return Outcome(_BY_CAUSE[ending.cause], ending.reason or ending.cause.value)
     failed = ending.cause is not Cause.EXITED or bool(ending.exit_code) or ending.signal is not None
     wanted = [s for s in signatures if _applies(s, ending, failed)]
-    found = find_signature(folder, logs, wanted, ended_by_us=ending.cause in _ENDED_BY_US)
+    try:
+        found = find_signature(folder, logs, wanted, ended_by_us=ending.cause in _ENDED_BY_US)
+    except TooSlow as error:
+        return Outcome(Kind.CRASH if failed else Kind.WRONG, f"how it ended cannot be told: {error}")
     if found is not None:
         return found
     if failed:
@@ -107,23 +112,37 @@ def first_failure(
 def find_signature(
     folder: Path, logs: Sequence[str], signatures: Sequence[Signature], ended_by_us: bool = False
 ) -> Outcome | None:
-    """The first signature of the table that stands in any log, with its first line."""
+    """The first signature of the table that stands in any log, with its first line. TooSlow names an endless one."""
     if not signatures:
         return None
+    last = [signatures[0]]
+    try:
+        with cpu_limit(SIGNATURES_S):
+            seen = _seen(folder, logs, signatures, ended_by_us, last)
+    except TimeIsUp:
+        raise TooSlow(last[0].pattern.pattern, SIGNATURES_S) from None
+    if not seen:
+        return None
+    found = signatures[min(seen)]
+    return Outcome(found.kind, found.reason, seen[min(seen)], found.advice)
+
+
+def _seen(
+    folder: Path, logs: Sequence[str], signatures: Sequence[Signature], ended_by_us: bool, last: list[Signature]
+) -> dict[int, Evidence]:
+    """By its place in the table, where each signature stands first; `last` holds the one that is looked for."""
     seen: dict[int, Evidence] = {}
     for name in logs:
         for number, line in _lines(folder / name):
             if ended_by_us and SHELL_NOTICES.match(line):
                 continue
             for rank, signature in enumerate(signatures):
+                last[0] = signature
                 if rank not in seen and signature.pattern.search(line):
                     seen[rank] = _evidence(name, number, line)
         if 0 in seen:
             break
-    if not seen:
-        return None
-    found = signatures[min(seen)]
-    return Outcome(found.kind, found.reason, seen[min(seen)], found.advice)
+    return seen
 
 
 def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:

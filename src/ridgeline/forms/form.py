@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from ridgeline.errors import InputError
+from ridgeline.matching import LONGEST_PATTERN
 from ridgeline.records.duration import parse_duration
 from ridgeline.records.template import NO_VARIABLE, is_variable
 
@@ -139,9 +140,11 @@ def _variable(name: str) -> str:
 
 
 def _pattern(text: str) -> str:
+    if len(text) > LONGEST_PATTERN:
+        raise ValueError(f"is a pattern of {len(text)} characters; at most {LONGEST_PATTERN} are accepted")
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{text!r} is not a regular expression: {error}; correct the pattern") from None
     return text
 
