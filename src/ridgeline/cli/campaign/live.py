@@ -26,6 +26,7 @@ from ridgeline.errors import NothingFound
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.events import Extension
 from ridgeline.store.folder import StudyFolder
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ REDRAW_S = 0.2
 TICK_S = 1.0
 
 
-def drive(folder: StudyFolder, question: CampaignQuestion | None, as_json: bool) -> None:
+def drive(
+    folder: StudyFolder, question: CampaignQuestion | None, as_json: bool, extension: Extension | None = None
+) -> None:
     """Run to the end or to Ctrl-C, write the report, print the answer. Leaves with the documented exit codes."""
     with _stop_flag() as stopping:
         face = Face(quiet=as_json)
@@ -46,7 +49,7 @@ def drive(folder: StudyFolder, question: CampaignQuestion | None, as_json: bool)
             face.tick()
             return stopping[0]
 
-        with assemble_campaign(folder, question, face.update, stop_asked) as campaign:
+        with assemble_campaign(folder, question, face.update, stop_asked, extension) as campaign:
             face.title(campaign)
             face.note_deleted(folder.missing(run.folder for run in campaign.history.runs.values()))
             try:
