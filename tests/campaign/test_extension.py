@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign.extension import level_after, parse_extension, require_extendable
+from ridgeline.campaign.kinds.extension import level_after, parse_extension, require_extendable
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.cli.main import main
 from ridgeline.errors import InputError

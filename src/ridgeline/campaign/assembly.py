@@ -12,8 +12,8 @@ from ridgeline import catalog
 from ridgeline.campaign.builds import Builder, Recipe
 from ridgeline.campaign.check import CheckedStudy, check_file
 from ridgeline.campaign.engine import Campaign
-from ridgeline.campaign.extension import require_extendable
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
+from ridgeline.campaign.kinds.extension import require_extendable
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import StoreError
 from ridgeline.executors.base import Executor

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ridgeline.campaign.blocks import disqualified, moved, places_of
-from ridgeline.campaign.extension import level_after, with_extension
+from ridgeline.campaign.kinds.extension import level_after, with_extension
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
 from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, NOTHING_PASSED

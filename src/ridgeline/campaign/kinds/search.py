@@ -14,7 +14,7 @@ from ridgeline.campaign.blocks import next_in_block
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationPlan, ConfirmationVerdict
-from ridgeline.campaign.extension import unwatched, with_extension
+from ridgeline.campaign.kinds.extension import unwatched, with_extension
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference

@@ -17,7 +17,7 @@ def resume(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Go on with a campaign that was stopped or killed; a finished one shows its answer again."""
-    from ridgeline.campaign.extension import parse_extension
+    from ridgeline.campaign.kinds.extension import parse_extension
     from ridgeline.cli.campaign.live import drive
     from ridgeline.store.folder import StudyFolder
 
