@@ -21,6 +21,8 @@ LONGEST_LINE = 400
 LONGEST_SEARCHED_LINE = 4096
 SEARCHED_BYTES = 4 << 20  # of each end of a log: the controller must not be away from other runs for minutes
 GUARDED_TEXT_BYTES = 16 << 20
+MOST_KEPT_LINES = 10_000
+TAIL_BYTES = 64 << 10  # in which the last thing that a program said is looked for first
 SIGNATURES_S = 30.0  # of CPU time for all of them in all logs of a run; those of ours need a second
 # what a shell says about a program that we ourselves ended
 SHELL_NOTICES = re.compile(r"(.*: line \d+: +\d+ )?(Killed|Terminated)\b")
@@ -32,7 +34,7 @@ _BY_CAUSE = {
     Cause.CANCELLED: Kind.CANCELLED,
     Cause.NEVER_STARTS: Kind.REJECTED,
 }
-_ENDED_BY_US = (Cause.TIME_LIMIT, Cause.SILENCE)
+_ENDED_BY_US = (Cause.TIME_LIMIT, Cause.SILENCE, Cause.OUTPUT_LIMIT)
 
 
 def judge(
@@ -132,10 +134,13 @@ def _seen(
 ) -> dict[int, Evidence]:
     """By its place in the table, where each signature stands first; `last` holds the one that is looked for."""
     seen: dict[int, Evidence] = {}
+    searched: set[str] = set()  # programs in a loop write the same line millions of times
     for name in logs:
         for number, line in _lines(folder / name):
-            if ended_by_us and SHELL_NOTICES.match(line):
+            if line in searched or (ended_by_us and SHELL_NOTICES.match(line)):
                 continue
+            if len(searched) < MOST_KEPT_LINES:
+                searched.add(line)
             for rank, signature in enumerate(signatures):
                 last[0] = signature
                 if rank not in seen and signature.pattern.search(line):
@@ -152,6 +157,8 @@ def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
             return Outcome(Kind.TIMEOUT, ending.reason or "ran into its wall limit", evidence)
         case Cause.SILENCE:
             return Outcome(Kind.HANG, ending.reason or "wrote nothing for longer than the silence limit", evidence)
+        case Cause.OUTPUT_LIMIT:
+            return Outcome(Kind.CRASH, ending.reason, evidence)
         case Cause.MEMORY_LIMIT:
             return Outcome(Kind.OOM_RUN, ending.reason or "was ended for using more memory than it asked for", evidence)
     if ending.signal is not None:
@@ -163,12 +170,13 @@ def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
 def last_line(folder: Path, logs: Sequence[str], ended_by_us: bool = False) -> Evidence | None:
     """The last thing the program said, on stderr if it said something there."""
     for name in ("stderr", *(log for log in logs if log != "stderr")):
-        last = None
-        for number, line in _lines(folder / name):
-            if line.strip() and not (ended_by_us and SHELL_NOTICES.match(line)):
-                last = _evidence(name, number, line.strip())
-        if last is not None:
-            return last
+        for tail in (TAIL_BYTES, None):
+            last = None
+            for number, line in _lines(folder / name, tail):
+                if line.strip() and not (ended_by_us and SHELL_NOTICES.match(line)):
+                    last = (number, line.strip())
+            if last is not None:
+                return _evidence(name, *last)
     return None
 
 
@@ -178,12 +186,15 @@ def _evidence(name: str, number: int, line: str) -> Evidence:
     return Evidence(name, number, shown)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a log, each cut to a length that can be searched; of a huge log its beginning and its end."""
+def _lines(path: Path, tail: int | None = None) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a log, each cut to a length that can be searched; of a huge log its beginning and its end.
+
+    With `tail` only the lines that start within so many bytes of the end.
+    """
     try:
         with path.open("rb") as stream:
             size = path.stat().st_size
-            number = 0
+            number = _skip(stream, size - tail) if tail is not None and size > tail else 0
             while stream.tell() < size:
                 if number and size > 2 * SEARCHED_BYTES and SEARCHED_BYTES <= stream.tell() < size - SEARCHED_BYTES:
                     number += _skip(stream, size - SEARCHED_BYTES)

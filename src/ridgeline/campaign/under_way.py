@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,28 @@ def runs_under_way(history: History, ledger: Ledger, now_s: float) -> list[RunUn
         )
         for run in history.open_runs.values()
     ]
+
+
+def too_much_output(folder: Path, logs: Iterable[str], limit_bytes: int) -> str:
+    """What is wrong where a run has written more than its limit; empty where it has not. A full disk ends everybody."""
+    if sum(size for _, size in _outputs(folder, logs)) <= limit_bytes:
+        return ""
+    return f"wrote more than {limit_bytes / 1e6:,.10g} MB of output and was cut off; see to it, or raise job.output"
+
+
+def cut_output(folder: Path, logs: Iterable[str], limit_bytes: int) -> None:
+    """What a run wrote beyond its limit before it could be ended is not kept."""
+    for file, size in _outputs(folder, logs):
+        if size > limit_bytes:
+            os.truncate(file, limit_bytes)
+
+
+def _outputs(folder: Path, logs: Iterable[str]) -> Iterator[tuple[Path, int]]:
+    for name in sorted({"stdout", "stderr", *logs}):
+        try:
+            yield folder / name, (folder / name).stat().st_size
+        except OSError:
+            continue
 
 
 def latest_line(folder: Path) -> str:

@@ -21,6 +21,7 @@ from ridgeline.forms.form import (
     Lines,
     Otherwise,
     Single,
+    Size,
     Takes,
     Variable,
 )
@@ -179,6 +180,9 @@ class JobForm(Form):
     limit: Duration = Field(default=3600.0, description="A run that takes longer is ended and counts as a time-out.")
     silence: Annotated[Duration | None, Otherwise("no limit")] = Field(
         default=None, description="A run that writes nothing for so long is ended as a hang."
+    )
+    output: Annotated[Size, Field(gt=0), Otherwise("1 GiB")] = Field(
+        default=1 << 30, description="A run whose stdout, stderr and logs are larger in all is ended as a crash."
     )
     retries: Annotated[int, CountedIn("attempts")] = Field(
         default=2, ge=0, description="Further attempts after a node's or the site's fault."

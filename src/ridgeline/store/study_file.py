@@ -188,12 +188,19 @@ class _Assembly:
         return guard
 
     def job(self, settings: Collection[str]) -> JobLimits:
-        form, counts = self.form.job, {}
+        form = self.form.job
+        counts: dict[str, Any] = {}
         for name in COUNTS:
             text = getattr(form, name)
             counts[name] = None if text is None else parsed(text, ("job", name), self.report)
             known_name_problem(counts[name], settings, ("job", name), self.report)
-        return JobLimits(**counts, limit_s=form.limit, silence_limit_s=form.silence, retries=form.retries)
+        return JobLimits(
+            **counts,
+            limit_s=form.limit,
+            silence_limit_s=form.silence,
+            retries=form.retries,
+            output_bytes=form.output,
+        )
 
     def check_counts(self, job: JobLimits, settings: Mapping[str, object]) -> None:
         for name in COUNTS:
