@@ -19,7 +19,7 @@ from ridgeline import __version__
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.builds import Builder
 from ridgeline.campaign.confirmation import ConfirmationPlan
-from ridgeline.campaign.judge import judge, misplaced
+from ridgeline.campaign.judge import judge, misplaced, without_secrets
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.receipt import receipt
@@ -30,6 +30,7 @@ from ridgeline.executors.base import Executor
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Job, Run
+from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.store import events
@@ -219,7 +220,7 @@ class Campaign:
             ending = replace(ending, cause=Cause.LOST, reason="its run folder was moved or deleted while it ran")
         trial = self.history.trials[planned.trial]
         run = Run(number, planned.trial, planned.attempt, planned.folder, planned.resources, ending)
-        reading = self.workload.read(run)
+        reading = without_secrets(self.workload.read(run), self.study)
         if not reading.unverified:
             reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, self._pinned(number)))
         own = {**reading.texts, **reading.metrics}
@@ -237,6 +238,8 @@ class Campaign:
         self._close(planned, ending, reading, outcome)
 
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:
+        shown = tuple(map(masked, ending.leftovers))
+        ending = replace(ending, leftovers=shown, reason=masked(ending.reason))
         event = events.ended_event(planned.number, ending, outcome, reading.measurements, reading.texts)
         _write_result(planned.folder, event, self.history.trials[planned.trial])
         self.record(event)

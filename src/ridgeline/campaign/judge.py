@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +16,7 @@ from ridgeline.records.machine import short_names
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
 from ridgeline.records.run import Cause, Ending, signal_name
+from ridgeline.records.secrets import SECRETS_FOLDER, masked
 from ridgeline.records.study import Study
 from ridgeline.stats.wording import count
 
@@ -37,6 +40,22 @@ _BY_CAUSE = {
 _ENDED_BY_US = (Cause.TIME_LIMIT, Cause.SILENCE, Cause.OUTPUT_LIMIT)
 
 
+def secret_values(names: Iterable[str]) -> tuple[str, ...]:
+    """What the named secrets hold here, to be hidden wherever it turns up."""
+    files = ((name, Path.home() / SECRETS_FOLDER / name) for name in names)
+    return tuple(os.environ.get(name) or (file.read_text().strip() if file.is_file() else "") for name, file in files)
+
+
+def without_secrets(reading: Reading, study: Study) -> Reading:
+    """The reading as it may be kept: a program may print anything."""
+    values = secret_values(study.site.secrets)
+    return replace(
+        reading,
+        texts={name: masked(text, values) for name, text in reading.texts.items()},
+        problem=masked(reading.problem, values),
+    )
+
+
 def judge(
     ending: Ending,
     reading: Reading,
@@ -48,6 +67,22 @@ def judge(
     baseline: Mapping[str, object],
 ) -> Outcome:
     """The outcome of one run. `baseline` holds the baseline's own values for guards that compare with it."""
+    found = _judge(ending, reading, folder, signatures, logs, study, settings, baseline)
+    values = secret_values(study.site.secrets)
+    evidence = found.evidence and replace(found.evidence, text=masked(found.evidence.text, values))
+    return replace(found, reason=masked(found.reason, values), evidence=evidence)
+
+
+def _judge(
+    ending: Ending,
+    reading: Reading,
+    folder: Path,
+    signatures: Sequence[Signature],
+    logs: Sequence[str],
+    study: Study,
+    settings: Mapping[str, object],
+    baseline: Mapping[str, object],
+) -> Outcome:
     if ending.cause in _BY_CAUSE:
         return Outcome(_BY_CAUSE[ending.cause], ending.reason or ending.cause.value)
     failed = ending.cause is not Cause.EXITED or bool(ending.exit_code) or ending.signal is not None
@@ -182,7 +217,7 @@ def last_line(folder: Path, logs: Sequence[str], ended_by_us: bool = False) -> E
 
 def _evidence(name: str, number: int, line: str) -> Evidence:
     # a program may have written anything, and the terminal on which this is shown obeys control characters
-    shown = "".join(c if c.isprintable() else " " for c in line[:LONGEST_LINE])
+    shown = masked("".join(c if c.isprintable() else " " for c in line[: 2 * LONGEST_LINE]))[:LONGEST_LINE]
     return Evidence(name, number, shown)
 
 

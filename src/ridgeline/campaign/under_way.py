@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.records.secrets import masked
 from ridgeline.records.trial import Trial
 from ridgeline.store.history import History
 
@@ -96,4 +97,4 @@ def latest_line(folder: Path) -> str:
         return ""  # deleted meanwhile, or on a disk that is away: the picture goes on without it
     # a progress bar goes back to the start of its line instead of beginning another
     lines = [line for line in _COLOURS.sub("", tail).replace("\r", "\n").split("\n") if line.strip()]
-    return "".join(c if c.isprintable() else " " for c in lines[-1]).strip() if lines else ""
+    return masked("".join(c if c.isprintable() else " " for c in lines[-1][:1000]).strip()) if lines else ""

@@ -41,7 +41,8 @@ class StudyFolder:
         folder = cls(path)
         try:
             folder._check_free(source)
-            path.mkdir(parents=True, exist_ok=True)
+            # logs and settings are nobody else's affair, on machines that many people share
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (path / SOURCES).mkdir(exist_ok=True)
             for file in dict.fromkeys((*needed_files(source.study), *extra)):
                 folder._take(file, source.study.folder, path / SOURCES)

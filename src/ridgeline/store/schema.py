@@ -244,6 +244,10 @@ class StudyForm(Form):
         default="local",
         description="Where it runs: `local`, a site file's path, a known site's name, or the site itself.",
     )
+    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
+        default=[],
+        description="Variables of your environment that hold keys or passwords: referred to, never written down.",
+    )
     space: Annotated[dict[str, KnobForm], Entry("KNOB"), Takes("a mapping of knobs to their values")] = Field(
         description="The knobs: name to values, range, or one fixed value."
     )

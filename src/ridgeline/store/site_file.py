@@ -83,7 +83,7 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
     if image and (folder / image).is_file():
         image = str((folder / image).absolute())
     fields = form.model_dump(exclude={"version", "memory_per_node"})
-    for name in ("modules", "setup", "directives"):
+    for name in ("modules", "setup", "directives", "secrets"):
         fields[name] = tuple(fields[name])
     return Site(
         **fields | {"memory_bytes_per_node": form.memory_per_node, "container": image, "options": options}

@@ -18,6 +18,7 @@ from ridgeline.forms.form import (
     SingleLines,
     Size,
     Takes,
+    Variable,
 )
 from ridgeline.records.launch import LAUNCHERS
 
@@ -67,6 +68,10 @@ class SiteForm(Form):
         description="A folder on the nodes: each job gets its own in it as $RIDGELINE_SCRATCH, removed at its end.",
     )
     env: Environment = Field(default={}, description="Environment of every job.")
+    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
+        default=[],
+        description="Variables that hold keys or passwords: run.sh refers to them, no file holds their value.",
+    )
     jobs_at_once: Annotated[int, CountedIn("jobs")] = Field(
         default=1, ge=1, description="How many jobs may be queued or running."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,7 @@ class _Assembly:
         guards = tuple(g for i, text in enumerate(form.guards) if (g := self.guard(i, text)) is not None)
         builds = self.builds()
         site = self.site(problems)
+        site = replace(site, secrets=tuple(dict.fromkeys((*site.secrets, *form.secrets))))
         if space is None or goal is None:
             return None
         job = self.job(space.names)
