@@ -82,6 +82,22 @@ def read_unzipped(path: Path) -> bytes:
     return content
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is a file or folder of this name; a text that cannot be a name names none."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def below_home(name: str) -> Path:
+    """The path with `~` filled in; as it stands where nobody of that name has a home."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

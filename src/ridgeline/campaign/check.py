@@ -168,8 +168,8 @@ def _missing_sources(file: StudyFile) -> list[str]:
         try:
             if not any(folder.glob(pattern)):
                 found.append(file.message(("builds", "sources", index), f"nothing matches {pattern}; correct the name"))
-        except (ValueError, NotImplementedError):
-            what = f"{pattern!r} is not a pattern inside the study's folder; name files below it"
+        except (ValueError, NotImplementedError, OSError):
+            what = f"{pattern[:200]!r} is not a pattern inside the study's folder; name files below it"
             found.append(file.message(("builds", "sources", index), what))
     return found
 

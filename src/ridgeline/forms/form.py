@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from ridgeline.errors import InputError
+from ridgeline.files import is_there
 from ridgeline.matching import LONGEST_PATTERN
 from ridgeline.records.duration import parse_duration
 from ridgeline.records.template import NO_VARIABLE, is_variable
@@ -151,8 +152,8 @@ def _pattern(text: str) -> str:
 
 def _beside(name: str, info: ValidationInfo) -> str:
     folder: Path | None = (info.context or {}).get(FOLDER)
-    if folder is not None and not (folder / name).exists():
-        raise ValueError(f"{name} is not in {folder}; correct the name")
+    if folder is not None and not is_there(folder / name):
+        raise ValueError(f"{name[:200]} is not in {folder}; correct the name")
     return name
 
 

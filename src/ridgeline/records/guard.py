@@ -117,6 +117,8 @@ def parse_guard(text: str) -> Guard:
         target = match["target"]
         return Closeness(match["metric"], absolute, relative, None if target == "baseline" else _float(target))
     if match := _TEXT.match(text):
+        if match["file"].startswith("/") or ".." in match["file"].split("/"):
+            raise ExpressionError(f"{match['file']} is not in the run folder; write a relative name without ..")
         try:
             pattern = re.compile(match["pattern"], re.MULTILINE)
         except (re.error, OverflowError, RecursionError) as error:

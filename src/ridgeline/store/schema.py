@@ -200,7 +200,7 @@ BuildText = Annotated[
 def _inside_the_build(patterns: list[str]) -> list[str]:
     for pattern in patterns:
         path = PurePosixPath(pattern)
-        if path.is_absolute() or ".." in path.parts:
+        if path.is_absolute() or ".." in path.parts or "\0" in pattern:
             raise ValueError(f"{pattern!r} leads out of the build's folder; name what the build leaves in it")
         try:
             any(NOWHERE.glob(pattern))
@@ -235,8 +235,8 @@ class StudyForm(Form):
     version: Annotated[Literal[1], Takes("1, the version this Ridgeline reads")] = Field(
         description="The version of this format: 1."
     )
-    name: Annotated[str, Takes("text of letters, digits, dots, dashes and underscores")] = Field(
-        description="A short name; it becomes a folder's name.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+    name: Annotated[str, Takes("text of letters, digits, dots, dashes and underscores, at most 100")] = Field(
+        description="A short name; it becomes a folder's name.", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     )
     question: str = Field(default="", description="The question in words, shown on top of the report.")
     workload: WorkloadForm = Field(description="The program: how to run it and what to read from it.")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from ridgeline.files import is_there
 from ridgeline.forms.form import (
     FOLDER,
     CountedIn,
@@ -89,7 +90,7 @@ class SiteForm(Form):
 
 def _script(name: str, info: ValidationInfo) -> str:
     path = (info.context or {})[FOLDER] / name
-    if not path.is_file():
+    if not is_there(path) or not path.is_file():
         raise ValueError(f"{path.absolute()}: no such file; it is looked for beside the site file")
     return str(path.absolute())
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ridgeline.errors import StudyError
+from ridgeline.files import below_home, is_there
 from ridgeline.forms.problems import problems_of
 from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.guard import Closeness, Guard, parse_guard
@@ -53,7 +54,7 @@ class StudyFile:
         named = self.tree.root.children.get("site")
         if named is None or not isinstance(named.value, str) or named.value == "local":
             return None
-        path = self.study.folder / Path(named.value).expanduser()
+        path = self.study.folder / below_home(named.value)
         return path if path.is_file() else SHIPPED / f"{named.value}.yaml"
 
     def line_of(self, where: Where) -> int:
@@ -247,7 +248,7 @@ class _Assembly:
         try:
             return load_site(named, self.folder)
         except StudyError as error:
-            if (self.folder / Path(named).expanduser()).is_file():
+            if is_there(self.folder / below_home(named)):
                 problems += error.problems  # they name the site file and its lines
             else:
                 for line in error.problems:
