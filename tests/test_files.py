@@ -95,3 +95,13 @@ def test_a_gzipped_file_reads_like_a_plain_one_and_a_torn_one_is_an_os_error(tmp
         path.write_bytes(torn)
         with pytest.raises(OSError):
             read_unzipped(path)
+
+
+def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ridgeline.files.LARGEST_UNZIPPED_BYTES", 1 << 20)
+    path = tmp_path / "trace.jsonl.gz"
+    path.write_bytes(gzip.compress(bytes(1 << 20)))
+    assert len(read_unzipped(path)) == 1 << 20
+    path.write_bytes(gzip.compress(bytes(1 << 24)))
+    with pytest.raises(OSError, match="unpacks to more than 1 MiB"):
+        read_unzipped(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+LARGEST_UNZIPPED_BYTES = 512 << 20
 _GZIP = b"\x1f\x8b"
 
 
@@ -69,16 +71,39 @@ def text_of(path: Path) -> str:
 
 
 def read_unzipped(path: Path) -> bytes:
-    """What a file holds, gzipped or not, whatever its name is. OSError also where the zipped part is torn."""
+    """What a file holds, gzipped or not, whatever its name is.
+
+    OSError also where the zipped part is torn, or unpacks to more than anybody writes: a kilobyte can hold a gigabyte.
+    """
     raw = path.read_bytes()
     if not raw.startswith(_GZIP):
         return raw
     import gzip
 
     try:
-        return gzip.decompress(raw)
+        with gzip.open(io.BytesIO(raw)) as stream:
+            content = stream.read(LARGEST_UNZIPPED_BYTES + 1)
     except (EOFError, zlib.error) as torn:
         raise OSError(errno.EIO, f"torn gzip file: {torn}", str(path)) from None
+    if len(content) > LARGEST_UNZIPPED_BYTES:
+        raise OSError(errno.EFBIG, f"unpacks to more than {LARGEST_UNZIPPED_BYTES >> 20} MiB", str(path))
+    return content
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file or folder of this name; a text that cannot be a name names none."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def below_home(name: str) -> Path:
+    """The path with `~` filled in; as it stands where nobody of that name has a home."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
 
 
 def _remove(path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.records.expression import ExpressionError
-from ridgeline.records.template import field_names, render, unknown_fields
+from ridgeline.records.template import field_names, render, unknown_fields, wide_fields
 from tests.strategies import names, values
 
 
@@ -47,3 +47,10 @@ def test_formats_are_applied_and_bad_ones_said():
     assert render("{n:04d} {x:.2f}", {"n": 7, "x": 0.125}) == "0007 0.12"
     with pytest.raises(ExpressionError, match="does not fit"):
         render("{n:04d}", {"n": "seven"})
+
+
+@pytest.mark.parametrize("field", ["{x:>3000000000}", "{x:0>1001}", "{x:.99999999999999999999f}", "{x:1001}"])
+def test_a_field_wider_than_anybody_needs_is_refused(field):
+    with pytest.raises(ExpressionError, match="more than 1000"):
+        render(field, {"x": 1.5})
+    assert wide_fields(f"a {field} {{x:>1000}}") == [field]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +13,12 @@ import pytest
 from ridgeline.campaign.confirmation import changes
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.records.exhibit import ComparedSetting
+from ridgeline.records.space import Discrete, Space
 from ridgeline.report import page as room
 from ridgeline.report.drawing import comparisons_figure
 from ridgeline.report.page import page
 from ridgeline.store.history import read_history
+from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
 
 
@@ -57,3 +61,24 @@ def test_a_candidate_is_labelled_by_what_it_changes() -> None:
     drawn = comparisons_figure([ComparedSetting("a<b " * 30, 1.2, 1.1, 1.3, "better")])
     words = drawn["layout"]["annotations"][0]["text"].split("<br>")
     assert "a&lt;b" in words[0] and max(len(line) for line in words) < 80
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_no_value_of_a_knob_hides_what_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `<!--<script>` inside a script element a browser takes the rest of the page for script."""
+    monkeypatch.setattr(room, "_plotly", lambda: [b"var Plotly={newPlot(){}}"])
+    x = Discrete("x", (0, 1), ordered=True)
+    y = Discrete("y", ("<!--<script>", "</script><b>"), ordered=False)
+    question = study(tmp_path, space=Space((x, y), {}), baseline={"x": 0, "y": "<!--<script>"})
+    done = campaign(tmp_path, question, lambda settings: ScriptedAnswer({"rate": 100.0 + settings["x"]}))
+    done.run()
+    now = CampaignStatus(done.question, question, read_history(tmp_path))
+    file = tmp_path / "report.html"
+    file.write_bytes(b"".join(page(question, now.history, now.answer, now.exhibits)))
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", profile, "--dump-dom", file.as_uri()]
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    body = seen[seen.index('id="runs"') :]
+    assert body.count("<tr") == len(now.history.runs) + 1
+    assert "&lt;!--&lt;script&gt;" in body

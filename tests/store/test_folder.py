@@ -173,3 +173,21 @@ def test_deleted_run_folders_are_found(tmp_path):
     recorded = [path.relative_to(tmp_path) for path in (kept, gone)]
     assert recorded[0] == Path("runs/0001-tp8")
     assert folder.missing(recorded) == [Path("runs/0002-tp16")]
+
+
+def test_what_a_link_leads_to_outside_is_not_copied(tmp_path, source):
+    """A study folder is handed on: what lies elsewhere and is only linked beside the study stays there."""
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "key").write_text("secret")
+    home = source.study.folder
+    for name in ("a.h", "tables/a/b.dat", "wrap.sh"):
+        (home / name).unlink()
+        (home / name).symlink_to(private / "key")
+    (home / "extra" / "deep.c").unlink()
+    (home / "extra").rmdir()
+    (home / "extra").symlink_to(private)
+    made = StudyFolder.create(tmp_path / "out", source)
+    files = [path for path in made.path.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert files and not [path for path in files if "secret" in path.read_text()]
+    assert (made.path / "sources" / "a.h").read_text() == "secret", "it is still found where it is"

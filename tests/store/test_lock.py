@@ -140,3 +140,13 @@ def test_other_errors_of_the_file_system_are_not_taken_for_a_lock(tmp_path, monk
         StudyLock(tmp_path / "lock").acquire()
     with pytest.raises(StoreError, match="No such file"):
         StudyLock(tmp_path / "nowhere" / "lock").acquire()
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
+    """In a folder that others can write to, a lock could lead to any file of ours, and would empty it."""
+    precious = tmp_path / "precious"
+    precious.write_text("years of work")
+    (tmp_path / "lock").symlink_to(precious)
+    with pytest.raises(StoreError, match="is a link"):
+        StudyLock(tmp_path / "lock").acquire()
+    assert precious.read_text() == "years of work"

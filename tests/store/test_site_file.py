@@ -71,6 +71,14 @@ options: {script: mine.sh, settle_s: 5}
         ("options: {script: nowhere.sh}", "no such file"),
         ("options: {settle_s: soon}", "seconds"),
         ("version: 2", "write 1"),
+        *(
+            (f'{key}: "gpu\\n#SBATCH --uid=0"', "line break")
+            for key in ("name", "queue", "account", "scratch", "container", "container_options", "launcher_options")
+        ),
+        ('modules: ["gcc\\nrm -rf ~"]', "line break"),
+        ('directives: ["#SBATCH --exclusive\\nrm -rf ~"]', "line break"),
+        ('options: {mpirun: "mpirun\\nrm"}', "line break"),
+        ('env: {A: "a\\0b"}', "NUL"),
     ],
 )
 def test_a_problem_names_file_line_and_remedy(tmp_path: Path, line: str, told: str) -> None:

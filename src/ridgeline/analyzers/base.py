@@ -18,15 +18,10 @@ from ridgeline.errors import InputError
 from ridgeline.readers.lines import TextFile, plain
 from ridgeline.records.finding import Finding, Severity
 from ridgeline.records.outcome import Evidence
+from ridgeline.records.secrets import masked
 
 _QUOTE_CHARS = 220
 _HEAD_LINES, _TAIL_LINES, _MARK_CHARS = 5000, 1000, 2000
-_SECRET = re.compile(
-    r"((?:api[_-]key|hf_token|keyfile_password|password)['\"]?\s{0,3}[=: ]\s{0,3})(?!None\b)"
-    r"(\[?['\"][^'\"]{1,200}['\"]\]?|[^\s,'\")]{1,200})"
-    r"|(Bearer\s{1,3})[\w.~+/=-]{8,300}|\b(?:sk|hf)[-_]\w{16,200}",
-    re.IGNORECASE | re.ASCII,
-)
 _ORDER: dict[Severity, int] = {"fault": 0, "warning": 1, "advice": 2, "note": 3}
 
 
@@ -140,7 +135,7 @@ def _ends(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _excerpt(text: str, about: str) -> str:
-    text = _SECRET.sub(lambda m: (m.group(1) or m.group(3) or "") + "(hidden)", text.strip())
+    text = masked(text.strip())
     if len(text) <= _QUOTE_CHARS:
         return text
     start = max(0, text.find(about) - 40) if about else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,11 +13,13 @@ from ridgeline.campaign.builds import Builder, Recipe
 from ridgeline.campaign.check import CheckedStudy, check_file
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
+from ridgeline.campaign.kinds.extension import require_extendable
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import StoreError
 from ridgeline.executors.base import Executor
 from ridgeline.records.site import LOCAL
 from ridgeline.store.agreement import asked
+from ridgeline.store.events import Extension, extended_event
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History, read_history
 from ridgeline.store.journal import Journal
@@ -54,14 +57,23 @@ def assemble_campaign(
     question: CampaignQuestion | None = None,
     on_change: Callable[[Campaign], None] = lambda campaign: None,
     stop_requested: Callable[[], bool] = lambda: False,
+    extension: Extension | None = None,
 ) -> Iterator[Campaign]:
-    """The campaign of this folder, under its lock. `question` only for a new one; a resumed one has its own."""
+    """The campaign of this folder, under its lock. `question` only for a new one; a resumed one has its own.
+
+    `extension` is what a finished one is to do beyond its verdict.
+    """
     with StudyLock(folder.lock_path), Journal.open(folder.journal_path) as journal:
         history = History.replay(folder.path.resolve(), journal.read())
         asks = question or question_of(history)
         file = folder.load(history)
         history.asked = history.asked or asked(file.tree)
         found = check_file(as_asked(file, asks))
+        if extension is not None:
+            require_extendable(asks.kind, getattr(asks, "extended_by", ()), history, extension)
+            event = {"at": round(time.time(), 3), **extended_event(extension)}
+            journal.append(event)
+            history.apply(event)
         campaign = _joined(asks, found, journal, history)
         campaign.on_change, campaign.stop_requested = on_change, stop_requested
         yield campaign

@@ -17,6 +17,7 @@ from pathlib import Path
 from ridgeline.campaign.judge import last_line
 from ridgeline.errors import StudyError
 from ridgeline.executors.base import Executor
+from ridgeline.files import is_there
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.space import Settings
@@ -61,7 +62,7 @@ class Recipe:
         """The listed files and globs, and every file beside the study whose name stands in the commands."""
         listed = [p for pattern in self.builds.sources for p in self._matching(pattern)]
         words = {word for line in self.builds.make for word in line.split()}
-        named = [p for word in words if "{" not in word and (p := self.study_folder / word).is_file()]
+        named = [p for word in words if "{" not in word and is_there(p := self.study_folder / word) and p.is_file()]
         return sorted({p for p in (*listed, *named) if p.is_relative_to(self.study_folder)})
 
     def _matching(self, pattern: str) -> Iterable[Path]:
@@ -133,7 +134,7 @@ class Builder:
         for source in self.recipe.sources():
             target = folder / source.relative_to(self.recipe.study_folder)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target)
+            shutil.copy2(source, target, follow_symlinks=False)  # a link leads out of the study: used there
 
     def _await(self, ticket: str, folder: Path) -> Ending:
         """How the build ended. When the user stops the campaign meanwhile, the build ends and leaves nothing behind."""

@@ -6,17 +6,22 @@ import itertools
 import math
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.campaign.inert import inert_knobs
+from ridgeline.campaign.judge import secret_values
 from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.forms.shape import fields
 from ridgeline.records.expression import ExpressionError
+from ridgeline.records.problem import Where
+from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
+from ridgeline.records.template import TOO_WIDE, wide_fields
 from ridgeline.store.schema import SearchForm
 from ridgeline.store.study_file import StudyFile, read_study_file
 from ridgeline.workloads.base import Workload
@@ -46,6 +51,8 @@ def check_study(path: Path) -> CheckedStudy:
     """StudyError names every problem with file, line and remedy."""
     checked = check_file(read_study_file(path))
     # only here: a campaign that is under way goes on as it was asked
+    if missing := _missing_secrets(checked.file):
+        raise StudyError(missing)
     if inert := inert_knobs(checked.study, checked.workload):
         raise StudyError([checked.file.message(problem.where, problem.message) for problem in inert])
     return checked
@@ -71,6 +78,7 @@ def check_file(file: StudyFile) -> CheckedStudy:
     workload: Workload = factory(study)  # type: ignore[operator]
     problems += [file.message(p.where, p.message) for p in workload.problems()]
     problems += _missing_sources(file)
+    problems += [*_wide_fields(file), *_secrets(file)]
     if problems:
         raise StudyError(problems)
     checked = CheckedStudy(file, workload)
@@ -105,6 +113,54 @@ def _unwilling(sampler: object, checked: CheckedStudy) -> list[str]:
     return []
 
 
+def _wide_fields(file: StudyFile) -> list[str]:
+    builds = file.study.builds
+    made = {"make": list(builds.make), "env": dict(builds.env)} if builds else {}
+    texts = [*_texts(file.study.workload.options, ("workload",)), *_texts(made, ("builds",))]
+    return [
+        file.message(where, f"{field} {TOO_WIDE}")
+        for where, text in texts
+        for field in dict.fromkeys(wide_fields(text))
+    ]
+
+
+def _secrets(file: StudyFile) -> list[str]:
+    """Secrets that somebody wrote down: whoever can read the file, or a run's folder, has them."""
+    study = file.study
+    given = study.workload.options.get("env")
+    written = dict(given) if isinstance(given, dict) else {}
+    places: list[tuple[Where, str, str]]
+    places = [(("workload", "env", name), name, str(value)) for name, value in written.items()]
+    places += [
+        (("builds", "env", name), name, value) for name, value in (study.builds.env if study.builds else {}).items()
+    ]
+    places += [(("site",), name, value) for name, value in study.site.env.items()]
+    found = []
+    for where, name, value in places:
+        if name in study.site.secrets:
+            found.append(file.message(where, f"{name} is among the secrets; remove its value here"))
+        elif looks_secret(value):
+            found.append(
+                file.message(where, f"{name} looks like a key; remove it here and name {name} under `secrets`")
+            )
+    return found
+
+
+def _missing_secrets(file: StudyFile) -> list[str]:
+    names = file.study.site.secrets
+    missing = [name for name, value in zip(names, secret_values(names), strict=True) if not value]
+    what = "is neither in your environment nor in ~/{}/{}; export it, or put it into that file"
+    return [file.message(("secrets",), f"{name} {what.format(SECRETS_FOLDER, name)}") for name in missing]
+
+
+def _texts(value: object, where: Where) -> Iterator[tuple[Where, str]]:
+    if isinstance(value, str):
+        yield where, value
+    elif isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts(inner, (*where, key))
+
+
 def _missing_sources(file: StudyFile) -> list[str]:
     builds, folder = file.study.builds, file.study.folder
     found = []
@@ -112,8 +168,8 @@ def _missing_sources(file: StudyFile) -> list[str]:
         try:
             if not any(folder.glob(pattern)):
                 found.append(file.message(("builds", "sources", index), f"nothing matches {pattern}; correct the name"))
-        except (ValueError, NotImplementedError):
-            what = f"{pattern!r} is not a pattern inside the study's folder; name files below it"
+        except (ValueError, NotImplementedError, OSError):
+            what = f"{pattern[:200]!r} is not a pattern inside the study's folder; name files below it"
             found.append(file.message(("builds", "sources", index), what))
     return found
 

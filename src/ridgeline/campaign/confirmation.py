@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ridgeline.campaign.blocks import disqualified, moved, places_of
+from ridgeline.campaign.kinds.extension import level_after, with_extension
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
 from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, NOTHING_PASSED
@@ -52,7 +53,8 @@ def choose(study: Study, history: History, affordable_runs: float, *, even_if_wo
     hide a gain, but among many settings it has hidden none that is worth the nodes.
     """
     chosen = [point for point, _ in ranking(study, history)] if even_if_worse else better_than_baseline(study, history)
-    points = tuple(chosen[: study.confirm.top])
+    failed = disqualified(study, history)  # in a confirmation before an extension
+    points = tuple([point for point in chosen if point_key(point) not in failed][: study.confirm.top])
     if not points:
         return ConfirmationPlan((), 0)
     stage, blocks = study.confirm, study.confirm.blocks
@@ -170,7 +172,8 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
         none_asked = "the study asks for no confirmation"
         why = "the budget left no room for interleaved runs" if study.confirm.top else none_asked
         return ConfirmationVerdict(UNCONFIRMED, f"not confirmed: {why}")
-    result = confirm(blocks_so_far(study, history), study.confirm.level, study.goal.direction)
+    level = level_after(study.confirm.level, history)
+    result = confirm(blocks_so_far(study, history), level, study.goal.direction)
     failed = disqualified(study, history)
     if not result.comparisons:
         if all(point_key(p) in failed for p in history.candidates):
@@ -190,9 +193,10 @@ def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[s
 
 
 def grounded(study: Study, history: History, found: ConfirmationVerdict) -> ConfirmationVerdict:
-    """The verdict with where its blocks ran, and which of them had to be run again."""
+    """The verdict with where its blocks ran, which of them had to be run again, and that it is not the first one."""
     places = (place for block in blocks_so_far(study, history) for place in block.nodes)
-    return replace(found, machines=tuple(dict.fromkeys(places)), repeated=tuple(history.set_aside))
+    told = with_extension(found.headline, history)
+    return replace(found, headline=told, machines=tuple(dict.fromkeys(places)), repeated=tuple(history.set_aside))
 
 
 def outcomes_of_search(history: History) -> str:

@@ -19,16 +19,18 @@ from ridgeline import __version__
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.builds import Builder
 from ridgeline.campaign.confirmation import ConfirmationPlan
-from ridgeline.campaign.judge import judge, misplaced
+from ridgeline.campaign.judge import judge, misplaced, without_secrets
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.receipt import receipt
+from ridgeline.campaign.under_way import cut_output, too_much_output
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import SiteError, StoreError
 from ridgeline.executors.base import Executor
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Job, Run
+from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.store import events
@@ -64,6 +66,7 @@ class Campaign:
     on_change: Callable[[Campaign], None] = lambda campaign: None
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
+    _too_much: dict[str, str] = field(default_factory=dict)  # ticket -> what it wrote, for which it was ended
 
     def run(self) -> CampaignVerdict:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError or StoreError."""
@@ -74,6 +77,8 @@ class Campaign:
             self._adopt()
             while self.history.verdict is None:
                 self.heed_stop()
+                self.journal.require_in_place()
+                self._heed_output()
                 changed = self._start_what_fits() | self._collect()
                 if not self._flying and not changed:
                     self._next_stage()
@@ -196,12 +201,26 @@ class Campaign:
             self._finish(ticket, ending)
         return bool(endings)
 
+    def _heed_output(self) -> None:
+        """End runs that write without end: they would fill the disk for everybody."""
+        for ticket, number in self._flying.items():
+            folder, limit_bytes = self.history.open_runs[number].folder, self.study.job.output_bytes
+            if ticket not in self._too_much and (told := too_much_output(folder, self.workload.logs, limit_bytes)):
+                self._too_much[ticket] = told
+                self.executor.cancel(ticket)
+
     def _finish(self, ticket: str, ending: Ending) -> None:
+        self.journal.require_in_place()  # what is not there would be judged as not written
         number = self._flying.pop(ticket)
         planned = self.history.open_runs[number]
+        if ticket in self._too_much:
+            ending = replace(ending, cause=Cause.OUTPUT_LIMIT, reason=self._too_much.pop(ticket))
+            cut_output(planned.folder, self.workload.logs, self.study.job.output_bytes)
+        elif not planned.folder.is_dir():
+            ending = replace(ending, cause=Cause.LOST, reason="its run folder was moved or deleted while it ran")
         trial = self.history.trials[planned.trial]
         run = Run(number, planned.trial, planned.attempt, planned.folder, planned.resources, ending)
-        reading = self.workload.read(run)
+        reading = without_secrets(self.workload.read(run), self.study)
         if not reading.unverified:
             reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, self._pinned(number)))
         own = {**reading.texts, **reading.metrics}
@@ -219,6 +238,8 @@ class Campaign:
         self._close(planned, ending, reading, outcome)
 
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:
+        shown = tuple(map(masked, ending.leftovers))
+        ending = replace(ending, leftovers=shown, reason=masked(ending.reason))
         event = events.ended_event(planned.number, ending, outcome, reading.measurements, reading.texts)
         _write_result(planned.folder, event, self.history.trials[planned.trial])
         self.record(event)
@@ -260,7 +281,8 @@ class Campaign:
         while self._flying and time.monotonic() < deadline:
             for ticket, ending in self.executor.poll(list(self._flying)).items():
                 planned = self.history.open_runs[self._flying.pop(ticket)]
-                self._close(planned, ending, Reading(), Outcome(Kind.CANCELLED, "the campaign was stopped"))
+                if self.journal.in_place:
+                    self._close(planned, ending, Reading(), Outcome(Kind.CANCELLED, "the campaign was stopped"))
             if self._flying:
                 self.executor.wait(0.1)
 

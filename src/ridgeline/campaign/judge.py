@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from ridgeline.matching import TimeIsUp, TooSlow, cpu_limit
 from ridgeline.records.guard import Guard
 from ridgeline.records.machine import short_names
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
 from ridgeline.records.run import Cause, Ending, signal_name
+from ridgeline.records.secrets import SECRETS_FOLDER, masked
 from ridgeline.records.study import Study
 from ridgeline.stats.wording import count
 
@@ -20,6 +24,9 @@ LONGEST_LINE = 400
 LONGEST_SEARCHED_LINE = 4096
 SEARCHED_BYTES = 4 << 20  # of each end of a log: the controller must not be away from other runs for minutes
 GUARDED_TEXT_BYTES = 16 << 20
+MOST_KEPT_LINES = 10_000
+TAIL_BYTES = 64 << 10  # in which the last thing that a program said is looked for first
+SIGNATURES_S = 30.0  # of CPU time for all of them in all logs of a run; those of ours need a second
 # what a shell says about a program that we ourselves ended
 SHELL_NOTICES = re.compile(r"(.*: line \d+: +\d+ )?(Killed|Terminated)\b")
 
@@ -30,7 +37,23 @@ _BY_CAUSE = {
     Cause.CANCELLED: Kind.CANCELLED,
     Cause.NEVER_STARTS: Kind.REJECTED,
 }
-_ENDED_BY_US = (Cause.TIME_LIMIT, Cause.SILENCE)
+_ENDED_BY_US = (Cause.TIME_LIMIT, Cause.SILENCE, Cause.OUTPUT_LIMIT)
+
+
+def secret_values(names: Iterable[str]) -> tuple[str, ...]:
+    """What the named secrets hold here, to be hidden wherever it turns up."""
+    files = ((name, Path.home() / SECRETS_FOLDER / name) for name in names)
+    return tuple(os.environ.get(name) or (file.read_text().strip() if file.is_file() else "") for name, file in files)
+
+
+def without_secrets(reading: Reading, study: Study) -> Reading:
+    """The reading as it may be kept: a program may print anything."""
+    values = secret_values(study.site.secrets)
+    return replace(
+        reading,
+        texts={name: masked(text, values) for name, text in reading.texts.items()},
+        problem=masked(reading.problem, values),
+    )
 
 
 def judge(
@@ -44,11 +67,30 @@ def judge(
     baseline: Mapping[str, object],
 ) -> Outcome:
     """The outcome of one run. `baseline` holds the baseline's own values for guards that compare with it."""
+    found = _judge(ending, reading, folder, signatures, logs, study, settings, baseline)
+    values = secret_values(study.site.secrets)
+    evidence = found.evidence and replace(found.evidence, text=masked(found.evidence.text, values))
+    return replace(found, reason=masked(found.reason, values), evidence=evidence)
+
+
+def _judge(
+    ending: Ending,
+    reading: Reading,
+    folder: Path,
+    signatures: Sequence[Signature],
+    logs: Sequence[str],
+    study: Study,
+    settings: Mapping[str, object],
+    baseline: Mapping[str, object],
+) -> Outcome:
     if ending.cause in _BY_CAUSE:
         return Outcome(_BY_CAUSE[ending.cause], ending.reason or ending.cause.value)
     failed = ending.cause is not Cause.EXITED or bool(ending.exit_code) or ending.signal is not None
     wanted = [s for s in signatures if _applies(s, ending, failed)]
-    found = find_signature(folder, logs, wanted, ended_by_us=ending.cause in _ENDED_BY_US)
+    try:
+        found = find_signature(folder, logs, wanted, ended_by_us=ending.cause in _ENDED_BY_US)
+    except TooSlow as error:
+        return Outcome(Kind.CRASH if failed else Kind.WRONG, f"how it ended cannot be told: {error}")
     if found is not None:
         return found
     if failed:
@@ -107,23 +149,40 @@ def first_failure(
 def find_signature(
     folder: Path, logs: Sequence[str], signatures: Sequence[Signature], ended_by_us: bool = False
 ) -> Outcome | None:
-    """The first signature of the table that stands in any log, with its first line."""
+    """The first signature of the table that stands in any log, with its first line. TooSlow names an endless one."""
     if not signatures:
         return None
-    seen: dict[int, Evidence] = {}
-    for name in logs:
-        for number, line in _lines(folder / name):
-            if ended_by_us and SHELL_NOTICES.match(line):
-                continue
-            for rank, signature in enumerate(signatures):
-                if rank not in seen and signature.pattern.search(line):
-                    seen[rank] = _evidence(name, number, line)
-        if 0 in seen:
-            break
+    last = [signatures[0]]
+    try:
+        with cpu_limit(SIGNATURES_S):
+            seen = _seen(folder, logs, signatures, ended_by_us, last)
+    except TimeIsUp:
+        raise TooSlow(last[0].pattern.pattern, SIGNATURES_S) from None
     if not seen:
         return None
     found = signatures[min(seen)]
     return Outcome(found.kind, found.reason, seen[min(seen)], found.advice)
+
+
+def _seen(
+    folder: Path, logs: Sequence[str], signatures: Sequence[Signature], ended_by_us: bool, last: list[Signature]
+) -> dict[int, Evidence]:
+    """By its place in the table, where each signature stands first; `last` holds the one that is looked for."""
+    seen: dict[int, Evidence] = {}
+    searched: set[str] = set()  # programs in a loop write the same line millions of times
+    for name in logs:
+        for number, line in _lines(folder / name):
+            if line in searched or (ended_by_us and SHELL_NOTICES.match(line)):
+                continue
+            if len(searched) < MOST_KEPT_LINES:
+                searched.add(line)
+            for rank, signature in enumerate(signatures):
+                last[0] = signature
+                if rank not in seen and signature.pattern.search(line):
+                    seen[rank] = _evidence(name, number, line)
+        if 0 in seen:
+            break
+    return seen
 
 
 def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
@@ -133,6 +192,8 @@ def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
             return Outcome(Kind.TIMEOUT, ending.reason or "ran into its wall limit", evidence)
         case Cause.SILENCE:
             return Outcome(Kind.HANG, ending.reason or "wrote nothing for longer than the silence limit", evidence)
+        case Cause.OUTPUT_LIMIT:
+            return Outcome(Kind.CRASH, ending.reason, evidence)
         case Cause.MEMORY_LIMIT:
             return Outcome(Kind.OOM_RUN, ending.reason or "was ended for using more memory than it asked for", evidence)
     if ending.signal is not None:
@@ -144,27 +205,31 @@ def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
 def last_line(folder: Path, logs: Sequence[str], ended_by_us: bool = False) -> Evidence | None:
     """The last thing the program said, on stderr if it said something there."""
     for name in ("stderr", *(log for log in logs if log != "stderr")):
-        last = None
-        for number, line in _lines(folder / name):
-            if line.strip() and not (ended_by_us and SHELL_NOTICES.match(line)):
-                last = _evidence(name, number, line.strip())
-        if last is not None:
-            return last
+        for tail in (TAIL_BYTES, None):
+            last = None
+            for number, line in _lines(folder / name, tail):
+                if line.strip() and not (ended_by_us and SHELL_NOTICES.match(line)):
+                    last = (number, line.strip())
+            if last is not None:
+                return _evidence(name, *last)
     return None
 
 
 def _evidence(name: str, number: int, line: str) -> Evidence:
     # a program may have written anything, and the terminal on which this is shown obeys control characters
-    shown = "".join(c if c.isprintable() else " " for c in line[:LONGEST_LINE])
+    shown = masked("".join(c if c.isprintable() else " " for c in line[: 2 * LONGEST_LINE]))[:LONGEST_LINE]
     return Evidence(name, number, shown)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a log, each cut to a length that can be searched; of a huge log its beginning and its end."""
+def _lines(path: Path, tail: int | None = None) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a log, each cut to a length that can be searched; of a huge log its beginning and its end.
+
+    With `tail` only the lines that start within so many bytes of the end.
+    """
     try:
         with path.open("rb") as stream:
             size = path.stat().st_size
-            number = 0
+            number = _skip(stream, size - tail) if tail is not None and size > tail else 0
             while stream.tell() < size:
                 if number and size > 2 * SEARCHED_BYTES and SEARCHED_BYTES <= stream.tell() < size - SEARCHED_BYTES:
                     number += _skip(stream, size - SEARCHED_BYTES)

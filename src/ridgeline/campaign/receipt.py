@@ -17,6 +17,7 @@ from typing import Any
 
 from ridgeline import __version__
 from ridgeline.files import text_of
+from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
 
 # nvidia-smi wakes every GPU that sleeps, which takes seconds on a large node; a campaign does not wait for that
@@ -45,8 +46,8 @@ def receipt(study: Study) -> dict[str, Any]:
 
 def _command_line() -> str:
     if Path(sys.argv[0]).name in ("ridgeline", "__main__.py"):
-        return shlex.join(["ridgeline", *sys.argv[1:]])
-    return shlex.join(sys.orig_argv)
+        return masked(shlex.join(["ridgeline", *sys.argv[1:]]))
+    return masked(shlex.join(sys.orig_argv))
 
 
 def _cpu_model() -> str | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.records.secrets import masked
 from ridgeline.records.trial import Trial
 from ridgeline.store.history import History
 
@@ -56,6 +58,28 @@ def runs_under_way(history: History, ledger: Ledger, now_s: float) -> list[RunUn
     ]
 
 
+def too_much_output(folder: Path, logs: Iterable[str], limit_bytes: int) -> str:
+    """What is wrong where a run has written more than its limit; empty where it has not. A full disk ends everybody."""
+    if sum(size for _, size in _outputs(folder, logs)) <= limit_bytes:
+        return ""
+    return f"wrote more than {limit_bytes / 1e6:,.10g} MB of output and was cut off; see to it, or raise job.output"
+
+
+def cut_output(folder: Path, logs: Iterable[str], limit_bytes: int) -> None:
+    """What a run wrote beyond its limit before it could be ended is not kept."""
+    for file, size in _outputs(folder, logs):
+        if size > limit_bytes:
+            os.truncate(file, limit_bytes)
+
+
+def _outputs(folder: Path, logs: Iterable[str]) -> Iterator[tuple[Path, int]]:
+    for name in sorted({"stdout", "stderr", *logs}):
+        try:
+            yield folder / name, (folder / name).stat().st_size
+        except OSError:
+            continue
+
+
 def latest_line(folder: Path) -> str:
     """The last line of the log written to last, without control characters; empty where nothing was written."""
     newest: tuple[float, Path] | None = None
@@ -73,4 +97,4 @@ def latest_line(folder: Path) -> str:
         return ""  # deleted meanwhile, or on a disk that is away: the picture goes on without it
     # a progress bar goes back to the start of its line instead of beginning another
     lines = [line for line in _COLOURS.sub("", tail).replace("\r", "\n").split("\n") if line.strip()]
-    return "".join(c if c.isprintable() else " " for c in lines[-1]).strip() if lines else ""
+    return masked("".join(c if c.isprintable() else " " for c in lines[-1][:1000]).strip()) if lines else ""

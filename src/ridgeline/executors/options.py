@@ -11,7 +11,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from ridgeline.executors.base import ExecutorFactory
-from ridgeline.forms.form import FOLDER, CountedIn, Form, Otherwise, Takes, Text
+from ridgeline.files import is_there
+from ridgeline.forms.form import FOLDER, CountedIn, Form, OneLine, Otherwise, Takes
 from ridgeline.records.site import Site
 
 Made = TypeVar("Made", bound=ExecutorFactory)
@@ -34,20 +35,20 @@ def option(site: Site, form: type[Form], name: str) -> Any:
 
 def _script(name: str, info: ValidationInfo) -> str:
     path = (info.context or {})[FOLDER] / name
-    if not path.is_file():
+    if not is_there(path) or not path.is_file():
         raise ValueError(f"{path.absolute()}: no such file; it is looked for beside the site file")
     return str(path.absolute())
 
 
 Seconds = Annotated[float, CountedIn("seconds"), Field(ge=0)]
-Script = Annotated[Text, AfterValidator(_script), Takes("the name of a file beside the site file")]
+Script = Annotated[OneLine, AfterValidator(_script), Takes("the name of a file beside the site file")]
 
 
 class LocalOptions(Form):
     """Options of `batch: local`."""
 
     whose = "local"
-    mpirun: Annotated[Text, Otherwise("the one on the PATH")] = Field(
+    mpirun: Annotated[OneLine, Otherwise("the one on the PATH")] = Field(
         default="", description="The program that starts ranks, instead of `mpirun`."
     )
 

@@ -23,6 +23,7 @@ from ridgeline.executors.base import EXIT_FILE
 from ridgeline.files import text_of, write_whole
 from ridgeline.records.machine import Machine
 from ridgeline.records.run import Job
+from ridgeline.records.secrets import reference_lines
 from ridgeline.records.site import Site
 from ridgeline.records.template import NO_VARIABLE, is_variable
 
@@ -84,6 +85,11 @@ def exports(env: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
 
 
+def secret_references(site: Site) -> str:
+    lines = [line for name in site.secrets for line in reference_lines(name)]
+    return "".join(f"{line}\n" for line in lines)
+
+
 def setup(site: Site) -> str:
     """Modules and the site's own lines. A module that does not load stops the run: it would measure something else."""
     failed = f"{{ echo 'ridgeline: a module did not load' >&2; exit {BOOKS_FAILED}; }}"
@@ -111,7 +117,7 @@ cd {home} || exit {BOOKS_FAILED}
 {before}if {keep_books}; then
 {_MACHINE}fi
 {_uptime("up_began")}started=$(date +%s.%N)
-{exports(environment(job, site))}{setup(site)}
+{exports(environment(job, site))}{secret_references(site)}{setup(site)}
 # The command may be told to stop; this script stays, to write down how it ended.
 trap : HUP INT TERM
 (
@@ -138,7 +144,9 @@ def _uptime(variable: str) -> str:
 def write(job: Job, site: Site, text: str) -> None:
     """Put run.sh and env into the job's folder, each in one step: a shell may be about to read them."""
     try:
-        for name, content, mode in ((ENV_FILE, exports(environment(job, site)), 0o644), (SCRIPT_FILE, text, 0o755)):
+        secrets = "".join(f"# {name}: a secret, see {SCRIPT_FILE}\n" for name in site.secrets)
+        env = exports(environment(job, site)) + secrets
+        for name, content, mode in ((ENV_FILE, env, 0o644), (SCRIPT_FILE, text, 0o755)):
             write_whole(job.folder / name, content, mode=mode, survives_power_cut=False)
     except OSError as error:
         raise SiteError(

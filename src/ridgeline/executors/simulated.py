@@ -27,7 +27,7 @@ from pydantic import Field
 from ridgeline.errors import SiteError
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.files import write_whole
-from ridgeline.forms.form import Form, Otherwise, Single, Takes, Text
+from ridgeline.forms.form import Form, OneLine, Otherwise, Single, Takes
 from ridgeline.records.machine import Machine
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
@@ -45,13 +45,13 @@ class SimulatedOptions(Form):
     """Options of `batch: simulated`, a cluster that is not there."""
 
     whose = "simulated"
-    gpu: Annotated[Text, Otherwise("the study's `gpu`")] = Field(
+    gpu: Annotated[OneLine, Otherwise("the study's `gpu`")] = Field(
         default="", description="The GPU of the nodes, one of `ridgeline hardware`."
     )
-    fabric: Annotated[Text, Otherwise("the GPU's usual one")] = Field(
+    fabric: Annotated[OneLine, Otherwise("the GPU's usual one")] = Field(
         default="", description="The network between the nodes, one of `ridgeline hardware`."
     )
-    prefix: Text = Field(default="node", description="What the nodes' names begin with: node001 and so on.")
+    prefix: OneLine = Field(default="node", description="What the nodes' names begin with: node001 and so on.")
     seed: Single = Field(default=0, description="Seeds everything random: speeds, scatter, mishaps.")
     spread: Share = Field(
         default=0.0, description="By how much nodes differ in speed: a standard deviation, as a share."

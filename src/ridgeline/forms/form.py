@@ -25,6 +25,8 @@ from pydantic import (
 )
 
 from ridgeline.errors import InputError
+from ridgeline.files import is_there
+from ridgeline.matching import LONGEST_PATTERN
 from ridgeline.records.duration import parse_duration
 from ridgeline.records.expression import is_number
 from ridgeline.records.template import NO_VARIABLE, is_variable
@@ -121,6 +123,18 @@ def _number(value: object) -> object:
     return value
 
 
+def _one_line(text: str) -> str:
+    if any(not c.isprintable() and c != "\t" for c in text):
+        raise ValueError("holds a line break or a control character, but becomes part of one line; write one line")
+    return text
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a NUL character, which no environment can; remove it")
+    return text
+
+
 def _variable(name: str) -> str:
     if not is_variable(name):
         raise ValueError(NO_VARIABLE)
@@ -128,17 +142,19 @@ def _variable(name: str) -> str:
 
 
 def _pattern(text: str) -> str:
+    if len(text) > LONGEST_PATTERN:
+        raise ValueError(f"is a pattern of {len(text)} characters; at most {LONGEST_PATTERN} are accepted")
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{text!r} is not a regular expression: {error}; correct the pattern") from None
     return text
 
 
 def _beside(name: str, info: ValidationInfo) -> str:
     folder: Path | None = (info.context or {}).get(FOLDER)
-    if folder is not None and not (folder / name).exists():
-        raise ValueError(f"{name} is not in {folder}; correct the name")
+    if folder is not None and not is_there(folder / name):
+        raise ValueError(f"{name[:200]} is not in {folder}; correct the name")
     return name
 
 
@@ -176,8 +192,17 @@ Size = Annotated[
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}], "examples": ["192 GiB"]}),
 ]
 Text = Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"type": ["string", "number"], "title": "Text"})]
+# what is written into job scripts, commands and tables as it is: a second line there would be an order of its own
+OneLine = Annotated[Text, AfterValidator(_one_line)]
 Lines = Annotated[
     list[Text],
+    BeforeValidator(_lines),
+    Takes("text, or a list of texts"),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
+]
+
+SingleLines = Annotated[
+    list[OneLine],
     BeforeValidator(_lines),
     Takes("text, or a list of texts"),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
@@ -199,4 +224,7 @@ Number = Annotated[Any, BeforeValidator(_number), Takes("a number"), WithJsonSch
 Pattern = Annotated[str, AfterValidator(_pattern), Takes("a regular expression")]
 FileBeside = Annotated[str, AfterValidator(_beside), Takes("the name of a file beside the study file")]
 Variable = Annotated[str, AfterValidator(_variable)]
-Environment = Annotated[dict[Variable, Text], Takes("a mapping of `NAME: text` pairs such as {OMP_NUM_THREADS: 1}")]
+Environment = Annotated[
+    dict[Variable, Annotated[Text, AfterValidator(_without_nul)]],
+    Takes("a mapping of `NAME: text` pairs such as {OMP_NUM_THREADS: 1}"),
+]

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ridgeline import matching
+from ridgeline.errors import ReadError
 from ridgeline.records.expression import LONGEST_EXPRESSION, Expression, ExpressionError
 
 TextOf = Callable[[str], str]  # the text of a file of the run, "" where it is missing
@@ -89,10 +91,13 @@ class TextGuard:
         return f'{self.file} {"contains" if self.wanted else "lacks"} "{self.pattern.pattern}"'
 
     def failure(self, values: Mapping[str, object], baseline: Mapping[str, object], text_of: TextOf) -> str | None:
-        found = self.pattern.search(text_of(self.file))
+        try:
+            found = matching.values(self.pattern, text_of(self.file), most=1)
+        except (matching.TooSlow, ReadError) as error:
+            return f"{self} cannot be shown: {error}"
         if bool(found) == self.wanted:
             return None
-        return f"{self.file} has no {self.pattern.pattern!r}" if self.wanted else f"{self.file} says {found[0]!r}"  # type: ignore[index]
+        return f"{self.file} has no {self.pattern.pattern!r}" if self.wanted else f"{self.file} says {found[0]!r}"
 
 
 Guard = Condition | Closeness | TextGuard
@@ -112,6 +117,8 @@ def parse_guard(text: str) -> Guard:
         target = match["target"]
         return Closeness(match["metric"], absolute, relative, None if target == "baseline" else _float(target))
     if match := _TEXT.match(text):
+        if match["file"].startswith("/") or ".." in match["file"].split("/"):
+            raise ExpressionError(f"{match['file']} is not in the run folder; write a relative name without ..")
         try:
             pattern = re.compile(match["pattern"], re.MULTILINE)
         except (re.error, OverflowError, RecursionError) as error:

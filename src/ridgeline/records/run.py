@@ -54,6 +54,7 @@ class Cause(StrEnum):
     TIME_LIMIT = "time-limit"
     SILENCE = "silence"
     MEMORY_LIMIT = "memory-limit"
+    OUTPUT_LIMIT = "output-limit"  # ended by the campaign for writing too much
     CANCELLED = "cancelled"
     NODE_FAILED = "node-failed"
     NEVER_STARTS = "never-starts"  # the batch system says this request can never run

@@ -34,6 +34,7 @@ class Site:
     poll_s: float = 10.0
     directives: tuple[str, ...] = ()
     service_units_per_node_hour: float | None = None
+    secrets: tuple[str, ...] = ()  # variables of the environment whose values are written down nowhere
     options: Mapping[str, object] = field(default_factory=dict)  # what only one batch system knows
 
 

@@ -70,6 +70,7 @@ class JobLimits:
     limit_s: float = 3600.0
     silence_limit_s: float | None = None
     retries: int = 2
+    output_bytes: int = 1 << 30  # that a run may write to stdout, stderr and the logs that are read
 
     def resources(self, settings: Settings) -> Resources:
         """What a job of these settings asks for. ExpressionError or ValueError says which value makes no sense."""

@@ -217,8 +217,8 @@ def _cell(value: object) -> str:
 
 
 def _plot(name: str, figure: Mapping[str, Any]) -> str:
-    # "</" would end the script element early
-    text = json.dumps(figure).replace("</", "<\\/")
+    # "</" would end the script element early, and after "<!--<script" no "</script>" ends it any more
+    text = json.dumps(figure).replace("<", "\\u003c")
     return (
         f"<div id={name}></div><script>(f=>Plotly.newPlot('{name}',f.data,f.layout,"
         f"{{displayModeBar:false,responsive:true}}))({text})</script>"

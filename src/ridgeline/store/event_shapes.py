@@ -107,6 +107,7 @@ _SHAPES: dict[str, Test] = {
             )
         }
     ),
+    "extended": _shape({"trials": _whole, "blocks": _whole}),
     "stopped": _shape({"reason": _text}),
 }
 

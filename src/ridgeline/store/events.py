@@ -1,7 +1,7 @@
 """The lines of a journal: every record's one shape on disk, and back.
 
 A line is a JSON object with `event` and `at` (seconds since the epoch). Events, in the order of a trial's life:
-opened, build, trial, run, submitted, ended; and for the campaign: confirm, set-aside, verdict, stopped.
+opened, build, trial, run, submitted, ended; and for the campaign: confirm, set-aside, verdict, extended, stopped.
 """
 
 from __future__ import annotations
@@ -134,6 +134,30 @@ def set_aside_event(found: SetAside) -> Event:
 
 def set_aside_from(line: Mapping[str, Any]) -> SetAside:
     return SetAside(line["block"], tuple(line["trials"]), line["reason"])
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """What a finished campaign is to do beyond its verdict: so many more search trials, or more blocks."""
+
+    trials: int = 0
+    blocks: int = 0
+
+    @property
+    def what(self) -> str:
+        return "trials" if self.trials else "blocks"
+
+    def __str__(self) -> str:
+        number = self.trials or self.blocks
+        return f"{number} {self.what if number > 1 else self.what[:-1]}"
+
+
+def extended_event(extension: Extension) -> Event:
+    return {"event": "extended", "trials": extension.trials, "blocks": extension.blocks}
+
+
+def extension_from(event: Mapping[str, Any]) -> Extension:
+    return Extension(event["trials"], event["blocks"])
 
 
 def ended_event(

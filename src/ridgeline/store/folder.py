@@ -41,7 +41,8 @@ class StudyFolder:
         folder = cls(path)
         try:
             folder._check_free(source)
-            path.mkdir(parents=True, exist_ok=True)
+            # logs and settings are nobody else's affair, on machines that many people share
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (path / SOURCES).mkdir(exist_ok=True)
             for file in dict.fromkeys((*needed_files(source.study), *extra)):
                 folder._take(file, source.study.folder, path / SOURCES)
@@ -114,13 +115,14 @@ class StudyFolder:
             raise StoreError(f"{self.path} is not empty and not a study folder; name another --out")
 
     def _take(self, file: Path, beside: Path, into: Path) -> None:
-        """Copy a file to the same relative place in another folder."""
+        """Copy a file to the same relative place in another folder; link it where it is large or lies elsewhere."""
         if file.resolve().is_relative_to(self.path.resolve()):
             return  # a pattern of the study also matched the campaign's own folder
         target = into / file.relative_to(beside)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
-        if file.stat().st_size > LARGEST_COPY_BYTES:
+        # what a link beside the study leads to may be private, or huge: it is used where it is
+        if file.stat().st_size > LARGEST_COPY_BYTES or not file.resolve().is_relative_to(beside.resolve()):
             target.symlink_to(file.resolve())
         else:
             shutil.copy2(file, target)

@@ -20,10 +20,12 @@ from ridgeline.records.run import Resources, Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.event_shapes import require_shape
 from ridgeline.store.events import (
+    Extension,
     QuestionLine,
     SetAside,
     VerdictLine,
     ending_from,
+    extension_from,
     outcome_from,
     question_from,
     set_aside_from,
@@ -70,11 +72,14 @@ class History:
     candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
     blocks: int = 0
     set_aside: list[SetAside] = field(default_factory=list)
-    uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside
+    uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside, or before an extension
     openings: int = 0  # how often a controller took up the campaign
     pinned_to: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes it was told to run on
     opening_of: dict[int, int] = field(default_factory=dict)  # run -> in which of these it was started
     verdict: VerdictLine | None = None
+    extensions: list[Extension] = field(default_factory=list)
+    last_trial_before: int = 0  # the last extension
+    search_limit: int | None = None  # how many search trials there may be, once an extension says so
     stopped: Mapping[str, Any] | None = None
     wall_s: float = 0.0  # time during which a controller was at work
     node_hours: float = 0.0
@@ -142,6 +147,8 @@ class History:
                 self._set_aside(set_aside_from(event))
             case "verdict":
                 self.verdict = verdict_from(event)
+            case "extended":
+                self._extend(extension_from(event))
             case "stopped":
                 self.stopped = event
         self.wall_s = self.wall_now_s(at)
@@ -189,6 +196,22 @@ class History:
         self.uncounted.update(found.trials)
         for number in found.trials:
             self._trials_in[self.trials[number].stage] -= 1
+
+    def _extend(self, asked: Extension) -> None:
+        """More blocks join those there are. More trials may bring other settings: their confirmation starts anew."""
+        if self.verdict is None or (asked.blocks and not self.candidates):
+            raise ValueError("a campaign without a verdict cannot be extended")
+        self.extensions.append(asked)
+        self.verdict = None
+        self.last_trial_before = len(self.trials)
+        if asked.blocks:
+            self.blocks += asked.blocks
+            return
+        self.search_limit = self.count(Stage.SEARCH) + asked.trials
+        before = {number for number, trial in self.trials.items() if trial.stage is Stage.CONFIRM}
+        self._trials_in[Stage.CONFIRM] -= len(before - self.uncounted)
+        self.uncounted |= before
+        self.candidates, self.blocks, self.set_aside = None, 0, []
 
     # what the other rooms ask
 

@@ -28,13 +28,14 @@ class Journal:
         self.path = path
         self._descriptor = descriptor
         self._size = os.fstat(descriptor).st_size
+        self._place = path.resolve()
 
     @classmethod
     def open(cls, path: Path) -> Journal:
         """Ready to append; creates the file, or repairs its last line."""
         try:
             new = not path.exists()
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError as error:
             raise StoreError(
                 f"{path}: cannot be opened for writing ({error.strerror}); check its permissions"
@@ -51,6 +52,7 @@ class Journal:
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Returns once the event is on disk. After a StoreError the journal is as it was before the call."""
+        self.require_in_place()
         line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         try:
             _write_all(self._descriptor, line)
@@ -59,6 +61,24 @@ class Journal:
             self._take_back()
             raise failure(self.path, self.path.parent, error) from None
         self._size += len(line)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the file we write to is still the one in the study folder: somebody may move or delete that."""
+        try:
+            there = self._place.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        ours = os.fstat(self._descriptor)
+        # some network file systems make up inode numbers: by itself another one says nothing
+        return there.st_ino == ours.st_ino or there.st_size == ours.st_size
+
+    def require_in_place(self) -> None:
+        if not self.in_place:
+            raise StoreError(
+                f"{self._place.parent}: this study folder was moved or deleted while its campaign ran, so the campaign "
+                "ended; nothing was recorded since. If it was moved, go on there with `ridgeline resume`"
+            )
 
     def _take_back(self) -> None:
         try:

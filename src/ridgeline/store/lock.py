@@ -33,8 +33,11 @@ class StudyLock:
 
     def acquire(self) -> None:
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            # a link here could lead to any file of ours, and the lock is emptied and written
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise StoreError(f"{self.path}: is a link to somewhere else; remove it, then try again") from None
             raise StoreError(f"{self.path}: cannot be opened ({error.strerror}); check the permissions") from None
         try:
             self._lock(descriptor)
@@ -62,7 +65,7 @@ class StudyLock:
     def _make_exclusive(self) -> None:
         for _ in range(2):
             try:
-                descriptor = os.open(self.exclusive_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                descriptor = os.open(self.exclusive_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             except FileExistsError:
                 self._clear_abandoned()
                 continue

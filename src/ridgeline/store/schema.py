@@ -6,9 +6,10 @@ in study_file.py, where lines are known.
 
 from __future__ import annotations
 
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, Tag, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Tag, WithJsonSchema
 
 from ridgeline.forms.form import (
     TEXT_OR_MAPPING,
@@ -20,6 +21,7 @@ from ridgeline.forms.form import (
     Lines,
     Otherwise,
     Single,
+    Size,
     Takes,
     Variable,
 )
@@ -180,6 +182,9 @@ class JobForm(Form):
     silence: Annotated[Duration | None, Otherwise("no limit")] = Field(
         default=None, description="A run that writes nothing for this long is ended as a hang."
     )
+    output: Annotated[Size, Field(gt=0), Otherwise("1 GiB")] = Field(
+        default=1 << 30, description="A run whose stdout, stderr and logs are larger in all is ended as a crash."
+    )
     retries: Annotated[int, CountedIn("attempts")] = Field(
         default=2, ge=0, description="Further attempts after a node's or the site's fault."
     )
@@ -193,11 +198,29 @@ BuildText = Annotated[
 ]
 
 
+def _inside_the_build(patterns: list[str]) -> list[str]:
+    for pattern in patterns:
+        path = PurePosixPath(pattern)
+        if path.is_absolute() or ".." in path.parts or "\0" in pattern:
+            raise ValueError(f"{pattern!r} leads out of the build's folder; name what the build leaves in it")
+        try:
+            any(NOWHERE.glob(pattern))
+        except (ValueError, NotImplementedError) as error:
+            if pattern.strip():  # an empty list of names is told elsewhere
+                raise ValueError(f"{pattern!r} is not a pattern of file names ({error}); correct it") from None
+    return patterns
+
+
+NOWHERE = Path("/nowhere/to/look")  # a pattern is only read here
+
+
 class BuildsForm(Form):
     """How a variant of the program is built from settings; each distinct one is built once."""
 
     make: Lines = Field(description="Shell commands with {knob} fields; one text or a list of lines.")
-    keep: Lines = Field(description="Files or globs to keep of the build; everything else is removed.")
+    keep: Annotated[Lines, AfterValidator(_inside_the_build)] = Field(
+        description="Files or globs to keep of the build; everything else is removed."
+    )
     sources: Annotated[Lines, Otherwise("files that the commands name")] = Field(
         default=[], description="Files or globs beside the study file that the commands need."
     )
@@ -213,14 +236,18 @@ class StudyForm(Form):
     version: Annotated[Literal[1], Takes("1, the version this Ridgeline reads")] = Field(
         description="The version of this format: 1."
     )
-    name: Annotated[str, Takes("text of letters, digits, dots, dashes and underscores")] = Field(
-        description="A short name; it becomes a folder's name.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+    name: Annotated[str, Takes("text of letters, digits, dots, dashes and underscores, at most 100")] = Field(
+        description="A short name; it becomes a folder's name.", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     )
     question: str = Field(default="", description="The question in words, shown on top of the report.")
     workload: WorkloadForm = Field(description="The program: how to run it and what to read from it.")
     site: SiteChoice = Field(
         default="local",
         description="Where it runs: `local`, a site file's path, a known site's name, or the site itself.",
+    )
+    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
+        default=[],
+        description="Variables of your environment that hold keys or passwords: referred to, never written down.",
     )
     space: Annotated[dict[str, KnobForm], Entry("KNOB"), Takes("a mapping of knobs to their values")] = Field(
         description="The knobs: name to values, range, or one fixed value."

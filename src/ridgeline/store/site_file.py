@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, StudyError, near
+from ridgeline.files import below_home, is_there
 from ridgeline.forms.form import Form
 from ridgeline.forms.reading import read_form
 from ridgeline.records.problem import Problem
@@ -41,11 +42,11 @@ def load_site(named: object, relative_to: Path) -> Site:
 def _path(named: object, relative_to: Path) -> Path:
     if not isinstance(named, str | Path) or not str(named).strip():
         raise StudyError(f"{named!r} is not a site; give a name, a path or a mapping")
-    path = relative_to / Path(str(named)).expanduser()
-    if path.is_file():
+    path = relative_to / below_home(str(named))
+    if is_there(path) and path.is_file():
         return path
     shipped = SHIPPED / f"{named}.yaml"
-    if "/" not in str(named) and shipped.is_file():
+    if "/" not in str(named) and is_there(shipped):
         return shipped
     if "/" in str(named) or str(named).endswith((".yaml", ".yml")):
         raise StudyError(f"{path}: no such site file; check the path, or start with `ridgeline site list`")
@@ -83,10 +84,10 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
         options = read.model_dump(exclude_unset=True)
     image = form.container
     # an image beside the site file is meant to be found from any run folder
-    if image and (folder / image).is_file():
+    if image and is_there(folder / image) and (folder / image).is_file():
         image = str((folder / image).absolute())
     fields = form.model_dump(exclude={"version", "memory_per_node"})
-    for name in ("modules", "setup", "directives"):
+    for name in ("modules", "setup", "directives", "secrets"):
         fields[name] = tuple(fields[name])
     return Site(
         **fields | {"memory_bytes_per_node": form.memory_per_node, "container": image, "options": options}

@@ -6,7 +6,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ridgeline.forms.form import CountedIn, Environment, Form, Lines, Otherwise, Size, Takes, Text
+from ridgeline.forms.form import (
+    CountedIn,
+    Environment,
+    Form,
+    Lines,
+    OneLine,
+    Otherwise,
+    SingleLines,
+    Size,
+    Takes,
+    Variable,
+)
 from ridgeline.records.launch import LAUNCHERS
 
 
@@ -16,14 +27,14 @@ class SiteForm(Form):
     whose = "a site"
 
     version: Annotated[Literal[1], Takes("1: write 1")] = Field(default=1, description="The version of this format.")
-    name: Annotated[Text, Otherwise("the file's name")] = Field(
+    name: Annotated[OneLine, Otherwise("the file's name")] = Field(
         default="local", description="The site's name, shown in reports."
     )
-    batch: Text = Field(default="local", description="Who runs jobs: local, slurm, pbs, simulated, or a plugin's.")
-    queue: Annotated[Text, Otherwise("the batch system's default")] = Field(
+    batch: OneLine = Field(default="local", description="Who runs jobs: local, slurm, pbs, simulated, or a plugin's.")
+    queue: Annotated[OneLine, Otherwise("the batch system's default")] = Field(
         default="", description="The queue or partition jobs are sent to."
     )
-    account: Annotated[Text, Otherwise("your default")] = Field(
+    account: Annotated[OneLine, Otherwise("your default")] = Field(
         default="", description="The project or account that is charged."
     )
     nodes: Annotated[int, CountedIn("nodes")] = Field(default=1, ge=1, description="The most nodes a job may ask for.")
@@ -37,31 +48,35 @@ class SiteForm(Form):
     launcher: Literal[tuple(LAUNCHERS)] = Field(  # type: ignore[valid-type]  # the names are records.launch's
         default="none", description="How programs with several ranks are started."
     )
-    launcher_options: Annotated[Text, Otherwise("none")] = Field(
+    launcher_options: Annotated[OneLine, Otherwise("none")] = Field(
         default="", description="Extra options for the launcher, as you would type them."
     )
-    modules: Annotated[Lines, Otherwise("none")] = Field(
+    modules: Annotated[SingleLines, Otherwise("none")] = Field(
         default=[], description="Modules that are loaded before the command."
     )
     setup: Annotated[Lines, Otherwise("none")] = Field(default=[], description="Shell lines before the command.")
-    container: Annotated[Text, Otherwise("none")] = Field(
+    container: Annotated[OneLine, Otherwise("none")] = Field(
         default="", description="An image for Apptainer or Singularity; a file beside the site file, or a full path."
     )
-    container_options: Annotated[Text, Otherwise("none")] = Field(
+    container_options: Annotated[OneLine, Otherwise("none")] = Field(
         default="", description="Extra options for `apptainer exec`, as you would type them."
     )
-    scratch: Annotated[Text, Otherwise("none")] = Field(
+    scratch: Annotated[OneLine, Otherwise("none")] = Field(
         default="",
         description="A folder on the nodes: each job gets its own in it as $RIDGELINE_SCRATCH, removed at its end.",
     )
     env: Environment = Field(default={}, description="Environment of every job.")
+    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
+        default=[],
+        description="Variables that hold keys or passwords: run.sh refers to them, no file holds their value.",
+    )
     jobs_at_once: Annotated[int, CountedIn("jobs")] = Field(
         default=1, ge=1, description="How many jobs may be queued or running."
     )
     poll_s: Annotated[float, CountedIn("seconds")] = Field(
         default=10.0, gt=0, description="Time between two looks at the queue; one look serves all jobs."
     )
-    directives: Annotated[Lines, Otherwise("none")] = Field(
+    directives: Annotated[SingleLines, Otherwise("none")] = Field(
         default=[], description="Lines that are added to job scripts as they are, such as `#SBATCH --exclusive`."
     )
     service_units_per_node_hour: Annotated[float | None, CountedIn("service units"), Otherwise("not counted")] = Field(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from ridgeline.errors import StudyError, nearest_first
+from ridgeline.files import below_home, is_there
 from ridgeline.forms.problems import problems_of
 from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Closeness, Guard, parse_guard
@@ -52,7 +53,7 @@ class StudyFile:
         named = self.tree.root.children.get("site")
         if named is None or not isinstance(named.value, str) or named.value == "local":
             return None
-        path = self.study.folder / Path(named.value).expanduser()
+        path = self.study.folder / below_home(named.value)
         return path if path.is_file() else SHIPPED / f"{named.value}.yaml"
 
     def line_of(self, where: Where) -> int:
@@ -122,6 +123,7 @@ class _Assembly:
         guards = tuple(g for i, text in enumerate(form.guards) if (g := self.guard(i, text)) is not None)
         builds = self.builds()
         site = self.site(problems)
+        site = replace(site, secrets=tuple(dict.fromkeys((*site.secrets, *form.secrets))))
         if space is None or goal is None:
             return None
         job = self.job(space.names)
@@ -187,12 +189,19 @@ class _Assembly:
         return guard
 
     def job(self, settings: Collection[str]) -> JobLimits:
-        form, counts = self.form.job, {}
+        form = self.form.job
+        counts: dict[str, Any] = {}
         for name in COUNTS:
             text = getattr(form, name)
             counts[name] = None if text is None else parsed(text, ("job", name), self.report)
             known_name_problem(counts[name], settings, ("job", name), self.report)
-        return JobLimits(**counts, limit_s=form.limit, silence_limit_s=form.silence, retries=form.retries)
+        return JobLimits(
+            **counts,
+            limit_s=form.limit,
+            silence_limit_s=form.silence,
+            retries=form.retries,
+            output_bytes=form.output,
+        )
 
     def check_counts(self, job: JobLimits, settings: Mapping[str, object]) -> None:
         for name in COUNTS:
@@ -238,7 +247,7 @@ class _Assembly:
         try:
             return load_site(named, self.folder)
         except StudyError as error:
-            if (self.folder / Path(named).expanduser()).is_file():
+            if is_there(self.folder / below_home(named)):
                 problems += error.problems  # they name the site file and its lines
             else:
                 for line in error.problems:

@@ -194,6 +194,11 @@ def test_metrics_are_read(tmp_path: Path, metric: dict[str, object], text: str, 
         ({"json": "a"}, "not json", "JSON"),
         ({"csv": "speed"}, TABLE, "column speed"),
         ({"csv": "time", "row": 9}, TABLE, "row 9"),
+        ({"json": "a"}, "[" * 100_000, "JSON"),
+        ({"json": "a"}, f'x\n{{"a": {"[" * 100_000}', "JSON"),
+        ({"json": "a"}, f'{{"a": 1{"0" * 400}}}', "not a number"),
+        ({"json": "a", "pick": "sum"}, '{"a": [1e308, 1e308]}', "no sum"),
+        ({"csv": "time"}, f"time,x\n1,{'y' * 200_000}\n", "column time"),
     ],
 )
 def test_what_is_missing_is_said(tmp_path: Path, metric: dict[str, object], text: str, message: str) -> None:

@@ -10,6 +10,7 @@ from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.candidates import judged_pair, judged_text, trial_of
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
+from ridgeline.campaign.kinds.extension import level_after, with_extension
 from ridgeline.campaign.kinds.search import SearchAgenda, sampler_of, search_progress
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
@@ -45,6 +46,7 @@ class ComparisonQuestion:
 
     kind: ClassVar[str] = "compare"
     reference: ClassVar[str] = "setting A"
+    extended_by: ClassVar[tuple[str, ...]] = ("blocks",)
 
     def applied_to(self, study: Study) -> Study:
         return replace(
@@ -81,9 +83,8 @@ class ComparisonQuestion:
         line = history.verdict
         if line is not None and verdict is not None and verdict.spoken_of is not None:
             # said anew, with before and after; and comparisons once spoke of a baseline
-            line = replace(
-                line, headline=headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
-            )
+            told = headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
+            line = replace(line, headline=with_extension(told, history))
         return answer_of(
             self.kind,
             line,
@@ -142,7 +143,7 @@ class ComparisonAgenda(SearchAgenda):
         if history.count(Stage.SEARCH) and not scores.ranking(study, history):
             return ConfirmationVerdict(NOTHING_PASSED, f"B did not pass: {_why_b_failed(history)}")
         blocks = confirmation.blocks_so_far(study, history)
-        result = confirm(blocks, study.confirm.level, study.goal.direction)
+        result = confirm(blocks, level_after(study.confirm.level, history), study.goal.direction)
         if not result.comparisons:
             return ConfirmationVerdict(UNCONFIRMED, "A and B were not compared: the budget left no room for it")
         (found,) = result.comparisons.values()

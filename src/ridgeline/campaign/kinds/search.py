@@ -14,6 +14,7 @@ from ridgeline.campaign.blocks import next_in_block
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationPlan, ConfirmationVerdict
+from ridgeline.campaign.kinds.extension import unwatched, with_extension
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
@@ -40,6 +41,7 @@ class SearchQuestion:
 
     kind: ClassVar[str] = "search"
     reference: ClassVar[str] = "the baseline"
+    extended_by: ClassVar[tuple[str, ...]] = ("trials", "blocks")
 
     def applied_to(self, study: Study) -> Study:
         if self.trials is not None:
@@ -161,12 +163,12 @@ class SearchAgenda(Agenda):
         if not self.baseline_finished() or self.search_over:
             return None
         done = self.history.count(Stage.SEARCH)
-        limit = self.ledger.search_trials
+        limit = self.ledger.search_trials if self.history.search_limit is None else self.history.search_limit
         if limit is not None and done >= limit:
             self.search_over = f"all {limit} trials of the budget were used"
             return None
         every = self.study.search.sentinel_every
-        if every and done and self.history.count(Stage.SENTINEL) < done // every:
+        if every and done and (self.history.count(Stage.SENTINEL) < done // every or unwatched(self.history)):
             if self.fits(self.study.baseline, self.reserve):
                 return self.new(self.study.baseline, Stage.SENTINEL, "sentinel")
             self.search_over = "the budget has room for the confirmation only"
@@ -247,7 +249,8 @@ def search_progress(study: Study, history: History) -> Progress:
         return Progress("finished", len(history.runs), len(history.runs), "runs", 0)
     if history.candidates is not None:
         return Progress(Stage.CONFIRM.value, history.count(Stage.CONFIRM), planned, "runs", left)
-    done, trials = history.count(Stage.SEARCH), study.budget.trials
+    done = history.count(Stage.SEARCH)
+    trials = study.budget.trials if history.search_limit is None else history.search_limit
     runs_left = None
     if trials is not None:
         every = study.search.sentinel_every
@@ -291,4 +294,5 @@ def _headline(study: Study, history: History, verdict: ConfirmationVerdict, keep
         told = judged_text(study, history, judged)
         if judged.verdict is Verdict.WORSE:
             told = f"no setting is better than the baseline; the nearest: {told}"
-    return f"{told}; keep the baseline" if keep and "keep the baseline" not in told else told
+    told = f"{told}; keep the baseline" if keep and "keep the baseline" not in told else told
+    return with_extension(told, history)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ from ridgeline.errors import NothingFound
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.events import Extension
 from ridgeline.store.folder import StudyFolder
 
 if TYPE_CHECKING:
@@ -36,7 +38,9 @@ REDRAW_S = 0.2
 TICK_S = 1.0
 
 
-def drive(folder: StudyFolder, question: CampaignQuestion | None, as_json: bool) -> None:
+def drive(
+    folder: StudyFolder, question: CampaignQuestion | None, as_json: bool, extension: Extension | None = None
+) -> None:
     """Run to the end or to Ctrl-C, write the report, print the answer. Leaves with the documented exit codes."""
     with _stop_flag() as stopping:
         face = Face(quiet=as_json)
@@ -46,7 +50,7 @@ def drive(folder: StudyFolder, question: CampaignQuestion | None, as_json: bool)
             face.tick()
             return stopping[0]
 
-        with assemble_campaign(folder, question, face.update, stop_asked) as campaign:
+        with assemble_campaign(folder, question, face.update, stop_asked, extension) as campaign:
             face.title(campaign)
             face.note_deleted(folder.missing(run.folder for run in campaign.history.runs.values()))
             try:
@@ -67,10 +71,10 @@ def drive(folder: StudyFolder, question: CampaignQuestion | None, as_json: bool)
     seen = insights(now.study, now.history, now.answer)
     if as_json:
         more = {"paste": answer.paste, "insights": seen, "folder": str(folder.path), "report": str(report)}
-        print(json.dumps(now.as_json() | more, indent=1))
+        _tell(json.dumps(now.as_json() | more, indent=1))
     else:
         lines = [*answer_lines(answer, now.exhibits), "", *(f"  {line}" for line in seen), f"  report  {report}"]
-        print("", *lines, sep="\n")
+        _tell("", *lines)
     if answer.lacks:
         raise NothingFound(answer.lacks)
 
@@ -97,6 +101,16 @@ def _stop_flag() -> Iterator[list[bool]]:
             signal.signal(number, handler)
 
 
+def _tell(*lines: str) -> None:
+    """Print, for as long as somebody reads: a reader that leaves (`| head`) ends the output, not the campaign."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 class Face:
     """What a terminal shows of a running campaign. `console` is where, standard output by default."""
 
@@ -117,11 +131,11 @@ class Face:
         self._shown_runs, self._shown_aside = done, len(campaign.history.set_aside)
         if not self._quiet:
             resumed = f"   {done} runs kept" if done else ""
-            print(f"{study.name}   {study.workload.kind} on {study.site.name}   {study.search.sampler}{resumed}\n")
+            _tell(f"{study.name}   {study.workload.kind} on {study.site.name}   {study.search.sampler}{resumed}\n")
 
     def note_deleted(self, folders: Sequence[Path]) -> None:
         if folders and not self._quiet:
-            print(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
+            _tell(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
 
     def __enter__(self) -> Face:
         if not self._quiet and (self._console is not None or sys.stdout.isatty()):
@@ -173,7 +187,7 @@ class Face:
         self._say_if_simulated(campaign)
         told, story = run_text(campaign, run)
         if self._live is None:
-            print(f"{told}   {story}" if story else told, flush=True)
+            _tell(f"{told}   {story}" if story else told)
         elif campaign.history.trials[run.trial].stage is not Stage.CONFIRM or run.outcome != Outcome(Kind.OK):
             # good confirm runs are many and alike; the picture below counts them
             for line in (told, f"{'':8}{story}") if story else (told,):
@@ -186,7 +200,7 @@ class Face:
 
     def _print(self, line: str) -> None:
         if self._live is None:
-            print(line, flush=True)
+            _tell(line)
             return
         for piece in fitted(line, self._live.console.width - 1):
             # soft_wrap: a word wider than the terminal goes on in its next line and can still be copied whole

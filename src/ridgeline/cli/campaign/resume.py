@@ -8,10 +8,17 @@ import typer
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The study folder that `tune` wrote.")],
+    trials: Annotated[
+        str | None, typer.Option(metavar="+N", help="Go on after the verdict: so many more search trials.")
+    ] = None,
+    blocks: Annotated[
+        str | None, typer.Option(metavar="+N", help="Go on after the verdict: so many more interleaved blocks.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Go on with a campaign that was stopped or killed; a finished one shows its answer again."""
+    from ridgeline.campaign.kinds.extension import parse_extension
     from ridgeline.cli.campaign.live import drive
     from ridgeline.store.folder import StudyFolder
 
-    drive(StudyFolder.open(folder), None, as_json)
+    drive(StudyFolder.open(folder), None, as_json, parse_extension(trials, blocks))

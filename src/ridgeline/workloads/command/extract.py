@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ridgeline import matching
+from ridgeline.errors import ReadError
+from ridgeline.matching import TooSlow
+
 Pick = Literal["last", "first", "max", "min", "sum", "mean"]
 PICKS: dict[str, Callable[[Sequence[float]], float]] = {
     "last": lambda values: values[-1],
@@ -37,8 +41,7 @@ class ByRegex:
         return f"text matching {self.pattern.pattern!r}"
 
     def values(self, text: str) -> list[object]:
-        group = 1 if self.pattern.groups else 0
-        return [match[group] for match in self.pattern.finditer(text) if match[group] is not None]
+        return [*matching.values(self.pattern, text, 1 if self.pattern.groups else 0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,10 @@ class ByCsv:
         if not lines:
             return []
         for delimiter in (",", ";", "\t", " "):
-            header, *rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+            try:
+                header, *rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+            except csv.Error:  # a cell of megabytes: not a table, or not with this delimiter
+                continue
             names = [name.strip() for name in header]
             if self.column in names:
                 index = names.index(self.column)
@@ -97,12 +103,18 @@ class Metric:
 
     def read(self, text: str) -> float | str:
         """The metric's value in the text of its file."""
-        found = self.source.values(text)
+        try:
+            found = self.source.values(text)
+        except (TooSlow, ReadError) as error:
+            raise NotThere(f"{self.name}: in {self.file}, {error}") from None
         if not found:
             raise NotThere(f"{self.name}: {self.file} has no {self.source}")
         if self.is_text:
             return str(found[0 if self.pick == "first" else -1])
-        value = PICKS[self.pick]([self._number(item) for item in found])
+        try:
+            value = PICKS[self.pick]([self._number(item) for item in found])
+        except (OverflowError, ValueError) as error:  # a sum beyond all numbers, or of inf and -inf
+            raise NotThere(f"{self.name}: no {self.pick} of what {self.file} says ({error})") from None
         if not math.isfinite(value):
             raise NotThere(f"{self.name}: {self.file} says {value}, not a number that can be ranked")
         return value
@@ -112,7 +124,7 @@ class Metric:
             if isinstance(item, int | float):
                 return float(item)
             return float(re.sub(r"[dD]", "e", str(item)))  # Fortran writes 1.5D-03
-        except ValueError:
+        except (ValueError, OverflowError):
             raise NotThere(
                 f"{self.name}: {str(item)[:60]!r} in {self.file} is not a number; for a word, set type: text"
             ) from None
@@ -132,14 +144,14 @@ def file_text(folder: Path, name: str) -> str:
 def _documents(text: str) -> list[object]:
     try:
         return [json.loads(text)]
-    except ValueError:
+    except (ValueError, RecursionError):
         pass  # not one document: perhaps one a line, between other output
     documents: list[object] = []
     for line in text.splitlines():
         if line.lstrip()[:1] in ("{", "["):
             try:
                 documents.append(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
     return documents
 

@@ -36,7 +36,16 @@ def _metric_name(name: str) -> str:
     return name
 
 
+def _of_the_run(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError("must be a file of the run folder; write a relative name without ..")
+    return name
+
+
 def _not_blank(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a NUL character, which no command can; remove it")
     if not text.strip():
         raise ValueError("is empty; it must be the command line to run")
     return text.strip("\n")
@@ -69,7 +78,9 @@ class MetricForm(Form):
     row: Annotated[int | None, Otherwise("all rows, see `pick`")] = Field(
         default=None, description="The line of the CSV table, counted from 0, or from the end: -1."
     )
-    file: str = Field(default="stdout", description="The file of the run folder in which it is looked for.")
+    file: Annotated[str, AfterValidator(_of_the_run)] = Field(
+        default="stdout", description="The file of the run folder in which it is looked for."
+    )
     unit: Annotated[str, Otherwise("none")] = Field(default="", description="The unit, shown to people.")
     type: Literal["number", "text"] = Field(
         default="number", description="What it is; text can be guarded, but not be the goal."

@@ -179,6 +179,6 @@ def _place(target: Path, write: Callable[[Path], object]) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     if source.is_dir():
-        shutil.copytree(source, target)
+        shutil.copytree(source, target, symlinks=True)  # what links lead to stays where it is
     else:
         shutil.copy2(source, target)

@@ -1,0 +1,70 @@
+"""A finished campaign that goes on: more trials for the search, or more blocks for the comparison.
+
+It is asked for after somebody has seen a verdict, so the next one says so, and its interval allows for every look: who
+looks until the answer pleases finds a difference where there is none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from ridgeline.errors import InputError
+from ridgeline.records.trial import Stage
+from ridgeline.store.events import Extension
+from ridgeline.store.history import History
+
+
+def parse_extension(trials: str | None, blocks: str | None) -> Extension | None:
+    """What was typed: `+20` trials or `+3` blocks; None where neither was."""
+    given = {name: text for name, text in (("trials", trials), ("blocks", blocks)) if text is not None}
+    if len(given) > 1:
+        raise InputError("--trials goes on with the search, --blocks with the comparison: give one of them at a time")
+    for name, text in given.items():
+        if not re.fullmatch(r"\+\d{1,6}", text) or int(text) == 0:
+            raise InputError(f"--{name} {text}: say how many more, with a plus, such as --{name} +5")
+        return Extension(**{name: int(text)})
+    return None
+
+
+def require_extendable(kind: str, takes: Sequence[str], history: History, asked: Extension) -> None:
+    """InputError where a campaign of this kind, which can go on by what it `takes`, has nothing to go on with."""
+    what = asked.what
+    if what not in takes:
+        instead = f"use --{takes[0]}" if takes else "start a new one"
+        raise InputError(f"{history.root}: a campaign of kind {kind} cannot go on by {what}; {instead}")
+    if history.verdict is None:
+        raise InputError(
+            f"{history.root}: this campaign is not over yet{extension_text(history, brief=True)}; "
+            f"finish it with `ridgeline resume {history.root}` first"
+        )
+    if what == "blocks" and not history.candidates:
+        more = "; use --trials to search on" if "trials" in takes else ""
+        raise InputError(f"{history.root}: nothing was compared in blocks, so there is nothing to add to{more}")
+
+
+def unwatched(history: History) -> bool:
+    """Whether the campaign went on after a verdict and the baseline has not run since: the machine may have changed."""
+    before, trials = history.last_trial_before, history.trials
+    return bool(before) and not any(trials[n].stage is Stage.SENTINEL for n in range(before + 1, len(trials) + 1))
+
+
+def level_after(level: float, history: History) -> float:
+    """The confidence of an interval where this is not the first verdict: what may go wrong is shared by all of them."""
+    looks = 1 + len(history.extensions)
+    return level if looks == 1 else math.ceil((1 - (1 - level) / looks) * 1000) / 1000
+
+
+def extension_text(history: History, brief: bool = False) -> str:
+    """'; extended by 20 trials after a verdict', or nothing."""
+    if not history.extensions:
+        return ""
+    added = ", then ".join(str(extension) for extension in history.extensions)
+    told = f"extended by {added} after a verdict"
+    return f" ({told})" if brief else f"; {told}: its level allows for {1 + len(history.extensions)} looks"
+
+
+def with_extension(headline: str, history: History) -> str:
+    told = extension_text(history)
+    return headline if told in headline else f"{headline}{told}"

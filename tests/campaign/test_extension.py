@@ -1,0 +1,166 @@
+"""A finished campaign goes on: from where it was, alike after a kill, and with a verdict that says so."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.campaign.kinds.extension import level_after, parse_extension, require_extendable
+from ridgeline.campaign.verdict import CampaignVerdict
+from ridgeline.cli.main import main
+from ridgeline.errors import InputError
+from ridgeline.records.outcome import Kind
+from ridgeline.records.space import Settings
+from ridgeline.records.trial import Stage
+from ridgeline.store.events import Extension, extended_event
+from ridgeline.store.history import History, read_history
+from ridgeline.testing import ScriptedAnswer
+from tests.campaign.harness import campaign, rate, study
+
+
+def finished(root: Path, extension: Extension | None = None, function: Any = rate) -> tuple[CampaignVerdict, History]:
+    """A campaign to its verdict, or one that has a verdict and is extended."""
+    run = campaign(root, study(root), function)
+    if extension is not None:
+        run.record(extended_event(extension))
+    verdict = run.run()
+    run.journal.close()
+    return verdict, run.history
+
+
+def points(history: History, *stages: Stage) -> list[dict[str, Any]]:
+    return [dict(trial.point) for trial in history.trials.values() if trial.stage in stages]
+
+
+def test_more_trials_go_on_with_the_search_and_confirm_anew(tmp_path: Path) -> None:
+    _, before = finished(tmp_path)
+    verdict, after = finished(tmp_path, Extension(trials=5))
+    assert after.count(Stage.SEARCH) == before.count(Stage.SEARCH) + 5 == 17
+    assert points(after, Stage.SEARCH)[:12] == points(before, Stage.SEARCH), "nothing is run twice"
+    new = [trial for number, trial in after.trials.items() if number > len(before.trials)]
+    assert new[0].stage is Stage.SENTINEL, "first whether the machine is still the same"
+    counted = [t for t in after.trials.values() if t.stage is Stage.CONFIRM and t.number not in after.uncounted]
+    assert counted and all(trial in new for trial in counted), "fresh runs only"
+    assert len(counted) == after.count(Stage.CONFIRM) == 3 * 2 * 3
+    assert "extended by 5 trials after a verdict" in verdict.headline
+
+
+def test_more_blocks_join_those_there_are(tmp_path: Path) -> None:
+    _, before = finished(tmp_path)
+    verdict, after = finished(tmp_path, Extension(blocks=2))
+    assert after.count(Stage.SEARCH) == before.count(Stage.SEARCH)
+    assert after.candidates == before.candidates
+    assert after.count(Stage.CONFIRM) == before.count(Stage.CONFIRM) * 5 / 3
+    assert {c.blocks for c in verdict.comparisons} == {5}  # type: ignore[attr-defined]
+    assert "extended by 2 blocks" in verdict.headline
+
+
+def test_every_look_widens_the_interval(tmp_path: Path) -> None:
+    finished(tmp_path)
+    once, _ = finished(tmp_path, Extension(blocks=1))
+    twice, history = finished(tmp_path, Extension(blocks=1))
+    assert [c.level for c in once.comparisons] == [0.975] * 2  # type: ignore[attr-defined]
+    assert [c.level for c in twice.comparisons] == [0.984] * 2  # type: ignore[attr-defined]
+    assert "extended by 1 block, then 1 block" in twice.headline
+    assert level_after(0.95, History(tmp_path)) == 0.95
+    assert len(read_history(tmp_path).extensions) == len(history.extensions) == 2
+
+
+@pytest.mark.parametrize("extension", [Extension(trials=4), Extension(blocks=2)], ids=str)
+def test_killed_after_any_line_it_goes_on_alike(tmp_path: Path, extension: Extension) -> None:
+    whole = tmp_path / "whole"
+    finished(whole)
+    verdict, expected = finished(whole, extension)
+    lines = (whole / "journal.jsonl").read_text().splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if json.loads(line)["event"] == "extended")
+    for cut in range(at + 1, len(lines), 19):
+        again = tmp_path / f"cut-{cut}"
+        again.mkdir()
+        (again / "journal.jsonl").write_text("".join(lines[:cut]))
+        found, history = finished(again)
+        assert found.headline == verdict.headline, cut
+        assert points(history, Stage.SEARCH) == points(expected, Stage.SEARCH), cut
+        assert history.count(Stage.CONFIRM) == expected.count(Stage.CONFIRM), cut
+
+
+def test_a_setting_that_failed_its_confirmation_is_not_confirmed_again(tmp_path: Path) -> None:
+    ran: dict[str, int] = {}
+
+    def fragile(settings: Settings) -> ScriptedAnswer:
+        """The best setting passes once, then never again."""
+        key = str(settings)
+        ran[key] = ran.get(key, 0) + 1
+        if settings["sum"] == 11 and ran[key] > 1:
+            return ScriptedAnswer({}, exit_code=1)
+        return rate(settings)
+
+    space = study(tmp_path).space
+    everything = study(tmp_path, baseline={"x": 0, "y": 0}, presets=tuple(space.points())[-3:])
+    run = campaign(tmp_path, everything, fragile)
+    run.run()
+    run.journal.close()
+    assert run.history.outcomes[Kind.CRASH]
+    again = campaign(tmp_path, everything, fragile)
+    again.record(extended_event(Extension(trials=2)))
+    again.run()
+    assert {"x": 9, "y": 2} not in (again.history.candidates or ())
+
+
+@pytest.mark.parametrize(
+    ("trials", "blocks", "says"),
+    [("20", None, "with a plus"), ("+0", None, "with a plus"), ("+x", None, "with a plus"), ("+1", "+1", "one of")],
+)
+def test_what_cannot_be_meant_is_said(trials: str | None, blocks: str | None, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        parse_extension(trials, blocks)
+
+
+def test_what_has_no_end_or_nothing_to_go_on_with_is_refused(tmp_path: Path) -> None:
+    assert parse_extension(None, None) is None
+    both, blocks = ("trials", "blocks"), Extension(blocks=1)
+    fresh = History(tmp_path)
+    with pytest.raises(InputError, match="not over yet"):
+        require_extendable("search", both, fresh, blocks)
+    with pytest.raises(InputError, match="kind edge cannot go on by blocks"):
+        require_extendable("edge", (), fresh, blocks)
+    with pytest.raises(InputError, match="use --blocks"):
+        require_extendable("compare", ("blocks",), fresh, Extension(trials=1))
+    _, flat = finished(
+        tmp_path, function=lambda settings: ScriptedAnswer({"rate": 100.0 - float(settings["sum"] or 0)})
+    )
+    assert not flat.candidates
+    with pytest.raises(InputError, match="nothing was compared"):
+        require_extendable("search", both, flat, blocks)
+
+
+STUDY = """version: 1
+name: sleepy
+workload: {kind: command, run: 'echo rate {x}', metrics: {rate: {regex: 'rate (\\d+)'}}}
+space: {x: [1, 2, 3]}
+goal: {maximize: rate}
+baseline: {x: 1}
+"""
+
+
+def test_a_comparison_goes_on_by_blocks(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    out = str(tmp_path / "out")
+
+    def ridgeline(*arguments: str) -> tuple[object, str]:
+        monkeypatch.setattr(sys, "argv", ["ridgeline", *arguments])
+        with pytest.raises(SystemExit) as leaving:
+            main()
+        seen = capsys.readouterr()
+        return leaving.value.code or 0, seen.out + seen.err
+
+    assert ridgeline("compare", str(tmp_path / "study.yaml"), "x=2", "--blocks", "3", "--out", out)[0] == 0
+    code, said = ridgeline("resume", out, "--trials", "+2")
+    assert code == 2 and "use --blocks" in said
+    code, said = ridgeline("resume", out, "--blocks", "+1")
+    assert code == 0 and "4 blocks" in said and "extended by 1 block after a verdict" in said
+    code, said = ridgeline("verify", out)
+    assert code == 0, said
