@@ -16,7 +16,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import StoreError
 from ridgeline.executors.base import Executor
 from ridgeline.records.site import LOCAL
-from ridgeline.store.agreement import asked
+from ridgeline.store.agreement import asked, binding
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History, read_history
 from ridgeline.store.journal import Journal
@@ -60,7 +60,7 @@ def assemble_campaign(
         history = History.replay(folder.path.resolve(), journal.read())
         asks = question or question_of(history)
         file = folder.load(history)
-        history.asked = history.asked or asked(file.tree)
+        history.asked = binding(history) or asked(file.tree)
         found = check_file(as_asked(file, asks))
         campaign = _joined(asks, found, journal, history)
         campaign.on_change, campaign.stop_requested = on_change, stop_requested

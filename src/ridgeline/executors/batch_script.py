@@ -14,7 +14,7 @@ from pathlib import Path
 from ridgeline.errors import SiteError
 from ridgeline.executors import script
 from ridgeline.executors.dialect import BatchDialect
-from ridgeline.records.run import Cause, Job
+from ridgeline.records.run import QUIET_FILE, Cause, Job
 from ridgeline.records.site import Site
 
 STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
@@ -112,7 +112,7 @@ def _watched(command: str, job: Job) -> str:
     line = f"timeout -k {KILL_AFTER_S} {job.limit_s:g} sh -c {shlex.quote(command)}"
     # the time since boot: somebody may set the date meanwhile
     now = "$(cut -d. -f1 /proc/uptime 2>/dev/null || date +%s)"
-    start = f"rm -f {STOPPED_FILE}; since={now}\n"
+    start = f"rm -f {STOPPED_FILE} {QUIET_FILE}; since={now}\n"
     # timeout leaves with 124, or dies by the KILL it had to send; a program could do both by itself, but not so late
     end = (
         f"case $code in 124|137) [ -e {STOPPED_FILE} ] || [ $(({now} - since)) -lt {int(job.limit_s)} ] "
@@ -133,6 +133,7 @@ def _silence_watch(limit_s: float) -> str:
         f"( while sleep {step_s:g}; do\n"
         # any file that changes is a sign of life
         f'    if [ -z "$(find . -type f -mmin -{limit_s / 60:.6f} -print -quit 2>/dev/null)" ]; then\n'
+        f"      find . -maxdepth 1 -type f -printf '%T@ %s %f\\n' > {QUIET_FILE}\n"
         f"      echo '{Cause.SILENCE}: wrote nothing for {limit_s:g} s' > {STOPPED_FILE}\n"
         f"      kill $command; sleep {KILL_AFTER_S}; kill -9 $command; exit\n"
         "    fi\n"

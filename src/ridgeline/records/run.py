@@ -12,6 +12,10 @@ from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Outcome
 
+# In the run folder of a job that was ended for its silence: `MTIME SIZE NAME` of each file just before it was told to
+# end. What is written after that is about our own kill.
+QUIET_FILE = "quiet"
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:

@@ -17,7 +17,7 @@ from pathlib import Path
 from ridgeline.errors import StoreError, StudyError
 from ridgeline.files import write_whole
 from ridgeline.records.study import Study
-from ridgeline.store.agreement import require_consistent, require_same_question
+from ridgeline.store.agreement import binding, require_consistent, require_same_question
 from ridgeline.store.history import History
 from ridgeline.store.study_file import StudyFile, read_study_file
 
@@ -82,7 +82,7 @@ class StudyFolder:
         site_path = next(iter(sorted((self.path / SITES).glob("*.y*ml"))), None)
         file = read_study_file(self.path / STUDY, site_path=site_path, files=self.path / SOURCES)
         if history is not None:
-            require_same_question(file.path, file.tree, history.asked)
+            require_same_question(file.path, file.tree, binding(history))
             require_consistent(file.study, history)
         return file
 

@@ -16,7 +16,7 @@ class SiteForm(Form):
     whose = "a site"
 
     version: Annotated[Literal[1], Takes("1: write 1")] = Field(default=1, description="The version of this format.")
-    name: Annotated[Text, Otherwise("the file's name")] = Field(
+    name: Annotated[Text, Otherwise("the file's name, or the batch system's")] = Field(
         default="local", description="The site's name, shown in reports."
     )
     batch: Text = Field(default="local", description="Who runs jobs: local, slurm, pbs, simulated, or a plugin's.")

@@ -274,3 +274,21 @@ def test_what_a_job_says_about_itself_is_comment_and_its_script_is_sound(tmp_pat
     assert [line for line in lines if not line.startswith("# ")] == lines[-1:]
     assert lines[-1].startswith("exec ")
     assert subprocess.run(["sh", "-n", str(tmp_path / "run" / "engine.sh")], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("mem_fraction_static", "vLLM calls it gpu_memory_utilization"),
+        ("chunked_prefill_size", "vLLM calls it max_num_batched_tokens"),
+        ("max_running_request", "did you mean max_num_seqs?"),
+        ("block_sizes", "did you mean block_size?"),
+        ("colour", "max_num_seqs"),
+    ],
+)
+def test_an_unknown_flag_of_vllm_is_answered_in_vllms_names(tmp_path: Path, name: str, remedy: str) -> None:
+    asked = study(tmp_path, "vllm-offline", {name: [0.8]}, engine="python3")
+    (found,) = messages(catalog.part("workloads", "vllm-offline")(asked))
+    assert remedy in found
+    assert "mem_fraction_static" not in found.partition(";")[2]
+    assert "max_running_requests" not in found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import cached_property
 
 from ridgeline.records.expression import Value
@@ -11,7 +12,7 @@ from ridgeline.records.problem import Problem, Where, near
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import field_names
-from ridgeline.serving.engine.knobs.releases import Version
+from ridgeline.serving.engine.knobs.releases import TITLES, Version
 from ridgeline.serving.engine.knobs.table import wrong_value
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.install import installed_flags, release_of
@@ -83,10 +84,20 @@ class Names:
             if name in elsewhere - known_flags:
                 continue
             if name not in known_flags:
-                kind, known = self._study.workload.kind, [*flags.names(release), ENGINE_KNOB]
-                yield Problem(where, f"no such knob for {kind}; {near(name, _shown(name, known))}")
+                yield Problem(where, f"no such knob for {self._study.workload.kind}; {self._meant(name, release)}")
             elif not self._options.engines and (gap := flags.missing(name, release)):
                 yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, release))} {gap}")
+
+    def _meant(self, name: str, release: Version) -> str:
+        """The engine's own name for what another one calls so; else the nearest name, or the usual ones."""
+        flags = self._dialect.flags
+        if own := flags.own_name(name, release):
+            return f"{TITLES[self._dialect.name]} calls it {own}"
+        known = [*flags.names(release), ENGINE_KNOB]
+        for nearest in get_close_matches(name, known, n=1):
+            return f"did you mean {nearest if nearest in flags.flags else flags.own_name(nearest, release) or nearest}?"
+        # hundreds of flags help nobody: where none is close, the usual ones are shown
+        return near(name, flags.usual_names(release))
 
     def _places(self) -> Iterator[tuple[Where, str]]:
         for knob in self._study.space.knobs:
@@ -123,11 +134,3 @@ class Names:
         for index, guard in enumerate(self._study.guards):
             for name in sorted(guard.names - set(known)):
                 yield Problem(("guards", index), f"{name} is no metric, knob or derived value; {near(name, known)}")
-
-
-def _shown(name: str, known: list[str]) -> list[str]:
-    """Hundreds of flags help nobody: where none is close, the usual ones are shown."""
-    from difflib import get_close_matches
-
-    usual: list[str] = [n for n in ("tp", "pp", "mem_fraction_static", "max_running_requests") if n in known]
-    return known if get_close_matches(name, known, n=1) else usual or known[:8]
