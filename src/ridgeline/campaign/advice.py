@@ -4,8 +4,8 @@ Decided from the failed trials in the order they ended and from what was tried, 
 same. The first move is one step of the knob. A moved setting that fails again moves once more, twice as far; then the
 sampler goes on: a hopeless corner of the space must not eat the budget.
 
-A baseline that fails asks a person: without it nothing can be compared. Until something has passed nothing was measured,
-so the study in the campaign's folder may then be corrected in any part.
+A baseline that fails asks a person: without it nothing can be compared. Until something has passed nothing was
+measured, so the study in the campaign's folder may then be corrected in any part.
 """
 
 from __future__ import annotations

@@ -31,7 +31,11 @@ def as_asked(file: StudyFile, question: CampaignQuestion) -> StudyFile:
 
 def assemble_folder(found: CheckedStudy, out: Path | None, name: str) -> StudyFolder:
     """A new folder for a campaign of this study: `out`, or studies/`name`. Nothing has run yet."""
-    return StudyFolder.create(out or Path("studies") / name, found.file)
+    return _new_folder(found, out or Path("studies") / name)
+
+
+def _new_folder(found: CheckedStudy, path: Path) -> StudyFolder:
+    return StudyFolder.create(path, found.file, in_place=getattr(found.workload, "in_place", ()))
 
 
 def assemble_or_go_on(
@@ -40,7 +44,7 @@ def assemble_or_go_on(
     """As `assemble_folder`; a folder in which the same question was asked goes on, and has its question already."""
     path = out or Path("studies") / name
     if not (path / "journal.jsonl").exists():
-        return StudyFolder.create(path, found.file), question
+        return _new_folder(found, path), question
     folder = StudyFolder.open(path)
     before = question_of(read_history(folder.path))
     if question_line(before) == question_line(question):

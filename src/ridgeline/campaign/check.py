@@ -41,6 +41,17 @@ class CheckedStudy:
         reason = self.study.space.refusal(point)
         return reason if reason is not None else self.workload.refusal(self.study.space.settings(point))
 
+    def doubts(self) -> list[str]:
+        """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
+        executor = catalog.part("executors", self.study.site.batch)(self.study.site)
+        ask = getattr(executor, "doubts", lambda resources: [])
+        return list(ask(self.study.job.resources(self.study.space.settings(self.study.baseline))))
+
+    def remarks(self) -> list[str]:
+        """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""
+        ask = getattr(self.workload, "remarks", lambda settings: [])
+        return list(ask(self.study.space.settings(self.study.baseline)))
+
 
 def check_study(path: Path) -> CheckedStudy:
     """StudyError names every problem with file, line and remedy."""

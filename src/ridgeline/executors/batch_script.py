@@ -20,7 +20,7 @@ from ridgeline.records.site import Site
 STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
 STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
 USER_SCRIPT = "site-script"
-KILL_AFTER_S = 10  # between TERM and KILL
+KILL_AFTER_S = 10.0  # between TERM and KILL, unless a job needs longer
 
 
 def render(job: Job, site: Site, dialect: BatchDialect) -> str:
@@ -109,7 +109,8 @@ def _shell_path(text: str) -> str:
 
 def _watched(command: str, job: Job) -> str:
     """The command under `timeout`, which gives it a process group and ends all of it."""
-    line = f"timeout -k {KILL_AFTER_S} {job.limit_s:g} sh -c {shlex.quote(command)}"
+    grace_s = max(KILL_AFTER_S, job.grace_s or 0.0)
+    line = f"timeout -k {grace_s:g} {job.limit_s:g} sh -c {shlex.quote(command)}"
     # the time since boot: somebody may set the date meanwhile
     now = "$(cut -d. -f1 /proc/uptime 2>/dev/null || date +%s)"
     start = f"rm -f {STOPPED_FILE} {QUIET_FILE}; since={now}\n"
@@ -121,10 +122,10 @@ def _watched(command: str, job: Job) -> str:
     )
     if job.silence_limit_s is None:
         return f"{start}{line}\ncode=$?\n{end}"
-    return f"{start}{line} &\n{_silence_watch(job.silence_limit_s)}{end}"
+    return f"{start}{line} &\n{_silence_watch(job.silence_limit_s, grace_s)}{end}"
 
 
-def _silence_watch(limit_s: float) -> str:
+def _silence_watch(limit_s: float, grace_s: float) -> str:
     step_s = min(10.0, max(0.2, limit_s / 5))
     return (
         "command=$!\n"
@@ -135,7 +136,7 @@ def _silence_watch(limit_s: float) -> str:
         f'    if [ -z "$(find . -type f -mmin -{limit_s / 60:.6f} -print -quit 2>/dev/null)" ]; then\n'
         f"      find . -maxdepth 1 -type f -printf '%T@ %s %f\\n' > {QUIET_FILE}\n"
         f"      echo '{Cause.SILENCE}: wrote nothing for {limit_s:g} s' > {STOPPED_FILE}\n"
-        f"      kill $command; sleep {KILL_AFTER_S}; kill -9 $command; exit\n"
+        f"      kill $command; sleep {grace_s:g}; kill -9 $command; exit\n"
         "    fi\n"
         "  done ) > /dev/null 2>&1 &\n"
         "watcher=$!\n"

@@ -47,6 +47,7 @@ class Job:
     resources: Resources = Resources()
     limit_s: float = 3600.0
     silence_limit_s: float | None = None
+    grace_s: float | None = None  # what it needs to end in order once it is told to; None: the site's usual seconds
     on_nodes: tuple[str, ...] = ()  # run there and nowhere else (blocked confirmation)
     avoid_nodes: tuple[str, ...] = ()  # a node fault was seen there
 

@@ -157,7 +157,7 @@ def test_the_engine_is_an_axis(tmp_path: Path) -> None:
     old, new = ((tmp_path / name / "engine.sh").read_text() for name in ("old", "new"))
     assert "/opt/old/bin/python -m sglang.launch_server" in old
     assert "--cuda-graph-max-bs 8" in old
-    assert "exec new.sif python3 -m sglang.launch_server" in new
+    assert f"exec {tmp_path}/new.sif python3 -m sglang.launch_server" in new
     assert "--cuda-graph-max-bs-decode 8" in new
 
 

@@ -27,6 +27,7 @@ from ridgeline.workloads.engine.failures import signatures
 from ridgeline.workloads.engine.form import EngineForm, OfflineForm, ServeForm, read_options
 from ridgeline.workloads.engine.install import release_of
 from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
+from ridgeline.workloads.engine.options import IN_PLACE
 from ridgeline.workloads.engine.reading import read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
 
@@ -60,12 +61,13 @@ class EngineWorkload:
     """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
 
     pasted_whole = True
+    in_place = IN_PLACE
 
     def __init__(self, study: Study, dialect: EngineDialect, *, serves: bool) -> None:
         self._study = study
         self._dialect = dialect
         self._serves = serves
-        self._options = read_options(study.workload.options, study.folder, serves=serves)
+        self._options = read_options(study.workload.options, study.folder, serves=serves, home=study.origin)
         self._names = Names(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
         self.signatures = signatures(dialect.name)
