@@ -20,6 +20,7 @@ from ridgeline.records.site import Site
 STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
 STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
 USER_SCRIPT = "site-script"
+HOSTS = "RIDGELINE_HOSTS"  # in the environment of a job over several nodes: their names
 KILL_AFTER_S = 10.0  # between TERM and KILL, unless a job needs longer
 
 
@@ -87,6 +88,7 @@ def _before(job: Job, site: Site, dialect: BatchDialect, inside: str) -> str:
         "  exec > stdout 2> stderr < /dev/null",
         f'  {{ printf "%s\\n" "${dialect.job_variable}"; {dialect.nodes_text}; }} > {STARTED_FILE}.partial \\',
         f"    && mv -f {STARTED_FILE}.partial {STARTED_FILE} || exit {script.BOOKS_FAILED}",
+        *([f'  export {HOSTS}="$({dialect.hosts_text})"'] if job.resources.nodes > 1 else []),
         "fi",
     ]
     if site.scratch:

@@ -78,6 +78,7 @@ class BatchDialect(Protocol):
     programs: Sequence[str]  # what must be on PATH
     job_variable: str  # set in every job: its id
     nodes_text: str  # shell text that prints the job's nodes, one a line or as the batch system writes them
+    hosts_text: str  # shell text that prints the names of the job's nodes, one a line
     directive: str  # how a line for the batch system begins in a script
     copies_output_back: bool = False  # the batch system's own output file appears some time after the end
     # options, as `option` names them, that users' scripts cannot change: where output goes, no second start

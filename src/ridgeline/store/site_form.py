@@ -34,6 +34,11 @@ class SiteForm(Form):
     memory_per_node: Annotated[Size | None, Otherwise("unknown")] = Field(
         default=None, description="Memory of a node; jobs ask for it, and settings that need more are refused."
     )
+    interface: Annotated[Text, Otherwise("the one that leads to the job's other nodes")] = Field(
+        default="",
+        description="The network interface by which engines on several nodes meet, such as ib0: sets "
+        "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and the engine's own address on every node.",
+    )
     launcher: Literal[tuple(LAUNCHERS)] = Field(  # type: ignore[valid-type]  # the names are records.launch's
         default="none", description="How programs with ranks are started."
     )

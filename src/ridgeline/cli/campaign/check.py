@@ -62,7 +62,7 @@ def _lines(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> l
     for reason, count in size.refused.most_common():
         shown = f"{count:,}" if size.exact else f"about {count / _looked_at(size):.0%}"
         lines.append(f"          {shown} refused: {reason}")
-    lines += [f"  nodes   {remark}" for remark in checked.remarks()]
+    lines += [f"  note    {remark}" for remark in checked.remarks()]
     lines += [f"  warning {doubt}" for doubt in checked.doubts()]
     runs = "as many runs as fit" if cost.runs is None else f"{cost.runs} runs at most"
     worst = "no limit in node-hours" if cost.node_hours is None else f"at most {cost.node_hours:.3g} node-hours"

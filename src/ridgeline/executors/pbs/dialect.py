@@ -62,6 +62,7 @@ class Pbs(BatchDialect):
     programs: Sequence[str] = ("qsub", "qstat", "qdel", "qselect")
     job_variable = "PBS_JOBID"
     nodes_text = 'sort -u "$PBS_NODEFILE"'
+    hosts_text = 'sort -u "$PBS_NODEFILE"'
     directive = "#PBS"
     copies_output_back = True
     kept_options = ("-o", "-j", "-r")

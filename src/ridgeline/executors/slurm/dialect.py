@@ -91,6 +91,7 @@ class Slurm(BatchDialect):
     programs: Sequence[str] = ("sbatch", "squeue", "scancel", "scontrol")
     job_variable = "SLURM_JOB_ID"
     nodes_text = 'printf "%s\\n" "$SLURM_JOB_NODELIST"'
+    hosts_text = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     directive = "#SBATCH"
     kept_options = ("--chdir", "--output", "--open-mode", "--no-requeue")
 
@@ -137,7 +138,7 @@ class Slurm(BatchDialect):
             return []
         return [
             f"the site does not say {' or '.join(unknown)}: with {resources.gpus} of a node's GPUs a job gets Slurm's "
-            "default cores and memory, often one core; write them into the site (`sinfo -N -o '%n %c %m %G'` shows them)"
+            "default cores and memory, often one core; write them into the site (`sinfo -No '%n %c %m %G'` shows them)"
         ]
 
     def option(self, line: str) -> str:

@@ -113,4 +113,5 @@ _PATHS = ("/", "~", "./", "../")
 
 
 def absolute(text: str, home: Path) -> str:
-    return os.path.abspath(home / Path(text).expanduser())
+    # not resolved: a virtual environment is known by the name of its link, and the nodes may see other disks
+    return os.path.normpath(home.absolute() / Path(text).expanduser())

@@ -21,6 +21,7 @@ from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
+from ridgeline.serving.engine.knobs.releases import NEWEST, release_text
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
 from ridgeline.workloads.engine.failures import signatures
@@ -30,6 +31,7 @@ from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
 from ridgeline.workloads.engine.options import IN_PLACE
 from ridgeline.workloads.engine.reading import read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
+from ridgeline.workloads.engine.session.process import STOPPING_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,9 @@ class EngineWorkload:
             return str(error)
         if asked.nodes > 1 and self._scripts.launcher == "none":
             return f"{asked.nodes} nodes need a launcher: set the site's `launcher` to srun, openmpi or mpich"
+        if asked.nodes > 1 and not self._serves and not self._dialect.offline_spans:
+            name = self._dialect.name
+            return f"{name}-offline runs on one node, this asks for {asked.nodes}; use {name}-serve with `concurrency`"
         if reason := prepare.refusal(self._options, self._dialect, asked.nodes):
             return reason
         install = self._options.install(settings.get(ENGINE_KNOB))
@@ -100,6 +105,25 @@ class EngineWorkload:
             asked,
             self._study.site,
         )
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """What is taken for granted here and found out on the node."""
+        install, site = self._options.install(settings.get(ENGINE_KNOB)), self._study.site
+        nodes, found = self._study.job.resources(settings).nodes, []
+        if release_of(install, self._dialect) == NEWEST:
+            latest = release_text(self._dialect.name, NEWEST)
+            where = install.container or install.python
+            found.append(f"flags are those of {latest}: the release of {where} cannot be read here; `version` says it")
+        if nodes > 1:
+            variables = f"GLOO_SOCKET_IFNAME and {self._dialect.host_variable}"
+            how = (
+                f"at {site.interface} of the first: {variables}, NCCL_SOCKET_IFNAME are set on each"
+                if site.interface
+                else f"where the first is reached from the others: {variables} are set on each unless the study or "
+                "the site sets them; the site's `interface` names another network"
+            )
+            found.append(f"{nodes} nodes, started by {self._scripts.launcher}, meet {how}")
+        return found
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
         limits = self._study.job
@@ -122,6 +146,7 @@ class EngineWorkload:
             resources=limits.resources(trial.settings),
             limit_s=limits.limit_s,
             silence_limit_s=limits.silence_limit_s,
+            grace_s=STOPPING_S,
         )
 
     def read(self, run: Run) -> Reading:
