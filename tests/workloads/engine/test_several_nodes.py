@@ -15,7 +15,7 @@ from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, Study
-from ridgeline.workloads.engine.session import network, spanning
+from ridgeline.workloads.engine.session import network
 from ridgeline.workloads.engine.session.process import free_ports
 from tests.workloads.engine.studies import run_for_real, sglang_offline, sglang_serve, study, vllm_offline, with_standin
 
@@ -143,4 +143,3 @@ def test_vllms_offline_benchmark_is_refused_on_several_nodes(tmp_path: Path) -> 
     limits = JobLimits(nodes=Expression.parse("2"), gpus=Expression.parse("8"))
     asked = replace(one, job=limits, site=Site(launcher="srun", gpus_per_node=8))
     assert "use vllm-serve" in (vllm_offline(asked).refusal(asked.baseline) or "")
-    assert spanning.FOLLOWS_S > 0
