@@ -1,4 +1,4 @@
-"""A whole campaign of an engine over two nodes each, on the four nodes of a real Slurm, as the guide's layout step runs.
+"""A whole campaign of an engine over two nodes each, on the four nodes of a real Slurm.
 
 The stand-in behaves as SGLang's offline benchmark does: rank 1 blocks, and ends with an error when rank 0 has finished.
 It takes half a minute: every run starts both ranks of an engine through sbatch and srun.
