@@ -266,5 +266,7 @@ def assert_engine_takes(engine: str, version: str, command: str, nodes: int) -> 
     for name in names:
         flag = known.flags.get(name) or known.flags.get(name.removeprefix("no_"))
         assert name in OWN_FLAGS[engine] or (flag is not None and flag.there(release)), f"--{name} of {engine}"
+    if "headless" in names:
+        assert "vllm.entrypoints.cli.main serve" in command, "nothing else of vLLM heeds it"
     spans = {"sglang": {"nnodes", "node_rank", "dist_init_addr"}, "vllm": {"nnodes", "node_rank", "master_addr"}}
     assert (spans[engine] <= set(names)) == (nodes > 1)

@@ -11,13 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.executors import batch_script
+from ridgeline.executors.needs import walltime_minutes
+from ridgeline.executors.slurm.dialect import Slurm
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, Study
-from ridgeline.workloads.engine.session import network
+from ridgeline.workloads.engine.session import network, process, spanning
+from ridgeline.workloads.engine.session.main import STOPPED_BACK_S
 from ridgeline.workloads.engine.session.process import free_ports
-from tests.workloads.engine.studies import run_for_real, sglang_offline, sglang_serve, study, vllm_offline, with_standin
+from tests.workloads.engine.studies import (
+    run_for_real,
+    sglang_offline,
+    sglang_serve,
+    study,
+    trial,
+    vllm_offline,
+    with_standin,
+)
 
 LOAD = {"input_tokens": 12, "output_tokens": 20, "requests": 12}
 KNOBS = {"tp": [2], "attention_backend": ["fa3", "deaf-rank", "dying-rank"]}
@@ -143,3 +155,15 @@ def test_vllms_offline_benchmark_is_refused_on_several_nodes(tmp_path: Path) -> 
     limits = JobLimits(nodes=Expression.parse("2"), gpus=Expression.parse("8"))
     asked = replace(one, job=limits, site=Site(launcher="srun", gpus_per_node=8))
     assert "use vllm-serve" in (vllm_offline(asked).refusal(asked.baseline) or "")
+
+
+def test_a_session_is_given_the_time_it_needs_to_stop_its_engine(tmp_path: Path) -> None:
+    asked = study(tmp_path)
+    job = sglang_offline(asked).prepare(trial(asked), tmp_path / "run")
+    assert job.grace_s is not None
+    assert job.grace_s >= spanning.ENDS_S + process.GRACE_S + STOPPED_BACK_S, "else an engine is left behind"
+    site = Site(batch="slurm")
+    text = batch_script.render(replace(job, silence_limit_s=300.0), site, Slurm())
+    assert f"timeout -k {job.grace_s:g} " in text
+    assert f"sleep {job.grace_s:g}; kill -9" in text
+    assert walltime_minutes(job, site) * 60 >= job.limit_s + job.grace_s, "nor does Slurm end it before"
