@@ -2,7 +2,7 @@
 
 What is rendered is held against what accepts it: directives against a real Slurm (`sbatch --test-only`, on nodes of the
 size of a DGX) and against the request and the node that a PBS server printed; srun's options against srun, those of
-Open MPI against its manual; the engine's flags against the lists of its release; all of it against the shell.
+Open MPI against a short list; the engine's flags against the lists of its release; all of it against the shell.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def pbs_node() -> dict[str, int]:
 
 
 def assert_pbs_takes(script: str, nodes: int) -> None:
-    """The requests that OpenPBS documents, each once, within what a real node has."""
+    """The requests that we know PBS to take, each once, within what a real node has; no server is asked."""
     lines = re.findall(r"^#PBS (-\w) (.*)$", script, re.MULTILINE)
     assert len(lines) == script.count("#PBS "), "every directive is an option and its value"
     plain = {option: value for option, value in lines if option != "-l"}
