@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NODES = ("n1", "n2", "n3", "n4")
+# of the size of a real cluster's, so that real requests can be tried on them; what they have is only said
+GPU_NODES = ("g1", "g2")
+GPU_NODE = "CPUs=112 RealMemory=1925120 Gres=gpu:8"
 
 CONF = """\
 ClusterName=ridge
@@ -53,11 +56,13 @@ KillWait=2
 MinJobAge={min_job_age_s}
 JobAcctGatherType=jobacct_gather/linux
 AccountingStorageType=accounting_storage/none
+GresTypes=gpu
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/log/jobcomp.txt
 {nodes}
 PartitionName=debug Nodes=n[1-4] Default=YES MaxTime=02:00:00 State=UP
 PartitionName=short Nodes=n[1-4] MaxTime=00:10:00 State=UP
+PartitionName=gpu Nodes=g[1-2] MaxTime=2-00:00:00 State=UP
 PartitionName=members Nodes=n[1-4] AllowAccounts=members MaxTime=00:10:00 State=UP
 """
 
@@ -98,11 +103,17 @@ class SlurmCluster:
         for name in ("munge", "state", "spool", "log"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "munge").chmod(0o755)
-        ports = free_ports(1 + len(NODES))
+        sizes = {**dict.fromkeys(NODES, "CPUs=2 RealMemory=4000"), **dict.fromkeys(GPU_NODES, GPU_NODE)}
+        ports = free_ports(1 + len(sizes))
         nodes = "\n".join(
-            f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=4000"
-            for name, port in zip(NODES, ports[1:], strict=True)
+            f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} {size}"
+            for (name, size), port in zip(sizes.items(), ports[1:], strict=True)
         )
+        # slurmd counts the files of its GPUs, whatever they are
+        for number in range(8):
+            (self.folder / f"gpu{number}").touch()
+        names = ",".join(GPU_NODES)
+        (self.folder / "gres.conf").write_text(f"NodeName={names} Name=gpu File={self.folder}/gpu[0-7]\n")
         self.conf.write_text(
             CONF.format(folder=self.folder, ports=ports, nodes=nodes, min_job_age_s=self.min_job_age_s)
         )
@@ -125,7 +136,7 @@ class SlurmCluster:
     def start(self) -> None:
         self.start_munge()
         self.start_controller(fresh=True)
-        for node in NODES:
+        for node in (*NODES, *GPU_NODES):
             self.start_node(node)
         self.await_idle()
 
@@ -134,7 +145,7 @@ class SlurmCluster:
         if self.pid("slurmctld"):
             self.run("scancel", "--user=root", check=False)
             _until(lambda: not self.run("squeue", "-h", check=False).stdout.strip(), 15)
-        for name in (*(f"slurmd-{node}" for node in NODES), "slurmctld", "munge/munged"):
+        for name in (*(f"slurmd-{node}" for node in (*NODES, *GPU_NODES)), "slurmctld", "munge/munged"):
             self.end(name)
 
     # -- the daemons, one by one: tests take them away and give them back
@@ -184,8 +195,8 @@ class SlurmCluster:
 
     def await_idle(self, limit_s: float = 20) -> None:
         def idle() -> bool:
-            listed = self.run("sinfo", "-h", "-N", "-p", "debug", "-o", "%T", check=False).stdout.split()
-            return listed.count("idle") == len(NODES)
+            listed = self.run("sinfo", "-h", "-N", "-p", "debug,gpu", "-o", "%T", check=False).stdout.split()
+            return listed.count("idle") == len(NODES) + len(GPU_NODES)
 
         if not _until(idle, limit_s):
             log = (self.folder / "log" / "slurmctld.log").read_text()[-2000:]

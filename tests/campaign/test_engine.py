@@ -13,13 +13,14 @@ import pytest
 from ridgeline.campaign.engine import Interrupted
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import NothingFound, SiteError, StoreError
-from ridgeline.records.outcome import Kind, Signature
+from ridgeline.records.outcome import Kind, Move, Signature
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.store.history import History
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
+from ridgeline.workloads.signatures import PROGRAM_FAILURES
 from tests.campaign.harness import campaign, guards, rate, rule, slots, study
 
 
@@ -113,7 +114,7 @@ def test_when_nothing_passes_it_says_so(tmp_path: Path) -> None:
 
     verdict = campaign(tmp_path, study(tmp_path), act).run()
     assert verdict.conclusion == "nothing-passed"
-    assert verdict.headline == "no setting passed the guards (12 crash)"
+    assert verdict.headline == "no setting but the baseline passed (12 crash)"
 
 
 def test_identical_settings_show_no_difference(tmp_path: Path) -> None:
@@ -137,6 +138,37 @@ def test_a_baseline_that_fails_ends_the_campaign(tmp_path: Path) -> None:
     with pytest.raises(NothingFound, match=r"baseline itself did not pass.*cannot open input"):
         run.run()
     assert len(run.history.runs) == 1
+
+
+def test_a_failed_baseline_says_what_to_change_and_runs_again_when_resumed(tmp_path: Path) -> None:
+    advised = Signature(re.compile("out of room"), Kind.OOM_RUN, "no room", advice=(Move("x", -1, "no room"),))
+    asked = study(tmp_path, baseline={"x": 5, "y": 0})
+    full = lambda s: ScriptedAnswer(exit_code=1, stderr="out of room\n")  # noqa: E731
+    for attempt in (1, 2):
+        run = campaign(tmp_path, asked, full, signatures=(advised,))
+        with pytest.raises(NothingFound, match=r"study\.yaml lower x in `baseline`; then `ridgeline resume .*` runs"):
+            run.run()
+        assert len(run.history.runs) == attempt
+        run.journal.close()
+    corrected = campaign(tmp_path, study(tmp_path, baseline={"x": 4, "y": 0}))
+    assert corrected.run().winner is not None
+    stages = [trial.stage for trial in corrected.history.trials.values()]
+    repeats = corrected.study.baseline_stage.repeats
+    assert stages[: repeats + 3] == [Stage.BASELINE] * (2 + repeats) + [Stage.SEARCH]
+
+
+def test_a_baseline_lost_to_the_site_is_the_sites_affair_and_runs_again_when_resumed(tmp_path: Path) -> None:
+    lost = campaign(
+        tmp_path,
+        study(tmp_path),
+        lambda s: ScriptedAnswer(exit_code=1, stderr="No space left on device\n"),
+        signatures=PROGRAM_FAILURES,
+    )
+    with pytest.raises(SiteError, match=r"also after 2 retries\. The site did this.*ridgeline resume"):
+        lost.run()
+    assert len(lost.history.runs) == 3
+    lost.journal.close()
+    assert campaign(tmp_path, study(tmp_path)).run().winner is not None
 
 
 @pytest.mark.parametrize("passes", [1, 6], ids=["at once", "in its very last run, when its blocks would do to win"])

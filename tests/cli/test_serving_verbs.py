@@ -278,3 +278,11 @@ except SystemExit as ended:
 assert {heavy!r} not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_a_made_model_comes_with_the_command_of_both_engines(ask: Any, tmp_path: Path) -> None:
+    code, out, err = ask(["make-model", "llama-8b", str(tmp_path / "my model"), "--layers", "1"])
+    assert code == 0, err
+    folder = f"'{tmp_path / 'my model'}'"
+    assert f"python3 -m sglang.launch_server --model-path {folder} --load-format dummy" in out
+    assert f"vllm serve {folder} --load-format dummy" in out

@@ -145,7 +145,7 @@ job: {limit: 3m}
 """)
     done = ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "no setting passed the guards" in done.stderr
+    assert "no setting but the baseline passed" in done.stderr
     (_, base), *tried = ended(tmp_path / "out")
     assert base["outcome"]["kind"] == "ok"
     coarse, loose, broken = (e["outcome"] for _, e in tried)

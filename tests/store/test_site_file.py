@@ -128,3 +128,9 @@ def test_no_text_makes_the_loader_fall_over(text: str) -> None:
             load_site("s.yaml", Path(folder))
         except StudyError as error:
             assert error.problems
+
+
+def test_a_site_inside_a_study_is_called_after_its_batch_system(tmp_path: Path) -> None:
+    assert load_site({"batch": "slurm"}, tmp_path).name == "slurm"
+    assert load_site({"batch": "slurm", "name": "mine"}, tmp_path).name == "mine"
+    assert load_site({}, tmp_path).name == "local"

@@ -3,6 +3,9 @@
 Decided from the failed trials in the order they ended and from what was tried, so that a resumed campaign decides the
 same. The first move is one step of the knob. A moved setting that fails again moves once more, twice as far; then the
 sampler goes on: a hopeless corner of the space must not eat the budget.
+
+A baseline that fails asks a person: without it nothing can be compared. Until something has passed nothing was
+measured, so the study in the campaign's folder may then be corrected in any part.
 """
 
 from __future__ import annotations
@@ -10,13 +13,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from shlex import quote
 
+from ridgeline.errors import NothingFound, RidgelineError, SiteError
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.lesson import Proposal
 from ridgeline.records.outcome import Kind, Move, Outcome
+from ridgeline.records.run import Run
 from ridgeline.records.space import Continuous, Knob, Point, Space, point_key
+from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.samplers.base import Refusal
+from ridgeline.store.history import History
 
 PROPOSER = "advice"
 CONTINUOUS_STEP = 0.05  # of the range of a knob without steps of its own
@@ -114,3 +122,49 @@ def _why(trial: Trial, outcome: Outcome, move: Move) -> str:
     way = "up" if move.direction > 0 else "down"
     failure = _WORDS.get(outcome.kind, outcome.kind.value)
     return f"moved {move.knob} {way} after {failure} of trial {trial.number}: {move.why}"
+
+
+# a baseline that did not pass
+
+# what the study's author changes, where the failure itself names no knob
+_CHANGES = {
+    Kind.OOM_START: "ask for less memory in `baseline`, or for more nodes or GPUs in `job`",
+    Kind.OOM_RUN: "ask for less memory in `baseline`, or for more nodes or GPUs in `job`",
+    Kind.REJECTED: "correct what is refused in `baseline`, `workload` or `job`",
+    Kind.CRASH: "correct `baseline` or `workload`",
+    Kind.HANG: "raise `job: silence` if it was only slow, or correct what it waits for",
+    Kind.TIMEOUT: "raise `job: limit`, or make the run shorter",
+    Kind.WRONG: "correct the guard, or what makes the result wrong",
+    Kind.UNVERIFIED: "correct `baseline` or `workload` so that what is asked is applied",
+    Kind.BUILD_FAILED: "correct `builds`",
+}
+
+
+def baseline_failure(study: Study, history: History, run: Run, outcome: Outcome) -> RidgelineError:
+    """The error that ends a campaign whose baseline did not pass: what happened, what to change, how to go on."""
+    told = f"the baseline itself did not pass: {outcome} (run folder {run.folder})"
+    again = f"then `ridgeline resume {quote(str(history.root))}` runs the baseline again"
+    if outcome.kind.retryable:
+        return SiteError(
+            f"{told}, also after {study.job.retries} retries. The site did this, not the setting: have it looked at, "
+            f"or correct {_site_file(history)}; {again}"
+        )
+    return NothingFound(
+        f"{told}; nothing can be compared with it, so nothing else was run. "
+        f"In {history.root / 'study.yaml'} {_change(study, outcome)}; {again}"
+    )
+
+
+def _change(study: Study, outcome: Outcome) -> str:
+    options = study.workload.options.get("flags")
+    fixed = options if isinstance(options, dict) else {}
+    for move in outcome.advice:
+        if move.knob in study.space.by_name or move.knob in fixed:
+            where = "baseline" if move.knob in study.space.by_name else "workload: flags"
+            return f"{'raise' if move.direction > 0 else 'lower'} {move.knob} in `{where}`"
+    return _CHANGES.get(outcome.kind, "correct what the run shows")
+
+
+def _site_file(history: History) -> str:
+    found = sorted((history.root / "sites").glob("*.y*ml"))
+    return str(found[0]) if found else f"`site` in {history.root / 'study.yaml'}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ridgeline.campaign.advice import baseline_failure
 from ridgeline.campaign.blocks import broken, nodes_of_block
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import CampaignVerdict
-from ridgeline.errors import NothingFound, SiteError
+from ridgeline.errors import SiteError
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point
@@ -44,8 +46,10 @@ class Agenda(ABC):
     ledger: Ledger
     _again: list[int] = field(default_factory=list, init=False)
     _faults: int = field(default=0, init=False)
+    _before: frozenset[int] = field(default=frozenset(), init=False)  # runs that ended under another controller
 
     def __post_init__(self) -> None:
+        self._before = frozenset(self.history.runs)
         for run in list(self.history.runs.values()):
             self.learn(run)
         self._again = [
@@ -132,23 +136,30 @@ class Agenda(ABC):
         return Next(trial, again=True, avoid_nodes=bad, on_nodes=self._pinned(trial))
 
     def baseline(self) -> Next | None:
-        """The next run of the baseline; NothingFound when its first one did not pass."""
-        started = self.history.count(Stage.BASELINE)
-        if started == 0:
+        """The next run of the baseline. One that did not pass ends the campaign; a resumed one runs it again."""
+        if self.history.count(Stage.SEARCH):
+            return None  # that stage is over for good, and a long history need not be looked through for each trial
+        tried = [trial for trial in self.history.trials.values() if trial.stage is Stage.BASELINE]
+        if not tried:
             return self.new(self.study.baseline, Stage.BASELINE, "baseline")
-        trial = next(iter(self.history.trials.values()))
-        first = self.history.final_run(trial)
+        passed = len({trial.number for trial, _ in self.history.ok_runs(Stage.BASELINE)})
+        last = tried[-1]
+        run = self.history.final_run(last)
         # a stopped campaign that goes on with several slots runs its cancelled baseline again right now
-        if first is None or first.outcome is None or self.is_open(trial.number):
+        if run is None or run.outcome is None or self.is_open(last.number):
             return None
-        if first.outcome.kind is not Kind.OK:
-            raise NothingFound(
-                f"the baseline itself did not pass: {first.outcome} (run folder {first.folder}); "
-                "nothing can be compared with it, so nothing else was run"
-            )
-        if started < self.study.baseline_stage.repeats and self.fits(self.study.baseline, self.reserve):
+        if not passed:
+            if run.number not in self._before:
+                raise baseline_failure(self.study, self.history, run, run.outcome)
+            return self.new(self.study.baseline, Stage.BASELINE, "baseline", "again: it had not passed")
+        if len(tried) < self._repeats(tried) and self.fits(self.study.baseline, self.reserve):
             return self.new(self.study.baseline, Stage.BASELINE, "baseline")
         return None
+
+    def _repeats(self, tried: Sequence[Trial]) -> int:
+        """How many baseline trials there are to be: what failed before the first that passed does not count."""
+        first = next(iter(self.history.ok_runs(Stage.BASELINE)))[0]
+        return sum(trial.number < first.number for trial in tried) + self.study.baseline_stage.repeats
 
     def baseline_finished(self) -> bool:
         # once search trials exist the baseline stage is over for good; before, there are only a few trials to look at

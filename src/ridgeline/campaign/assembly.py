@@ -18,7 +18,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import StoreError
 from ridgeline.executors.base import Executor
 from ridgeline.records.site import LOCAL
-from ridgeline.store.agreement import asked
+from ridgeline.store.agreement import asked, binding
 from ridgeline.store.events import Extension, extended_event
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History, read_history
@@ -34,7 +34,11 @@ def as_asked(file: StudyFile, question: CampaignQuestion) -> StudyFile:
 
 def assemble_folder(found: CheckedStudy, out: Path | None, name: str) -> StudyFolder:
     """A new folder for a campaign of this study: `out`, or studies/`name`. Nothing has run yet."""
-    return StudyFolder.create(out or Path("studies") / name, found.file)
+    return _new_folder(found, out or Path("studies") / name)
+
+
+def _new_folder(found: CheckedStudy, path: Path) -> StudyFolder:
+    return StudyFolder.create(path, found.file, in_place=getattr(found.workload, "in_place", ()))
 
 
 def assemble_or_go_on(
@@ -43,7 +47,7 @@ def assemble_or_go_on(
     """As `assemble_folder`; a folder in which the same question was asked goes on, and has its question already."""
     path = out or Path("studies") / name
     if not (path / "journal.jsonl").exists():
-        return StudyFolder.create(path, found.file), question
+        return _new_folder(found, path), question
     folder = StudyFolder.open(path)
     before = question_of(read_history(folder.path))
     if question_line(before) == question_line(question):
@@ -67,7 +71,7 @@ def assemble_campaign(
         history = History.replay(folder.path.resolve(), journal.read())
         asks = question or question_of(history)
         file = folder.load(history)
-        history.asked = history.asked or asked(file.tree)
+        history.asked = binding(history) or asked(file.tree)
         found = check_file(as_asked(file, asks))
         if extension is not None:
             require_extendable(asks.kind, getattr(asks, "extended_by", ()), history, extension)

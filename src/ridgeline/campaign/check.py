@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,17 @@ class CheckedStudy:
         """Why this point may not run: a rule of the study, or something the workload knows."""
         reason = self.study.space.refusal(point)
         return reason if reason is not None else self.workload.refusal(self.study.space.settings(point))
+
+    def doubts(self) -> list[str]:
+        """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
+        executor = catalog.part("executors", self.study.site.batch)(self.study.site)
+        ask: Callable[..., list[str]] = getattr(executor, "doubts", lambda resources: [])
+        return ask(self.study.job.resources(self.study.space.settings(self.study.baseline)))
+
+    def remarks(self) -> list[str]:
+        """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""
+        ask: Callable[..., list[str]] = getattr(self.workload, "remarks", lambda settings: [])
+        return ask(self.study.space.settings(self.study.baseline))
 
 
 def check_study(path: Path) -> CheckedStudy:

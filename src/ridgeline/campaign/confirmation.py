@@ -163,7 +163,8 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
         return ConfirmationVerdict(UNCONFIRMED, headline)
     ranked = ranking(study, history)
     if not ranked:
-        return ConfirmationVerdict(NOTHING_PASSED, f"no setting passed the guards ({outcomes_of_search(history)})")
+        headline = f"no setting but the baseline passed ({outcomes_of_search(history)})"
+        return ConfirmationVerdict(NOTHING_PASSED, headline)
     if not history.candidates and not better_than_baseline(study, history):
         tried = NearestTried(ranked[0][0], looked_like(study, history, ranked[0][1]))
         headline = "keep the baseline: no setting looked better in the search"
@@ -177,7 +178,7 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
     failed = disqualified(study, history)
     if not result.comparisons:
         if all(point_key(p) in failed for p in history.candidates):
-            headline = f"no setting passed the guards when it was run again: {next(iter(failed.values()))}"
+            headline = f"what passed in the search failed when it was run again: {next(iter(failed.values()))}"
             return ConfirmationVerdict(NOTHING_PASSED, headline, disqualified=failed)
         return ConfirmationVerdict(UNCONFIRMED, result.headline, disqualified=failed)
     return _judged(result, history.candidates, failed)

@@ -15,7 +15,7 @@ from ridgeline.records.guard import Guard
 from ridgeline.records.machine import short_names
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
-from ridgeline.records.run import Cause, Ending, signal_name
+from ridgeline.records.run import QUIET_FILE, Cause, Ending, signal_name
 from ridgeline.records.secrets import SECRETS_FOLDER, masked
 from ridgeline.records.study import Study
 from ridgeline.stats.wording import count
@@ -203,8 +203,10 @@ def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
 
 
 def last_line(folder: Path, logs: Sequence[str], ended_by_us: bool = False) -> Evidence | None:
-    """The last thing the program said, on stderr if it said something there."""
-    for name in ("stderr", *(log for log in logs if log != "stderr")):
+    """The last thing the program said, on stderr if it said something there; of one that fell silent, anywhere."""
+    quiet = _quiet(folder)
+    names = ("stderr", *(log for log in logs if log != "stderr"))
+    for name in sorted(names, key=lambda log: -quiet[log][0] if log in quiet else 0.0):
         for tail in (TAIL_BYTES, None):
             last = None
             for number, line in _lines(folder / name, tail):
@@ -229,6 +231,8 @@ def _lines(path: Path, tail: int | None = None) -> Iterator[tuple[int, str]]:
     try:
         with path.open("rb") as stream:
             size = path.stat().st_size
+            if path.name in (quiet := _quiet(path.parent)):
+                size = min(size, quiet[path.name][1])  # the rest came of our own kill
             number = _skip(stream, size - tail) if tail is not None and size > tail else 0
             while stream.tell() < size:
                 if number and size > 2 * SEARCHED_BYTES and SEARCHED_BYTES <= stream.tell() < size - SEARCHED_BYTES:
@@ -237,6 +241,15 @@ def _lines(path: Path, tail: int | None = None) -> Iterator[tuple[int, str]]:
                 yield number, _one_line(stream)
     except (FileNotFoundError, IsADirectoryError):
         return
+
+
+def _quiet(folder: Path) -> dict[str, tuple[float, int]]:
+    """Date and size of each file when the run was ended for its silence; empty of all other runs."""
+    try:
+        lines = (folder / QUIET_FILE).read_text(errors="replace").splitlines()
+        return {name: (float(date), int(size)) for date, size, name in (line.split(" ", 2) for line in lines)}
+    except (OSError, ValueError):
+        return {}
 
 
 def _one_line(stream: BinaryIO) -> str:

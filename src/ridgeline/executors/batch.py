@@ -22,7 +22,7 @@ from ridgeline.executors.commands import run, submitting
 from ridgeline.executors.dialect import BatchDialect, Blame, JobReply, Phase, Sighting
 from ridgeline.executors.endings import Folder, conclude
 from ridgeline.executors.options import BatchOptions, option
-from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
 SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE = "submission", "ticket", "refused"
@@ -69,6 +69,9 @@ class BatchExecutor:
     def programs(self) -> Sequence[str]:
         """What must be on the PATH of the machine that submits."""
         return self.dialect.programs
+
+    def doubts(self, resources: Resources) -> list[str]:
+        return self.dialect.doubts(resources, self.site)
 
     # handing over
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from ridgeline.errors import SiteError
 from ridgeline.executors import script
 from ridgeline.executors.dialect import BatchDialect
-from ridgeline.records.run import Cause, Job
+from ridgeline.records.run import QUIET_FILE, Cause, Job
 from ridgeline.records.site import Site
 
 STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
 STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
 USER_SCRIPT = "site-script"
-KILL_AFTER_S = 10  # between TERM and KILL
+HOSTS = "RIDGELINE_HOSTS"  # in the environment of a job over several nodes: their names
+KILL_AFTER_S = 10.0  # between TERM and KILL, unless a job needs longer
 
 
 def render(job: Job, site: Site, dialect: BatchDialect) -> str:
@@ -87,6 +88,7 @@ def _before(job: Job, site: Site, dialect: BatchDialect, inside: str) -> str:
         "  exec > stdout 2> stderr < /dev/null",
         f'  {{ printf "%s\\n" "${dialect.job_variable}"; {dialect.nodes_text}; }} > {STARTED_FILE}.partial \\',
         f"    && mv -f {STARTED_FILE}.partial {STARTED_FILE} || exit {script.BOOKS_FAILED}",
+        *([f'  export {HOSTS}="$({dialect.hosts_text})"'] if job.resources.nodes > 1 else []),
         "fi",
     ]
     if site.scratch:
@@ -109,10 +111,11 @@ def _shell_path(text: str) -> str:
 
 def _watched(command: str, job: Job) -> str:
     """The command under `timeout`, which gives it a process group and ends all of it."""
-    line = f"timeout -k {KILL_AFTER_S} {job.limit_s:g} sh -c {shlex.quote(command)}"
+    grace_s = max(KILL_AFTER_S, job.grace_s or 0.0)
+    line = f"timeout -k {grace_s:g} {job.limit_s:g} sh -c {shlex.quote(command)}"
     # the time since boot: somebody may set the date meanwhile
     now = "$(cut -d. -f1 /proc/uptime 2>/dev/null || date +%s)"
-    start = f"rm -f {STOPPED_FILE}; since={now}\n"
+    start = f"rm -f {STOPPED_FILE} {QUIET_FILE}; since={now}\n"
     # timeout leaves with 124, or dies by the KILL it had to send; a program could do both by itself, but not so late
     end = (
         f"case $code in 124|137) [ -e {STOPPED_FILE} ] || [ $(({now} - since)) -lt {int(job.limit_s)} ] "
@@ -121,10 +124,10 @@ def _watched(command: str, job: Job) -> str:
     )
     if job.silence_limit_s is None:
         return f"{start}{line}\ncode=$?\n{end}"
-    return f"{start}{line} &\n{_silence_watch(job.silence_limit_s)}{end}"
+    return f"{start}{line} &\n{_silence_watch(job.silence_limit_s, grace_s)}{end}"
 
 
-def _silence_watch(limit_s: float) -> str:
+def _silence_watch(limit_s: float, grace_s: float) -> str:
     step_s = min(10.0, max(0.2, limit_s / 5))
     return (
         "command=$!\n"
@@ -133,8 +136,9 @@ def _silence_watch(limit_s: float) -> str:
         f"( while sleep {step_s:g}; do\n"
         # any file that changes is a sign of life
         f'    if [ -z "$(find . -type f -mmin -{limit_s / 60:.6f} -print -quit 2>/dev/null)" ]; then\n'
+        f"      find . -maxdepth 1 -type f -printf '%T@ %s %f\\n' > {QUIET_FILE}\n"
         f"      echo '{Cause.SILENCE}: wrote nothing for {limit_s:g} s' > {STOPPED_FILE}\n"
-        f"      kill $command; sleep {KILL_AFTER_S}; kill -9 $command; exit\n"
+        f"      kill $command; sleep {grace_s:g}; kill -9 $command; exit\n"
         "    fi\n"
         "  done ) > /dev/null 2>&1 &\n"
         "watcher=$!\n"

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
 BATCH_OUTPUT = "batch.out"  # where a job's directives send the batch system's own output, in the run folder
@@ -78,6 +78,7 @@ class BatchDialect(Protocol):
     programs: Sequence[str]  # what must be on PATH
     job_variable: str  # set in every job: its id
     nodes_text: str  # shell text that prints the job's nodes, one a line or as the batch system writes them
+    hosts_text: str  # shell text that prints the names of the job's nodes, one a line
     directive: str  # how a line for the batch system begins in a script
     copies_output_back: bool = False  # the batch system's own output file appears some time after the end
     # options, as `option` names them, that users' scripts cannot change: where output goes, no second start
@@ -86,6 +87,10 @@ class BatchDialect(Protocol):
     def directives(self, job: Job, site: Site) -> list[str]:
         """The lines that ask for what the job needs, and send the batch system's own output to BATCH_OUTPUT."""
         ...
+
+    def doubts(self, resources: Resources, site: Site) -> list[str]:
+        """What is likely to go wrong with jobs that ask for this, for want of something in the site file."""
+        return []
 
     def pins_nodes(self, site: Site) -> bool:
         """Whether a job can be told on which nodes to run."""

@@ -148,7 +148,7 @@ class LocalExecutor:
             silence_limit_s=job.silence_limit_s,
             is_child=True,
             cores=cores,
-            grace_s=self._grace_s,
+            grace_s=max(self._grace_s, job.grace_s or 0.0),
         )
 
 

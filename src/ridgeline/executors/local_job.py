@@ -17,7 +17,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.claim import CLAIM_FILE, read_claim
 from ridgeline.executors.processes import Process
-from ridgeline.executors.silence import Silence
+from ridgeline.executors.silence import Silence, note_quiet
 from ridgeline.records.run import Cause, Ending
 
 STOP_FILE = "stop"
@@ -121,6 +121,8 @@ class LocalJob:
         if self._stop is None:
             self._stop = (cause, reason)
             try:
+                if cause is Cause.SILENCE:
+                    note_quiet(self.folder)
                 (self.folder / STOP_FILE).write_text(f"{cause}\n{reason}\n")
             except OSError:
                 pass  # a full disk must not keep us from ending the job; this controller remembers why

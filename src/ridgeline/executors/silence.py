@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from ridgeline.executors.processes import now_s
+from ridgeline.records.run import QUIET_FILE
 
 LOOKS_PER_LIMIT = 8
 
@@ -37,6 +38,16 @@ class Silence:
         if seen != self._seen:
             self._seen, self._changed_at_s = seen, now
         return now - self._changed_at_s >= self.limit_s
+
+
+def note_quiet(folder: Path) -> None:
+    """Write down what the run has written up to now, before it is told to end."""
+    lines = []
+    for entry in os.scandir(folder):
+        if entry.is_file(follow_symlinks=False):
+            seen = entry.stat(follow_symlinks=False)
+            lines.append(f"{seen.st_mtime_ns / 1e9:.9f} {seen.st_size} {entry.name}\n")
+    (folder / QUIET_FILE).write_text("".join(lines))
 
 
 def _size_and_newest(folder: Path) -> tuple[int, int]:

@@ -6,7 +6,7 @@ Pure text: a workload puts it into its command, so that run.sh shows exactly how
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ridgeline.records.run import Resources
@@ -127,6 +127,12 @@ LAUNCHERS = {
     # one process for each place the job asked for; it counts and binds nothing itself
     "pbsdsh": Launcher("pbsdsh", _nothing, ("PBS_NODENUM",), end_of_options="--"),
 }
+
+
+def own_rank(environment: Mapping[str, str]) -> int:
+    """The rank of a process with this environment, as `rank_text` gives it."""
+    variables = [name for launcher in LAUNCHERS.values() for name in launcher.rank_variables]
+    return int(next((environment[name] for name in variables if environment.get(name)), "0"))
 
 
 def rank_text() -> str:

@@ -12,6 +12,10 @@ from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Outcome
 
+# In the run folder of a job that was ended for its silence: `MTIME SIZE NAME` of each file just before it was told to
+# end. What is written after that is about our own kill.
+QUIET_FILE = "quiet"
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:
@@ -43,6 +47,7 @@ class Job:
     resources: Resources = Resources()
     limit_s: float = 3600.0
     silence_limit_s: float | None = None
+    grace_s: float | None = None  # what it needs to end in order once it is told to; None: the site's usual seconds
     on_nodes: tuple[str, ...] = ()  # run there and nowhere else (blocked confirmation)
     avoid_nodes: tuple[str, ...] = ()  # a node fault was seen there
 

@@ -22,6 +22,7 @@ class Site:
     cores_per_node: int | None = None
     gpus_per_node: int = 0
     memory_bytes_per_node: int | None = None
+    interface: str = ""  # the network interface by which nodes reach each other; empty: the one that leads there
     launcher: str = "none"
     launcher_options: str = ""
     modules: tuple[str, ...] = ()

@@ -129,6 +129,12 @@ class Study:
     confirm: ConfirmStage = ConfirmStage()
     job: JobLimits = JobLimits()
     builds: Builds | None = None
+    home: Path | None = None  # where its author's file is, once the study is a copy in a campaign's folder
+
+    @property
+    def origin(self) -> Path:
+        """Where names of what is never copied start: engines, models, checkouts."""
+        return self.home or self.folder
 
     @property
     def needed_metrics(self) -> set[str]:

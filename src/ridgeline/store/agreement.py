@@ -1,7 +1,8 @@
 """Whether a study folder's study file and its journal still speak of the same campaign.
 
 Both are plain files, and people edit plain files. Limits may be changed before a resume; the question may not, since
-what was measured would then be an answer to something else.
+what was measured would then be an answer to something else. Before anything has passed it may: that is how a baseline
+that fails is corrected.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ def asked(tree: YamlTree) -> dict[str, str]:
         for name in QUESTION
         if name in children
     }
+
+
+def binding(history: History) -> Mapping[str, str]:
+    """The fingerprints that a study file is held to; none while nothing has passed: then nothing was measured yet."""
+    passed = any(run.outcome is not None and run.outcome.kind is Kind.OK for run in history.runs.values())
+    return history.asked if passed or history.open_runs else {}
 
 
 def require_same_question(path: Path, tree: YamlTree, before: Mapping[str, str]) -> None:

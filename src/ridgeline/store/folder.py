@@ -1,6 +1,7 @@
 """The study folder: everything of a campaign in one place that can be copied, opened and resumed elsewhere.
 
 study.yaml  site.yaml  journal.jsonl  lock  report.html
+origin               where the study was written: names of engines and models, which are never copied, start there
 runs/0023-tp8-pp2/   one plain folder per run
 builds/HASH/         one per built variant
 sources/             the files that the study names, at the same relative places as beside the original
@@ -10,18 +11,19 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.errors import StoreError, StudyError
 from ridgeline.files import write_whole
 from ridgeline.records.study import Study
-from ridgeline.store.agreement import require_consistent, require_same_question
+from ridgeline.store.agreement import binding, require_consistent, require_same_question
 from ridgeline.store.history import History
 from ridgeline.store.study_file import StudyFile, read_study_file
 
 STUDY, JOURNAL, LOCK, REPORT = "study.yaml", "journal.jsonl", "lock", "report.html"
+ORIGIN = "origin"
 RUNS, SOURCES, SITES = "runs", "sources", "sites"
 LARGEST_COPY_BYTES = 64 * 2**20  # larger inputs are linked, not copied
 _FIELD = re.compile(r"\{[^{}]*\}")
@@ -33,8 +35,12 @@ class StudyFolder:
     path: Path
 
     @classmethod
-    def create(cls, path: Path, source: StudyFile, extra: Iterable[Path] = ()) -> StudyFolder:
+    def create(
+        cls, path: Path, source: StudyFile, extra: Iterable[Path] = (), in_place: Collection[str] = ()
+    ) -> StudyFolder:
         """A new folder for this study, with the site file and the files it needs; `extra` are further ones.
+
+        What the workload options `in_place` name stays where it is.
 
         Never overwrites a campaign. Called again after a crash before the first event, it completes what is missing.
         """
@@ -44,13 +50,14 @@ class StudyFolder:
             # logs and settings are nobody else's affair, on machines that many people share
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (path / SOURCES).mkdir(exist_ok=True)
-            for file in dict.fromkeys((*needed_files(source.study), *extra)):
+            for file in dict.fromkeys((*needed_files(source.study, in_place), *extra)):
                 folder._take(file, source.study.folder, path / SOURCES)
             if source.site_path is not None:
                 beside = source.site_path.parent.absolute()
                 for file in (source.site_path.absolute(), *_site_files(source.study, beside)):
                     folder._take(file, beside, path / SITES)
             if not _same(source.path, path / STUDY):
+                write_whole(path / ORIGIN, f"{source.study.origin.absolute()}\n")
                 write_whole(path / STUDY, source.text)
         except OSError as error:
             raise StoreError(f"{path}: cannot be written ({error.strerror}); free space or check permissions") from None
@@ -81,9 +88,9 @@ class StudyFolder:
         Relative paths in it start in this folder's sources.
         """
         site_path = next(iter(sorted((self.path / SITES).glob("*.y*ml"))), None)
-        file = read_study_file(self.path / STUDY, site_path=site_path, files=self.path / SOURCES)
+        file = read_study_file(self.path / STUDY, site_path=site_path, files=self.path / SOURCES, home=self._origin())
         if history is not None:
-            require_same_question(file.path, file.tree, history.asked)
+            require_same_question(file.path, file.tree, binding(history))
             require_consistent(file.study, history)
         return file
 
@@ -98,6 +105,12 @@ class StudyFolder:
     @property
     def report_path(self) -> Path:
         return self.path / REPORT
+
+    def _origin(self) -> Path | None:
+        try:
+            return Path((self.path / ORIGIN).read_text().rstrip("\n"))
+        except OSError:
+            return None  # a folder from before 0.1.0
 
     def missing(self, recorded: Iterable[Path]) -> list[Path]:
         """Of the recorded folders (as in the journal, relative), those that somebody deleted."""
@@ -128,14 +141,15 @@ class StudyFolder:
             shutil.copy2(file, target)
 
 
-def needed_files(study: Study) -> list[Path]:
+def needed_files(study: Study, in_place: Collection[str] = ()) -> list[Path]:
     """Files beside the study file that it names: in workload options, build commands and build sources.
 
     A name with a {knob} in it stands for every file that fits. An option that is just a folder's name means all of it.
     """
     found: dict[Path, None] = {}
     builds = study.builds
-    for text in (*_texts(study.workload.options), *_texts(list(builds.make) if builds else [])):
+    options = {name: value for name, value in study.workload.options.items() if name not in in_place}
+    for text in (*_texts(options), *_texts(list(builds.make) if builds else [])):
         for word in _WORD.findall(_FIELD.sub("*", text)):
             found.update(dict.fromkeys(_named(study.folder, word)))
         if _is_inside(text) and (study.folder / text).is_dir():

@@ -82,6 +82,8 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
         read, found = read_form(own, options, folder, under=("options",))
         problems += found
         options = read.model_dump(exclude_unset=True)
+    # a site written into a study has no file to be named after
+    called = form.batch if "name" not in given and form.batch else form.name
     image = form.container
     # an image beside the site file is meant to be found from any run folder
     if image and is_there(folder / image) and (folder / image).is_file():
@@ -90,7 +92,8 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
     for name in ("modules", "setup", "directives", "secrets"):
         fields[name] = tuple(fields[name])
     return Site(
-        **fields | {"memory_bytes_per_node": form.memory_per_node, "container": image, "options": options}
+        **fields
+        | {"name": called, "memory_bytes_per_node": form.memory_per_node, "container": image, "options": options}
     ), problems
 
 

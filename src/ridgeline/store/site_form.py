@@ -27,7 +27,7 @@ class SiteForm(Form):
     whose = "a site"
 
     version: Annotated[Literal[1], Takes("1: write 1")] = Field(default=1, description="The version of this format.")
-    name: Annotated[OneLine, Otherwise("the file's name")] = Field(
+    name: Annotated[OneLine, Otherwise("the file's name, or the batch system's")] = Field(
         default="local", description="The site's name, shown in reports."
     )
     batch: OneLine = Field(default="local", description="Who runs jobs: local, slurm, pbs, simulated, or a plugin's.")
@@ -44,6 +44,11 @@ class SiteForm(Form):
     gpus_per_node: Annotated[int, CountedIn("GPUs")] = Field(default=0, ge=0, description="GPUs of a node.")
     memory_per_node: Annotated[Size | None, Otherwise("unknown")] = Field(
         default=None, description="Memory of a node; jobs ask for it, and settings that need more are refused."
+    )
+    interface: Annotated[OneLine, Otherwise("the one that leads to the job's other nodes")] = Field(
+        default="",
+        description="The network interface by which engines on several nodes meet, such as ib0: sets "
+        "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and the engine's own address on every node.",
     )
     launcher: Literal[tuple(LAUNCHERS)] = Field(  # type: ignore[valid-type]  # the names are records.launch's
         default="none", description="How programs with several ranks are started."

@@ -69,11 +69,13 @@ class StudyFile:
         return where[1:] if short else where
 
 
-def read_study_file(path: Path, *, site_path: Path | None = None, files: Path | None = None) -> StudyFile:
+def read_study_file(
+    path: Path, *, site_path: Path | None = None, files: Path | None = None, home: Path | None = None
+) -> StudyFile:
     """The study with its text; StudyError names all its problems.
 
     A study folder holds copies: `site_path` is read instead of the site that the study names, and relative paths start
-    in `files` instead of the study file's own folder.
+    in `files` instead of the study file's own folder, but those of what is never copied in `home`.
     """
     tree = parse_yaml(read_text(path), str(path))
     form = _form(tree)
@@ -85,7 +87,7 @@ def read_study_file(path: Path, *, site_path: Path | None = None, files: Path | 
     study = _Assembly(form, (files or path.parent).resolve(), report, site_path).study(problems)
     if study is None or problems:
         raise StudyError(sorted(problems, key=_line_number))
-    return StudyFile(study, path, tree)
+    return StudyFile(replace(study, home=home), path, tree)
 
 
 def _line_number(problem: str) -> tuple[int, str]:

@@ -25,8 +25,15 @@ def filling(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def job_in(folder: Path, study: Study, resources: Resources, command: str, env: Mapping[str, str] | None = None) -> Job:
-    """The job of that folder, within the study's limits."""
+def job_in(
+    folder: Path,
+    study: Study,
+    resources: Resources,
+    command: str,
+    env: Mapping[str, str] | None = None,
+    grace_s: float | None = None,
+) -> Job:
+    """The job of that folder, within the study's limits. `grace_s` as `Job` has it."""
     limits = study.job
     return Job(
         name=folder.name,
@@ -36,6 +43,7 @@ def job_in(folder: Path, study: Study, resources: Resources, command: str, env: 
         resources=resources,
         limit_s=limits.limit_s,
         silence_limit_s=limits.silence_limit_s,
+        grace_s=grace_s,
     )
 
 

@@ -27,8 +27,13 @@ def blocks(guide: Path) -> list[dict[str, Any]]:
 
 
 def merged(guide: Path, index: int) -> dict[str, Any]:
-    """As the guide says: the first block is a whole study; the others' parts stand in the place of its own."""
+    """As the guide says: the first block is a whole study; the others' parts stand in the place of its own.
+
+    A site alone stands in the place of that of the step before.
+    """
     whole, change = blocks(guide)[0], dict(blocks(guide)[index])
+    if set(change) == {"site"}:
+        return {**merged(guide, index - 1), **change}
     served = str(change.get("workload", {}).get("kind", "")).endswith("-serve")
     workload = {**({} if served else whole["workload"]), **change.pop("workload", {})}
     return {**whole, **change, "workload": workload}

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
-from ridgeline.records.site import Site
-from ridgeline.records.study import JobLimits
 from ridgeline.workloads.engine.install import installed_flags
 from ridgeline.workloads.engine.session.process import (
     EngineProcess,
@@ -196,23 +191,6 @@ def test_memory_that_does_not_come_back_is_said(tmp_path: Path, monkeypatch: pyt
     seconds, missing = await_return(None, before, limit_s=0.0)
     assert "GPU 0 still holds 58.1 GiB" in missing
     assert seconds < 30
-
-
-def test_an_engine_over_several_nodes_gets_its_rank_and_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # srun --nodes=2 --ntasks=2 --cpu-bind=none sh engine.sh, as a site with two nodes would run it
-    starts = 'while case "$1" in --*) true;; *) false;; esac; do shift; done\nSLURM_PROCID=1 sh -c "$*" &\n'
-    write_tool(tmp_path / "bin", "srun", f'{starts}SLURM_PROCID=0 sh -c "$*"\n')
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    one = with_standin(study(tmp_path, "sglang-serve", {"tp": [2]}, goal="output_tok_s", traffic=LOAD))
-    limits = JobLimits(nodes=Expression.parse("2"), gpus=Expression.parse("1"))
-    asked = replace(one, job=limits, site=Site(launcher="srun", gpus_per_node=1))
-    outcome, reading = run_for_real(sglang_serve(asked), asked, tmp_path / "run")
-    assert reading.metrics["successful_requests"] == 12, outcome
-    nodes, address = (tmp_path / "run" / "rank1").read_text().split()
-    assert nodes == "2"
-    assert re.fullmatch(r"\S+:\d+", address)
 
 
 def test_an_installed_engine_is_asked_for_flags_the_table_does_not_know(

@@ -172,7 +172,7 @@ def test_the_engine_is_an_axis(tmp_path: Path) -> None:
     old, new = ((tmp_path / name / "engine.sh").read_text() for name in ("old", "new"))
     assert "/opt/old/bin/python -m sglang.launch_server" in old
     assert "--cuda-graph-max-bs 8" in old
-    assert "exec new.sif python3 -m sglang.launch_server" in new
+    assert f"exec {tmp_path}/new.sif python3 -m sglang.launch_server" in new
     assert "--cuda-graph-max-bs-decode 8" in new
 
 
@@ -289,3 +289,21 @@ def test_what_a_job_says_about_itself_is_comment_and_its_script_is_sound(tmp_pat
     assert [line for line in lines if not line.startswith("# ")] == lines[-1:]
     assert lines[-1].startswith("exec ")
     assert subprocess.run(["sh", "-n", str(tmp_path / "run" / "engine.sh")], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("mem_fraction_static", "vLLM calls it gpu_memory_utilization"),
+        ("chunked_prefill_size", "vLLM calls it max_num_batched_tokens"),
+        ("max_running_request", "did you mean max_num_seqs?"),
+        ("block_sizes", "did you mean block_size?"),
+        ("colour", "max_num_seqs"),
+    ],
+)
+def test_an_unknown_flag_of_vllm_is_answered_in_vllms_names(tmp_path: Path, name: str, remedy: str) -> None:
+    asked = study(tmp_path, "vllm-offline", {name: [0.8]}, engine="python3")
+    (found,) = messages(catalog.part("workloads", "vllm-offline")(asked))
+    assert remedy in found
+    assert "mem_fraction_static" not in found.partition(";")[2]
+    assert "max_running_requests" not in found

@@ -134,7 +134,7 @@ class ScalingAgenda(Agenda):
         if (first := self.baseline()) is not None or not self.baseline_finished():
             return first
         failed = failures(self.history)
-        started = Counter(trial.key for trial in self.history.trials.values())
+        started = Counter(t.key for t in self.history.trials.values() if not _run_again(self.history, t))
         for step in range(self.question.repeats):
             for point in self.question.points if step % 2 == 0 else reversed(self.question.points):
                 key = point_key(point)
@@ -154,9 +154,18 @@ def failures(history: History) -> dict[str, str]:
     failed = {}
     for trial in history.trials.values():
         run = history.final_run(trial)
+        if _run_again(history, trial):
+            continue
         if run and run.outcome and run.outcome.kind is not Kind.OK and run.outcome.kind is not Kind.CANCELLED:
             failed[trial.key] = str(run.outcome)
     return failed
+
+
+def _run_again(history: History, trial: Trial) -> bool:
+    """Whether it is a baseline that had not passed, and that another one took the place of."""
+    later = any(t.stage is Stage.BASELINE and t.number > trial.number for t in history.trials.values())
+    run = history.final_run(trial)
+    return trial.stage is Stage.BASELINE and later and not (run and run.outcome and run.outcome.kind is Kind.OK)
 
 
 def verdict(study: Study, history: History, question: ScalingQuestion) -> ScalingVerdict:

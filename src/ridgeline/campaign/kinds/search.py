@@ -137,10 +137,11 @@ class SearchAgenda(Agenda):
         if trial.stage in (Stage.BASELINE, Stage.SEARCH):
             if kind is Kind.OK:
                 self._lessons.append((trial.point, run))
+            elif trial.stage is Stage.BASELINE:
+                pass  # run again until it passes: what it failed of was corrected since
             elif kind.caused_by_setting:
                 self._lessons.append((trial.point, None))
-                if trial.stage is Stage.SEARCH:
-                    self._advice.take(trial, run.outcome)
+                self._advice.take(trial, run.outcome)
             else:
                 self._unteachable[trial.key] = trial.point
 

@@ -47,6 +47,8 @@ def _document(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -
             "exact": size.exact,
             "refused": dict(size.refused),
         },
+        "warnings": checked.doubts(),
+        "remarks": checked.remarks(),
         "cost": {"runs": cost.runs, "node_hours": cost.node_hours, "run_limit_s": checked.study.job.limit_s},
     }
 
@@ -60,6 +62,8 @@ def _lines(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> l
     for reason, count in size.refused.most_common():
         shown = f"{count:,}" if size.exact else f"about {count / _looked_at(size):.0%}"
         lines.append(f"          {shown} refused: {reason}")
+    lines += [f"  note    {remark}" for remark in checked.remarks()]
+    lines += [f"  warning {doubt}" for doubt in checked.doubts()]
     runs = "as many runs as fit" if cost.runs is None else f"{cost.runs} runs at most"
     worst = "no limit in node-hours" if cost.node_hours is None else f"at most {cost.node_hours:.3g} node-hours"
     lines.append(f"  cost    {worst}: {runs}, each ended after {show_duration(study.job.limit_s)}; retries are extra")

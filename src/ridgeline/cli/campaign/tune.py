@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +33,8 @@ def tune(
     from ridgeline.cli.campaign.live import drive
 
     found = check_study(study)
+    for doubt in found.doubts():
+        print(f"ridgeline: warning: {doubt}", file=sys.stderr)
     drive(assemble_folder(found, out, found.study.name), question, as_json)
 
 
@@ -46,4 +49,7 @@ def _rehearse(study: Path, question: SearchQuestion) -> None:
             for line in step.build:
                 print(f"# build: {line}")
             print(step.script.rstrip(), end="\n\n")
-    print(cost_line(stake(check_study(study).study, question.trials)))
+    found = check_study(study)
+    print(
+        *(f"# warning: {doubt}" for doubt in found.doubts()), cost_line(stake(found.study, question.trials)), sep="\n"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.model.costs import ModelCosts
 from ridgeline.serving.model.folder import MadeModel
@@ -28,10 +30,12 @@ def costs_text(costs: ModelCosts) -> str:
 
 
 def folder_text(made: MadeModel) -> str:
+    folder = shlex.quote(str(made.folder))
     return "\n".join(
         [
             f"{made.folder}: {made.params / 1e9:.2f}e9 parameters, {made.weight_bytes / GIB:.1f} GiB of weights",
-            f"  vocabulary {made.vocab}, context {made.context_tokens}; no weights are written:",
-            f"  python3 -m sglang.launch_server --model-path {made.folder} --load-format dummy",
+            f"  vocabulary {made.vocab}, context {made.context_tokens}; no weights are written. With SGLang or vLLM:",
+            f"  python3 -m sglang.launch_server --model-path {folder} --load-format dummy",
+            f"  vllm serve {folder} --load-format dummy",
         ]
     )

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, OutputReport, Refusal, Sighting
-from ridgeline.executors.needs import core_count, memory_bytes, walltime_minutes
+from ridgeline.executors.needs import core_count, memory_bytes, takes_all_gpus, unknown_sizes, walltime_minutes
 from ridgeline.executors.options import option, takes_options
 from ridgeline.executors.pbs.answers import read_footer, read_qstat
 from ridgeline.executors.pbs.options import PbsOptions
 from ridgeline.executors.refusals import RefusalRule, judge
-from ridgeline.records.run import Job
+from ridgeline.records.run import Job, Resources
 from ridgeline.records.site import Site
 
 
@@ -65,6 +65,7 @@ class Pbs(BatchDialect):
     programs: Sequence[str] = ("qsub", "qstat", "qdel", "qselect")
     job_variable = "PBS_JOBID"
     nodes_text = 'sort -u "$PBS_NODEFILE"'
+    hosts_text = 'sort -u "$PBS_NODEFILE"'
     directive = "#PBS"
     copies_output_back = True
     kept_options = ("-o", "-j", "-r")
@@ -89,6 +90,17 @@ class Pbs(BatchDialect):
 
     def pins_nodes(self, site: Site) -> bool:
         return site.options.get("request") != "plain"  # totals name no hosts
+
+    def doubts(self, resources: Resources, site: Site) -> list[str]:
+        unknown = unknown_sizes(site)
+        if not resources.gpus or not unknown or (resources.cores is not None and "memory_per_node" not in unknown):
+            return []
+        cores = resources.cores or site.cores_per_node or resources.ranks_per_node
+        return [
+            f"the site does not say {' or '.join(unknown)}: PBS gives what is asked for, ncpus={cores}"
+            f"{' and its default memory' if 'memory_per_node' in unknown else ''} beside {resources.gpus} GPUs; write "
+            "them into the site (`pbsnodes -av` shows them)"
+        ]
 
     def option(self, line: str) -> str:
         # many things are gathered under -l: -l walltime, -l select
@@ -159,6 +171,8 @@ def _requests(job: Job, site: Site) -> list[str]:
 def _placement(job: Job, site: Site) -> list[str]:
     """Without it PBS may put all chunks on one node, and strangers beside them."""
     sharing = ":excl" if site.options.get("exclusive") else ""
+    if not sharing and takes_all_gpus(job.resources, site) and core_count(job, site) is None:
+        sharing = ":exclhost"
     if job.resources.nodes > 1:
         return [f"place=scatter{sharing}"]
     return [f"place=pack{sharing}"] if sharing else []

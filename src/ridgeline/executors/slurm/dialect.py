@@ -10,13 +10,13 @@ from pathlib import Path
 
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, Refusal, Sighting
-from ridgeline.executors.needs import core_count, memory_bytes, walltime_minutes
+from ridgeline.executors.needs import core_count, memory_bytes, takes_all_gpus, unknown_sizes, walltime_minutes
 from ridgeline.executors.options import takes_options
 from ridgeline.executors.refusals import RefusalRule, judge
 from ridgeline.executors.slurm.answers import COLUMNS, SACCT_FIELDS, read_history, read_squeue
 from ridgeline.executors.slurm.nodelist import expand
 from ridgeline.executors.slurm.options import SlurmOptions
-from ridgeline.records.run import Job
+from ridgeline.records.run import Job, Resources
 from ridgeline.records.site import Site
 
 
@@ -94,6 +94,7 @@ class Slurm(BatchDialect):
     programs: Sequence[str] = ("sbatch", "squeue", "scancel", "scontrol")
     job_variable = "SLURM_JOB_ID"
     nodes_text = 'printf "%s\\n" "$SLURM_JOB_NODELIST"'
+    hosts_text = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     directive = "#SBATCH"
     kept_options = ("--chdir", "--output", "--open-mode", "--no-requeue")
 
@@ -115,9 +116,12 @@ class Slurm(BatchDialect):
             options.append(f"--cpus-per-task={max(1, cores // needs.ranks_per_node)}")
         if needs.gpus:
             options.append(f"--gres=gpu:{needs.gpus}")
+        alone = takes_all_gpus(needs, site)
         if (memory := memory_bytes(job, site)) is not None:
             options.append(f"--mem={math.ceil(memory / 2**20)}M")
-        if site.options.get("exclusive"):
+        elif alone:
+            options.append("--mem=0")  # all that the node has
+        if site.options.get("exclusive") or (alone and cores is None):
             options.append("--exclusive")
         if site.queue:
             options.append(f"--partition={site.queue}")
@@ -128,6 +132,17 @@ class Slurm(BatchDialect):
         if avoid := [node for node in job.avoid_nodes if node not in job.on_nodes]:
             options.append(f"--exclude={','.join(avoid)}")
         return [f"{self.directive} {option}" for option in options]
+
+    def doubts(self, resources: Resources, site: Site) -> list[str]:
+        unknown = unknown_sizes(site)
+        if not resources.gpus or not unknown or takes_all_gpus(resources, site):
+            return []  # a whole node needs no sizes: --exclusive and --mem=0 take all of it
+        if resources.cores is not None and "memory_per_node" not in unknown:
+            return []
+        return [
+            f"the site does not say {' or '.join(unknown)}: with {resources.gpus} of a node's GPUs a job gets Slurm's "
+            "default cores and memory, often one core; write them into the site (`sinfo -No '%n %c %m %G'` shows them)"
+        ]
 
     def option(self, line: str) -> str:
         first = super().option(line)

@@ -83,6 +83,8 @@ class EngineDialect(Protocol):
     name: str
     packages: tuple[str, ...]  # names of the distribution whose version counts, the first that is there
     ready_line: str = ""  # a part of the log line that says the engine serves; "" where health alone says it
+    offline_spans: bool = False  # whether its offline benchmark runs over several nodes
+    host_variable: str = ""  # by which an engine is told its own address among several nodes; "" where it needs none
     simulated: bool = False  # whether the twin knows its memory and speed
     decoys: int = 0  # rows of data for each request that its offline benchmark reads and does not send
     # that it can be prepared by, beside a rehearsal, which every engine can

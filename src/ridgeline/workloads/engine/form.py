@@ -29,7 +29,15 @@ from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
 from ridgeline.serving.hardware.cluster import load_gpu
 from ridgeline.serving.traffic.requests import Slo
-from ridgeline.workloads.engine.options import EngineOptions, Install, Load, install_from_text
+from ridgeline.workloads.engine.options import (
+    EngineOptions,
+    Install,
+    Load,
+    absolute,
+    install_from_text,
+    placed,
+    placed_model,
+)
 
 REQUESTS, INPUT_TOKENS, OUTPUT_TOKENS = 1000, 1024, 128
 
@@ -101,7 +109,8 @@ class EngineForm(Form):
     """
 
     model: Text = Field(
-        description="A preset (made on the node, no download), a folder, or what the engine knows.",
+        description="A preset (made on the node, no download), a folder (relative ones, ./models/x, start at the study "
+        "file), or what the engine knows.",
         examples=["llama-8b"],
     )
     shape: Annotated[Text, Otherwise("read from `model`")] = Field(
@@ -123,7 +132,9 @@ class EngineForm(Form):
         default=None, ge=0, description="Unmeasured requests of other traffic before the measurement."
     )
     engine: Annotated[Text, Otherwise("python3")] = Field(
-        default="", description="Where it is: an interpreter, a virtual environment, an image, or a name of `engines`."
+        default="",
+        description="Where it is: a virtual environment, an interpreter (a path that ends in python, or a name on the "
+        "node's PATH), an image (.sif), or a name of `engines`. Relative paths start at the study file.",
     )
     engines: Annotated[dict[str, InstallChoice], Entry("NAME"), Takes("a mapping of names to installations")] = Field(
         default={}, description="Installations by name, for the knob `engine`."
@@ -173,8 +184,9 @@ class OfflineForm(EngineForm):
     )
 
 
-def read_options(given: Mapping[str, object], folder: Path, *, serves: bool) -> EngineOptions:
-    """`folder` is the study file's; relative paths start there."""
+def read_options(given: Mapping[str, object], folder: Path, *, serves: bool, home: Path | None = None) -> EngineOptions:
+    """`folder` holds the study's files; names of what is never copied start in `home`, by default the same."""
+    home = home or folder
     form, problems = read_form(ServeForm if serves else OfflineForm, given, folder, ("workload",))
     if serves and given.get("concurrency") is None and given.get("rate") is None:
         problems.append(
@@ -182,26 +194,31 @@ def read_options(given: Mapping[str, object], folder: Path, *, serves: bool) -> 
         )
     load = _load(form, folder)
     problems += _load_problems(load, serves=serves)
-    engines = {name: _install(entry, form.version, folder) for name, entry in form.engines.items()}
+    engines = {name: _install(entry, form.version, home) for name, entry in form.engines.items()}
     return EngineOptions(
-        model=_beside(form.model or "", folder),
-        shape=form.shape,
+        model=placed_model(form.model or "", home),
+        shape=placed_model(form.shape, home),
         gpu=form.gpu,
         launcher=form.launcher,
-        flags=_flags(form),
+        flags=_flags(form, home),
         env=form.env,
         load=load,
-        engine=engines.get(form.engine) or _install(form.engine, form.version, folder),
+        engine=engines.get(form.engine) or _install(form.engine, form.version, home),
         engines=engines,
         ready_limit_s=form.ready_limit,
         prepare=tuple(form.prepare),
-        sources=_beside(form.sources, folder),
+        sources=absolute(form.sources, home) if form.sources else "",
+        home=home,
         problems=tuple(problems),
     )
 
 
-def _flags(form: EngineForm) -> dict[str, Value]:
-    flags: dict[str, Value] = dict(form.flags)
+def _flags(form: EngineForm, home: Path) -> dict[str, Value]:
+    """Those of every trial; a value that begins with ./ or ../ is a path beside the study, such as a draft model's."""
+    flags: dict[str, Value] = {
+        name: absolute(value, home) if isinstance(value, str) and value.startswith(("./", "../", "~/")) else value
+        for name, value in form.flags.items()
+    }
     if form.load_format is not None:
         flags.setdefault("load_format", form.load_format)
     return flags
@@ -236,14 +253,9 @@ def _load_problems(load: Load, *, serves: bool) -> Iterator[Problem]:
         yield Problem(("workload", "traffic"), str(error))
 
 
-def _install(entry: str | InstallForm, version: str, folder: Path) -> Install:
+def _install(entry: str | InstallForm, version: str, home: Path) -> Install:
     if isinstance(entry, str):
-        return install_from_text(_beside(entry, folder), version)
-    python = f"{_beside(entry.venv, folder)}/bin/python" if entry.venv else entry.python or "python3"
-    return Install(python, entry.container, entry.version or version)
-
-
-def _beside(text: str, folder: Path) -> str:
-    """A folder beside the study by its full path, anything else as it is written."""
-    path = folder / Path(text).expanduser()
-    return str(path.absolute()) if text and path.is_dir() else text
+        return install_from_text(entry, version, home)
+    python = f"{absolute(entry.venv, home)}/bin/python" if entry.venv else placed(entry.python, home) or "python3"
+    image = entry.container if "://" in entry.container or not entry.container else absolute(entry.container, home)
+    return Install(python, image, entry.version or version)

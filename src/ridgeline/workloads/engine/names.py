@@ -11,7 +11,7 @@ from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
-from ridgeline.serving.engine.knobs.releases import Version
+from ridgeline.serving.engine.knobs.releases import TITLES, Version
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.install import installed_flags, release_of
 from ridgeline.workloads.engine.options import EngineOptions
@@ -80,10 +80,20 @@ class Names:
             if name in elsewhere - known_flags:
                 continue
             if name not in known_flags:
-                kind, known = self._study.workload.kind, [*flags.names(release), ENGINE_KNOB]
-                yield Problem(where, f"no such knob for {kind}; {near(name, _shown(name, known))}")
+                yield Problem(where, f"no such knob for {self._study.workload.kind}; {self._meant(name, release)}")
             elif not self._options.engines and (gap := flags.missing(name, release)):
                 yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, release))} {gap}")
+
+    def _meant(self, name: str, release: Version) -> str:
+        """The engine's own name for what another one calls so; else the nearest name, or the usual ones."""
+        flags = self._dialect.flags
+        if own := flags.own_name(name, release):
+            return f"{TITLES.get(self._dialect.name, self._dialect.name)} calls it {own}"
+        known = [*flags.names(release), ENGINE_KNOB]
+        if meant := nearest(name, known):
+            return f"did you mean {meant if meant in flags.flags else flags.own_name(meant, release) or meant}?"
+        # hundreds of flags help nobody: where none is close, the usual ones are shown
+        return near(name, flags.usual_names(release))
 
     def _places(self) -> Iterator[tuple[Where, str]]:
         for knob in self._study.space.knobs:
@@ -108,9 +118,3 @@ class Names:
         goal = self._study.goal
         if goal.metric == "goodput" and not self._options.load.slos:
             yield Problem(("goal", goal.direction), "goodput counts requests within limits; give `slo` to the workload")
-
-
-def _shown(name: str, known: list[str]) -> list[str]:
-    """Hundreds of flags help nobody: where none is close, the usual ones are shown."""
-    usual: list[str] = [n for n in ("tp", "pp", "mem_fraction_static", "max_running_requests") if n in known]
-    return known if nearest(name, known) else usual or known[:8]

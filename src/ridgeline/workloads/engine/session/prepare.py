@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -26,14 +26,14 @@ DONE = "done"
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """All steps of one session. `env` is the environment that every process of the session gets."""
+    """All steps of one session. `started` starts a command, with its log and on so many nodes."""
 
     folder: Path
     spec: Mapping[str, Any]
     load: Load
     dialect: EngineDialect
     port: int
-    env: Mapping[str, str]
+    started: Callable[[str, Path, int], node.EngineProcess]
 
     def run(self) -> None:
         """Do what was not done before, and tell the engine, by its environment, where the results are."""
@@ -72,7 +72,7 @@ class Preparation:
 
     def _run(self, step: Mapping[str, Any], partial: Path) -> int | None:
         log = self.folder / "prepare.log"
-        process = node.EngineProcess(str(step["start"]), self.folder, log, self.env)
+        process = self.started(str(step["start"]), log, int(step.get("nodes", 1)))
         try:
             if step["serves"]:
                 return self._record(process, log, partial)

@@ -7,21 +7,26 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from ridgeline.serving.node.nvidia_smi import query
 
 ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
+# What a session may need from being told to end to its end: the engine's grace here and on other nodes, and the books.
+# Whoever ends it by force before that leaves an engine behind, with its memory.
+STOPPING_S = 75.0
 SLACK_BYTES = 2**30
 
 
 class EngineProcess:
     """Started in a session of its own, so that everything it leaves behind can be found and ended."""
 
-    def __init__(self, command: str, folder: Path, log: Path, env: Mapping[str, str]) -> None:
-        with log.open("ab") as output:
+    def __init__(self, command: str, folder: Path, log: Path | None, env: Mapping[str, str]) -> None:
+        """Its output goes to `log`; None: where ours goes."""
+        with nullcontext() if log is None else log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S602  the command is shell text of our own making
                 command,
                 shell=True,
@@ -29,7 +34,7 @@ class EngineProcess:
                 env={**os.environ, **env},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT,
+                stderr=None if log is None else subprocess.STDOUT,
                 start_new_session=True,
             )
         self.pid = self._process.pid
@@ -50,7 +55,10 @@ class EngineProcess:
     def stop(self, grace_s: float = GRACE_S) -> list[int]:
         """Ask it to end, then end it with all it started. Returns processes that could not be ended."""
         _tell(self.pid, signal.SIGTERM)
-        self.wait(grace_s)
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            pass
         until = time.monotonic() + 10.0
         while left := members(self.pid):
             if time.monotonic() > until:
@@ -82,6 +90,27 @@ def members(session: int) -> list[int]:
         if len(fields) > 3 and int(fields[3]) == session and fields[0] != "Z":
             found.append(int(entry.name))
     return found
+
+
+def free_ports(count: int) -> int:
+    """The first of so many free ports in a row, below those that outgoing connections are given.
+
+    Engines take the ports after the one they are told for queues of their own.
+    """
+    candidates = list(range(20_000, 32_000 - count, count))
+    start = os.getpid() % len(candidates)
+    return next(
+        port for port in candidates[start:] + candidates[:start] if all(_bindable(port + n) for n in range(count))
+    )
+
+
+def _bindable(port: int) -> bool:
+    with socket.socket() as sock:
+        try:
+            sock.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def free_port() -> int:
@@ -122,14 +151,21 @@ def gpu_name() -> str:
         return ""
 
 
-def await_return(port: int | None, before: list[tuple[int, int]] | None, limit_s: float = BACK_S) -> tuple[float, str]:
-    """Seconds until memory and port were back, and what is still missing after the limit."""
+def await_return(
+    port: int | None,
+    before: list[tuple[int, int]] | None,
+    limit_s: float = BACK_S,
+    alive: Callable[[], object] = lambda: None,
+) -> tuple[float, str]:
+    """Seconds until memory and port were back, and what is still missing after the limit. `alive` is called meanwhile:
+    a job that waits in silence looks like one that hangs."""
     started = time.monotonic()
     while True:
         missing = _missing(port, before)
         elapsed = time.monotonic() - started
         if not missing or elapsed > limit_s:
             return elapsed, missing
+        alive()
         time.sleep(ASK_S)
 
 

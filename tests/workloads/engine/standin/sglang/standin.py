@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,7 +40,48 @@ def parser():
     return flags
 
 
-BACKENDS = ("fa3", "triton", "sigill", "assertion", "never-ready", "other", "child", "slow-to-stop", "warm-cache")
+BACKENDS = (
+    "fa3", "triton", "sigill", "assertion", "never-ready", "other", "child", "slow-to-stop", "warm-cache",
+    "deaf-rank", "dying-rank",
+)  # fmt: skip
+SCHEDULERS = []  # connections to those of other nodes
+
+
+def join_nodes(args):
+    """As SGLang's nodes do: rank 0 waits for the others, and those serve it until their schedulers die with its own.
+
+    Then, since the benchmark goes on without an engine in them, they end with an error. They do not heed SIGTERM. A
+    scheduler that waits inside NCCL does not even see that rank 0 has gone ("deaf-rank").
+    """
+    if args.nnodes == 1:
+        return
+    host, port = args.dist_init_addr.rsplit(":", 1)
+    if args.node_rank == 0:
+        server = socket.create_server((host, int(port)))
+        SCHEDULERS.extend(server.accept()[0] for _ in range(args.nnodes - 1))
+        return
+    network = {n: os.environ.get(n, "") for n in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "SGLANG_HOST_IP")}
+    Path(f"rank{args.node_rank}").write_text(json.dumps({"nodes": args.nnodes, "head": args.dist_init_addr, **network}))
+    signal.signal(signal.SIGTERM, lambda *_: log(f"SIGTERM received on node_rank {args.node_rank}; waiting for rank 0"))
+    if args.attention_backend == "dying-rank":
+        connect(host, int(port))
+        print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.81 GiB. GPU 3 has a total", flush=True)
+        sys.exit(1)
+    peer = connect(host, int(port))
+    while args.attention_backend == "deaf-rank":
+        time.sleep(600)
+    peer.recv(1)
+    log("Scheduler or DataParallelController 4711 terminated with -9")
+    raise AttributeError("'NoneType' object has no attribute 'generate_request'")
+
+
+def connect(host, port):
+    for _ in range(600):
+        try:
+            return socket.create_connection((host, port))
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError(f"rank 0 does not answer at {host}:{port}")
 
 
 def log(text):
@@ -156,9 +198,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def serve():
     args = parser().parse_args()
-    if args.node_rank:
-        Path(f"rank{args.node_rank}").write_text(f"{args.nnodes} {args.dist_init_addr}")
-        time.sleep(600)
+    join_nodes(args)
     start(args)
     Handler.args = args
     server = ThreadingHTTPServer((args.host, args.port), Handler)
@@ -181,6 +221,9 @@ def offline():
     args = flags.parse_args()
     rows = json.loads(Path(args.dataset_path).read_text())
     rows = [row for row in rows if len(row["conversations"][1]["value"].split()) > 1][: args.num_prompts]
+    join_nodes(args)
+    if args.attention_backend == "dying-rank":
+        time.sleep(600)  # inside a collective operation with the rank that is gone
     start(args)
     inputs = sum(len(row["conversations"][0]["value"].split()) for row in rows)
     outputs = sum(len(row["conversations"][1]["value"].split()) for row in rows)
@@ -209,6 +252,9 @@ def offline():
     if args.result_filename:
         with Path(args.result_filename).open("a") as stream:
             stream.write(json.dumps(result) + "\n")
+    for connection in SCHEDULERS:
+        connection.close()  # the others fall while this one is still leaving
+    time.sleep(1.0 if SCHEDULERS else 0.0)
     sys.exit(0)
 
 

@@ -1,0 +1,89 @@
+"""Where engines and models are: one rule for check, dry run and tune; nothing of them is ever copied."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ridgeline.campaign.assembly import assemble_folder
+from ridgeline.campaign.check import check_file, check_study
+from ridgeline.campaign.dry_run import rehearse
+from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.serving.model.folder import write_model_folder
+from ridgeline.workloads.engine.options import install_from_text, placed_model
+
+STUDY = {
+    "version": 1,
+    "name": "places",
+    "workload": {"kind": "sglang-offline", "version": "0.5.23", "traffic": {"requests": 4}},
+    "space": {"max_running_requests": [8, 16]},
+    "baseline": {"max_running_requests": 8},
+    "goal": {"maximize": "total_tok_s"},
+}
+
+
+def rendered(folder: Path, **workload: object) -> tuple[str, str, str]:
+    """engine.sh as checked here, as a dry run shows it, and as the campaign's folder runs it; with the model."""
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, "workload": {**STUDY["workload"], **workload}}))
+    found = check_study(path)
+    campaign = assemble_folder(found, folder / "elsewhere" / "out", "places")
+    (dry, *_) = rehearse(path, SearchQuestion(), 1, folder / "dry")
+    texts = []
+    for number, checked in enumerate((found, check_file(campaign.load()))):
+        run = folder / f"run{number}"
+        asked = Trial(1, checked.study.baseline, checked.study.space.settings(checked.study.baseline), Stage.SEARCH, "")
+        checked.workload.prepare(asked, run)
+        texts.append((run / "engine.sh").read_text() + json.loads((run / "session.json").read_text())["model"])
+    copied = {file.relative_to(campaign.path / "sources") for file in (campaign.path / "sources").rglob("*")}
+    assert not copied, "engines and models stay where they are"
+    return texts[0], dry.script, texts[1]
+
+
+@pytest.mark.parametrize("written", [".engines/sglang", "./.engines/sglang/", "{home}/.engines/sglang"])
+@pytest.mark.parametrize("there", [True, False], ids=["here", "on the nodes only"])
+def test_a_relative_engine_is_the_same_everywhere_and_never_a_folder_as_a_command(
+    tmp_path: Path, written: str, there: bool
+) -> None:
+    if there:
+        (tmp_path / ".engines/sglang/bin").mkdir(parents=True)
+        (tmp_path / ".engines/sglang/bin/python").write_text("#!/bin/sh\n")
+        (tmp_path / ".engines/sglang/gigabytes").write_text("torch")
+    model = "./models/llama" if not there else "models/llama"
+    if there:
+        write_model_folder("llama-8b", tmp_path / "models/llama")
+    for text in rendered(tmp_path, engine=written.format(home=tmp_path), model=model, shape="llama-8b"):
+        assert f"{tmp_path}/.engines/sglang/bin/python -m sglang" in text
+    checked, _, tuned = rendered(tmp_path / "", engine=written.format(home=tmp_path), model=model, shape="llama-8b")
+    assert checked == tuned
+    assert tuned.endswith(f"{tmp_path}/models/llama")
+
+
+@pytest.mark.parametrize(
+    ("text", "python", "container"),
+    [
+        ("", "python3", ""),
+        ("python3.11", "python3.11", ""),
+        ("/opt/sglang", "/opt/sglang/bin/python", ""),
+        ("/opt/sglang/bin/python3", "/opt/sglang/bin/python3", ""),
+        ("venvs/new", "/study/venvs/new/bin/python", ""),
+        ("../shared/venv", "/shared/venv/bin/python", ""),
+        ("sglang.sif", "python3", "/study/sglang.sif"),
+        ("docker://lmsysorg/sglang", "python3", "docker://lmsysorg/sglang"),
+    ],
+)
+def test_an_engine_is_read_by_its_name_alone(text: str, python: str, container: str) -> None:
+    found = install_from_text(text, "", Path("/study"))
+    assert (found.python, found.container) == (python, container)
+
+
+def test_names_of_models_stay_names_and_paths_become_whole() -> None:
+    home = Path("/study")
+    for name in ("llama-8b", "meta-llama/Llama-3.1-8B"):
+        assert placed_model(name, home) == name
+    assert placed_model("./llama", home) == "/study/llama"
+    assert placed_model("/models/llama", home) == "/models/llama"
