@@ -21,6 +21,7 @@ from typing import Protocol
 from ridgeline.records.run import Ending, Job
 from ridgeline.records.site import Site
 
+BY_HAND = ".by-hand-"  # between a run folder's name and a job id: the folder of a job that a person handed over again
 EXIT_FILE = "exit"  # written by run.sh in the run folder: exit code, start and end time, host
 
 

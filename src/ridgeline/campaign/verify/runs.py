@@ -11,7 +11,7 @@ from typing import Any
 
 from ridgeline.campaign.judge import judge
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded, same
-from ridgeline.executors.base import EXIT_FILE
+from ridgeline.executors.base import BY_HAND, EXIT_FILE
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Run
@@ -211,5 +211,9 @@ def strangers(history: History) -> Iterator[str]:
     known = {run.folder for run in history.runs.values()} | {run.folder for run in history.open_runs.values()}
     for folder in sorted((history.root / RUNS).glob("*")):
         # a controller killed right after it made a folder leaves it empty of these
-        if folder not in known and any((folder / name).exists() for name in (SCRIPT, RESULT, EXIT_FILE)):
+        if (
+            folder not in known
+            and BY_HAND not in folder.name
+            and any((folder / name).exists() for name in (SCRIPT, RESULT, EXIT_FILE))
+        ):
             yield folder.relative_to(history.root).as_posix()
