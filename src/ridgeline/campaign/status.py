@@ -12,6 +12,7 @@ from ridgeline import catalog
 from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.pasted import pasted
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
 from ridgeline.records.answer import Answer, Progress
@@ -114,7 +115,7 @@ def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answ
     if workload is None:
         # not checked again: the folder may be open on a smaller machine than the one that ran it
         workload = catalog.part("workloads", now.study.workload.kind)(now.study)
-    return replace(answer, paste=workload.paste(now.study.space.settings(chosen)))
+    return replace(answer, paste=pasted(now.study, workload, chosen))
 
 
 def read_answer(path: Path) -> tuple[Answer, Exhibits]:

@@ -84,10 +84,11 @@ def exports(env: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
 
 
-def setup(site: Site) -> str:
+def setup(job: Job, site: Site) -> str:
     """Modules and the site's own lines. A module that does not load stops the run: it would measure something else."""
-    failed = f"{{ echo 'ridgeline: a module did not load' >&2; exit {BOOKS_FAILED}; }}"
-    loads = "".join(f"module load {shlex.quote(name)} || {failed}\n" for name in site.modules)
+    names = [shlex.quote(name) for name in (*site.modules, *job.modules)]
+    failed = f">&2; exit {BOOKS_FAILED}; }}"
+    loads = "".join(f"module load {n} || {{ echo ridgeline: a module did not load: {n} {failed}\n" for n in names)
     lines = "".join(f"{line}\n" for line in site.setup)
     return (_MODULES + loads if loads else "") + lines
 
@@ -102,7 +103,7 @@ def render(
     before: str = "",
     keep_books: str = f'[ -n "${{{MARKER}:-}}" ]',
 ) -> str:
-    """The whole script. `before` runs first in the folder `home`; books are kept where the test `keep_books` is true."""
+    """The whole script. `before` runs first in the folder `home`; books are kept where `keep_books` is true."""
     head = "".join(f"{line}\n" for line in directives)
     title = job.name.replace("\n", " ")
     return f"""\
@@ -112,7 +113,7 @@ def render(
 {before}if {keep_books}; then
 {_MACHINE}fi
 {_uptime("up_began")}started=$(date +%s.%N)
-{exports(environment(job, site))}{setup(site)}
+{exports(environment(job, site))}{setup(job, site)}
 # The command may be told to stop; this script stays, to write down how it ended.
 told=''; trap 'told=TERM' TERM; trap : HUP INT
 (

@@ -45,6 +45,7 @@ class Job:
     silence_limit_s: float | None = None
     on_nodes: tuple[str, ...] = ()  # run there and nowhere else (blocked confirmation)
     avoid_nodes: tuple[str, ...] = ()  # a node fault was seen there
+    modules: tuple[str, ...] = ()  # loaded after the site's
 
 
 class Cause(StrEnum):

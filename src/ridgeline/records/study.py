@@ -12,6 +12,7 @@ from ridgeline.records.guard import Guard
 from ridgeline.records.run import Resources
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Point, Settings, Space
+from ridgeline.records.template import render
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,11 @@ class JobLimits:
     limit_s: float = 3600.0
     silence_limit_s: float | None = None
     retries: int = 2
+    modules: tuple[str, ...] = ()  # loaded after the site's; may name knobs
+
+    def loaded(self, settings: Settings) -> tuple[str, ...]:
+        """The modules of these settings; a text that comes to nothing loads none."""
+        return tuple(name for text in self.modules if (name := render(text, settings).strip()))
 
     def resources(self, settings: Settings) -> Resources:
         """What a job of these settings asks for. ExpressionError or ValueError says which value makes no sense."""
@@ -92,7 +98,7 @@ def _whole(name: str, expression: Expression, settings: Settings) -> int:
 class Builds:
     """How a variant is built from settings: once per distinct rendered text, pruned to `keep`.
 
-    `sources` are files or globs beside the study file; `knobs` are the settings the commands read.
+    `sources` are files or globs beside the study file; `where` is `here` or `site`: as jobs of the site.
     """
 
     make: tuple[str, ...]
@@ -100,6 +106,7 @@ class Builds:
     sources: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     limit_s: float = 3600.0
+    where: Literal["here", "site"] = "here"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Build:
     files_kept: int
     duration_s: float
     settings: Mapping[str, Any]
+    missing: Mapping[str, Any] = field(default_factory=dict)  # the setting that names what is not there
 
 
 @dataclass
@@ -119,6 +120,8 @@ class History:
                 self._opened_s, self._opened_wall_s = at, self.wall_s
                 self.openings += 1
                 self.stopped = None
+                # somebody may have installed it or loaded its module meanwhile
+                self.builds = {key: build for key, build in self.builds.items() if not build.missing}
             case "trial":
                 trial = trial_from(event)
                 if trial.number != len(self.trials) + 1:
@@ -132,9 +135,7 @@ class History:
             case "ended":
                 self._end(event)
             case "build":
-                self.builds[event["key"]] = Build(
-                    event["key"], outcome_from(event["outcome"]), event["files"], event["seconds"], event["settings"]
-                )
+                self._build(event)
             case "confirm":
                 self.candidates = tuple(event["candidates"])
                 self.blocks = event["blocks"]
@@ -145,6 +146,19 @@ class History:
             case "stopped":
                 self.stopped = event
         self.wall_s = self.wall_now_s(at)
+
+    def _build(self, event: Mapping[str, Any]) -> None:
+        outcome, missing = outcome_from(event["outcome"]), event.get("missing", {})
+        self.builds[event["key"]] = Build(
+            event["key"], outcome, event["files"], event["seconds"], event["settings"], missing
+        )
+
+    def build_that_lacked(self, settings: Mapping[str, Any]) -> Build | None:
+        """A build that failed because a compiler or module was not there, which these settings name too."""
+        for build in self.builds.values():
+            if build.missing and all(settings.get(name) == value for name, value in build.missing.items()):
+                return build
+        return None
 
     def _begin(self, event: Mapping[str, Any], at: float) -> None:
         number, resources = event["run"], Resources(**event["resources"])

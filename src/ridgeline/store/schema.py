@@ -182,6 +182,10 @@ class JobForm(Form):
     retries: Annotated[int, CountedIn("attempts")] = Field(
         default=2, ge=0, description="Further attempts after a node's or the site's fault."
     )
+    modules: Annotated[Lines, Otherwise("the site's alone")] = Field(
+        default=[],
+        description="Modules loaded after the site's, for runs and builds; {knob} fields allowed, such as gcc/{gcc}.",
+    )
 
 
 BuildText = Annotated[
@@ -204,6 +208,10 @@ class BuildsForm(Form):
         default={}, description="Environment of the build commands; {knob} fields allowed."
     )
     limit: Duration = Field(default=3600.0, description="A build that takes longer is ended.")
+    where: Literal["here", "site"] = Field(
+        default="here",
+        description="`here`: on this machine, one by one; `site`: as its jobs, with its modules, several at once.",
+    )
 
 
 class StudyForm(Form):

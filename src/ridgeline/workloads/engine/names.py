@@ -69,7 +69,7 @@ class Names:
     def _read_elsewhere(self) -> set[str]:
         """Knobs that need not be flags, because something else of the study reads them."""
         study = self._study
-        texts = [*self._options.env.values(), *(study.builds.make if study.builds else ())]
+        texts = [*self._options.env.values(), *study.job.modules, *(study.builds.make if study.builds else ())]
         names = {name for text in texts for name in field_names(text)}
         expressions = [*study.space.derived.values()]
         expressions += [e for n in ("nodes", "ranks_per_node", "cores", "gpus") if (e := getattr(study.job, n))]

@@ -70,7 +70,7 @@ class NwchemWorkload:
     def _used(self) -> set[str]:
         """Names that something outside the fixed knobs reads."""
         builds, job, space = self._study.builds, self._study.job, self._study.space
-        texts = [text for _, text in self._templates()]
+        texts = [*(text for _, text in self._templates()), *job.modules]
         texts += [*builds.make, *builds.env.values()] if builds else []
         used = {name for text in texts for name in field_names(text)}
         sizes = (job.nodes, job.ranks_per_node, job.cores, job.gpus)
