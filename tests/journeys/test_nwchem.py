@@ -217,3 +217,46 @@ def test_scratch_full(tmp_path: Path, tiny_disk: Path) -> None:
     said = fault(tmp_path, ("goal:", f"site: {{scratch: {tiny_disk}}}\ngoal:"))
     assert "the scratch disk is full: free it" in said
     assert not list(tiny_disk.iterdir())
+
+
+OWN_INPUT = """\
+start water
+scratch_dir ./scratch
+memory stack 100 mb heap 50 mb global 100 mb
+geometry
+  O 0.0 0.0 0.11730
+  H 0.0 0.75720 -0.46920
+  H 0.0 -0.75720 -0.46920
+end
+basis spherical
+  * library 6-31g
+end
+mp2
+  freeze atomic
+end
+set mp2:aotol2e {tolerance:.1e}
+task mp2 optimize
+"""
+
+
+QUICK = "stages: {baseline: {repeats: 1}, confirm: {top: 0}}\nbudget: {trials: 1}"
+
+
+def test_a_geometry_by_mp2_from_an_input_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "own.nw").write_text(OWN_INPUT)
+    study = write_study(
+        tmp_path,
+        ("molecule: water.xyz, basis: cc-pvdz", "input: own.nw, theory: mp2"),
+        ("grid: medium, memory_stack_mb: 100, memory_heap_mb: 50, memory_global_mb: 100", "tolerance: 1.0e-9"),
+        (
+            "stages: {baseline: {repeats: 1}}",
+            "stages: {baseline: {repeats: 1}, confirm: {top: 0}}\nbudget: {trials: 1}",
+        ),
+    )
+    done = ridgeline("tune", study, "--out", "out", cwd=tmp_path)
+    assert done.returncode in (0, 1), done.stderr
+    for _, event in ended(tmp_path / "out"):
+        assert event["outcome"]["kind"] == "ok", event["outcome"]
+    run = next((tmp_path / "out" / "runs").iterdir())
+    assert "Optimization converged" in (run / "stdout").read_text()
+    assert "Total MP2 energy" in (run / "stdout").read_text()

@@ -117,7 +117,17 @@ class Agenda(ABC):
             return fallen
         if self._again:
             return self.again(self.history.trials[self._again.pop(0)])
-        return self.fresh()
+        return self.fresh() or self._profile()
+
+    def _profile(self) -> Next | None:
+        """A run under the study's profiler, when nothing else is to be started and nothing is disturbed."""
+        if self.study.profile is None or self.history.open_runs or not self.history.reference:
+            return None
+        done = {trial.key for trial in self.history.trials.values() if trial.stage is Stage.PROFILE}
+        for point in (self.study.baseline, *(self.history.candidates or ())[:1]):
+            if point_key(point) not in done and self.fits(point):
+                return self.new(point, Stage.PROFILE, "profile")
+        return None
 
     def _broken_block(self) -> SetAside | None:
         if self.history.candidates is None:

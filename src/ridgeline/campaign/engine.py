@@ -22,7 +22,7 @@ from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.judge import judge, misplaced
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.pasted import pasted
+from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import receipt
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import SiteError, StoreError

@@ -12,7 +12,8 @@ from ridgeline import catalog
 from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.pasted import pasted
+from ridgeline.campaign.point_text import pasted
+from ridgeline.campaign.profiles import profile_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
 from ridgeline.records.answer import Answer, Progress
@@ -45,7 +46,9 @@ class CampaignStatus:
 
     @cached_property
     def exhibits(self) -> Exhibits:
-        return self.question.exhibits(self.study, self.history)
+        shown = self.question.exhibits(self.study, self.history)
+        profiled = profile_table(self.study, self.history)
+        return shown if profiled is None else replace(shown, tables=(*shown.tables, profiled))
 
     @property
     def is_over(self) -> bool:

@@ -61,6 +61,14 @@ class ConfirmStage:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileStage:
+    """One run of the baseline and one of the best setting under a profiler; mpip and ipm preload `library`."""
+
+    tool: str
+    library: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobLimits:
     """What a job asks of the site. Expressions over settings, so that a knob may decide nodes or ranks."""
 
@@ -133,5 +141,6 @@ class Study:
     baseline_stage: BaselineStage = BaselineStage()
     search: SearchStage = SearchStage()
     confirm: ConfirmStage = ConfirmStage()
+    profile: ProfileStage | None = None
     job: JobLimits = JobLimits()
     builds: Builds | None = None

@@ -216,13 +216,14 @@ class History:
         return runs[-1] if runs else None
 
     def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
-        """Runs that may be ranked, oldest first; not those of a block that was set aside."""
+        """Runs that may be ranked, oldest first; not those under a profiler or of a block that was set aside."""
         return [
             (trial, run)
             for run in self.runs.values()
             if run.outcome is not None
             and run.outcome.kind is Kind.OK
             and (trial := self.trials[run.trial]).stage in stages
+            and trial.stage is not Stage.PROFILE
             and run.trial not in self.uncounted
         ]
 

@@ -22,6 +22,7 @@ from ridgeline.records.study import (
     ConfirmStage,
     Goal,
     JobLimits,
+    ProfileStage,
     SearchStage,
     Study,
     WorkloadChoice,
@@ -148,6 +149,7 @@ class _Assembly:
             baseline_stage=BaselineStage(form.stages.baseline.repeats),
             search=self.search_stage(search),
             confirm=ConfirmStage(**confirm.model_dump()) if confirm else ConfirmStage(),
+            profile=ProfileStage(**profile.model_dump()) if (profile := form.stages.profile) else None,
             job=job,
             builds=builds,
         )

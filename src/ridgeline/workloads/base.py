@@ -8,6 +8,8 @@ A workload is made from a study and its site (`Factory`). It promises:
   it puts the reason into `Reading.problem`.
 A workload with an attribute `pasted_whole = True` promises that `paste` differs wherever two jobs differ in more than
 what is built and asked of the site; of others run folders are compared to see whether two settings are the same job.
+One with `profiles = True` starts a trial of the stage `profile` under the study's profiler, and leaves files in the run
+folder that an analyzer reads.
 A factory with an attribute `form` (a `forms.form.Form` of its keys in a study) has them completed by editors and listed
 in the reference.
 """

@@ -10,7 +10,7 @@ from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.pasted import pasted
+from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.verify.verification import NUMBERS, WORDS, Verification, differences, reworded
 from ridgeline.errors import RidgelineError
 from ridgeline.store.events import Event, VerdictLine

@@ -17,11 +17,12 @@ from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import field_names, render, unknown_fields
-from ridgeline.records.trial import Trial
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.workloads.nwchem.failures import SIGNATURES
 from ridgeline.workloads.nwchem.form import NwchemForm, read_options
 from ridgeline.workloads.nwchem.input import render_input
 from ridgeline.workloads.nwchem.knobs import PROGRESS_RANK, environment, knob_problems
+from ridgeline.workloads.nwchem.profiler import profiler
 from ridgeline.workloads.nwchem.reading import ENERGY, UNITS, Output, differences, measurements, problem
 from ridgeline.workloads.nwchem.start import (
     INPUT,
@@ -44,6 +45,7 @@ class NwchemWorkload:
 
     form = NwchemForm
     pasted_whole = True
+    profiles = True
     signatures = SIGNATURES
     logs = ("stderr", "stdout")
 
@@ -80,6 +82,7 @@ class NwchemWorkload:
 
     def _templates(self) -> Iterator[tuple[Where, str]]:
         yield ("workload", "program"), self._options.program
+        yield ("workload", "input"), self._options.template
         for name, text in self._options.env.items():
             yield ("workload", "env", name), text
 
@@ -138,6 +141,8 @@ class NwchemWorkload:
     def prepare(self, trial: Trial, folder: Path) -> Job:
         build = os.path.relpath(trial.build.resolve(), folder.resolve()) if trial.build else "."
         start = self._start(trial.settings, build)
+        if trial.stage is Stage.PROFILE and self._study.profile is not None:
+            start = replace(start, profiler=profiler(self._study.profile))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / INPUT).write_text(render_input(self._options, trial.settings))
@@ -163,7 +168,7 @@ class NwchemWorkload:
         of_run = {"wall_s": run.ending.duration_s, **run.ending.usage}
         found = [Measurement(name, of_run[name], unit, "run") for name, unit in OF_THE_RUN.items() if name in of_run]
         found += measurements(output, options.theory)
-        trouble = problem(output.facts, options.theory, options.reference_energy)
+        trouble = problem(output.facts, options.theory, options.reference_energy, options.task)
         asked = _asked(run.folder)
         if trouble or asked is None:
             return Reading(tuple(found), problem=trouble or f"{ASKED} is gone, so what was asked is not known")
