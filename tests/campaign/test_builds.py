@@ -15,9 +15,10 @@ from ridgeline.campaign.builds.failures import failed_build, missing_name
 from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.errors import StudyError
 from ridgeline.executors.local import LocalExecutor
+from ridgeline.executors.pbs.dialect import pbs
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending
-from ridgeline.records.site import LOCAL
+from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.study import Builds, JobLimits
 from ridgeline.store.history import History
 
@@ -301,3 +302,18 @@ def test_a_variant_is_built_with_the_modules_that_follow_a_knob(tmp_path: Path) 
     assert isinstance(outcome, Outcome)
     assert outcome.reason == "gcc/99 is not where this is built"
     assert shop.events[0]["missing"] == {"gcc": 99}
+
+
+def test_a_build_at_the_site_outlives_its_controller_and_is_found_again(pbs_standin: Path, tmp_path: Path) -> None:
+    builds = Builds(make=("until [ -e {go} ]; do sleep 0.05; done", "touch kernel"), keep=("kernel",), where="site")
+    shop, settings = Workshop(tmp_path, builds), {"go": str(tmp_path / "go")}
+    site = Site(name="here", batch="pbs", queue="workq", poll_s=0.2, jobs_at_once=2)
+    shop.builder.executor = pbs(site)
+    assert shop.builder.ensure(settings) is None
+    shop.builder.leave()
+    after = Builder(shop.builder.recipe, shop.root, pbs(site), shop.history, shop.record)
+    shop.builder = after
+    assert after.ensure(settings) is None
+    (tmp_path / "go").touch()
+    assert isinstance(shop.built(settings), Path)
+    assert len(list(pbs_standin.glob("*.vm.json"))) == 1, "it was handed over once"
