@@ -13,6 +13,7 @@ import pytest
 
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.verify.folder import verify_folder
 from tests.slurm_cluster import SlurmCluster
 
 STUDY = r"""
@@ -56,6 +57,7 @@ def test_a_missing_compiler_costs_one_trial_of_all(tmp_path: Path, sampler: str)
     assert {settings["opt"] for settings in asked if settings["compiler"] == "gcc"} >= {"-O1", "-O2", "-O3"}
     ends = [e["outcome"]["kind"] for e in events if e["event"] == "ended"]
     assert ends.count("site-fault") <= 1, "a compiler that is not there is not there a moment later either"
+    assert verify_folder(tmp_path / "out").mismatches == []
 
 
 def test_the_script_of_a_trial_loads_the_modules_of_its_knobs(tmp_path: Path) -> None:

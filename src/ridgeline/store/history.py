@@ -66,6 +66,7 @@ class History:
     open_runs: dict[int, OpenRun] = field(default_factory=dict)
     runs_of: dict[int, list[Run]] = field(default_factory=dict)  # by trial, in the order they ended
     builds: dict[str, Build] = field(default_factory=dict)
+    build_outcomes: set[Outcome] = field(default_factory=set)  # of all builds, also those that were made again
     question: QuestionLine = field(default_factory=QuestionLine)
     asked: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the question, see agreement
     candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
@@ -149,6 +150,7 @@ class History:
 
     def _build(self, event: Mapping[str, Any]) -> None:
         outcome, missing = outcome_from(event["outcome"]), event.get("missing", {})
+        self.build_outcomes.add(outcome)
         self.builds[event["key"]] = Build(
             event["key"], outcome, event["files"], event["seconds"], event["settings"], missing
         )

@@ -56,7 +56,9 @@ class RunCheck:
         self._place(run)
         self._result(run)
         self._exit(run)
-        if run.outcome is not None and run.outcome.kind is Kind.BUILD_FAILED:
+        if run.outcome is not None and (
+            run.outcome.kind is Kind.BUILD_FAILED or run.outcome in self.history.build_outcomes - {Outcome(Kind.OK)}
+        ):
             self._build(run)
             return
         if not (run.folder / SCRIPT).is_file() and not self._declared(run, SCRIPT):
@@ -106,7 +108,7 @@ class RunCheck:
             self.found.differs(file, "exit_code", run.ending.exit_code, told or ABSENT, run.number)
 
     def _build(self, run: Run) -> None:
-        known = [build.outcome for build in self.history.builds.values()]
+        known = self.history.build_outcomes
         if run.outcome not in known:
             self.found.differs(JOURNAL, "a failed build", str(run.outcome), "no such build in the journal", run.number)
 
