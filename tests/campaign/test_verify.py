@@ -508,3 +508,11 @@ def test_a_machine_that_tells_nothing_still_gives_a_receipt(tmp_path: Path, monk
     monkeypatch.setenv("PATH", str(tmp_path))
     assert receipts._gpus() == []
     assert receipts._cpu_model()
+
+
+def test_a_run_that_somebody_repeated_by_hand_is_no_stranger(folder: Path) -> None:
+    run = next((folder / "runs").iterdir())
+    shutil.copytree(run, run.with_name(f"{run.name}.by-hand-4711"))
+    assert found_in(folder) == []
+    shutil.copytree(run, run.with_name(f"{run.name}-again"))
+    assert [each.what for each in found_in(folder)] == ["a run's folder"]

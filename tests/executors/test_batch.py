@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,7 +132,7 @@ def test_a_folder_the_nodes_do_not_see_is_named_as_the_cause(
     # the job itself works somewhere else, as on a node with another /tmp
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    text = runner.script(asked).replace(f"cd {asked.folder}", f"cd {elsewhere}")
+    text = runner.script(asked).replace('cd "$run_home"', f"cd {elsewhere}")
     monkeypatch.setattr(runner, "script", lambda _: text)
     ending = until_ended(runner, runner.submit(asked))
     assert ending.cause is Cause.LOST
@@ -214,19 +215,79 @@ def test_without_the_batch_systems_programs_the_message_says_where_to_run(
 
 
 def test_the_users_directives_win_and_the_books_stay_ours() -> None:
-    ours = ["#SBATCH --job-name=a", "#SBATCH --chdir=/f", "#SBATCH --output=batch.out", "#SBATCH --time=5"]
-    theirs = "#!/bin/bash\n#SBATCH -t 1:00:00\n#SBATCH -o elsewhere\n#SBATCH --qos=high\necho\n"
+    ours = ["#SBATCH --job-name=a", "#SBATCH --no-requeue", "#SBATCH --time=5"]
+    theirs = "#!/bin/bash\n#SBATCH -t 1:00:00\n#SBATCH --no-requeue=x\n#SBATCH --qos=high\necho\n"
     merged = batch_script._with_users(ours, theirs, Slurm())
-    assert merged == [
-        "#SBATCH -t 1:00:00",
-        "#SBATCH --qos=high",
-        "#SBATCH --job-name=a",
-        "#SBATCH --chdir=/f",
-        "#SBATCH --output=batch.out",
-    ]
-    pbs_lines = ["#PBS -o /f/batch.out", "#PBS -l walltime=01:00:00", "#PBS -l select=1:ncpus=1"]
-    merged = batch_script._with_users(pbs_lines, "#PBS -l walltime=02:00:00\n#PBS -o x\n", Pbs())
-    assert merged == ["#PBS -l walltime=02:00:00", "#PBS -o /f/batch.out", "#PBS -l select=1:ncpus=1"]
+    assert merged == ["#SBATCH -t 1:00:00", "#SBATCH --qos=high", "#SBATCH --job-name=a", "#SBATCH --no-requeue"]
+    pbs_lines = ["#PBS -r n", "#PBS -l walltime=01:00:00", "#PBS -l select=1:ncpus=1"]
+    merged = batch_script._with_users(pbs_lines, "#PBS -l walltime=02:00:00\n#PBS -r y\n", Pbs())
+    assert merged == ["#PBS -l walltime=02:00:00", "#PBS -r n", "#PBS -l select=1:ncpus=1"]
+
+
+def test_output_is_named_where_nobody_can_change_it_and_nobody_else_inherits_it(tmp_path: Path) -> None:
+    """On the command line: it wins over users' directives, and a script that is handed over by hand has none."""
+    for dialect, wanted in ((Slurm(), "--output=batch.out"), (Pbs(), f"{tmp_path}/batch.out")):
+        assert wanted in dialect.submit_command(tmp_path / "run.sh", "name")
+        assert "batch.out" not in "".join(dialect.directives(job(tmp_path), Site()))
+
+
+def test_run_sh_handed_over_by_hand_leaves_the_evidence_as_it_is(pbs_standin: Path, tmp_path: Path) -> None:
+    runner, asked = executor(), job(tmp_path, command="cat input; date +%N; echo $$ > program.out")
+    (asked.folder / "input").write_text("as prepared\n")
+    until_ended(runner, runner.submit(asked))
+    before = {path.name: path.read_bytes() for path in asked.folder.iterdir()}
+    copied = shutil.copytree(asked.folder, tmp_path / "elsewhere" / "copy")
+    copy_before = {path.name: path.read_bytes() for path in copied.iterdir()}
+    for folder in (asked.folder, copied):
+        subprocess.run(["qsub", "run.sh"], cwd=folder, check=True, capture_output=True)
+    here, there = tmp_path / "j.by-hand-1", tmp_path / "elsewhere" / "copy.by-hand-2"
+    for repeat in (here, there):
+        wait_for(repeat / "exit")
+        assert (repeat / "stdout").read_text().startswith("as prepared\n")
+        assert not (repeat / "ticket").exists()
+    assert {name: (asked.folder / name).read_bytes() for name in before} == before
+    assert {name: (copied / name).read_bytes() for name in copy_before} == copy_before
+
+
+def test_run_sh_by_hand_before_its_own_job_starts_does_not_take_its_place(tmp_path: Path) -> None:
+    asked = job(tmp_path, command="true")
+    (asked.folder / "run.sh").write_text(executor().script(asked))
+    (asked.folder / "ticket").write_text("7.vm\n")
+    (asked.folder / "hosts").write_text("vm0\n")
+    for number in ("8.vm", "7.vm"):
+        env = {**os.environ, "PBS_JOBID": number, "PBS_NODEFILE": str(asked.folder / "hosts")}
+        subprocess.run(["sh", str(asked.folder / "run.sh")], env=env, check=True)
+    assert (asked.folder / "started").read_text().splitlines()[0] == "7.vm"
+    assert (tmp_path / "j.by-hand-8" / "started").read_text().splitlines()[0] == "8.vm"
+
+
+@pytest.mark.parametrize("when", ["before run.sh can listen", "while the command runs"])
+def test_a_deleted_job_is_a_cancel_also_where_the_server_forgot_that_it_was_asked(
+    pbs_standin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setenv("PBS_STANDIN_FORGETS_QDEL", "1")
+    early = when == "before run.sh can listen"
+    runner = executor(setup=("touch here; sleep 60",) if early else ())
+    asked = job(tmp_path, command="touch here; sleep 60")
+    ticket = runner.submit(asked)
+    wait_for(asked.folder / "here")
+    subprocess.run(["qdel", ticket.split()[0]], check=True)
+    ending = until_ended(runner, ticket, limit_s=60)
+    assert ending.cause is Cause.CANCELLED
+    assert (asked.folder / "exit").exists() is not early
+
+
+def test_a_program_that_dies_by_sigterm_is_not_taken_for_a_cancel(pbs_standin: Path, tmp_path: Path) -> None:
+    runner = executor()
+    ending = until_ended(runner, runner.submit(job(tmp_path, command="kill -TERM $$")))
+    assert (ending.cause, ending.signal) == (Cause.EXITED, signal.SIGTERM)
+
+
+def wait_for(path: Path) -> None:
+    give_up = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < give_up, f"{path} did not appear"
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("dialect", [Slurm(), Pbs()], ids=lambda dialect: dialect.name)

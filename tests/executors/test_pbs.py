@@ -120,6 +120,19 @@ def test_the_format_of_servers_without_json() -> None:
     assert (ending.cause, ending.usage["wall_s"]) == (Cause.CANCELLED, 6.0)
 
 
+@pytest.mark.parametrize("before", ["", "Welcome to {site}!\n"])
+@pytest.mark.parametrize("value", ["() {  eval `/usr/bin/modulecmd bash $*`\\}", "{}"])
+def test_a_brace_in_a_value_does_not_make_its_own_format_json(before: str, value: str) -> None:
+    """Shell functions come along in the environment, as module systems define them."""
+    text = (
+        f"{before}Job Id: 0.vm\n    Job_Name = okjob\n    job_state = F\n    exec_host = vm/0\n    substate = 92\n"
+        "    comment = Job run at Sun Nov 15 and finished\n    Exit_status = 0\n    Variable_List = PBS_O_HOME=/root,\n"
+        f"\tBASH_FUNC_module%%={value}\n\n"
+    )
+    seen = read(JobReply(0, text))
+    assert (seen.name, seen.ending.cause, seen.ending.exit_code) == ("okjob", Cause.EXITED, 0)
+
+
 @pytest.mark.parametrize(
     ("said", "blame"),
     [

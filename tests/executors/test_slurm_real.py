@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,6 +72,22 @@ def test_every_way_to_end_is_told_apart(slurm: SlurmCluster, tmp_path: Path) -> 
     assert endings["silent"].cause is Cause.SILENCE
     assert len(endings["nodes"].nodes) == 2
     assert (tmp_path / "nodes/stdout").read_text().count("\n") == 4
+
+
+def test_sbatch_by_hand_leaves_the_evidence_as_it_is_and_works_in_a_copy(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner, asked = executor(), job(tmp_path, "j", "cat input; echo $SLURM_JOB_ID > program.out")
+    (asked.folder / "input").write_text("as prepared\n")
+    until_ended(runner, runner.submit(asked))
+    before = {path.name: path.read_bytes() for path in asked.folder.iterdir()}
+    assert "batch.out" in before
+    copied = shutil.copytree(asked.folder, tmp_path / "elsewhere" / "copy")
+    for folder in (asked.folder, copied):
+        done = subprocess.run(["sbatch", "--wait", "--parsable", "run.sh"], cwd=folder, check=True, capture_output=True)
+        number = done.stdout.decode().strip()
+        repeat = folder.with_name(f"{folder.name}.by-hand-{number}")
+        assert (repeat / "stdout").read_text() == "as prepared\n"
+        assert (repeat / "program.out").read_text() == f"{number}\n"
+        assert {name: (folder / name).read_bytes() for name in before} == before
 
 
 def test_the_batch_script_itself_killed_is_a_signal_and_not_a_success(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -290,10 +307,10 @@ def test_sbatch_run_sh_by_hand_repeats_the_run(slurm: SlurmCluster, tmp_path: Pa
     runner = executor()
     asked = job(tmp_path, "j", "echo $((6 * 7)); exit 3")
     until_ended(runner, runner.submit(asked))
-    (asked.folder / "stdout").unlink()
-    done = slurm.run("sbatch", "--wait", str(asked.folder / "run.sh"), check=False)
+    done = slurm.run("sbatch", "--wait", "--output=/dev/null", str(asked.folder / "run.sh"), check=False)
     assert done.returncode == 3
-    assert (asked.folder / "stdout").read_text() == "42\n"
+    (repeat,) = tmp_path.glob("j.by-hand-*")
+    assert (repeat / "stdout").read_text() == "42\n"
 
 
 def test_a_job_slurm_has_forgotten_is_found_in_the_completion_log(slurm: SlurmCluster, tmp_path: Path) -> None:

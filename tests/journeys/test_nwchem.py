@@ -263,3 +263,42 @@ def test_what_is_pasted_starts_nwchem_as_the_run_did(tmp_path: Path, mpi: str) -
 
 def _outputs(folder: Path) -> str:
     return "".join(p.read_text(errors="replace") for p in folder.glob("*/nwchem.out"))
+
+
+OWN_INPUT = """\
+start water
+scratch_dir ./scratch
+memory stack 100 mb heap 50 mb global 100 mb
+geometry
+  H 0.0 0.0 0.36
+  H 0.0 0.0 -0.36
+end
+basis spherical
+  * library sto-3g
+end
+set mp2:aotol2e {tolerance:.1e}
+task mp2 optimize
+"""
+
+
+QUICK = "stages: {baseline: {repeats: 1}, confirm: {top: 0}}\nbudget: {trials: 0}"
+
+
+def test_a_geometry_by_mp2_from_an_input_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "own.nw").write_text(OWN_INPUT)
+    study = write_study(
+        tmp_path,
+        ("molecule: water.xyz, basis: cc-pvdz", "input: own.nw, theory: mp2"),
+        ("grid: medium, memory_stack_mb: 100, memory_heap_mb: 50, memory_global_mb: 100", "tolerance: 1.0e-9"),
+        (
+            "stages: {baseline: {repeats: 1}}",
+            "stages: {baseline: {repeats: 1}, confirm: {top: 0}}\nbudget: {trials: 0}",
+        ),
+    )
+    done = ridgeline("tune", study, "--out", "out", cwd=tmp_path)
+    assert done.returncode in (0, 1), done.stderr
+    for _, event in ended(tmp_path / "out"):
+        assert event["outcome"]["kind"] == "ok", event["outcome"]
+    run = next((tmp_path / "out" / "runs").iterdir())
+    assert "Optimization converged" in (run / "stdout").read_text()
+    assert "Total MP2 energy" in (run / "stdout").read_text()

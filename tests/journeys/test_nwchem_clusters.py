@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from ridgeline.records.template import render
+from ridgeline.store.study_file import read_study_file
 from tests.journeys.test_nwchem import EXAMPLES, SHORT, copied, ended, measured, needs_nwchem, ridgeline
 from tests.slurm_cluster import SlurmCluster
 
@@ -47,7 +51,8 @@ def test_the_twelve_water_study_is_shown_not_run(tmp_path: Path) -> None:
     first, second, third = re.split(r"^# trial \d \(\w+\): ", done.stdout, flags=re.MULTILINE)[1:]
     assert "# build: export ARMCI_NETWORK=MPI-TS BLASOPT=-lopenblas" in first
     assert "# build: export ARMCI_NETWORK=MPI-PR BLASOPT=-lopenblas" in second
-    assert "OMPI_CC=icx OMPI_FC=ifx" in third
+    assert "export FC=ifx CC=icx OMPI_FC=ifx OMPI_CC=icx" in third
+    assert 'make -j 16 FOPTIMIZE="-O2" COPTIMIZE="-O2"' in third
     assert "memory_stack_mb 9000  memory_heap_mb 400  memory_global_mb 18500" in third
     for script in (first, second, third):
         assert "#PBS -l select=4:ncpus=40:mpiprocs=40" in script
@@ -57,3 +62,38 @@ def test_the_twelve_water_study_is_shown_not_run(tmp_path: Path) -> None:
     assert "at most 20.0 node-hours" in third
     assert not list(tmp_path.iterdir()), "a dry run leaves nothing behind"
     assert shutil.which("qsub") is None or "qsub" not in done.stderr
+
+
+MAKEFILE_H = "FOPTIMIZE = -O1\nCOPTIMIZE = -O1\nFFLAGS = -m64 $(FOPTIMIZE)\nCFLAGS = $(COPTIMIZE)\n"
+TREE = {
+    "src/GNUmakefile": "all:\n\t$(MAKE) -C nwdft\nnwchem_config 64_to_32:\n\t@true\n",
+    "src/config/makefile.h": MAKEFILE_H,
+    "src/nwdft/GNUmakefile": "include ../config/makefile.h\nall:\n\t$(FC) -c $(FFLAGS) a.F\n\t$(CC) -c $(CFLAGS) a.c\n",
+}
+
+
+def test_compiler_and_flags_of_the_twelve_water_study_reach_the_compiler(tmp_path: Path) -> None:
+    """NWChem's makefiles assign FOPTIMIZE themselves and compile with $(FC): here such a tree, and the real make."""
+    for name, text in TREE.items():
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(text)
+    subprocess.run(["tar", "czf", "source.tar.gz", "tree"], cwd=tmp_path, check=True)
+    compilers = tmp_path / "bin"
+    compilers.mkdir()
+    for name in ("gfortran", "gcc", "ifx", "icx"):
+        (compilers / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/log\n')
+        (compilers / name).chmod(0o755)
+    builds = read_study_file(EXAMPLES / "07-nwchem-12-water-pbs" / "study.yaml").study.builds
+    assert builds is not None
+    chosen = {
+        "compiler": "icx",
+        "fortran": "ifx",
+        "flags": "-O3 -xHost",
+        "linked_blas": "mkl_rt",
+        "armci_network": "ARMCI",
+    }
+    commands = "\n".join(["set -e", *(render(line, chosen) for line in builds.make)])
+    env = {**os.environ, "PATH": f"{compilers}:{os.environ['PATH']}", "NWCHEM_SOURCE": str(tmp_path / "source.tar.gz")}
+    (tmp_path / "build").mkdir()
+    subprocess.run(["sh", "-c", commands], cwd=tmp_path / "build", env=env, check=True, capture_output=True)
+    assert (tmp_path / "log").read_text() == "ifx -c -m64 -O3 -xHost a.F\nicx -c -O3 -xHost a.c\n"

@@ -3,7 +3,8 @@
     standin.py qsub [-N NAME] SCRIPT | qstat -x -f -F json ID... | qdel ID | qselect -x -N NAME | run ID
 
 State lives in the folder PBS_STANDIN: one JSON file a job. Jobs run at once on this machine as sessions of their own;
-a job's output is copied back PBS_STANDIN_COPY_S seconds after its end. PBS_STANDIN_HISTORY=0 forgets ended jobs.
+a job's output is copied back PBS_STANDIN_COPY_S seconds after its end. PBS_STANDIN_HISTORY=0 forgets ended jobs,
+PBS_STANDIN_FORGETS_QDEL=1 takes a deleted job for a failed one, as the server does in a job's first second.
 """
 
 from __future__ import annotations
@@ -88,12 +89,13 @@ def qsub(words: list[str]) -> None:
     number = int(counter.read_text()) if counter.exists() else 0
     counter.write_text(str(number + 1))
     job_id = f"{number}.vm"
+    name = option(words, "-N", asked.get("-N", script.name))
     job = {
-        "Job_Name": option(words, "-N", asked.get("-N", script.name)),
+        "Job_Name": name,
         "Job_Owner": "root@vm",
         "job_state": "Q",
         "queue": asked.get("-q", "workq"),
-        "Output_Path": f"vm:{asked.get('-o', '')}",
+        "Output_Path": f"vm:{option(words, '-o', asked.get('-o', '')) or Path.cwd() / f'{name}.o{number}'}",
         "Resource_List": {name: asked[name] for name in ("select", "walltime") if name in asked},
         "substate": 10,
         "Variable_List": f"PBS_O_WORKDIR={Path.cwd()},PBS_O_QUEUE={asked.get('-q', 'workq')}",
@@ -125,7 +127,14 @@ def run(job_id: str) -> None:
     nodefile.write_text("".join(f"{host}\n" for host in hosts))
     hours, minutes, seconds = (int(n) for n in job["Resource_List"].get("walltime", "01:00:00").split(":"))
     limit_s = float(os.environ.get("PBS_STANDIN_WALLTIME_S", hours * 3600 + minutes * 60 + seconds))
-    env = {**os.environ, "PBS_JOBID": job_id, "PBS_NODEFILE": str(nodefile), "PBS_ENVIRONMENT": "PBS_BATCH"}
+    folder = job["Variable_List"].partition(",")[0].partition("=")[2]
+    env = {
+        **os.environ,
+        "PBS_JOBID": job_id,
+        "PBS_O_WORKDIR": folder,
+        "PBS_NODEFILE": str(nodefile),
+        "PBS_ENVIRONMENT": "PBS_BATCH",
+    }
     with spool.open("w") as output:
         # a copy, as the real server runs one: it must not depend on where it stands
         copy = STATE / f"{job_id}.SC"
@@ -148,7 +157,8 @@ def run(job_id: str) -> None:
         substate, said = 93, "and failed"
     elif code < 0 and code != -29:
         code, substate, said = 256 - code, 93, "and failed"
-    if (STATE / f"{job_id}.deleted").exists():
+    # complete_running() of the real server clears the mark of a qdel that came before it saw the job run
+    if (STATE / f"{job_id}.deleted").exists() and os.environ.get("PBS_STANDIN_FORGETS_QDEL") != "1":
         code, substate, said = 0, 91, "and terminated by root@vm"
     job.pop("session", None)
     wall = time.strftime("%H:%M:%S", time.gmtime(time.time() - began))

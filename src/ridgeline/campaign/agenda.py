@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.campaign.advice import baseline_failure
@@ -12,9 +12,10 @@ from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import SiteError
+from ridgeline.records.lesson import Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
-from ridgeline.records.space import Point
+from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.events import SetAside
@@ -87,7 +88,8 @@ class Agenda(ABC):
             if trial.number not in self._again:
                 self._again.append(trial.number)
             return
-        self._faults = self._faults + 1 if run.outcome.kind.retryable else 0
+        lacked = self.history.build_that_lacked(trial.settings) is not None
+        self._faults = self._faults + 1 if run.outcome.kind.retryable and not lacked else 0
         self.teach(trial, run)
 
     def _needs_another(self, run: Run | None, trial: Trial) -> bool:
@@ -95,6 +97,8 @@ class Agenda(ABC):
             return not self.is_open(trial.number)
         if run.outcome.kind is Kind.CANCELLED:
             return True
+        if self.history.build_that_lacked(trial.settings) is not None:
+            return False  # a program that is not there does not come by itself
         runs = self.history.runs_of[trial.number]
         faults = sum(r.outcome is not None and r.outcome.kind.retryable for r in runs)
         return run.outcome.kind.retryable and faults <= self.study.job.retries
@@ -116,7 +120,17 @@ class Agenda(ABC):
             return fallen
         if self._again:
             return self.again(self.history.trials[self._again.pop(0)])
-        return self.fresh()
+        return self.fresh() or self._profile()
+
+    def _profile(self) -> Next | None:
+        """A run under the study's profiler, when nothing else is to be started and nothing is disturbed."""
+        if self.study.profile is None or self.history.open_runs or not self.history.reference:
+            return None
+        done = {trial.key for trial in self.history.trials.values() if trial.stage is Stage.PROFILE}
+        for point in (self.study.baseline, *(self.history.candidates or ())[:1]):
+            if point_key(point) not in done and self.fits(point):
+                return self.new(point, Stage.PROFILE, "profile")
+        return None
 
     def _broken_block(self) -> SetAside | None:
         if self.history.candidates is None:
@@ -166,6 +180,19 @@ class Agenda(ABC):
         if self.history.count(Stage.SEARCH):
             return True
         return not self.history.open_runs and all(map(self.history.final_run, self.history.trials.values()))
+
+    def cannot_be_built(self, point: Point) -> bool:
+        """A compiler or module that this point names was missing when another point was built."""
+        return self.history.build_that_lacked(self.study.space.settings(point)) is not None
+
+    def buildable(self, ask: Callable[[Sequence[Point]], Proposal | None], pending: Sequence[Point]) -> Proposal | None:
+        """The first proposal that can be built; the others cost no trial."""
+        passed_over: dict[str, Point] = {}
+        while (proposal := ask([*pending, *passed_over.values()])) is not None and self.cannot_be_built(proposal.point):
+            if point_key(proposal.point) in passed_over:
+                return None
+            passed_over[point_key(proposal.point)] = proposal.point
+        return proposal
 
     def fits(self, point: Point, reserve: Reserve | None = None) -> bool:
         nodes = self.study.job.resources(self.study.space.settings(point)).nodes

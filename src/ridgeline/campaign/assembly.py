@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.campaign.builds import Builder, Recipe
+from ridgeline.campaign.builds.builder import Builder
+from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.check import CheckedStudy, check_file
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
@@ -90,9 +91,11 @@ def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, h
     agenda = question.agenda(found, history, ledger)
     campaign = Campaign(question, study, found.workload, executor, journal, history, agenda, ledger)
     if study.builds is not None:
-        local: Executor = catalog.part("executors", "local")(LOCAL)
-        recipe = Recipe(study.builds, study.folder)
-        campaign.builder = Builder(recipe, history.root, local, history, campaign.record, campaign.heed_stop)
+        here: Executor = catalog.part("executors", "local")(LOCAL)
+        # one of its own: it is asked about builds, and each look at the queue serves those who ask
+        builds_on = executor_of(found) if study.builds.where == "site" else here
+        recipe = Recipe(study.builds, study.folder, study.job)
+        campaign.builder = Builder(recipe, history.root, builds_on, history, campaign.record, campaign.patiently)
     return campaign
 
 

@@ -90,6 +90,9 @@ def check_file(file: StudyFile) -> CheckedStudy:
     problems += [file.message(p.where, p.message) for p in workload.problems()]
     problems += _missing_sources(file)
     problems += [*_wide_fields(file), *_secrets(file)]
+    if study.profile is not None and not getattr(workload, "profiles", False):
+        what = f"runs of {study.workload.kind} cannot be put under a profiler; leave it out"
+        problems.append(file.message(("stages", "profile"), what))
     if problems:
         raise StudyError(problems)
     checked = CheckedStudy(file, workload)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.campaign.assembly import as_asked, executor_of
-from ridgeline.campaign.builds import Recipe
+from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.check import check_file
 from ridgeline.campaign.kinds.search import SearchQuestion, sampler_of
 from ridgeline.records.space import Point
@@ -33,7 +33,7 @@ def rehearse(study_path: Path, question: SearchQuestion, count: int, folder: Pat
     plan += [(preset, Stage.SEARCH, "preset") for preset in study.presets]
     while len(plan) < count and (proposal := sampler.ask([point for point, _, _ in plan])) is not None:
         plan.append((proposal.point, Stage.SEARCH, study.search.sampler))
-    recipe = Recipe(study.builds, study.folder) if study.builds is not None else None
+    recipe = Recipe(study.builds, study.folder, study.job) if study.builds is not None else None
     for number, (point, stage, proposer) in enumerate(plan[:count], 1):
         trial = Trial(number, point, study.space.settings(point), stage, proposer)
         run_folder = folder / "runs" / f"{number:04d}-{trial.label}"
@@ -44,4 +44,5 @@ def rehearse(study_path: Path, question: SearchQuestion, count: int, folder: Pat
             build.mkdir(parents=True, exist_ok=True)
             trial = replace(trial, build=build)
             commands = tuple(recipe.commands(trial.settings))
-        yield DryRun(trial, commands, executor.script(found.workload.prepare(trial, run_folder)))
+        job = replace(found.workload.prepare(trial, run_folder), modules=study.job.loaded(trial.settings))
+        yield DryRun(trial, commands, executor.script(job))

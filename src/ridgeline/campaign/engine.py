@@ -6,7 +6,6 @@ for at the site and adopted, or handed over if it never was.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -17,16 +16,17 @@ from typing import TypeVar
 
 from ridgeline import __version__
 from ridgeline.campaign.agenda import Agenda, Next
-from ridgeline.campaign.builds import Builder
+from ridgeline.campaign.builds.builder import Builder
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.judge import judge, misplaced, without_secrets
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import receipt
-from ridgeline.campaign.under_way import cut_output, too_much_output
+from ridgeline.campaign.under_way import cut_output, too_much_output, write_result
 from ridgeline.campaign.verdict import CampaignVerdict
-from ridgeline.errors import SiteError, StoreError
-from ridgeline.executors.base import Executor
+from ridgeline.errors import StoreError
+from ridgeline.executors.base import Executor, patiently
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Job, Run
@@ -67,6 +67,7 @@ class Campaign:
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
     _too_much: dict[str, str] = field(default_factory=dict)  # ticket -> what it wrote, for which it was ended
+    _unbuilt: dict[int, Next] = field(default_factory=dict)  # runs whose program is not built yet
 
     def run(self) -> CampaignVerdict:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError or StoreError."""
@@ -79,11 +80,11 @@ class Campaign:
                 self.heed_stop()
                 self.journal.require_in_place()
                 self._heed_output()
-                changed = self._start_what_fits() | self._collect()
-                if not self._flying and not changed:
+                changed = self._start_what_fits() | self._collect_builds() | self._collect()
+                if not self._flying and not self._unbuilt and not changed:
                     self._next_stage()
                 elif not changed:
-                    self.executor.wait(LONGEST_WAIT_S)
+                    self._awaited().wait(LONGEST_WAIT_S)
         except OSError as error:
             trouble = failure(Path(error.filename or self.history.root), self.history.root, error)
             self._leave(trouble)
@@ -106,24 +107,21 @@ class Campaign:
         for planned in list(self.history.open_runs.values()):
             trial = self.history.trials[planned.trial]
             job = self._prepare(trial, planned.folder)
-            if isinstance(job, Outcome):
-                self._close(planned, _not_run(job.reason), Reading(), job)
-            elif ticket := self._ticket_of(planned, job):
-                self._fly(planned.number, ticket)
+            if isinstance(job, Job) and (ticket := self._ticket_of(planned, job)):
+                self._flying[ticket] = planned.number
             else:
-                avoid = self.agenda.again(trial).avoid_nodes
-                self._submit(planned.number, replace(job, on_nodes=self._pinned(planned.number), avoid_nodes=avoid))
+                self._go_on(planned, job, replace(self.agenda.again(trial), on_nodes=self._pinned(planned.number)))
 
     def _ticket_of(self, planned: OpenRun, job: Job) -> str | None:
         if planned.ticket and self.executor.detached:
             return planned.ticket
-        return self._patiently(lambda: self.executor.find(job))
+        return self.patiently(lambda: self.executor.find(job))
 
     # starting
 
     def _start_what_fits(self) -> bool:
         started = False
-        while len(self._flying) < self.executor.slots and (step := self.agenda.next()) is not None:
+        while len(self._flying) + len(self._unbuilt) < self.executor.slots and (step := self.agenda.next()) is not None:
             if isinstance(step, SetAside):
                 self.record(events.set_aside_event(step))
             else:
@@ -139,57 +137,62 @@ class Campaign:
         attempt = len(self.history.runs_of.get(trial.number, ())) + 1
         folder = Path("runs") / f"{number:04d}-{trial.label}"
         job = self._prepare(trial, self.history.root / folder)
-        resources = job.resources if isinstance(job, Job) else self.study.job.resources(trial.settings)
+        planned = job
+        if planned is None and self.builder is not None:
+            # what it will ask for does not depend on what is built
+            as_built = replace(trial, build=self.builder.folder_of(trial.settings))
+            planned = self.workload.prepare(as_built, self.history.root / folder)
+        resources = planned.resources if isinstance(planned, Job) else self.study.job.resources(trial.settings)
         on_nodes = step.on_nodes if getattr(self.executor, "pins_nodes", True) else ()
         self.record(events.run_event(number, trial.number, attempt, folder, resources, on_nodes))
-        if isinstance(job, Outcome):
-            self._close(self.history.open_runs[number], _not_run(job.reason), Reading(), job)
-        else:
-            self._submit(number, replace(job, on_nodes=on_nodes, avoid_nodes=step.avoid_nodes))
+        self._go_on(self.history.open_runs[number], job, replace(step, on_nodes=on_nodes))
 
-    def _prepare(self, trial: Trial, folder: Path) -> Job | Outcome:
-        """The job in its folder, or why its build failed."""
+    def _prepare(self, trial: Trial, folder: Path) -> Job | Outcome | None:
+        """The job in its folder, or why its build failed; None while it is being built."""
         folder.mkdir(parents=True, exist_ok=True)
         if self.builder is not None:
             built = self.builder.ensure(trial.settings)
-            if isinstance(built, Outcome):
+            if not isinstance(built, Path):
                 return built
             trial = replace(trial, build=built)
-        return self.workload.prepare(trial, folder)
+        return replace(self.workload.prepare(trial, folder), modules=self.study.job.loaded(trial.settings))
+
+    def _go_on(self, planned: OpenRun, job: Job | Outcome | None, step: Next) -> None:
+        if job is None:
+            self._unbuilt[planned.number] = step
+        elif isinstance(job, Outcome):
+            self._close(planned, _not_run(job.reason), Reading(), job)
+        else:
+            self._submit(planned.number, replace(job, on_nodes=step.on_nodes, avoid_nodes=step.avoid_nodes))
+
+    def _collect_builds(self) -> bool:
+        if self.builder is None or not self.builder.collect():
+            return False
+        for number, step in list(self._unbuilt.items()):
+            planned = self.history.open_runs[number]
+            job = self._prepare(step.trial, planned.folder)
+            if job is not None:
+                del self._unbuilt[number]
+                self._go_on(planned, job, step)
+        return True
+
+    def _awaited(self) -> Executor:
+        return self.executor if self._flying or self.builder is None else self.builder.executor
 
     def _pinned(self, number: int) -> tuple[str, ...]:
         return self.history.pinned_to.get(number, ())
 
     def _submit(self, number: int, job: Job) -> None:
-        ticket = self._patiently(lambda: self.executor.submit(job))
+        ticket = self.patiently(lambda: self.executor.submit(job))
         self.record({"event": "submitted", "run": number, "ticket": ticket})
-        self._fly(number, ticket)
+        self._flying[ticket] = number
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """What the site answers; a site that is away for a while is asked again, ever more rarely."""
-        deadline = time.monotonic() + SUBMIT_PATIENCE_S
-        pause_s = 1.0
-        while True:
-            try:
-                return ask()
-            except SiteError as error:
-                if not error.transient or time.monotonic() > deadline:
-                    raise
-            self._pause(pause_s)
-            pause_s = min(2 * pause_s, 60.0)
-
-    def _pause(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            self.heed_stop()
-            time.sleep(0.1)
+    def patiently(self, ask: Callable[[], T]) -> T:
+        return patiently(ask, self.heed_stop, SUBMIT_PATIENCE_S)
 
     def heed_stop(self) -> None:
         if self.stop_requested():
             raise Interrupted
-
-    def _fly(self, number: int, ticket: str) -> None:
-        self._flying[ticket] = number
 
     # ending
 
@@ -241,7 +244,7 @@ class Campaign:
         shown = tuple(map(masked, ending.leftovers))
         ending = replace(ending, leftovers=shown, reason=masked(ending.reason))
         event = events.ended_event(planned.number, ending, outcome, reading.measurements, reading.texts)
-        _write_result(planned.folder, event, self.history.trials[planned.trial])
+        write_result(planned.folder, event, self.history.trials[planned.trial])
         self.record(event)
         run = self.history.runs[planned.number]
         self.ledger.learn(run)
@@ -258,7 +261,7 @@ class Campaign:
         details = dict(found.details())
         if found.recommended is not None:
             # as a person types it, for the report: a pure function of the journal
-            details["paste"] = self.workload.paste(self.study.space.settings(found.recommended))
+            details["paste"] = pasted(self.study, self.workload, found.recommended)
         self.record(events.verdict_event(events.VerdictLine(found.conclusion, found.headline, details)))
 
     # leaving
@@ -267,6 +270,8 @@ class Campaign:
         """Stop what would go on without us; jobs of a batch system go on and are found again by resume."""
         reason = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else str(error)
         try:
+            if self.builder is not None:
+                self.builder.leave()
             if not self.executor.detached:
                 self._cancel_all()
             self.record({"event": "stopped", "reason": reason})
@@ -290,10 +295,3 @@ class Campaign:
 def _not_run(reason: str) -> Ending:
     now = round(time.time(), 3)
     return Ending(Cause.EXITED, reason=reason, started_s=now, ended_s=now)
-
-
-def _write_result(folder: Path, event: events.Event, trial: Trial) -> None:
-    """result.json: the run's own copy of what the journal says, for people who look into the folder."""
-    result = {"settings": dict(trial.settings), **{k: v for k, v in event.items() if k != "event"}}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")

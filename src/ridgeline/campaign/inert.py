@@ -75,6 +75,7 @@ def _where_to_put_it(study: Study) -> str:
 
 def _texts(study: Study) -> Iterator[str]:
     yield from _strings(study.workload.options)
+    yield from study.job.modules
     if study.builds:
         yield from (*study.builds.make, *study.builds.env.values())
 

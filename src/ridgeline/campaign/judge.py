@@ -202,18 +202,39 @@ def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
     return Outcome(Kind.CRASH, f"exit code {ending.exit_code}", evidence)
 
 
-def last_line(folder: Path, logs: Sequence[str], ended_by_us: bool = False) -> Evidence | None:
-    """The last thing the program said, on stderr if it said something there; of one that fell silent, anywhere."""
+def last_line(
+    folder: Path, logs: Sequence[str], ended_by_us: bool = False, matching: re.Pattern[str] | None = None
+) -> Evidence | None:
+    """The last thing the program said, on stderr if it said something there; or the last that matches.
+
+    Of a run that fell silent it is the last thing before that, wherever it was said.
+    """
     quiet = _quiet(folder)
     names = ("stderr", *(log for log in logs if log != "stderr"))
     for name in sorted(names, key=lambda log: -quiet[log][0] if log in quiet else 0.0):
         for tail in (TAIL_BYTES, None):
             last = None
             for number, line in _lines(folder / name, tail):
+                if matching is not None and not matching.search(line):
+                    continue
                 if line.strip() and not (ended_by_us and SHELL_NOTICES.match(line)):
                     last = (number, line.strip())
             if last is not None:
                 return _evidence(name, *last)
+    return None
+
+
+def first_line(
+    folder: Path, logs: Sequence[str], pattern: re.Pattern[str], place: re.Pattern[str] | None = None
+) -> Evidence | None:
+    """The first line that matches; with the last line before it that matches `place`, where a log says so in two."""
+    for name in logs:
+        where = ""
+        for number, line in _lines(folder / name):
+            if pattern.search(line):
+                return _evidence(name, number, line if re.search(r":\d+", line) else f"{where} {line}".strip())
+            if place is not None and place.search(line):
+                where = line
     return None
 
 

@@ -10,6 +10,7 @@ from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Budget
+from ridgeline.records.trial import Stage
 from ridgeline.store.history import History
 
 TRIALS_WITHOUT_BUDGET = 40
@@ -52,7 +53,8 @@ class Ledger:
         return self.budget.trials
 
     def learn(self, run: Run) -> None:
-        if run.outcome is not None and run.outcome.kind is Kind.OK:
+        profiled = self.history.trials[run.trial].stage is Stage.PROFILE
+        if run.outcome is not None and run.outcome.kind is Kind.OK and not profiled:
             key = point_key(self.history.trials[run.trial].point)
             self._seconds_by_point[key] = run.ending.duration_s
             # a slow average: later runs count more, one outlier does not decide

@@ -1,12 +1,16 @@
-"""A setting as it is typed on the command line: `knob=value,knob=value`."""
+"""A setting as a person types it: `knob=value,knob=value` on our command line, and what runs it without us."""
 
 from __future__ import annotations
+
+import shlex
 
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.errors import InputError, near
 from ridgeline.records.expression import Value
 from ridgeline.records.space import Point
+from ridgeline.records.study import Study
 from ridgeline.store.yaml_tree import resolve
+from ridgeline.workloads.base import Workload
 
 
 def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
@@ -28,3 +32,10 @@ def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
     if reason := found.refusal(point):
         raise InputError(f"{text!r} is refused: {reason}")
     return point
+
+
+def pasted(study: Study, workload: Workload, point: Point) -> str:
+    """What the workload writes, after the modules that the study loads for this point."""
+    settings = study.space.settings(point)
+    loads = [f"module load {shlex.quote(name)}" for name in study.job.loaded(settings)]
+    return "\n".join([*loads, workload.paste(settings)])

@@ -31,7 +31,7 @@ class JobComparison:
         try:
             asked = _as_the_site_sees(self.study.site.batch, self.study.job.resources(settings))
             built = [render(text, settings) for text in (*builds.make, *builds.env.values())] if builds else []
-            return repr((self.workload.paste(settings), built, asked))
+            return repr((self.workload.paste(settings), built, asked, self.study.job.loaded(settings)))
         except (ExpressionError, ValueError, RidgelineError):
             return None
 

@@ -13,6 +13,8 @@ from ridgeline import catalog
 from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.point_text import pasted
+from ridgeline.campaign.profiles import profile_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
 from ridgeline.errors import RidgelineError
@@ -47,7 +49,9 @@ class CampaignStatus:
 
     @cached_property
     def exhibits(self) -> Exhibits:
-        return self.question.exhibits(self.study, self.history)
+        shown = self.question.exhibits(self.study, self.history)
+        profiled = profile_table(self.study, self.history)
+        return shown if profiled is None else replace(shown, tables=(*shown.tables, profiled))
 
     @property
     def is_over(self) -> bool:
@@ -115,13 +119,12 @@ def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answ
     if workload is None:
         # not checked again: the folder may be open on a smaller machine than the one that ran it
         workload = catalog.part("workloads", now.study.workload.kind)(now.study)
-    settings = now.study.space.settings
-    told = replace(answer, reference_paste=workload.paste(settings(answer.reference.point)))
+    told = replace(answer, reference_paste=pasted(now.study, workload, answer.reference.point))
     if (chosen := answer.to_use) is None:
         return told
     served = getattr(workload, "pasted_as", "")
     repeat = _repeat(now.history, chosen) if served else ""
-    return replace(told, paste=workload.paste(settings(chosen)), pasted_as=served, repeat=repeat)
+    return replace(told, paste=pasted(now.study, workload, chosen), pasted_as=served, repeat=repeat)
 
 
 def _repeat(history: History, point: Point) -> str:

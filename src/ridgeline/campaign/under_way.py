@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.records.secrets import masked
 from ridgeline.records.trial import Trial
+from ridgeline.store.events import Event
 from ridgeline.store.history import History
 
 TAIL_BYTES = 4096
@@ -98,3 +100,10 @@ def latest_line(folder: Path) -> str:
     # a progress bar goes back to the start of its line instead of beginning another
     lines = [line for line in _COLOURS.sub("", tail).replace("\r", "\n").split("\n") if line.strip()]
     return masked("".join(c if c.isprintable() else " " for c in lines[-1][:1000]).strip()) if lines else ""
+
+
+def write_result(folder: Path, event: Event, trial: Trial) -> None:
+    """result.json: the run's own copy of what the journal says, for people who look into the folder."""
+    result = {"settings": dict(trial.settings), **{k: v for k, v in event.items() if k != "event"}}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -18,11 +18,16 @@ completed by editors.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Protocol
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol, TypeVar
 
+from ridgeline.errors import SiteError
 from ridgeline.records.run import Ending, Job
 from ridgeline.records.site import Site
+
+BY_HAND = ".by-hand-"  # between a run folder's name and a job id: the folder of a job that a person handed over again
+T = TypeVar("T")
 
 EXIT_FILE = "exit"  # written by run.sh in the run folder: exit code, start and end time, host
 
@@ -42,6 +47,26 @@ class Executor(Protocol):
     def cancel(self, ticket: str) -> None: ...
 
     def wait(self, timeout_s: float) -> None: ...
+
+
+def patiently(ask: Callable[[], T], heed_stop: Callable[[], None], patience_s: float) -> T:
+    """What the site answers; a site that is away for a while is asked again, ever more rarely.
+
+    `heed_stop` is called often meanwhile, and raises where somebody wants to leave.
+    """
+    deadline = time.monotonic() + patience_s
+    pause_s = 1.0
+    while True:
+        try:
+            return ask()
+        except SiteError as error:
+            if not error.transient or time.monotonic() > deadline:
+                raise
+        until = time.monotonic() + pause_s
+        while time.monotonic() < until:
+            heed_stop()
+            time.sleep(0.1)
+        pause_s = min(2 * pause_s, 60.0)
 
 
 class ExecutorFactory(Protocol):

@@ -18,6 +18,7 @@ from pathlib import Path
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE
+from ridgeline.executors.batch_script import REFUSED_FILE, SUBMISSION_FILE, TICKET_FILE
 from ridgeline.executors.commands import run, submitting
 from ridgeline.executors.dialect import BatchDialect, Blame, JobReply, Phase, Sighting
 from ridgeline.executors.endings import Folder, conclude
@@ -25,7 +26,6 @@ from ridgeline.executors.options import BatchOptions, option
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
-SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE = "submission", "ticket", "refused"
 REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
 
 LOOKS_PER_QUESTION = 4  # into the run folders, which costs the file system a little and the batch system nothing

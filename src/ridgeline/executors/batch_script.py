@@ -13,12 +13,16 @@ from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import script
-from ridgeline.executors.dialect import BatchDialect
+from ridgeline.executors.base import BY_HAND, EXIT_FILE
+from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect
 from ridgeline.records.run import QUIET_FILE, Cause, Job
 from ridgeline.records.site import Site
 
 STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
 STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
+SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE = "submission", "ticket", "refused"  # what `batch` writes
+# not copied into the folder of a run that a person hands over again
+LEFT_BY_THE_FIRST = (SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE, STARTED_FILE, STOPPED_FILE, EXIT_FILE, "result.json")
 USER_SCRIPT = "site-script"
 HOSTS = "RIDGELINE_HOSTS"  # in the environment of a job over several nodes: their names
 KILL_AFTER_S = 10.0  # between TERM and KILL, unless a job needs longer
@@ -31,14 +35,14 @@ def render(job: Job, site: Site, dialect: BatchDialect) -> str:
     if own is not None:
         command = f"export RIDGELINE_COMMAND={shlex.quote(job.command)}\nexec ./{USER_SCRIPT}"
         directives = _with_users(directives, own.read_text(), dialect)
-    folder = job.folder.absolute()
     inside = f'[ -n "${{{dialect.job_variable}:-}}" ]'
     return script.render(
         replace(job, command=_watched(command, job)),
         site,
         directives=[*directives, *site.directives],
-        home=shlex.quote(str(folder)),
-        before=_before(job, site, dialect, inside),
+        find_home=_find_home(job, dialect, inside),
+        home='"$run_home"',
+        before=_by_hand(dialect, inside) + _before(job, site, dialect, inside),
         keep_books=inside,
     )
 
@@ -79,6 +83,36 @@ def _with_users(ours: list[str], text: str, dialect: BatchDialect) -> list[str]:
         *(line for line in theirs if dialect.option(line) in taken),
         *(line for line in ours if dialect.option(line) not in taken),
     ]
+
+
+def _find_home(job: Job, dialect: BatchDialect, inside: str) -> str:
+    """Batch systems run a copy of the script from a spool folder, so it names its own; unless that was copied."""
+    named = f"run_home={shlex.quote(str(job.folder.absolute()))}"
+    lines = [named, f'{inside} || run_home=$(dirname "$0")']
+    if folder := dialect.submit_folder_variable:
+        # handed over in a folder whose run.sh names the same home: that folder is a copy of it, or it itself
+        there = f'[ -n "${{{folder}:-}}" ] && grep -qsxF -e {shlex.quote(named)} "${folder}/{script.SCRIPT_FILE}"'
+        lines += [f"if {inside} && {there}; then", f"  run_home=${folder}", "fi"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _by_hand(dialect: BatchDialect, inside: str) -> str:
+    """Handed over again by a person: what the first job left stays as it is, this one gets a folder beside it."""
+    number = f"${{{dialect.job_variable}%%[!0-9]*}}"
+    left = " ".join((*LEFT_BY_THE_FIRST, BATCH_OUTPUT))
+    return f"""\
+if {inside}; then
+  for file in {TICKET_FILE} {STARTED_FILE}; do
+    [ -r "$file" ] || continue
+    read -r first < "$file"
+    [ "${{first%%[!0-9]*}}" != "{number}" ] || continue
+    again="$PWD{BY_HAND}{number}"
+    cp -R . "$again" && cd "$again" && rm -f {left} && break
+    echo "ridgeline: $again cannot be made, and what is in $PWD must not be written over" >&2
+    exit {script.BOOKS_FAILED}
+  done
+fi
+"""
 
 
 def _before(job: Job, site: Site, dialect: BatchDialect, inside: str) -> str:

@@ -15,7 +15,7 @@ from typing import Protocol
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
-BATCH_OUTPUT = "batch.out"  # where a job's directives send the batch system's own output, in the run folder
+BATCH_OUTPUT = "batch.out"  # where the batch system's own output of a job that we hand over goes, in the run folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ class BatchDialect(Protocol):
     name: str
     programs: Sequence[str]  # what must be on PATH
     job_variable: str  # set in every job: its id
+    submit_folder_variable: str = ""  # set in every job, if at all: the folder in which it was handed over
     nodes_text: str  # shell text that prints the job's nodes, one a line or as the batch system writes them
     hosts_text: str  # shell text that prints the names of the job's nodes, one a line
     directive: str  # how a line for the batch system begins in a script
@@ -85,7 +86,10 @@ class BatchDialect(Protocol):
     kept_options: Collection[str] = ()
 
     def directives(self, job: Job, site: Site) -> list[str]:
-        """The lines that ask for what the job needs, and send the batch system's own output to BATCH_OUTPUT."""
+        """The lines that ask for what the job needs.
+
+        Where output goes is for `submit_command` to say, if it can: a script handed over by hand must not write there.
+        """
         ...
 
     def doubts(self, resources: Resources, site: Site) -> list[str]:
@@ -111,7 +115,9 @@ class BatchDialect(Protocol):
         """
         return False
 
-    def submit_command(self, script: Path, name: str) -> list[str]: ...
+    def submit_command(self, script: Path, name: str) -> list[str]:
+        """The batch system's own output goes to BATCH_OUTPUT beside the script."""
+        ...
 
     def job_id(self, answer: JobReply) -> str | None:
         """The id of the job that was just accepted."""

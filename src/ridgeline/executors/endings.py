@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,12 +86,22 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> En
         ending = replace(ending, cause=stopped[0], reason=stopped[1])
     if ending.cause is Cause.EXITED and report.cause is not None:
         ending = replace(ending, cause=report.cause, reason=report.reason)
+    if ending.cause is Cause.EXITED and _told_to_stop(ending, record):
+        # a server may forget that it was asked to delete a job which it had not yet seen running
+        ending = replace(ending, cause=Cause.CANCELLED, reason="run.sh was told to stop from outside the job")
     return replace(
         ending,
         nodes=ending.nodes or _nodes(folder, dialect),
         usage={**ending.usage, **report.usage},
         machines=script.machines(folder.path),
     )
+
+
+def _told_to_stop(ending: Ending, record: script.ExitRecord | None) -> bool:
+    """Whether somebody outside the job ended it: nothing that run.sh starts tells run.sh itself to stop."""
+    if record is None:
+        return ending.signal == signal.SIGTERM  # it came before run.sh could listen for it
+    return record.told and record.exit_code != 0
 
 
 def _broke_books(ending: Ending) -> bool:

@@ -90,10 +90,11 @@ def secret_references(site: Site) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def setup(site: Site) -> str:
+def setup(job: Job, site: Site) -> str:
     """Modules and the site's own lines. A module that does not load stops the run: it would measure something else."""
-    failed = f"{{ echo 'ridgeline: a module did not load' >&2; exit {BOOKS_FAILED}; }}"
-    loads = "".join(f"module load {shlex.quote(name)} || {failed}\n" for name in site.modules)
+    names = [shlex.quote(name) for name in (*site.modules, *job.modules)]
+    failed = f">&2; exit {BOOKS_FAILED}; }}"
+    loads = "".join(f"module load {n} || {{ echo ridgeline: a module did not load: {n} {failed}\n" for n in names)
     lines = "".join(f"{line}\n" for line in site.setup)
     return (_MODULES + loads if loads else "") + lines
 
@@ -103,23 +104,24 @@ def render(
     site: Site,
     *,
     directives: Sequence[str] = (),
+    find_home: str = "",
     home: str = HOME_OF_SCRIPT,
     before: str = "",
     keep_books: str = f'[ -n "${{{MARKER}:-}}" ]',
 ) -> str:
-    """The whole script. `before` runs first in the folder; books are kept where the test `keep_books` is true."""
+    """The whole script. `before` runs first in the folder `home`; books are kept where `keep_books` is true."""
     head = "".join(f"{line}\n" for line in directives)
     title = job.name.replace("\n", " ")
     return f"""\
 #!/bin/sh
 {head}# {title}: `sh {SCRIPT_FILE}` repeats this run by hand
-cd {home} || exit {BOOKS_FAILED}
+{find_home}cd {home} || exit {BOOKS_FAILED}
 {before}if {keep_books}; then
 {_MACHINE}fi
 {_uptime("up_began")}started=$(date +%s.%N)
-{exports(environment(job, site))}{secret_references(site)}{setup(site)}
+{exports(environment(job, site))}{secret_references(site)}{setup(job, site)}
 # The command may be told to stop; this script stays, to write down how it ended.
-trap : HUP INT TERM
+told=''; trap 'told=TERM' TERM; trap : HUP INT
 (
 {job.command}
 )
@@ -129,7 +131,7 @@ if {keep_books}; then
   ended=$(date +%s.%N)
   {_uptime("up_ended")}  {{
     printf 'exit_code=%s\\nstarted_s=%s\\nended_s=%s\\nhost=%s\\n' "$code" "$started" "$ended" "${{host:-$(uname -n)}}"
-    printf 'up_began_s=%s\\nup_ended_s=%s\\n' "$up_began" "$up_ended"
+    printf 'up_began_s=%s\\nup_ended_s=%s\\ntold=%s\\n' "$up_began" "$up_ended" "$told"
     times
   }} > {EXIT_FILE}.partial && mv -f {EXIT_FILE}.partial {EXIT_FILE} || exit {BOOKS_FAILED}
 fi
@@ -158,7 +160,8 @@ def write(job: Job, site: Site, text: str) -> None:
 class ExitRecord:
     """What run.sh wrote at its end. Dates are 0 where `date` was ended together with the job.
 
-    `elapsed_s` is how long the command took, on the clock that nobody can set; None on a node without one.
+    `elapsed_s` is how long the command took, on the clock that nobody can set; None on a node without one. `told`: the
+    script itself was told to stop, which nothing that it starts does.
     """
 
     exit_code: int
@@ -167,6 +170,7 @@ class ExitRecord:
     host: str
     cpu_s: float | None
     elapsed_s: float | None = None
+    told: bool = False
 
     @property
     def signal(self) -> int | None:
@@ -192,6 +196,7 @@ def exit_record(folder: Path) -> ExitRecord | None:
         host=fields.get("host", ""),
         cpu_s=cpu_s,
         elapsed_s=_elapsed_s(fields, ended_s - started_s if started_s and ended_s else None),
+        told=bool(fields.get("told")),
     )
 
 

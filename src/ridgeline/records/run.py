@@ -50,6 +50,7 @@ class Job:
     grace_s: float | None = None  # what it needs to end in order once it is told to; None: the site's usual seconds
     on_nodes: tuple[str, ...] = ()  # run there and nowhere else (blocked confirmation)
     avoid_nodes: tuple[str, ...] = ()  # a node fault was seen there
+    modules: tuple[str, ...] = ()  # loaded after the site's
 
 
 class Cause(StrEnum):

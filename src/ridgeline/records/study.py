@@ -12,6 +12,7 @@ from ridgeline.records.guard import Guard
 from ridgeline.records.run import Resources
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Point, Settings, Space
+from ridgeline.records.template import render
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,14 @@ class ConfirmStage:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileStage:
+    """One run of the baseline and one of the best setting under a profiler; mpip and ipm preload `library`."""
+
+    tool: str
+    library: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobLimits:
     """What a job asks of the site. Expressions over settings, so that a knob may decide nodes or ranks."""
 
@@ -71,6 +80,11 @@ class JobLimits:
     silence_limit_s: float | None = None
     retries: int = 2
     output_bytes: int = 1 << 30  # that a run may write to stdout, stderr and the logs that are read
+    modules: tuple[str, ...] = ()  # loaded after the site's; may name knobs
+
+    def loaded(self, settings: Settings) -> tuple[str, ...]:
+        """The modules of these settings; a text that comes to nothing loads none."""
+        return tuple(name for text in self.modules if (name := render(text, settings).strip()))
 
     def resources(self, settings: Settings) -> Resources:
         """What a job of these settings asks for. ExpressionError or ValueError says which value makes no sense."""
@@ -93,7 +107,7 @@ def _whole(name: str, expression: Expression, settings: Settings) -> int:
 class Builds:
     """How a variant is built from settings: once per distinct rendered text, pruned to `keep`.
 
-    `sources` are files or globs beside the study file; `knobs` are the settings the commands read.
+    `sources` are files or globs beside the study file; `where` is `here` or `site`: as jobs of the site.
     """
 
     make: tuple[str, ...]
@@ -101,6 +115,7 @@ class Builds:
     sources: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     limit_s: float = 3600.0
+    where: Literal["here", "site"] = "here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +142,7 @@ class Study:
     baseline_stage: BaselineStage = BaselineStage()
     search: SearchStage = SearchStage()
     confirm: ConfirmStage = ConfirmStage()
+    profile: ProfileStage | None = None
     job: JobLimits = JobLimits()
     builds: Builds | None = None
     home: Path | None = None  # where its author's file is, once the study is a copy in a campaign's folder

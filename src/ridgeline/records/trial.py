@@ -17,6 +17,7 @@ class Stage(StrEnum):
     SEARCH = "search"
     SENTINEL = "sentinel"  # the baseline again, to see drift
     CONFIRM = "confirm"
+    PROFILE = "profile"  # under a profiler: shows where the time goes, and is compared with nothing
 
 
 @dataclass(frozen=True, slots=True)

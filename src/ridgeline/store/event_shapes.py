@@ -90,7 +90,10 @@ _SHAPES: dict[str, Test] = {
         {"run": _whole, "ending": _ending, "outcome": _outcome},
         {"measurements": _all(_measurement), "texts": _map(_text)},
     ),
-    "build": _shape({"key": _text, "outcome": _outcome, "files": _whole, "seconds": _number, "settings": _setting}),
+    "build": _shape(
+        {"key": _text, "outcome": _outcome, "files": _whole, "seconds": _number, "settings": _setting},
+        {"missing": _setting},
+    ),
     "confirm": _shape({"candidates": _all(_setting), "blocks": _whole}),
     "set-aside": _shape({"block": _whole, "trials": _all(_whole), "reason": _text}),
     "verdict": _shape(

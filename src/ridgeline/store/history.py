@@ -55,6 +55,7 @@ class Build:
     files_kept: int
     duration_s: float
     settings: Mapping[str, Any]
+    missing: Mapping[str, Any] = field(default_factory=dict)  # the setting that names what is not there
 
 
 @dataclass
@@ -67,6 +68,7 @@ class History:
     open_runs: dict[int, OpenRun] = field(default_factory=dict)
     runs_of: dict[int, list[Run]] = field(default_factory=dict)  # by trial, in the order they ended
     builds: dict[str, Build] = field(default_factory=dict)
+    build_outcomes: set[Outcome] = field(default_factory=set)  # of all builds, also those that were made again
     question: QuestionLine = field(default_factory=QuestionLine)
     asked: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the question, see agreement
     candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
@@ -124,6 +126,8 @@ class History:
                 self._opened_s, self._opened_wall_s = at, self.wall_s
                 self.openings += 1
                 self.stopped = None
+                # somebody may have installed it or loaded its module meanwhile
+                self.builds = {key: build for key, build in self.builds.items() if not build.missing}
             case "trial":
                 trial = trial_from(event)
                 if trial.number != len(self.trials) + 1:
@@ -137,9 +141,7 @@ class History:
             case "ended":
                 self._end(event)
             case "build":
-                self.builds[event["key"]] = Build(
-                    event["key"], outcome_from(event["outcome"]), event["files"], event["seconds"], event["settings"]
-                )
+                self._build(event)
             case "confirm":
                 self.candidates = tuple(event["candidates"])
                 self.blocks = event["blocks"]
@@ -152,6 +154,20 @@ class History:
             case "stopped":
                 self.stopped = event
         self.wall_s = self.wall_now_s(at)
+
+    def _build(self, event: Mapping[str, Any]) -> None:
+        outcome, missing = outcome_from(event["outcome"]), event.get("missing", {})
+        self.build_outcomes.add(outcome)
+        self.builds[event["key"]] = Build(
+            event["key"], outcome, event["files"], event["seconds"], event["settings"], missing
+        )
+
+    def build_that_lacked(self, settings: Mapping[str, Any]) -> Build | None:
+        """A build that failed because a compiler or module was not there, which these settings name too."""
+        for build in self.builds.values():
+            if build.missing and all(settings.get(name) == value for name, value in build.missing.items()):
+                return build
+        return None
 
     def _begin(self, event: Mapping[str, Any], at: float) -> None:
         number, resources = event["run"], Resources(**event["resources"])
@@ -225,13 +241,14 @@ class History:
         return runs[-1] if runs else None
 
     def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
-        """Runs that may be ranked, oldest first; not those of a block that was set aside."""
+        """Runs that may be ranked, oldest first; not those under a profiler or of a block that was set aside."""
         return [
             (trial, run)
             for run in self.runs.values()
             if run.outcome is not None
             and run.outcome.kind is Kind.OK
             and (trial := self.trials[run.trial]).stage in stages
+            and trial.stage is not Stage.PROFILE
             and run.trial not in self.uncounted
         ]
 

@@ -160,12 +160,24 @@ class ConfirmForm(Form):
     level: float = Field(default=0.95, gt=0, lt=1, description="Confidence of the interval, as a share.")
 
 
+class ProfileForm(Form):
+    """A stage of its own: runs under a profiler, which are compared with nothing."""
+
+    tool: Literal["perf", "mpip", "ipm", "vtune"] = Field(description="The profiler; its findings are in the report.")
+    library: Annotated[str, Otherwise("found by the loader")] = Field(
+        default="", description="Of mpip and ipm: the library to preload, such as /opt/mpip/lib/libmpiP.so."
+    )
+
+
 class StagesForm(Form):
     """The three stages of a campaign."""
 
     baseline: BaselineForm = Field(default=BaselineForm(), description="Measuring the baseline and its noise.")
     search: SearchForm | None = Field(default=None, description="Looking for better settings.")
     confirm: ConfirmForm | None = Field(default=None, description="Showing that the best really is better.")
+    profile: Annotated[ProfileForm | None, Otherwise("no profile")] = Field(
+        default=None, description="One run each of the baseline and the best setting under a profiler."
+    )
 
 
 CountOf = Annotated[ExpressionText | None, Takes("a whole number, or an expression that gives one")]
@@ -187,6 +199,10 @@ class JobForm(Form):
     )
     retries: Annotated[int, CountedIn("attempts")] = Field(
         default=2, ge=0, description="Further attempts after a node's or the site's fault."
+    )
+    modules: Annotated[Lines, Otherwise("the site's alone")] = Field(
+        default=[],
+        description="Modules loaded after the site's, for runs and builds; {knob} fields allowed, such as gcc/{gcc}.",
     )
 
 
@@ -228,6 +244,10 @@ class BuildsForm(Form):
         default={}, description="Environment of the build commands; {knob} fields allowed."
     )
     limit: Duration = Field(default=3600.0, description="A build that takes longer is ended.")
+    where: Literal["here", "site"] = Field(
+        default="here",
+        description="`here`: on this machine, one by one; `site`: as its jobs, with its modules, several at once.",
+    )
 
 
 class StudyForm(Form):

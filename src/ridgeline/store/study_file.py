@@ -22,6 +22,7 @@ from ridgeline.records.study import (
     ConfirmStage,
     Goal,
     JobLimits,
+    ProfileStage,
     SearchStage,
     Study,
     WorkloadChoice,
@@ -151,6 +152,7 @@ class _Assembly:
             baseline_stage=BaselineStage(form.stages.baseline.repeats),
             search=self.search_stage(search),
             confirm=ConfirmStage(**confirm.model_dump()) if confirm else ConfirmStage(),
+            profile=ProfileStage(**profile.model_dump()) if (profile := form.stages.profile) else None,
             job=job,
             builds=builds,
         )
@@ -197,12 +199,15 @@ class _Assembly:
             text = getattr(form, name)
             counts[name] = None if text is None else parsed(text, ("job", name), self.report)
             known_name_problem(counts[name], settings, ("job", name), self.report)
+        for index, text in enumerate(form.modules):
+            self.check_fields(("job", "modules", index), text, settings)
         return JobLimits(
             **counts,
             limit_s=form.limit,
             silence_limit_s=form.silence,
             retries=form.retries,
             output_bytes=form.output,
+            modules=tuple(form.modules),
         )
 
     def check_counts(self, job: JobLimits, settings: Mapping[str, object]) -> None:
@@ -227,15 +232,19 @@ class _Assembly:
         for name in ("make", "keep"):
             if not any(line.strip() for line in getattr(form, name)):
                 self.report(("builds", name), "is empty; name at least one")
-        return Builds(tuple(form.make), tuple(form.keep), tuple(form.sources), dict(form.env), form.limit)
+        lists = (tuple(form.make), tuple(form.keep), tuple(form.sources))
+        return Builds(*lists, dict(form.env), form.limit, form.where)
 
     def check_build_fields(self, builds: Builds, settings: Collection[str]) -> None:
         places: list[tuple[Where, str]] = [(("builds", "make", index), line) for index, line in enumerate(builds.make)]
         places += [(("builds", "env", name), text) for name, text in builds.env.items()]
         for where, text in places:
-            for name in unknown_fields(text, settings):
-                known = ", ".join(nearest_first(name, settings))
-                self.report(where, f"{{{name}}} is not a knob or a derived value; known: {known}")
+            self.check_fields(where, text, settings)
+
+    def check_fields(self, where: Where, text: str, settings: Collection[str]) -> None:
+        for name in unknown_fields(text, settings):
+            known = ", ".join(nearest_first(name, settings))
+            self.report(where, f"{{{name}}} is not a knob or a derived value; known: {known}")
 
     def site(self, problems: list[str]) -> Site:
         named = self.form.site if self.site_path is None else str(self.site_path.resolve())

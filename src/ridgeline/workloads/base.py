@@ -11,6 +11,8 @@ what is built and asked of the site; of others run folders are compared to see w
 One with an attribute `pasted_as` ('to serve with it') pastes something else than what a run starts, and says for what.
 A workload may have `remarks(settings)`: sentences about what it will find out on the node, shown by `ridgeline check`;
 and `in_place`: its options that name what stays where it is (engines, models) and is never copied with a study.
+One with `profiles = True` starts a trial of the stage `profile` under the study's profiler, and leaves files in the run
+folder that an analyzer reads.
 A factory with an attribute `form` (a `forms.form.Form` of its keys in a study) has them completed by editors and listed
 in the reference.
 """

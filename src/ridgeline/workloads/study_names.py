@@ -36,7 +36,7 @@ def field_problems(study: Study, templates: Iterable[tuple[Where, str]], also: I
 def names_read(study: Study, templates: Iterable[str]) -> set[str]:
     """Knobs and derived values that these templates, builds, the job's sizes or other derived values read."""
     builds, job = study.builds, study.job
-    texts = [*templates, *((*builds.make, *builds.env.values()) if builds else ())]
+    texts = [*templates, *job.modules, *((*builds.make, *builds.env.values()) if builds else ())]
     sizes = (job.nodes, job.ranks_per_node, job.cores, job.gpus)
     expressions = (*(size for size in sizes if size is not None), *study.space.derived.values())
     return {name for text in texts for name in field_names(text)} | {n for e in expressions for n in e.names}

@@ -57,7 +57,7 @@ def test_a_knob_of_ones_own_is_legal_where_something_uses_it(tmp_path: Path) -> 
     ("options", "says"),
     [
         ("xcc: pbe", "no such key of nwchem; did you mean xc?"),
-        ("theory: mp2", "is 'mp2'; it must be one of dft, scf"),
+        ("theory: mp4", "is 'mp4'; it must be one of dft, scf, mp2, ccsd, ccsd(t)"),
         ("multiplicity: 0", "is 0; it must be a whole number of at least 1"),
         ("reference_energy: low", "is 'low'; it must be an energy in Hartree"),
         ('program: "{bild}/nwchem"', "{bild} is not a knob or a derived value"),

@@ -193,8 +193,9 @@ class SearchAgenda(Agenda):
         if self._advice.waits and (advised := self._advice.next(self._already_tried())) is not None:
             return PROPOSER, advised
         for preset in self._presets.values():
-            return "preset", Proposal(preset)
-        return self.study.search.sampler, self._taught().ask(self._pending())
+            if not self.cannot_be_built(preset):
+                return "preset", Proposal(preset)
+        return self.study.search.sampler, self.buildable(self._taught().ask, self._pending())
 
     def _taught(self) -> Sampler:
         """The sampler, told every lesson as scores compare now.

@@ -12,7 +12,7 @@ from typing import Any
 from ridgeline.campaign.judge import judge, without_secrets
 from ridgeline.campaign.verify.scripts import SCRIPT, GivenCheck
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded, same
-from ridgeline.executors.base import EXIT_FILE
+from ridgeline.executors.base import BY_HAND, EXIT_FILE
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Run
@@ -60,7 +60,9 @@ class RunCheck:
         self._place(run)
         self._result(run)
         self._exit(run)
-        if run.outcome is not None and run.outcome.kind is Kind.BUILD_FAILED:
+        if run.outcome is not None and (
+            run.outcome.kind is Kind.BUILD_FAILED or run.outcome in self.history.build_outcomes - {Outcome(Kind.OK)}
+        ):
             self._build(run)
             return
         if not (run.folder / SCRIPT).is_file() and not self._declared(run, SCRIPT):
@@ -132,7 +134,7 @@ class RunCheck:
             self.found.differs(file, "how long the run took, s", round(stated, 3), found, run.number)
 
     def _build(self, run: Run) -> None:
-        known = [build.outcome for build in self.history.builds.values()]
+        known = self.history.build_outcomes
         if run.outcome not in known:
             self.found.differs(JOURNAL, "a failed build", str(run.outcome), "no such build in the journal", run.number)
 
@@ -251,5 +253,9 @@ def strangers(history: History) -> Iterator[str]:
     known = {run.folder for run in history.runs.values()} | {run.folder for run in history.open_runs.values()}
     for folder in sorted((history.root / RUNS).glob("*")):
         # a controller killed right after it made a folder leaves it empty of these
-        if folder not in known and any((folder / name).exists() for name in (SCRIPT, RESULT, EXIT_FILE)):
+        if (
+            folder not in known
+            and BY_HAND not in folder.name
+            and any((folder / name).exists() for name in (SCRIPT, RESULT, EXIT_FILE))
+        ):
             yield folder.relative_to(history.root).as_posix()

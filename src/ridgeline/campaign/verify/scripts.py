@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import __version__, catalog
-from ridgeline.campaign.builds import Recipe
+from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.verify.verification import Verification
 from ridgeline.errors import RidgelineError
 from ridgeline.executors.base import EXIT_FILE, Executor
@@ -67,14 +67,14 @@ class GivenCheck:
     def _prepared(self, trial: Trial, folder: Path) -> Job:
         folder.mkdir(parents=True)
         if self.study.builds is not None:
-            key = Recipe(self.study.builds, self.study.folder).key(trial.settings)
+            key = Recipe(self.study.builds, self.study.folder, self.study.job).key(trial.settings)
             build = folder.parents[1] / "builds" / key
             build.mkdir(parents=True)
             kept = self.root / "builds" / key
             for path in sorted(kept.glob("*")):
                 (build / path.name).symlink_to(path.resolve())
             trial = replace(trial, build=build)
-        return self.workload.prepare(trial, folder)
+        return replace(self.workload.prepare(trial, folder), modules=self.study.job.loaded(trial.settings))
 
     def _executor(self) -> Executor:
         executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
@@ -88,7 +88,7 @@ class GivenCheck:
             there = (run.folder / SCRIPT).read_text(errors="replace")
         except OSError:
             return  # said elsewhere
-        env = _text(run.folder / ENV)
+        env = _exports(run.folder / ENV)
         if env is not None and env not in there:
             self.found.differs(f"{where}/{ENV}", "the environment", env, f"{SCRIPT} exports another", run.number)
         one, other = list(_acts(there)), list(_acts(text))
@@ -141,6 +141,12 @@ def _text(path: Path) -> str | None:
         return path.read_text(errors="replace")
     except OSError:
         return None
+
+
+def _exports(path: Path) -> str | None:
+    """What the file `env` exports; it only mentions secrets, which run.sh fetches."""
+    text = _text(path)
+    return None if text is None else "".join(s for s in text.splitlines(keepends=True) if not s.startswith("#"))
 
 
 def _acts(script: str) -> Iterator[str]:

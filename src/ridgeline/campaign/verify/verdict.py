@@ -10,6 +10,7 @@ from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.verify.verification import NUMBERS, WORDS, Verification, differences, reworded
 from ridgeline.errors import RidgelineError
 from ridgeline.store.events import Event, VerdictLine
@@ -53,7 +54,7 @@ def derived(question: CampaignQuestion, study: CheckedStudy, before: History, no
         return None
     details = dict(concluded.details())
     if concluded.recommended is not None:
-        details["paste"] = study.workload.paste(study.study.space.settings(concluded.recommended))
+        details["paste"] = pasted(study.study, study.workload, concluded.recommended)
     plain: dict[str, Any] = json.loads(json.dumps(details))  # as it would lie on disk
     return VerdictLine(concluded.conclusion, concluded.headline, plain)
 

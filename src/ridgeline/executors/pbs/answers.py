@@ -60,17 +60,19 @@ def read_footer(lines: Iterable[str]) -> OutputReport:
 
 def read_jobs(text: str) -> dict[str, dict[str, object]]:
     """Job id -> attributes, from `qstat -f` in JSON or in its own format."""
-    start = text.find("{")
-    if start >= 0:
-        try:
-            # strict=False: environment variables of jobs come with raw tabs and newlines in them
-            jobs = json.loads(text[start:], strict=False).get("Jobs", {})
-        except (json.JSONDecodeError, RecursionError):
-            return dict(_salvaged(text))
-        return {job_id: job for job_id, job in jobs.items() if isinstance(job, dict)} if isinstance(jobs, dict) else {}
-    return dict(_own_format(text))
+    start, own = text.find("{"), _OWN_FORMAT.search(text)
+    # values of its own format may well hold a brace: a shell function in the environment, a resource
+    if start < 0 or (own is not None and own.start() < start):
+        return dict(_own_format(text))
+    try:
+        # strict=False: environment variables of jobs come with raw tabs and newlines in them
+        jobs = json.loads(text[start:], strict=False).get("Jobs", {})
+    except (json.JSONDecodeError, RecursionError):
+        return dict(_salvaged(text)) or dict(_own_format(text))
+    return {job_id: job for job_id, job in jobs.items() if isinstance(job, dict)} if isinstance(jobs, dict) else {}
 
 
+_OWN_FORMAT = re.compile(r"^Job Id: ", re.MULTILINE)
 _ATTRIBUTE = re.compile(
     r'"(job_state|substate|comment|Exit_status|Job_Name|exec_host|stime|obittime)":\s*("[^"]*"|-?\d+)'
 )
@@ -84,7 +86,7 @@ def _salvaged(text: str) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def _own_format(text: str) -> Iterator[tuple[str, dict[str, object]]]:
-    for block in re.split(r"^Job Id: ", text, flags=re.MULTILINE)[1:]:
+    for block in _OWN_FORMAT.split(text)[1:]:
         # long values go on in lines that begin with a tab
         lines = re.sub(r"\n\t", "", block).splitlines() or [""]
         job: dict[str, object] = {}

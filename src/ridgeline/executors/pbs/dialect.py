@@ -64,18 +64,17 @@ class Pbs(BatchDialect):
     name = "pbs"
     programs: Sequence[str] = ("qsub", "qstat", "qdel", "qselect")
     job_variable = "PBS_JOBID"
+    submit_folder_variable = "PBS_O_WORKDIR"
     nodes_text = 'sort -u "$PBS_NODEFILE"'
     hosts_text = 'sort -u "$PBS_NODEFILE"'
     directive = "#PBS"
     copies_output_back = True
-    kept_options = ("-o", "-j", "-r")
+    kept_options = ("-r",)
 
     def directives(self, job: Job, site: Site) -> list[str]:
         minutes = walltime_minutes(job, site)
         options = [
             f"-N {self.job_name(job.name, '')}",
-            "-j oe",
-            f"-o {job.folder.absolute() / BATCH_OUTPUT}",
             # a job that PBS starts again by itself would be measured as if it had run once
             "-r n",
             f"-l walltime={minutes // 60:02d}:{minutes % 60:02d}:00",
@@ -114,7 +113,7 @@ class Pbs(BatchDialect):
         return f"{plain[: _NAME_LENGTH - len(tag) - 1]}-{tag}" if tag else plain[:_NAME_LENGTH]
 
     def submit_command(self, script: Path, name: str) -> list[str]:
-        return ["qsub", "-N", name, str(script)]
+        return ["qsub", "-N", name, "-j", "oe", "-o", str(script.parent / BATCH_OUTPUT), str(script)]
 
     def job_id(self, answer: JobReply) -> str | None:
         match = re.search(r"^(\d+(\[\])?\.\S+|\d+)$", answer.stdout, re.MULTILINE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -93,18 +92,16 @@ class Slurm(BatchDialect):
     name = "slurm"
     programs: Sequence[str] = ("sbatch", "squeue", "scancel", "scontrol")
     job_variable = "SLURM_JOB_ID"
+    submit_folder_variable = "SLURM_SUBMIT_DIR"
     nodes_text = 'printf "%s\\n" "$SLURM_JOB_NODELIST"'
     hosts_text = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     directive = "#SBATCH"
-    kept_options = ("--chdir", "--output", "--open-mode", "--no-requeue")
+    kept_options = ("--no-requeue",)
 
     def directives(self, job: Job, site: Site) -> list[str]:
         needs = job.resources
         options = [
             f"--job-name={self.job_name(job.name, '')}",
-            f"--chdir={shlex.quote(str(job.folder.absolute()))}",
-            f"--output={BATCH_OUTPUT}",
-            "--open-mode=truncate",
             # a job that Slurm starts again by itself would be measured as if it had run once
             "--no-requeue",
             f"--time={walltime_minutes(job, site)}",
@@ -157,7 +154,13 @@ class Slurm(BatchDialect):
         return f"{plain}-{tag}" if tag else plain
 
     def submit_command(self, script: Path, name: str) -> list[str]:
-        return ["sbatch", "--parsable", f"--job-name={name}", str(script)]
+        output = [
+            f"--chdir={script.parent}",
+            f"--output={BATCH_OUTPUT}",
+            f"--error={BATCH_OUTPUT}",
+            "--open-mode=truncate",
+        ]
+        return ["sbatch", "--parsable", f"--job-name={name}", *output, str(script)]
 
     def job_id(self, answer: JobReply) -> str | None:
         # --parsable prints 12 or 12;cluster; site plugins may talk before it

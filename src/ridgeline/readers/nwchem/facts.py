@@ -117,6 +117,7 @@ class NwchemOut:
     basis_functions: int | None = None
     integrated_density: float | None = None
     density_line: int = 0
+    optimized_line: int = 0  # where the geometry was found; 0 where none was
     failures: tuple[NwchemFailure, ...] = ()
 
     def energy(self, theory: str) -> float | None:

@@ -24,7 +24,8 @@ from ridgeline.readers.nwchem.facts import (
 )
 
 _N = r"(-?\d[\d.]{0,30}(?:[DEde][+-]?\d{1,3})?)"
-_ENERGY = re.compile(rf"^\s{{0,40}}Total (SCF|DFT|MP2|CCSD|PSPW) energy\s{{0,20}}[=:]\s{{0,20}}{_N}", re.ASCII)
+_THEORY = r"(SCF|DFT|MP2|CCSD(?:\(T\))?|PSPW)"
+_ENERGY = re.compile(rf"^\s{{0,40}}Total {_THEORY} energy\s{{0,20}}[=:]?\s{{0,30}}{_N}", re.ASCII)
 _DFT_ROW = re.compile(
     rf"^\s{{0,9}}d=\s{{0,5}}\d{{1,5}},ls=[\d.]{{1,9}},\S{{0,9}}\s{{1,9}}(\d{{1,5}})\s{{1,9}}{_N}\s{{0,9}}{_N}"
     rf"\s{{1,9}}\S{{1,20}}\s{{1,9}}\S{{1,20}}\s{{1,9}}{_N}\s*$",
@@ -65,6 +66,7 @@ _GA_CALLS = ("create", "destroy", *_GA_BYTES)
 # text -> kind; the first that is in the line wins
 _FAILURES = (
     ("failed to converge", "not-converged"),
+    ("Failed to converge", "not-converged"),  # a geometry, within its steps
     ("Global memory limit unreasonable", "memory-limit"),
     ("Inconsistent memory specification", "memory-inconsistent"),
     ("Error creating ga", "ga-create"),
@@ -243,6 +245,10 @@ class _OutputReader:
             self.out = replace(self.out, heap_peak_bytes=heap, stack_peak_bytes=stack)
         return found is not None
 
+    def _optimized(self, line: int, _text: str) -> bool:
+        self.out = replace(self.out, optimized_line=line)
+        return True
+
     def _setting(self, line: int, text: str) -> bool:
         found = _SETTING.match(text)
         if found is None:
@@ -280,6 +286,7 @@ _BY_WORD: tuple[tuple[str, Callable[[_OutputReader, int, str], bool]], ...] = (
     ("iterative time", _OutputReader._iterative),
     ("Space remaining", _OutputReader._free),
     ("NWChem ", _OutputReader._module),
+    ("Optimization converged", _OutputReader._optimized),
     ("calls:", _OutputReader._ga_row),
     ("bytes ", _OutputReader._ga_row),
     ("consumed for GA", _OutputReader._ga_peak),

@@ -62,11 +62,12 @@ class DialectContract:
         assert made.isascii() and made.isprintable() and len(made.split()) == 1 and "/" not in made
         assert self.dialect().job_name(name, "")
 
-    def test_directives_are_its_own_and_send_output_to_where_it_is_looked_for(self, tmp_path: Path) -> None:
+    def test_directives_are_its_own_and_output_goes_to_where_it_is_looked_for(self, tmp_path: Path) -> None:
         dialect = self.dialect()
         lines = dialect.directives(_job(tmp_path), _SITE)
         assert all(line.startswith(f"{dialect.directive} ") for line in lines)
-        assert any(BATCH_OUTPUT in line for line in lines)
+        submit = dialect.submit_command(tmp_path / "run.sh", "name")
+        assert any(BATCH_OUTPUT in text for text in (*lines, *submit))
         assert set(dialect.kept_options) <= {dialect.option(line) for line in lines}
 
     def test_a_users_directive_wins_but_not_over_what_the_books_need(self, tmp_path: Path) -> None:

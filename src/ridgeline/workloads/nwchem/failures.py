@@ -65,7 +65,7 @@ NWCHEM_FAILURES: tuple[Signature, ...] = (
         Kind.WRONG,
         "the orbitals are broken (MPICH builds from two ranks on: set ARMCI_USE_WIN_ALLOCATE=0)",
     ),
-    _signature(r"failed to converge|did not converge", Kind.WRONG, "the calculation did not converge"),
+    _signature(r"[Ff]ailed to converge|did not converge", Kind.WRONG, "the calculation did not converge"),
     _signature(
         r"xc_input: invalid format|input error at line|There is an error in the input file",
         Kind.REJECTED,

@@ -13,8 +13,10 @@ from ridgeline.forms.form import TEXT_OR_MAPPING, CountedIn, Environment, Form, 
 from ridgeline.forms.reading import read_form
 from ridgeline.records.problem import Problem
 from ridgeline.workloads.nwchem.knobs import MPI_BUILDS
-from ridgeline.workloads.nwchem.options import DEBIAN_BLAS, NwchemOptions
+from ridgeline.workloads.nwchem.options import DEBIAN_BLAS, TASKS, THEORIES, NwchemOptions
 
+UNLESS_INPUT = "required, unless `input` is given"
+_TASK = re.compile(r"^[ \t]*task[ \t]+(\S+)(?:[ \t]+(\w+))?", re.MULTILINE | re.IGNORECASE)
 _ATOM = re.compile(r"^\s*([A-Za-z]{1,3})\d*((?:\s+[-+]?\d*\.?\d+(?:[eEdD][-+]?\d+)?){3})\s*$")
 
 
@@ -48,11 +50,24 @@ class NwchemForm(Form):
 
     whose = "nwchem"
 
-    molecule: Annotated[str, Takes("the name of an xyz file beside the study file")] = Field(
-        min_length=1, description="The atoms, in Angstrom.", examples=["water3.xyz"]
+    input: Annotated[str, Takes("the name of a file beside the study file"), Otherwise("one is written")] = Field(
+        default="",
+        description="An input of your own, in place of `molecule` and `basis`; {knob} fields allowed.",
     )
-    basis: Basis = Field(description="The basis set.", examples=["cc-pvdz"])
-    theory: Literal["dft", "scf"] = Field(default="dft", description="Density functional theory, or Hartree-Fock.")
+    molecule: Annotated[str, Takes("the name of an xyz file beside the study file"), Otherwise(UNLESS_INPUT)] = Field(
+        default="", description="The atoms, in Angstrom.", examples=["water3.xyz"]
+    )
+    basis: Annotated[Basis, Otherwise(UNLESS_INPUT)] = Field(
+        default="", description="The basis set.", examples=["cc-pvdz"]
+    )
+    spherical: bool = Field(default=False, description="Spherical functions in place of Cartesian ones.")
+    theory: Literal[THEORIES] = Field(  # type: ignore[valid-type]
+        default="dft", description="What is computed, and whose energy is read: `scf` is Hartree-Fock."
+    )
+    task: Literal[TASKS] = Field(  # type: ignore[valid-type]
+        default="energy", description="One energy, or the geometry of lowest energy; of `input`, its last task."
+    )
+    freeze_core: bool = Field(default=False, description="Of mp2 and ccsd: core electrons are not correlated.")
     xc: Name = Field(default="b3lyp", description="The functional of `theory: dft`, as NWChem's input names it.")
     charge: Annotated[int, CountedIn("elementary charges")] = Field(default=0, description="The molecule's charge.")
     multiplicity: int = Field(default=1, ge=1, description="The spin multiplicity, 2S + 1.")
@@ -81,7 +96,7 @@ class NwchemForm(Form):
 
 
 def read_options(given: Mapping[str, object], folder: Path) -> NwchemOptions:
-    """`folder` is the study file's: molecule and basis file lie there."""
+    """`folder` is the study file's: input, molecule and basis file lie there."""
     form, problems = read_form(NwchemForm, given, folder, ("workload",))
     basis = form.basis
 
@@ -92,13 +107,21 @@ def read_options(given: Mapping[str, object], folder: Path) -> NwchemOptions:
             problems.append(Problem(("workload", *key), str(error)))
             return ()
 
+    template, task = tried(("input",), form.input, _input) if form.input else (), form.task
+    problems += _of_the_input(form, template[0] if template else "")
+    if template and (last := _last_task(template[0])):
+        task = "optimize" if last[1] == "optimize" else "energy"
     atoms = tried(("molecule",), form.molecule, _atoms) if form.molecule else ()
     from_file = tried(("basis", "file"), basis.file, _basis_lines) if isinstance(basis, BasisFileForm) else ()
     return NwchemOptions(
         atoms=atoms,
         basis=basis if isinstance(basis, str) else "",
         basis_text="".join(from_file),
+        template="".join(template),
+        spherical=form.spherical,
         theory=form.theory,
+        task=task,
+        freeze_core=form.freeze_core,
         xc=form.xc,
         charge=form.charge,
         multiplicity=form.multiplicity,
@@ -111,6 +134,34 @@ def read_options(given: Mapping[str, object], folder: Path) -> NwchemOptions:
         env=form.env,
         problems=tuple(problems),
     )
+
+
+def _of_the_input(form: NwchemForm, template: str) -> list[Problem]:
+    """What does not fit together: an input of one's own says all that other keys would."""
+    if not form.input:
+        missing = [name for name in ("molecule", "basis") if not getattr(form, name)]
+        return [Problem(("workload", name), "is missing; or name an `input` of your own") for name in missing]
+    said_there = ("molecule", "basis", "spherical", "charge", "multiplicity", "freeze_core", "task")
+    given = [name for name in said_there if name in form.model_fields_set]
+    found = [Problem(("workload", name), f"{form.input} says this itself; leave it out") for name in given]
+    last = _last_task(template)
+    if template and last is None:
+        found.append(Problem(("workload", "input"), f"{form.input} has no `task` line; NWChem would do nothing"))
+    elif last is not None and last[0] != form.theory:
+        told = f"{form.input} ends with `task {last[0]}`, but `theory` is {form.theory}, whose energy would be read"
+        found.append(Problem(("workload", "theory"), f"{told}; known: {', '.join(THEORIES)}"))
+    return found
+
+
+def _last_task(template: str) -> tuple[str, str] | None:
+    tasks = [(theory.lower(), operation.lower()) for theory, operation in _TASK.findall(template)]
+    return tasks[-1] if tasks else None
+
+
+def _input(name: str, text: str) -> tuple[str, ...]:
+    if not text.strip():
+        raise ValueError(f"{name} is empty; put an NWChem input there")
+    return (text if text.endswith("\n") else f"{text}\n",)
 
 
 def _text(folder: Path, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ridgeline.records.space import Settings
+from ridgeline.records.template import render
 from ridgeline.workloads.nwchem.options import NwchemOptions
 
 SCRATCH = "scratch"  # in the run folder: a folder, or a link to the node's own disk
@@ -11,6 +12,8 @@ WORDS_PER_MB = 2**20 // 8
 
 
 def render_input(options: NwchemOptions, settings: Settings) -> str:
+    if options.template:
+        return render(options.template, settings)
     blocks = [
         f"start nwchem\nscratch_dir ./{SCRATCH}\npermanent_dir .",
         _memory(settings),
@@ -37,17 +40,18 @@ def _memory(settings: Settings) -> str:
 
 
 def _basis(options: NwchemOptions) -> str:
+    head = "basis spherical" if options.spherical else "basis"
     if not options.basis_text:
-        return _block("basis", f"* library {options.basis}")
+        return _block(head, f"* library {options.basis}")
     whole_block = options.basis_text.lstrip().lower().startswith("basis")
-    return options.basis_text if whole_block else _block("basis", *options.basis_text.splitlines())
+    return options.basis_text if whole_block else _block(head, *options.basis_text.splitlines())
 
 
 def _tasks(options: NwchemOptions, settings: Settings) -> list[str]:
     guess = str(settings.get("guess") or "atomic")
     integrals = _integrals(settings)
-    if options.theory == "scf":
-        return [_scf(options, guess, integrals, ""), "task scf energy"]
+    if options.theory != "dft":
+        return [_scf(options, guess, integrals, ""), *_correlated(options), f"task {options.theory} {options.task}"]
     before = []
     if settings.get("scf_guess"):
         before = [_scf(options, guess, integrals, f" output {GUESS_FILE}"), "task scf energy"]
@@ -61,7 +65,13 @@ def _tasks(options: NwchemOptions, settings: Settings) -> list[str]:
         _convergence(settings),
         f"vectors input {guess}",
     )
-    return [*before, dft, "task dft energy"]
+    return [*before, dft, f"task dft {options.task}"]
+
+
+def _correlated(options: NwchemOptions) -> list[str]:
+    if options.theory == "scf" or not options.freeze_core:
+        return []
+    return [_block(options.theory.partition("(")[0], "freeze atomic")]
 
 
 def _scf(options: NwchemOptions, guess: str, integrals: str, output: str) -> str:

@@ -15,10 +15,18 @@ DEBIAN_BLAS = {
 }
 
 
+THEORIES = ("dft", "scf", "mp2", "ccsd", "ccsd(t)")
+TASKS = ("energy", "optimize")
+
+
 @dataclass(frozen=True, slots=True)
 class NwchemOptions:
-    """The options as far as they could be read. `basis_text` is the text of a basis block."""
+    """The options as far as they could be read. `basis_text` is the text of a basis block, `template` a whole input."""
 
+    template: str = ""
+    spherical: bool = False
+    task: str = "energy"
+    freeze_core: bool = False
     atoms: tuple[str, ...] = ()
     basis: str = ""
     basis_text: str = ""

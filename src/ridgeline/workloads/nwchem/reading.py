@@ -69,7 +69,7 @@ def _values(facts: NwchemOut, theory: str) -> Iterator[tuple[str, float]]:
     table: dict[str, float | None] = {
         ENERGY: facts.energy(theory.upper()),
         "scf_energy_hartree": facts.energy("SCF") if theory != "scf" else None,
-        "iterations": float(sum(row.theory == theory.upper() for row in facts.iterations)) or None,
+        "iterations": float(sum(row.theory == _iterated(theory) for row in facts.iterations)) or None,
         "iterative_s": facts.iterative_s[-1] if facts.iterative_s else None,
         "nwchem_cpu_s": facts.total.cpu_s if facts.total else None,
         "nwchem_wall_s": facts.total.wall_s if facts.total else None,
@@ -90,7 +90,11 @@ def _values(facts: NwchemOut, theory: str) -> Iterator[tuple[str, float]]:
     yield from ((name, float(value)) for name, value in table.items() if value is not None)
 
 
-def problem(facts: NwchemOut, theory: str, reference_hartree: float | None) -> str:
+def _iterated(theory: str) -> str:
+    return "DFT" if theory == "dft" else "SCF"  # mp2 and ccsd start from Hartree-Fock
+
+
+def problem(facts: NwchemOut, theory: str, reference_hartree: float | None, task: str = "energy") -> str:
     """Why the result may not count. NWChem leaves with 0 after some errors and prints unconverged energies."""
     if not facts.finished:
         return "stdout has no `Total times  cpu:` line: NWChem did not come to its end"
@@ -99,6 +103,8 @@ def problem(facts: NwchemOut, theory: str, reference_hartree: float | None) -> s
         return f"stdout has no `Total {theory.upper()} energy` line"
     if not facts.converged:
         return "the calculation did not converge"
+    if task == "optimize" and not facts.optimized_line:
+        return "stdout has no `Optimization converged` line: the geometry was not found"
     if reference_hartree is not None and not abs(energy - reference_hartree) <= TOLERANCE_HARTREE:
         gap = abs(energy - reference_hartree)
         return (

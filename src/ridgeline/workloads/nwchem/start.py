@@ -16,6 +16,7 @@ from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 from ridgeline.workloads.nwchem.failures import NO_BLAS, NO_PROGRAM, NO_SCRATCH
 from ridgeline.workloads.nwchem.input import SCRATCH
+from ridgeline.workloads.nwchem.profiler import NO_PROFILER, Profiler
 
 INPUT = "nwchem.nw"
 RANK_SCRIPT = "rank.sh"
@@ -33,6 +34,7 @@ class Start:
     binding: Binding
     env: Mapping[str, str]
     blas: str = ""
+    profiler: Profiler = NO_PROFILER
 
 
 def rank_script(start: Start) -> str:
@@ -49,14 +51,14 @@ mkdir -p "$(readlink {SCRATCH} || echo {SCRATCH})" || {{ echo "{NO_SCRATCH}: {SC
 if [ "$rank" = 0 ]; then
   LD_TRACE_LOADED_OBJECTS=1 "$program" > {LIBRARIES} 2>&1
   env > {ARRIVED}
-fi
-exec "$program" {INPUT}
+{start.profiler.first_rank(f'"$program" {INPUT}')}fi
+{start.profiler.every_rank}exec "$program" {INPUT}
 """
 
 
 def command(site: Site, start: Start) -> str:
     """Scratch, the ranks, and no scratch left behind; the exit code is NWChem's."""
-    return _with_scratch(site, rank_line(site, start, f"sh {RANK_SCRIPT}"))
+    return _with_scratch(site, rank_line(site, start, f"sh {RANK_SCRIPT}"), start.profiler.afterwards)
 
 
 def needs_rank_script(site: Site, start: Start) -> bool:
@@ -74,8 +76,8 @@ def command_by_hand(site: Site, start: Start) -> str:
     return _with_scratch(here, rank_line(site, start, f"{_quoted(start.program)} {INPUT}"))
 
 
-def _with_scratch(site: Site, line: str) -> str:
-    return f"{_scratch_lines(site)}{line}\ncode=$?\n{_clean_lines(site)}exit $code"
+def _with_scratch(site: Site, line: str, afterwards: str = "") -> str:
+    return f"{_scratch_lines(site)}{line}\ncode=$?\n{afterwards}{_clean_lines(site)}exit $code"
 
 
 def rank_line(site: Site, start: Start, program: str) -> str:

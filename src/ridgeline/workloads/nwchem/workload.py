@@ -16,11 +16,12 @@ from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render
-from ridgeline.records.trial import Trial
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.workloads.nwchem.failures import SIGNATURES
 from ridgeline.workloads.nwchem.form import NwchemForm, read_options
 from ridgeline.workloads.nwchem.input import render_input
 from ridgeline.workloads.nwchem.knobs import PROGRESS_RANK, environment, knob_problems
+from ridgeline.workloads.nwchem.profiler import profiler
 from ridgeline.workloads.nwchem.reading import ENERGY, UNITS, Output, differences, measurements, problem
 from ridgeline.workloads.nwchem.start import (
     INPUT,
@@ -45,6 +46,7 @@ class NwchemWorkload:
 
     form = NwchemForm
     pasted_whole = True
+    profiles = True
     signatures = SIGNATURES
     logs = ("stderr", "stdout")
 
@@ -66,6 +68,7 @@ class NwchemWorkload:
 
     def _templates(self) -> Iterator[tuple[Where, str]]:
         yield ("workload", "program"), self._options.program
+        yield ("workload", "input"), self._options.template
         for name, text in self._options.env.items():
             yield ("workload", "env", name), text
 
@@ -115,6 +118,8 @@ class NwchemWorkload:
     def prepare(self, trial: Trial, folder: Path) -> Job:
         build = build_seen_from(folder, trial)
         start = self._start(trial.settings, build)
+        if trial.stage is Stage.PROFILE and self._study.profile is not None:
+            start = replace(start, profiler=profiler(self._study.profile))
         with filling(folder):
             (folder / INPUT).write_text(render_input(self._options, trial.settings))
             (folder / RANK_SCRIPT).write_text(rank_script(start))
@@ -126,7 +131,7 @@ class NwchemWorkload:
         of_run = {"wall_s": run.ending.duration_s, **run.ending.usage}
         found = [Measurement(name, of_run[name], unit, "run") for name, unit in OF_THE_RUN.items() if name in of_run]
         found += measurements(output, options.theory)
-        trouble = problem(output.facts, options.theory, options.reference_energy)
+        trouble = problem(output.facts, options.theory, options.reference_energy, options.task)
         asked = _asked(run.folder)
         if trouble or asked is None:
             return Reading(tuple(found), problem=trouble or f"{ASKED} is gone, so what was asked is not known")

@@ -1,0 +1,166 @@
+"""The build axis: each variant of a program is built once, kept by content hash, pruned to what is listed.
+
+Builds run where the study says: here, one after the other, where compilers and licences live on login nodes; or as jobs
+of the site, several at once, with its modules and on the processor that the program will run on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ridgeline.campaign.builds.failures import LOGS, blamed_values, failed_build
+from ridgeline.campaign.builds.recipe import Recipe
+from ridgeline.campaign.judge import last_line
+from ridgeline.executors.base import Executor
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.space import Settings
+from ridgeline.store.events import Event, outcome_line
+from ridgeline.store.history import History
+
+# the host went down or somebody killed it: the build itself may be right
+_NOT_ITS_FAULT = (Cause.LOST, Cause.NODE_FAILED, Cause.CANCELLED)
+OWN_FILES = ("run.sh", "env", "stdout", "stderr")  # kept beside the product: how it was made
+
+
+@dataclass
+class BuildUnderWay:
+    key: str
+    job: Job
+    settings: Settings
+    ticket: str
+    again: bool  # whether it may be made again when its host fails
+    began_s: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class Builder:
+    """`record` writes an event to the journal before it returns; `patiently` asks a site that is away again."""
+
+    recipe: Recipe
+    root: Path  # the campaign's folder; variants go to root/builds/KEY
+    executor: Executor
+    history: History
+    record: Callable[[Event], None]
+    patiently: Callable[[Callable[[], str | None]], str | None] = lambda ask: ask()
+    _open: dict[str, BuildUnderWay] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> int:
+        return self.executor.slots if self.recipe.builds.where == "site" else 1
+
+    def folder_of(self, settings: Settings) -> Path:
+        return self.root / "builds" / self.recipe.key(settings)
+
+    def ensure(self, settings: Settings) -> Path | Outcome | None:
+        """The folder of the built variant, or why there is none; None while it is not known: ask after `collect`.
+
+        A failed build is never paid for twice, nor is one whose compiler or module was missing before.
+        """
+        folder = self.folder_of(settings)
+        if folder.name in self._open:
+            return None
+        known = self.history.builds.get(folder.name)
+        if known is not None and known.outcome.kind is Kind.OK and folder.is_dir():
+            return folder
+        if known is not None and (known.outcome.kind is Kind.BUILD_FAILED or known.missing):
+            return known.outcome
+        if (build := self.history.build_that_lacked(settings)) is not None:
+            return build.outcome
+        if len(self._open) < self.slots:
+            self._begin(folder, settings)
+        return None
+
+    def collect(self) -> bool:
+        """Whether a build has ended since the last time."""
+        if not self._open:
+            return False
+        by_ticket = {build.ticket: build for build in self._open.values()}
+        ended = self.executor.poll(list(by_ticket))
+        for ticket, ending in ended.items():
+            self._end(by_ticket[ticket], ending)
+        return bool(ended)
+
+    def leave(self) -> None:
+        """The campaign stops: builds on this machine end and leave nothing; jobs of a batch system are found again."""
+        if self.executor.detached:
+            return
+        for build in self._open.values():
+            self.executor.cancel(build.ticket)
+            shutil.rmtree(build.job.folder, ignore_errors=True)
+        self._open.clear()
+
+    def _begin(self, folder: Path, settings: Settings, again: bool = True) -> None:
+        job = Job(
+            name=f"build-{folder.name}",
+            folder=folder,
+            command="set -e\n" + "\n".join(self.recipe.commands(settings)),
+            env=self.recipe.env(settings),
+            limit_s=self.recipe.builds.limit_s,
+            modules=self.recipe.modules(settings),
+        )
+        ticket = self.patiently(lambda: self.executor.find(job)) if folder.is_dir() else None
+        if ticket is None:
+            self._lay_out(folder)
+            ticket = self.patiently(lambda: self.executor.submit(job))
+        assert ticket is not None
+        self._open[folder.name] = BuildUnderWay(folder.name, job, settings, ticket, again)
+
+    def _end(self, build: BuildUnderWay, ending: Ending) -> None:
+        del self._open[build.key]
+        folder = build.job.folder
+        outcome = self._outcome(folder, ending)
+        if ending.cause in _NOT_ITS_FAULT and outcome.kind is Kind.BUILD_FAILED and build.again:
+            shutil.rmtree(folder)  # a power cut, say: it shows nothing about the variant
+            self._begin(folder, build.settings, again=False)
+            return
+        files, used = self._prune(folder, outcome), self.recipe.used(build.settings)
+        event: Event = {
+            "event": "build",
+            "key": build.key,
+            "outcome": outcome_line(outcome),
+            "files": files,
+            "seconds": round(time.monotonic() - build.began_s, 3),
+            "settings": used,
+        }
+        missing = blamed_values(outcome, used)
+        self.record(event | ({"missing": missing} if missing else {}))
+
+    def _lay_out(self, folder: Path) -> None:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        for source in self.recipe.sources():
+            target = folder / source.relative_to(self.recipe.study_folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)  # a link leads out of the study: used there
+
+    def _outcome(self, folder: Path, ending: Ending) -> Outcome:
+        if ending.cause is not Cause.EXITED or ending.exit_code or ending.signal:
+            return failed_build(folder, ending)
+        missing = [pattern for pattern in self.recipe.builds.keep if not any(folder.glob(pattern))]
+        if missing:
+            return Outcome(Kind.BUILD_FAILED, f"the build made no {', '.join(missing)}", last_line(folder, LOGS))
+        return Outcome(Kind.OK)
+
+    def _prune(self, folder: Path, outcome: Outcome) -> int:
+        """Remove all that is not kept, of a failed build all but how it was made; returns how many files are left.
+
+        Clusters limit the number of files, and failed builds leave as many as others.
+        """
+        keep = self.recipe.builds.keep if outcome.kind is Kind.OK else ()
+        kept = {p for pattern in keep for p in folder.glob(pattern)}
+        kept |= {folder / name for name in OWN_FILES}
+        for path in sorted(folder.rglob("*"), reverse=True):
+            if any(path == k or k in path.parents for k in kept):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                if not any(path.iterdir()):
+                    path.rmdir()
+            else:
+                path.unlink()
+        return sum(p.is_file() for p in folder.rglob("*"))
