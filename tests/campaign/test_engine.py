@@ -424,7 +424,7 @@ class Away(MemoryExecutor):
 
 
 def test_a_transient_refusal_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ridgeline.campaign.engine.Campaign._pause", lambda self, seconds: None)
+    monkeypatch.setattr("ridgeline.executors.base.FIRST_PAUSE_S", 0.0)
     assert campaign(tmp_path, study(tmp_path), executor=Away()).run().conclusion == "confirmed"
 
 

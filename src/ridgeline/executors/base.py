@@ -28,6 +28,7 @@ from ridgeline.records.site import Site
 
 BY_HAND = ".by-hand-"  # between a run folder's name and a job id: the folder of a job that a person handed over again
 T = TypeVar("T")
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # before a site that was away is asked again
 
 EXIT_FILE = "exit"  # written by run.sh in the run folder: exit code, start and end time, host
 
@@ -55,7 +56,7 @@ def patiently(ask: Callable[[], T], heed_stop: Callable[[], None], patience_s: f
     `heed_stop` is called often meanwhile, and raises where somebody wants to leave.
     """
     deadline = time.monotonic() + patience_s
-    pause_s = 1.0
+    pause_s = FIRST_PAUSE_S
     while True:
         try:
             return ask()
@@ -66,7 +67,7 @@ def patiently(ask: Callable[[], T], heed_stop: Callable[[], None], patience_s: f
         while time.monotonic() < until:
             heed_stop()
             time.sleep(0.1)
-        pause_s = min(2 * pause_s, 60.0)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 class ExecutorFactory(Protocol):

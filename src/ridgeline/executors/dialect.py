@@ -79,7 +79,7 @@ class BatchDialect(Protocol):
     job_variable: str  # set in every job: its id
     submit_folder_variable: str = ""  # set in every job, if at all: the folder in which it was handed over
     nodes_text: str  # shell text that prints the job's nodes, one a line or as the batch system writes them
-    hosts_text: str  # shell text that prints the names of the job's nodes, one a line
+    hosts_text: str = "uname -n"  # shell text that prints the names of the job's nodes, one a line
     directive: str  # how a line for the batch system begins in a script
     copies_output_back: bool = False  # the batch system's own output file appears some time after the end
     # options, as `option` names them, that users' scripts cannot change: where output goes, no second start

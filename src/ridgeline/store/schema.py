@@ -165,7 +165,7 @@ class ProfileForm(Form):
 
     tool: Literal["perf", "mpip", "ipm", "vtune"] = Field(description="The profiler; its findings are in the report.")
     library: Annotated[str, Otherwise("found by the loader")] = Field(
-        default="", description="Of mpip and ipm: the library to preload, such as /opt/mpip/lib/libmpiP.so."
+        default="", description="To preload, of mpip and ipm."
     )
 
 
