@@ -25,7 +25,6 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import Refusal, Sampler
-from ridgeline.stats.regimes import Regimes
 from ridgeline.stats.verdict import Verdict
 from ridgeline.store.events import VerdictLine
 from ridgeline.store.history import History
@@ -113,7 +112,7 @@ class SearchAgenda(Agenda):
     _lessons: list[tuple[Point, Run | None]] = field(default_factory=list, init=False)  # None: the setting failed
     _sampler: Sampler | None = field(default=None, init=False)
     _told: int = field(default=0, init=False)  # of the lessons, to this sampler
-    _told_through: Regimes | None = field(default=None, init=False)  # how scores were compared when they were told
+    _told_through: scores.Yardstick | None = field(default=None, init=False)  # how they compared then
     _tried: set[str] | None = field(default=None, init=False)  # keys of all trials; made when first needed: it is slow
 
     def __post_init__(self) -> None:
@@ -165,8 +164,7 @@ class SearchAgenda(Agenda):
         if limit is not None and done >= limit:
             self.search_over = f"all {limit} trials of the budget were used"
             return None
-        every = self.study.search.sentinel_every
-        if every and done and self.history.count(Stage.SENTINEL) < done // every:
+        if self.sentinel_due():
             if self.fits(self.study.baseline, self.reserve):
                 return self.new(self.study.baseline, Stage.SENTINEL, "sentinel")
             self.search_over = "the budget has room for the confirmation only"
@@ -196,16 +194,16 @@ class SearchAgenda(Agenda):
     def _taught(self) -> Sampler:
         """The sampler, told every lesson as scores compare now.
 
-        When the sentinels show a change of the machine, what was told before meant something else: a new sampler is
-        told all of it again, so that the answer depends on the history alone.
+        When the sentinels show a change of the machine, or a node another speed, what was told before meant something
+        else: a new sampler is told all of it again, so that the answer depends on the history alone.
         """
-        course, before = scores.search_course(self.study, self.history), self._told_through
-        if self._sampler is None or (before != course and (course.changed or (before and before.changed))):
+        through, before = scores.yardstick(self.study, self.history), self._told_through
+        if self._sampler is None or (before != through and (through.changed or (before and before.changed))):
             self._sampler, self._told = self.new_sampler(), 0
-        self._told_through = course
+        self._told_through = through
         goal = self.study.goal
         for point, run in self._lessons[self._told :]:
-            value = None if run is None else course.seen_through(run.metrics[goal.metric], run.number)
+            value = None if run is None else through.value(run, goal.metric)
             self._sampler.tell(Lesson(point, None if value is None else goal.score(value)))
         self._told = len(self._lessons)
         return self._sampler
