@@ -3,8 +3,8 @@
     python benchmarks/slow_nodes.py [--campaigns 200] [--noise 0.02] [--slow 0.08] [--runs 40]
 
 A campaign is what `tune` runs first: three baselines, a search over a made-up space of 3 to 7 knobs that act alone and
-in pairs (settings differ by 10 to 60% and more), and the baseline again after every eighth trial, or sooner and on nodes
-of its own choice as the survey of nodes asks for. Other runs are on nodes drawn at random; a job takes one node or two.
+in pairs (settings differ by 10 to 60% and more), and the baseline again after every eighth trial, or sooner and where
+the survey of nodes asks for it. Other runs are on nodes drawn at random; a job takes one node or two.
 On a disturbed machine 5% of the runs are 10 to 40% slow, and it loses 3% over the campaign. `named` counts campaigns in
 which the slow node, and no other, was named by the last run; `wrong` those in which another was; `false` those on equal
 nodes in which any node was called slow or fast; `looks` are the runs of the baseline on equal nodes.

@@ -14,10 +14,13 @@ from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
+from ridgeline.errors import InputError
 from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits
+from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.contribution import contributions
 from ridgeline.store.controller import ControllerSighting, look_for_controller
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History, read_history
@@ -115,6 +118,19 @@ def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answ
         # not checked again: the folder may be open on a smaller machine than the one that ran it
         workload = catalog.part("workloads", now.study.workload.kind)(now.study)
     return replace(answer, paste=workload.paste(now.study.space.settings(chosen)))
+
+
+def read_winner(path: Path) -> tuple[Point, list[str]]:
+    """The confirmed setting of this folder, and its knobs of which the search shows that they brought something."""
+    now = read_status(path)
+    chosen = now.answer.candidate
+    if chosen is None or not chosen.confirmed:
+        raise InputError(f"{path}: it has no confirmed setting; finish it, or give the setting as knob=value")
+    goal = now.study.goal
+    runs = now.history.ok_runs(Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
+    trials = [(trial.point, run.metrics[goal.metric]) for trial, run in runs]
+    found = contributions(now.study.baseline, chosen.point, trials, goal.direction, now.study.confirm.level)
+    return chosen.point, [knob for part in found if part.detectable for knob in part.knobs]
 
 
 def read_answer(path: Path) -> tuple[Answer, Exhibits]:

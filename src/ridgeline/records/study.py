@@ -44,6 +44,7 @@ class SearchStage:
     options: Mapping[str, object] = field(default_factory=dict)
     sentinel_every: int = 8  # search trials between two repeats of the baseline; 0 for none
     seed: int = 0
+    in_stages: bool = False  # one group of knobs after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +129,6 @@ class Study:
     confirm: ConfirmStage = ConfirmStage()
     job: JobLimits = JobLimits()
     builds: Builds | None = None
+    groups: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # knobs that belong together, by the group's name

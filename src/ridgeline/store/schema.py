@@ -140,6 +140,9 @@ class SearchForm(Form):
     sentinel_every: Annotated[int, CountedIn("trials")] = Field(
         default=8, ge=0, description="Trials between two repeats of the baseline; 0 for none."
     )
+    in_stages: bool = Field(
+        default=False, description="Search one group of knobs after the other, the rest as in the best setting so far."
+    )
 
 
 class ConfirmForm(Form):
@@ -239,6 +242,10 @@ class StudyForm(Form):
     )
     presets: Annotated[list[Point], Takes("a list of settings")] = Field(
         default=[], description="Settings to try first."
+    )
+    groups: Annotated[dict[str, list[str]], Entry("GROUP"), Takes("a mapping of names to lists of knobs")] = Field(
+        default={},
+        description="Knobs that belong together, in the order of their impact; others are grouped by their names.",
     )
     budget: BudgetForm = Field(default=BudgetForm(), description="What the campaign may cost.")
     stages: StagesForm = Field(default=StagesForm(), description="How thorough each stage is.")

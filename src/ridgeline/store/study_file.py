@@ -133,6 +133,9 @@ class _Assembly:
         if problems or baseline is None:
             return None
         self.check_counts(job, space.settings(baseline))
+        self.check_groups(space.by_name)
+        if problems:
+            return None
         return Study(
             name=form.name,
             workload=WorkloadChoice(form.workload.kind, dict(form.workload.model_extra or {})),
@@ -150,6 +153,7 @@ class _Assembly:
             confirm=ConfirmStage(**confirm.model_dump()) if confirm else ConfirmStage(),
             job=job,
             builds=builds,
+            groups={group: tuple(knobs) for group, knobs in form.groups.items()},
         )
 
     def goal(self) -> Goal | None:
@@ -168,7 +172,7 @@ class _Assembly:
     def search_stage(self, form: Any) -> SearchStage:
         if form is None:
             return SearchStage()
-        return SearchStage(form.sampler, dict(form.model_extra or {}), form.sentinel_every, form.seed)
+        return SearchStage(form.sampler, dict(form.model_extra or {}), form.sentinel_every, form.seed, form.in_stages)
 
     def guard(self, index: int, form: Any) -> Guard | None:
         where = ("guards", index)
@@ -209,6 +213,18 @@ class _Assembly:
             if isinstance(count, bool) or not isinstance(count, int | float) or count != int(count) or count < least:
                 what = f"is {count!r} at the baseline; a whole number of at least {least} is needed"
                 self.report(("job", name), what)
+
+    def check_groups(self, knobs: Collection[str]) -> None:
+        placed: dict[str, str] = {}
+        for group, names in self.form.groups.items():
+            for index, name in enumerate(names):
+                if name not in knobs:
+                    known = ", ".join(nearest_first(name, knobs))
+                    self.report(("groups", group, index), f"{name} is not a knob; known: {known}")
+                elif placed.setdefault(name, group) != group:
+                    self.report(
+                        ("groups", group, index), f"{name} is also in group {placed[name]}; keep one of the two"
+                    )
 
     def builds(self) -> Builds | None:
         form = self.form.builds

@@ -14,6 +14,7 @@ from ridgeline.campaign.blocks import next_in_block
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationPlan, ConfirmationVerdict
+from ridgeline.campaign.kinds.staged import in_stages
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
@@ -21,7 +22,7 @@ from ridgeline.records.exhibit import Exhibits, side_by_side
 from ridgeline.records.lesson import Lesson, Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
-from ridgeline.records.space import Point, point_key
+from ridgeline.records.space import Point, Space, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import Refusal, Sampler
@@ -94,8 +95,12 @@ class SearchQuestion:
 
 def sampler_of(study: Study, refusal: Refusal) -> Sampler:
     search = study.search
-    sampler: Sampler = catalog.part("samplers", search.sampler)(study.space, search.seed, search.options, refusal)
-    return sampler
+
+    def make(space: Space) -> Sampler:
+        sampler: Sampler = catalog.part("samplers", search.sampler)(space, search.seed, search.options, refusal)
+        return sampler
+
+    return in_stages(study, make) if search.in_stages else make(study.space)
 
 
 @dataclass
