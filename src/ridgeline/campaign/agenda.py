@@ -190,8 +190,7 @@ class Agenda(ABC):
         """Nodes that a block of the confirmation does not begin on, as long as enough others are left."""
         if trial.stage is not Stage.CONFIRM or self.study.site.nodes < 2 or self._pinned(trial):
             return ()
-        slow = slow_nodes(self.study, self.history)
-        return slow if self.study.site.nodes - len(slow) >= self._width(trial.point) else ()
+        return slow_nodes(self.study, self.history, self._width(trial.point))
 
     def _pinned(self, trial: Trial) -> tuple[str, ...]:
         if trial.block is None or self.study.site.nodes < 2:

@@ -74,8 +74,11 @@ def effects_of_nodes(study: Study, history: History) -> list[NodeEffect]:
     return node_effects(runs, study.goal.direction, study.confirm.level)
 
 
-def slow_nodes(study: Study, history: History) -> tuple[str, ...]:
-    return tuple(effect.node for effect in effects_of_nodes(study, history) if effect.verdict == "slow")
+def slow_nodes(study: Study, history: History, width: int = 1) -> tuple[str, ...]:
+    """Nodes to avoid; none where, of the nodes that were seen, fewer others are left than a job of this width takes."""
+    effects = effects_of_nodes(study, history)
+    slow = tuple(effect.node for effect in effects if effect.verdict == "slow")
+    return slow if len(effects) - len(slow) >= width else ()
 
 
 def next_look_at_nodes(study: Study, history: History, width: int) -> Look:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ridgeline.records.prices import NO_PRICES, Prices
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -34,6 +36,7 @@ class Site:
     poll_s: float = 10.0
     directives: tuple[str, ...] = ()
     service_units_per_node_hour: float | None = None
+    prices: Prices = NO_PRICES
     options: Mapping[str, object] = field(default_factory=dict)  # what only one batch system knows
 
 

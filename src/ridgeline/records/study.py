@@ -129,6 +129,7 @@ class Study:
     confirm: ConfirmStage = ConfirmStage()
     job: JobLimits = JobLimits()
     builds: Builds | None = None
+    second_goal: Goal | None = None  # traded against the first; settings are still ranked by the first
     groups: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # knobs that belong together, by the group's name

@@ -236,6 +236,9 @@ class StudyForm(Form):
     goal: Annotated[GoalForm, Takes("a mapping such as {maximize: gflops}")] = Field(
         description="The metric to maximize or minimize."
     )
+    second_goal: Annotated[GoalForm | None, Takes("a mapping such as {minimize: ttft_p95_ms}"), Otherwise("none")] = (
+        Field(default=None, description="What is traded against the goal; the answer then shows the front of both.")
+    )
     guards: list[GuardChoice] = Field(default=[], description="Conditions without which a result does not count.")
     baseline: Annotated[Point, Otherwise("required where a knob has several values")] = Field(
         default={}, description="The setting used today; every knob with more than one value is named."

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ridgeline.errors import StudyError
 from ridgeline.forms.reading import read_form
+from ridgeline.records.prices import Prices
 from ridgeline.records.problem import Problem, near
 from ridgeline.records.site import Site
 from ridgeline.store.site_form import OPTIONS, SiteForm
@@ -82,9 +83,11 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
     # an image beside the site file is meant to be found from any run folder
     if image and (folder / image).is_file():
         image = str((folder / image).absolute())
-    fields = form.model_dump(exclude={"version", "memory_per_node"})
+    fields = form.model_dump(exclude={"version", "memory_per_node", "prices"})
     for name in ("modules", "setup", "directives"):
         fields[name] = tuple(fields[name])
     return Site(
-        **fields | {"memory_bytes_per_node": form.memory_per_node, "container": image, "options": options}
+        **fields
+        | {"memory_bytes_per_node": form.memory_per_node, "container": image, "options": options}
+        | {"prices": Prices(**form.prices.model_dump())}
     ), problems

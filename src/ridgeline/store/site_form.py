@@ -10,6 +10,17 @@ from ridgeline.forms.form import FOLDER, CountedIn, Environment, Form, Lines, Ot
 from ridgeline.records.launch import LAUNCHERS
 
 
+class PricesForm(Form):
+    """What a site's hours cost."""
+
+    node_hour: Annotated[float | None, CountedIn("dollars"), Otherwise("not known")] = Field(
+        default=None, ge=0, description="An hour of one node."
+    )
+    gpu_hour: Annotated[float | None, CountedIn("dollars"), Otherwise("not known")] = Field(
+        default=None, ge=0, description="An hour of one GPU, where nodes have no price."
+    )
+
+
 class SiteForm(Form):
     """Where jobs run: one machine, or a cluster behind a batch system."""
 
@@ -67,6 +78,7 @@ class SiteForm(Form):
     service_units_per_node_hour: Annotated[float | None, CountedIn("service units"), Otherwise("not counted")] = Field(
         default=None, gt=0, description="What an hour of one node is charged."
     )
+    prices: PricesForm = Field(default_factory=PricesForm, description="What hours cost, for dollars a million tokens.")
     options: dict[str, Any] = Field(default={}, description="What only this batch system knows; see below.")
 
 

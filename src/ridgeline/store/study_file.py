@@ -118,7 +118,7 @@ class _Assembly:
     def study(self, problems: list[str]) -> Study | None:
         form = self.form
         space = build_space(form, self.report)
-        goal = self.goal()
+        goal, second = self.goal(), self.goal("second_goal")
         search, confirm = self.stage("search"), self.stage("confirm")
         guards = tuple(g for i, text in enumerate(form.guards) if (g := self.guard(i, text)) is not None)
         builds = self.builds()
@@ -153,13 +153,16 @@ class _Assembly:
             confirm=ConfirmStage(**confirm.model_dump()) if confirm else ConfirmStage(),
             job=job,
             builds=builds,
+            second_goal=second,
             groups={group: tuple(knobs) for group, knobs in form.groups.items()},
         )
 
-    def goal(self) -> Goal | None:
-        form = self.form.goal
+    def goal(self, name: str = "goal") -> Goal | None:
+        form = getattr(self.form, name)
+        if form is None:
+            return None
         if (form.maximize is None) == (form.minimize is None):
-            self.report(("goal",), "needs exactly one of maximize and minimize; write e.g. {maximize: gflops}")
+            self.report((name,), "needs exactly one of maximize and minimize; write e.g. {maximize: gflops}")
             return None
         return Goal(form.maximize, "maximize") if form.maximize is not None else Goal(form.minimize or "", "minimize")
 

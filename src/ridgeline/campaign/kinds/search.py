@@ -14,6 +14,7 @@ from ridgeline.campaign.blocks import next_in_block
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationPlan, ConfirmationVerdict
+from ridgeline.campaign.goals.front import front_tables
 from ridgeline.campaign.kinds.staged import in_stages
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import answer_of
@@ -80,14 +81,16 @@ class SearchQuestion:
         )
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
+        tables = front_tables(study, history)
         if history.verdict is None:
-            return Exhibits()
+            return Exhibits(tables=tables)
         verdict = self.verdict_from(history.verdict)
         setting = None
         if verdict.winner is not None:
             setting = side_by_side("The setting", ("baseline", "now"), study.baseline, verdict.winner)
         return Exhibits(
             setting,
+            tables,
             comparisons_title="Confirmation: fresh interleaved runs against the baseline",
             comparisons=confirmation.compared_settings(study.baseline, verdict.comparisons),
         )

@@ -9,12 +9,18 @@ import typer
 
 def best(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="METRIC=VALUE", help="The best within this limit of the second goal.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Print the answer of a campaign: the setting to paste with its interval, or what else was asked.
 
     Exit code 1: there is no better setting, so keep the baseline; or there is no answer yet.
     """
+    if at is not None:
+        _best_at(folder, at, as_json)
+        return
     from ridgeline.campaign.status import read_answer
     from ridgeline.cli.text.answer import answer_lines, yaml_lines
     from ridgeline.errors import NothingFound
@@ -28,3 +34,19 @@ def best(
             print("", *yaml_lines(answer.to_use), sep="\n")
     if answer.lacks:
         raise NothingFound(f"{folder}: {answer.lacks}")
+
+
+def _best_at(folder: Path, limit: str, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from ridgeline.campaign.goals.front import best_at, best_at_lines
+    from ridgeline.campaign.status import read_status
+    from ridgeline.cli.text.answer import yaml_lines
+
+    now = read_status(folder)
+    one, told = best_at(now.study, now.history, limit)
+    point = json.loads(one.setting)
+    if as_json:
+        print(json.dumps({**asdict(one), "setting": point, "told": told}, indent=1))
+    else:
+        print(*best_at_lines(now.study, now.history, limit), "", *yaml_lines(point), sep="\n")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,12 +19,16 @@ def export(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
     form: Annotated[Format, typer.Option("--format", help="csv or json.")] = Format.csv,
     out: Annotated[Path | None, typer.Option(help="File to write; standard output by default.")] = None,
+    front: Annotated[
+        bool,
+        typer.Option("--front", help="Of a study with a second goal: settings on or near the front, instead of runs."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Write all runs of a study folder, one row each: settings, outcome, measurements, nodes, times."""
     from ridgeline.report.table import read_rows, write_csv, write_json
 
-    rows = read_rows(folder)
+    rows = _front(folder) if front else read_rows(folder)
     write = write_json if as_json or form is Format.json else write_csv
     if out is None:
         write(rows, sys.stdout)
@@ -34,4 +38,12 @@ def export(
                 write(rows, stream)
         except OSError as error:
             raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
-        print(f"{len(rows)} runs written to {out}")
+        print(f"{len(rows)} {'settings' if front else 'runs'} written to {out}")
+
+
+def _front(folder: Path) -> list[dict[str, Any]]:
+    from ridgeline.campaign.goals.front import front_rows
+    from ridgeline.campaign.status import read_status
+
+    now = read_status(folder)
+    return front_rows(now.study, now.history)
