@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import scores
-from ridgeline.campaign.agenda import SURVEY_EVERY
+from ridgeline.campaign.agenda import SURVEY_EVERY, Next
 from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.kinds.search import SearchAgenda
 from ridgeline.cli.main import run as command_line
 from ridgeline.cli.text.site import node_lines
 from ridgeline.records.expression import Expression
@@ -23,6 +24,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.stats.nodes import NodeRun, node_effects
 from ridgeline.stats.survey import MOST_MORE, next_look
 from ridgeline.stats.wording import MetricText
+from ridgeline.store.history import History
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
 from ridgeline.testing.standins import answer_of
 from tests.campaign.harness import campaign, slots, study
@@ -138,6 +140,19 @@ def test_a_stopped_campaign_goes_on_as_if_it_had_not_been(tmp_path: Path) -> Non
 
     calm = searched(tmp_path / "calm", set())
     assert searched(tmp_path / "stopped", {3, 9, 16, 21}) == calm
+
+
+def test_a_sentinel_that_never_began_goes_where_it_was_to_go(tmp_path: Path) -> None:
+    """A controller may be killed between the trial's line and the run's."""
+    run, _ = finished(tmp_path)
+    before = list(run.journal.read())
+    at = next(i for i, e in enumerate(before) if e["event"] == "trial" and e["stage"] == "sentinel")
+    number, where = before[at]["trial"], tuple(before[at + 1]["on_nodes"])
+    past = History.replay(tmp_path, before[: at + 1])
+    agenda = SearchAgenda(run.study, past, run.ledger, lambda: None)  # type: ignore[arg-type,return-value]
+    again = agenda.next()
+    assert isinstance(again, Next)
+    assert (again.trial.number, again.on_nodes) == (number, where)
 
 
 def test_the_baseline_looks_at_every_node_and_again_at_a_suspect(tmp_path: Path) -> None:

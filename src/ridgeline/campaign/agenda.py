@@ -132,7 +132,9 @@ class Agenda(ABC):
     def again(self, trial: Trial) -> Next:
         """A trial that is already in the journal, with where it must and must not run."""
         bad = tuple(n for r in self.history.runs_of.get(trial.number, []) for n in _faulty_nodes(r))
-        return Next(trial, again=True, avoid_nodes=(*bad, *self._slow(trial)), on_nodes=self._pinned(trial))
+        # one that never began, or was only stopped, goes where it was to go: a kill changes nothing
+        where = self._pinned(trial) if bad else self._where(trial)
+        return Next(trial, again=True, avoid_nodes=(*bad, *self._slow(trial)), on_nodes=where)
 
     def baseline(self) -> Next | None:
         """The next run of the baseline; NothingFound when its first one did not pass."""
@@ -165,8 +167,11 @@ class Agenda(ABC):
     def new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
         number = len(self.history.trials) + 1
         trial = Trial(number, dict(point), self.study.space.settings(point), stage, proposer, why, block)
-        look = self._look().nodes if stage in (Stage.BASELINE, Stage.SENTINEL) else ()
-        return Next(trial, avoid_nodes=self._slow(trial), on_nodes=look or self._pinned(trial))
+        return Next(trial, avoid_nodes=self._slow(trial), on_nodes=self._where(trial))
+
+    def _where(self, trial: Trial) -> tuple[str, ...]:
+        look = self._look().nodes if trial.stage in (Stage.BASELINE, Stage.SENTINEL) else ()
+        return look or self._pinned(trial)
 
     def sentinel_due(self) -> bool:
         """Every so many search trials; sooner where one more run of the baseline may show a slow node."""

@@ -130,12 +130,10 @@ class _Assembly:
             self.check_build_fields(builds, space.names)
         baseline = checked_point(space, form.baseline, ("baseline",), self.report)
         presets = [checked_point(space, p, ("presets", i), self.report) for i, p in enumerate(form.presets)]
+        groups = self.groups(space.by_name)
         if problems or baseline is None:
             return None
         self.check_counts(job, space.settings(baseline))
-        self.check_groups(space.by_name)
-        if problems:
-            return None
         return Study(
             name=form.name,
             workload=WorkloadChoice(form.workload.kind, dict(form.workload.model_extra or {})),
@@ -154,7 +152,7 @@ class _Assembly:
             job=job,
             builds=builds,
             second_goal=second,
-            groups={group: tuple(knobs) for group, knobs in form.groups.items()},
+            groups=groups,
         )
 
     def goal(self, name: str = "goal") -> Goal | None:
@@ -217,7 +215,7 @@ class _Assembly:
                 what = f"is {count!r} at the baseline; a whole number of at least {least} is needed"
                 self.report(("job", name), what)
 
-    def check_groups(self, knobs: Collection[str]) -> None:
+    def groups(self, knobs: Collection[str]) -> dict[str, tuple[str, ...]]:
         placed: dict[str, str] = {}
         for group, names in self.form.groups.items():
             for index, name in enumerate(names):
@@ -228,6 +226,7 @@ class _Assembly:
                     self.report(
                         ("groups", group, index), f"{name} is also in group {placed[name]}; keep one of the two"
                     )
+        return {group: tuple(names) for group, names in self.form.groups.items()}
 
     def builds(self) -> Builds | None:
         form = self.form.builds
