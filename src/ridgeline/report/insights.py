@@ -26,7 +26,7 @@ def insights(study: Study, history: History, answer: Answer) -> list[str]:
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
     effects = _effects_of_nodes(study, history)
     unusual = [
-        f"{node_text(effect, goal)}; its values were corrected before settings were ranked"
+        f"{node_text(effect, goal)}; the ranking of settings allows for it"
         for effect in effects
         if effect.verdict in ("slow", "fast")
     ]
