@@ -39,6 +39,7 @@ TABLE: dict[str, dict[str, str]] = {
         "compare": "ridgeline.campaign.kinds.compare:ComparisonQuestion",
         "edge": "ridgeline.campaign.kinds.edge:EdgeQuestion",
         "scale": "ridgeline.campaign.kinds.scale:ScalingQuestion",
+        "steps": "ridgeline.campaign.kinds.steps:StepsQuestion",
     },
     "analyzers": {
         "sglang-log": "ridgeline.analyzers.sglang_log:ANALYZER",

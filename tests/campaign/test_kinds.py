@@ -22,6 +22,7 @@ from ridgeline.campaign.kinds.compare import ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.kinds.steps import StepsQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.campaign.verdict import answer_of
@@ -57,6 +58,7 @@ QUESTIONS: list[CampaignQuestion] = [
     ComparisonQuestion(A, B, 3),
     EdgeQuestion("x", A, repeats=2),
     ScalingQuestion("x", [{"x": 1, "mode": "plain"}, {"x": 2, "mode": "plain"}], 2, {"3": "too large"}),
+    StepsQuestion([B], ["the rest"], None, 3),
 ]
 
 
@@ -274,5 +276,5 @@ def test_concrete_kinds_are_known_to_their_verbs_alone() -> None:
         for _, name in own_imports(path)
         if concrete(name) and path.parent.name != "kinds"
     }
-    verbs = {f"cli/campaign/{verb}.py" for verb in ("tune", "compare", "edge", "scale")}
+    verbs = {f"cli/campaign/{verb}.py" for verb in ("tune", "compare", "edge", "scale", "steps")}
     assert known == verbs | {"campaign/dry_run.py"}, "a dry run is of a search"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ridgeline.deploy.watch import HUNG_AFTER_S, Concern, Look, Watch
+from ridgeline.deploy.watch import HUNG_AFTER_S, Concern, ServerLook, Watch
 
 
-def rows(*names_and_looks: tuple[str, list[Look]]) -> list[list[Concern]]:
+def rows(*names_and_looks: tuple[str, list[ServerLook]]) -> list[list[Concern]]:
     watch = Watch()
     count = max(len(looks) for _, looks in names_and_looks)
     return [watch.take({name: looks[n] for name, looks in names_and_looks}) for n in range(count)]
 
 
-def steady(tokens_s: float, running: float = 4, count: int = 20, kv_share: float = 0.3) -> list[Look]:
-    return [Look(2.0 * n, running, tokens_s * 2.0 * n, kv_share) for n in range(count)]
+def steady(tokens_s: float, running: float = 4, count: int = 20, kv_share: float = 0.3) -> list[ServerLook]:
+    return [ServerLook(2.0 * n, running, tokens_s * 2.0 * n, kv_share) for n in range(count)]
 
 
 def test_servers_that_make_tokens_are_left_alone() -> None:
@@ -20,7 +20,7 @@ def test_servers_that_make_tokens_are_left_alone() -> None:
 
 
 def test_requests_without_tokens_for_long_are_a_hang_and_not_before() -> None:
-    looks = [Look(0.0, 4, 100), *(Look(2.0 * n, 4, 200) for n in range(1, 10))]
+    looks = [ServerLook(0.0, 4, 100), *(ServerLook(2.0 * n, 4, 200) for n in range(1, 10))]
     found = rows(("a", looks))
     first = next(n for n, concerns in enumerate(found) if concerns)
     assert looks[first].at_s - looks[1].at_s >= HUNG_AFTER_S
@@ -28,23 +28,23 @@ def test_requests_without_tokens_for_long_are_a_hang_and_not_before() -> None:
 
 
 def test_an_idle_server_is_not_a_hung_one() -> None:
-    assert not any(rows(("a", [Look(2.0 * n, 0, 500) for n in range(30)])))
+    assert not any(rows(("a", [ServerLook(2.0 * n, 0, 500) for n in range(30)])))
 
 
 def test_a_pause_that_ends_is_not_a_hang() -> None:
-    looks = [Look(2.0 * n, 4, 100 * (n // 3)) for n in range(30)]
+    looks = [ServerLook(2.0 * n, 4, 100 * (n // 3)) for n in range(30)]
     assert not any(rows(("a", looks)))
 
 
 def test_metrics_that_stay_away_are_a_hang_and_one_lost_answer_is_not() -> None:
-    away = [Look(0.0, 2, 10), *(Look(2.0 * n) for n in range(1, 8))]
+    away = [ServerLook(0.0, 2, 10), *(ServerLook(2.0 * n) for n in range(1, 8))]
     assert rows(("a", away))[-1] == [Concern("a", "hung", "/metrics gave nothing for 12 s")]
-    once = [Look(2.0 * n, 2, 10.0 * n) if n != 5 else Look(10.0) for n in range(12)]
+    once = [ServerLook(2.0 * n, 2, 10.0 * n) if n != 5 else ServerLook(10.0) for n in range(12)]
     assert not any(rows(("a", once)))
 
 
 def test_a_job_that_is_over_is_dead_at_once() -> None:
-    assert rows(("a", [Look(0.0, ended="exit code 1")])) == [[Concern("a", "dead", "exit code 1")]]
+    assert rows(("a", [ServerLook(0.0, ended="exit code 1")])) == [[Concern("a", "dead", "exit code 1")]]
 
 
 def test_slow_is_what_is_slower_than_its_like() -> None:
@@ -66,6 +66,6 @@ def test_a_full_pool_is_noted_after_several_looks() -> None:
 def test_what_was_seen_before_a_restart_is_forgotten() -> None:
     watch = Watch()
     for n in range(4):
-        watch.take({"a": Look(2.0 * n, 4, 100)})
+        watch.take({"a": ServerLook(2.0 * n, 4, 100)})
     watch.forget("a")
-    assert watch.take({"a": Look(8.0, 4, 100)}) == []
+    assert watch.take({"a": ServerLook(8.0, 4, 100)}) == []

@@ -106,3 +106,51 @@ def test_nobody_is_accused_on_less_than_three_runs_here_and_elsewhere_and_four_d
 ) -> None:
     effects = {e.node: e.verdict for e in node_effects(spread_runs(plan), "maximize")}
     assert effects["n1"] == verdict
+
+
+def searched(seed: int, spread: float, drift: float = 0.0, slow: float = 0.9, noise: float = 0.01) -> list[NodeRun]:
+    """The baseline four times on each of three nodes, and thirty settings that ran once each; n1 is slow."""
+    rng = random.Random(seed)
+    settings = ["base"] * 12 + [f"s{number}" for number in range(30)]
+    rng.shuffle(settings)
+    levels = {setting: rng.gauss(0, spread) for setting in settings}
+    places = {"base": 0}
+    made = []
+    for place, setting in enumerate(settings):
+        node = f"n{places['base'] % 3 + 1}" if setting == "base" else f"n{rng.randint(1, 3)}"
+        places["base"] += setting == "base"
+        log = levels[setting] + rng.gauss(0, noise) + math.log(slow) * (node == "n1") + drift * place / len(settings)
+        made.append(NodeRun(setting, (node,), math.exp(log), (("x", setting),), place))
+    return made
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.3, 3.0])
+def test_settings_of_a_search_blur_no_repeats_however_much_they_differ(spread: float) -> None:
+    effects = {e.node: e for e in node_effects(searched(3, spread), "maximize")}
+    assert {node: e.verdict for node, e in effects.items()} == {"n1": "slow", "n2": "usual", "n3": "usual"}
+    low, high = effects["n1"].low, effects["n1"].high
+    assert low is not None and high is not None
+    assert low < 0.9 < high
+    assert high - low < 0.08
+
+
+def test_a_machine_that_drifts_makes_no_node_slow() -> None:
+    """The first node was mostly used early, and the machine lost a tenth since."""
+    rng = random.Random(4)
+    nodes = ["n2"] * 2 + ["n1"] * 9 + ["n2"] * 2 + ["n3", "n2"] * 8
+    data = [
+        NodeRun("base", (node,), math.exp(-0.1 * place / len(nodes) + rng.gauss(0, 0.003)), place=place)
+        for place, node in enumerate(nodes)
+    ]
+    assert not [e for e in node_effects(data, "maximize") if e.verdict in ("slow", "fast")]
+    as_if_steady = [NodeRun(run.setting, run.nodes, run.value) for run in data]
+    assert [e for e in node_effects(as_if_steady, "maximize") if e.verdict in ("slow", "fast")]
+
+
+def test_what_values_are_corrected_by_is_pulled_toward_none() -> None:
+    effects = {e.node: e for e in node_effects(searched(5, 0.3, slow=0.9, noise=0.03), "maximize")}
+    speed, likely = effects["n1"].speed, effects["n1"].likely
+    assert speed is not None and likely is not None
+    assert speed < likely < 1
+    alike = node_effects(searched(5, 0.3, slow=1.0), "maximize")
+    assert all(abs(factor - 1) < 0.011 for factor in corrections(alike, "maximize").values())

@@ -10,6 +10,7 @@ from ridgeline.campaign.advice import baseline_failure
 from ridgeline.campaign.blocks import broken, nodes_of_block
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
+from ridgeline.campaign.scores import next_look_at_nodes, slow_nodes
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import SiteError
 from ridgeline.records.lesson import Proposal
@@ -18,9 +19,11 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.survey import Look
 from ridgeline.store.events import SetAside
 from ridgeline.store.history import History
 
+SURVEY_EVERY = 1  # search trials between two sentinels while a node is new or suspected to be slow
 FAULTS_IN_A_ROW = 3  # trials lost to the site, each after all its retries, before we stop asking it
 
 
@@ -147,7 +150,9 @@ class Agenda(ABC):
     def again(self, trial: Trial) -> Next:
         """A trial that is already in the journal, with where it must and must not run."""
         bad = tuple(n for r in self.history.runs_of.get(trial.number, []) for n in _faulty_nodes(r))
-        return Next(trial, again=True, avoid_nodes=bad, on_nodes=self._pinned(trial))
+        # one that never began, or was only stopped, goes where it was to go: a kill changes nothing
+        where = self._pinned(trial) if bad else self._where(trial)
+        return Next(trial, again=True, avoid_nodes=(*bad, *self._slow(trial)), on_nodes=where)
 
     def baseline(self) -> Next | None:
         """The next run of the baseline. One that did not pass ends the campaign; a resumed one runs it again."""
@@ -195,13 +200,40 @@ class Agenda(ABC):
         return proposal
 
     def fits(self, point: Point, reserve: Reserve | None = None) -> bool:
-        nodes = self.study.job.resources(self.study.space.settings(point)).nodes
-        return self.ledger.fits(point, nodes, reserve or Reserve())
+        return self.ledger.fits(point, self._width(point), reserve or Reserve())
 
     def new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
         number = len(self.history.trials) + 1
         trial = Trial(number, dict(point), self.study.space.settings(point), stage, proposer, why, block)
-        return Next(trial, on_nodes=self._pinned(trial))
+        return Next(trial, avoid_nodes=self._slow(trial), on_nodes=self._where(trial))
+
+    def _where(self, trial: Trial) -> tuple[str, ...]:
+        look = self._look().nodes if trial.stage in (Stage.BASELINE, Stage.SENTINEL) else ()
+        return look or self._pinned(trial)
+
+    def sentinel_due(self) -> bool:
+        """Every so many search trials; sooner where one more run of the baseline may show a slow node."""
+        every, done = self.study.search.sentinel_every, self.history.count(Stage.SEARCH)
+        if not every or not done:
+            return False
+        sentinels = self.history.count(Stage.SENTINEL)
+        if sentinels < done // every:
+            return True
+        return sentinels < done // min(every, SURVEY_EVERY) and self._look().urgent
+
+    def _look(self) -> Look:
+        if self.study.site.nodes < 2:
+            return Look(())
+        return next_look_at_nodes(self.study, self.history, self._width(self.study.baseline))
+
+    def _width(self, point: Point) -> int:
+        return self.study.job.resources(self.study.space.settings(point)).nodes
+
+    def _slow(self, trial: Trial) -> tuple[str, ...]:
+        """Nodes that a block of the confirmation does not begin on, as long as enough others are left."""
+        if trial.stage is not Stage.CONFIRM or self.study.site.nodes < 2 or self._pinned(trial):
+            return ()
+        return slow_nodes(self.study, self.history, self._width(trial.point))
 
     def _pinned(self, trial: Trial) -> tuple[str, ...]:
         if trial.block is None or self.study.site.nodes < 2:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.regimes import PlacedRepeat, Regimes, regimes
+from ridgeline.stats.nodes import NodeEffect, corrected, corrections, node_effects, node_runs
+from ridgeline.stats.regimes import Regimes, baseline_course
+from ridgeline.stats.survey import Look, next_look
 from ridgeline.store.history import History
 
 
@@ -31,21 +35,57 @@ def ranking(study: Study, history: History) -> list[tuple[Point, float]]:
 
 
 def compared_scores(study: Study, history: History, *stages: Stage) -> list[tuple[Trial, float]]:
-    """Scores as they may be compared: where the machine changed meanwhile, seen through the sentinels around them."""
-    course = search_course(study, history)
-    return [
-        (trial, study.goal.score(course.seen_through(run.metrics[study.goal.metric], run.number)))
-        for trial, run in history.ok_runs(*stages)
-    ]
+    """Scores as they may be compared, wherever and whenever they were measured."""
+    through = yardstick(study, history)
+    return [(trial, study.goal.score(through.value(run, study.goal.metric))) for trial, run in history.ok_runs(*stages)]
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """What makes values of different nodes and hours comparable: the baseline's course, and factors of nodes."""
+
+    course: Regimes
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def changed(self) -> bool:
+        """Whether it makes values other than they were measured."""
+        return self.course.changed or bool(self.factors)
+
+    def value(self, run: Run, metric: str) -> float:
+        """As it would have been on usual nodes, at the baseline's mean level."""
+        return self.course.seen_through(corrected(run.metrics[metric], run.ending.nodes, self.factors), run.number)
+
+
+def yardstick(study: Study, history: History) -> Yardstick:
+    factors = corrections(effects_of_nodes(study, history), study.goal.direction)
+    return Yardstick(search_course(study, history), factors)
 
 
 def search_course(study: Study, history: History) -> Regimes:
     """How the baseline went while the search lasted."""
-    repeats = [
-        PlacedRepeat(run.number, run.metrics[study.goal.metric], run.ending.nodes)
-        for _, run in history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
-    ]
-    return regimes(repeats, study.goal.direction, study.confirm.level)
+    runs, effects = history.ok_runs(Stage.BASELINE, Stage.SENTINEL), effects_of_nodes(study, history)
+    return baseline_course(runs, study.goal.metric, effects, study.goal.direction, study.confirm.level)
+
+
+def effects_of_nodes(study: Study, history: History) -> list[NodeEffect]:
+    """What all good runs of the journal say of the nodes they were on."""
+    runs = node_runs(history.ok_runs(*Stage), study.goal.metric)
+    return node_effects(runs, study.goal.direction, study.confirm.level)
+
+
+def slow_nodes(study: Study, history: History, width: int = 1) -> tuple[str, ...]:
+    """Nodes to avoid; none where, of the nodes that were seen, fewer others are left than a job of this width takes."""
+    effects = effects_of_nodes(study, history)
+    slow = tuple(effect.node for effect in effects if effect.verdict == "slow")
+    return slow if len(effects) - len(slow) >= width else ()
+
+
+def next_look_at_nodes(study: Study, history: History, width: int) -> Look:
+    """Where the baseline should be run next, on a job of so many nodes."""
+    runs = node_runs(history.ok_runs(*Stage), study.goal.metric)
+    effects = effects_of_nodes(study, history)
+    return next_look(runs, point_key(study.baseline), effects, width, study.goal.direction)
 
 
 def baseline_score(study: Study, history: History) -> float | None:

@@ -17,12 +17,13 @@ from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.profiles import profile_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
-from ridgeline.errors import RidgelineError
+from ridgeline.errors import InputError, RidgelineError
 from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.contribution import contributions
 from ridgeline.store.controller import ControllerSighting, look_for_controller
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History, read_history
@@ -145,6 +146,19 @@ def answer_on_paper(now: CampaignStatus) -> Answer:
         return pasted_answer(now)
     except RidgelineError:
         return now.answer
+
+
+def read_winner(path: Path) -> tuple[Point, list[str]]:
+    """The confirmed setting of this folder, and its knobs of which the search shows that they brought something."""
+    now = read_status(path)
+    chosen = now.answer.candidate
+    if chosen is None or not chosen.confirmed:
+        raise InputError(f"{path}: it has no confirmed setting; finish it, or give the setting as knob=value")
+    goal = now.study.goal
+    runs = now.history.ok_runs(Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
+    trials = [(trial.point, run.metrics[goal.metric]) for trial, run in runs]
+    found = contributions(now.study.baseline, chosen.point, trials, goal.direction, now.study.confirm.level)
+    return chosen.point, [knob for part in found if part.detectable for knob in part.knobs]
 
 
 def read_answer(path: Path) -> tuple[Answer, Exhibits]:

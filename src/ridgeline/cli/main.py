@@ -20,6 +20,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
     "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
     "scale": ("campaign.scale:scale", "Run one setting over 1..n ranks or nodes; where it stops paying."),
+    "steps": ("campaign.steps:steps", "Say what each change from baseline to setting brought."),
+    "nodes": ("campaign.nodes:nodes", "Name slow nodes, with interval and evidence, or say why not."),
     "verify": ("campaign.verify:verify", "Work out every number again; say what does not match."),
     "report": ("campaign.report:report", "Write the one-page HTML report of a study folder."),
     "export": ("campaign.export:export", "Write all runs of a study folder as CSV or JSON."),

@@ -15,7 +15,7 @@ from ridgeline.deploy.members import Member
 from ridgeline.deploy.operate import Operator
 from ridgeline.deploy.rolling import RouterAdmin
 from ridgeline.deploy.servers import SERVERS
-from ridgeline.deploy.watch import Concern, Look, Watch
+from ridgeline.deploy.watch import Concern, ServerLook, Watch
 from ridgeline.errors import RidgelineError
 
 LOOK_EVERY_S = 2.0
@@ -62,16 +62,16 @@ class Keeper:
         start = self.operator.folder.started.get(member.name)
         return start is not None and bool(start.ticket) and not self.operator.folder.is_down
 
-    def _look(self, member: Member) -> Look:
+    def _look(self, member: Member) -> ServerLook:
         operator, now_s = self.operator, self.clock()
         start = operator.folder.started[member.name]
         ended = start.ended
         if not ended and (ending := operator.executor.poll([start.ticket]).get(start.ticket)) is not None:
             ended = ending.reason or f"exit code {ending.exit_code}"
         if ended:
-            return Look(now_s, ended=ended)
+            return ServerLook(now_s, ended=ended)
         dialect, seen = SERVERS[operator.service.engine], probe.metrics(operator.folder.url(member))
-        return Look(
+        return ServerLook(
             now_s,
             seen.get(dialect.load_metric),
             seen.get(dialect.token_metric),

@@ -19,7 +19,7 @@ WINDOW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ServerLook:
     """One look at a server. None: it did not say. `ended` is why its job is over, where it is."""
 
     at_s: float
@@ -52,9 +52,9 @@ class Watch:
     """Takes looks at all servers of a service and says what they mean."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, deque[Look]] = {}
+        self._looks: dict[str, deque[ServerLook]] = {}
 
-    def take(self, looks: Mapping[str, Look]) -> list[Concern]:
+    def take(self, looks: Mapping[str, ServerLook]) -> list[Concern]:
         """Concerns about servers as they are after these looks."""
         for name, look in looks.items():
             row = self._looks.setdefault(name, deque())
@@ -115,9 +115,9 @@ class Watch:
         )
 
 
-def _trailing(row: Sequence[Look], holds: Callable[[Look], bool]) -> list[Look]:
+def _trailing(row: Sequence[ServerLook], holds: Callable[[ServerLook], bool]) -> list[ServerLook]:
     """The looks at the end of a row for which it holds."""
-    found: list[Look] = []
+    found: list[ServerLook] = []
     for look in reversed(row):
         if not holds(look):
             break

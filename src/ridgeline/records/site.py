@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ridgeline.records.prices import NO_PRICES, Prices
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -36,6 +38,7 @@ class Site:
     directives: tuple[str, ...] = ()
     service_units_per_node_hour: float | None = None
     secrets: tuple[str, ...] = ()  # variables of the environment whose values are written down nowhere
+    prices: Prices = NO_PRICES
     options: Mapping[str, object] = field(default_factory=dict)  # what only one batch system knows
 
 

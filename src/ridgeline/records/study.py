@@ -45,6 +45,7 @@ class SearchStage:
     options: Mapping[str, object] = field(default_factory=dict)
     sentinel_every: int = 8  # search trials between two repeats of the baseline; 0 for none
     seed: int = 0
+    in_stages: bool = False  # one group of knobs after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,8 @@ class Study:
     profile: ProfileStage | None = None
     job: JobLimits = JobLimits()
     builds: Builds | None = None
+    second_goal: Goal | None = None  # traded against the first; settings are still ranked by the first
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # knobs that belong together, by a name
     home: Path | None = None  # where its author's file is, once the study is a copy in a campaign's folder
 
     @property

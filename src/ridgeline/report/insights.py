@@ -13,8 +13,8 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.contribution import contributions, text
 from ridgeline.stats.drift import Repeat, drift, outliers
-from ridgeline.stats.nodes import NodeEffect, NodeRun, corrected, corrections, node_effects
-from ridgeline.stats.regimes import MOST_REPEATS, PlacedRepeat, regimes
+from ridgeline.stats.nodes import NodeEffect, corrected, corrections, node_effects, node_runs
+from ridgeline.stats.regimes import MOST_REPEATS, baseline_course
 from ridgeline.stats.wording import MetricText, count
 from ridgeline.store.history import History
 
@@ -25,12 +25,16 @@ def insights(study: Study, history: History, answer: Answer) -> list[str]:
     """One sentence each; empty where the runs say nothing of the kind."""
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
     effects = _effects_of_nodes(study, history)
-    unusual = [node_text(effect, goal) for effect in effects if effect.verdict in ("slow", "fast")]
+    unusual = [
+        f"{node_text(effect, goal)}; the ranking of settings allows for it"
+        for effect in effects
+        if effect.verdict in ("slow", "fast")
+    ]
     return [
         *_what_brought_it(study, history, answer),
         *unusual,
         *_unsteady(study, history, effects, answer.reference.label, goal),
-        *_compared_through(study, history),
+        *_compared_through(study, history, effects),
         *_where_it_was_confirmed(history),
     ]
 
@@ -61,12 +65,13 @@ def _what_brought_it(study: Study, history: History, answer: Answer) -> list[str
     return [f"what brought it, in percent of {of}, as far as the search can tell: {text(found)}"]
 
 
-def _compared_through(study: Study, history: History) -> list[str]:
+def _compared_through(study: Study, history: History, effects: Sequence[NodeEffect]) -> list[str]:
     """That values of the search were not compared as they were measured."""
     runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
     sentinels = sum(trial.stage is Stage.SENTINEL for trial, _ in runs)
-    repeats = [PlacedRepeat(run.number, run.metrics[study.goal.metric], run.ending.nodes) for _, run in runs]
-    if not sentinels or not regimes(repeats, study.goal.direction, study.confirm.level).changed:
+    goal = study.goal
+    course = baseline_course(runs, goal.metric, effects, goal.direction, study.confirm.level)
+    if not sentinels or not course.changed:
         return []
     return [f"search values were compared through {count(sentinels, 'sentinel')} because the machine changed"]
 
@@ -86,15 +91,8 @@ def _where_it_was_confirmed(history: History) -> list[str]:
 
 
 def _effects_of_nodes(study: Study, history: History) -> list[NodeEffect]:
-    """Only settings that ran more than once can tell a slow node from a slow setting."""
-    runs = history.ok_runs(*Stage)
-    times = Counter(trial.key for trial, _ in runs)
-    repeated = [
-        NodeRun(point_key(trial.point), run.ending.nodes, run.metrics[study.goal.metric])
-        for trial, run in runs
-        if times[trial.key] > 1
-    ]
-    return node_effects(repeated, study.goal.direction, study.confirm.level)
+    runs = node_runs(history.ok_runs(*Stage), study.goal.metric)
+    return node_effects(runs, study.goal.direction, study.confirm.level)
 
 
 def _unsteady(

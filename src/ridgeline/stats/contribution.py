@@ -11,14 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ridgeline.records.expression import Value, is_number
 from ridgeline.records.space import Point
+from ridgeline.stats.coding import KnobCoding
 from ridgeline.stats.compare import Direction
 from ridgeline.stats.regression import ridge
 from ridgeline.stats.wording import percent
 
 FEWEST_TRIALS = 8
-MANY_VALUES = 6  # a numeric knob with more different values than this enters as a curve, not value by value
 SMALL = (
     0.1  # an interval that stays inside this on both sides says that the knob hardly matters; a wider one says nothing
 )
@@ -61,7 +60,9 @@ def contributions(
     """
     usable = [(point, value) for point, value in trials if value > 0]
     points = [baseline, winner, *(point for point, _ in usable)]
-    columns = {name: _Column.of([p.get(name) for p in points]) for name in dict.fromkeys(n for p in points for n in p)}
+    columns = {
+        name: KnobCoding.of([p.get(name) for p in points]) for name in dict.fromkeys(n for p in points for n in p)
+    }
     groups = _inseparable(columns, points)
     moved = [group for group in groups if baseline.get(group[0]) != winner.get(group[0])]
     if len(usable) < FEWEST_TRIALS or not moved:
@@ -82,49 +83,12 @@ def contributions(
     return sorted(found, key=lambda c: (not c.detectable, -abs(c.change)))
 
 
-def _inseparable(columns: Mapping[str, _Column], points: Sequence[Point]) -> list[tuple[str, ...]]:
+def _inseparable(columns: Mapping[str, KnobCoding], points: Sequence[Point]) -> list[tuple[str, ...]]:
     """All knobs, those together that each of these points moves in the same way."""
     groups: dict[tuple[float, ...], list[str]] = {}
     for name, column in columns.items():
         groups.setdefault(column.pattern([point.get(name) for point in points]), []).append(name)
     return [tuple(names) for names in groups.values()]
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """How a knob enters the model: one indicator per value, or a line and a bow for a numeric knob of many values."""
-
-    values: tuple[Value, ...]
-    numeric: bool
-    centre: float = 0.0
-    width: float = 1.0
-    log: bool = False
-
-    @classmethod
-    def of(cls, seen: Sequence[Value]) -> _Column:
-        different = tuple(dict.fromkeys(seen))
-        numbers = [float(v) for v in different if is_number(v)]
-        if len(numbers) < len(different) or len(different) <= MANY_VALUES:
-            return cls(different, False)
-        log = min(numbers) > 0 and max(numbers) / min(numbers) > 8
-        scaled = [math.log(v) for v in numbers] if log else numbers
-        low, high = min(scaled), max(scaled)
-        return cls(different, True, (low + high) / 2, (high - low) / 2, log)
-
-    def code(self, value: Value) -> Sequence[float]:
-        if not self.numeric:
-            return [float(value == v and type(value) is type(v)) for v in self.values]
-        number = float(value)  # type: ignore[arg-type]  # `of` saw only numbers
-        place = ((math.log(number) if self.log else number) - self.centre) / self.width
-        return [place, place * place]
-
-    def pattern(self, values: Sequence[Value]) -> tuple[float, ...]:
-        """The same for two knobs exactly where they enter the model alike."""
-        if not self.numeric:
-            return tuple(float(self.values.index(value)) for value in values)
-        places = [round(self.code(value)[0], 9) for value in values]
-        turned = math.copysign(1.0, next((place for place in places if place), 1.0))
-        return tuple(place * turned for place in places)
 
 
 def text(found: Sequence[Contribution]) -> str:

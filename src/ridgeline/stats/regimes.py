@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ridgeline.records.run import Run
+from ridgeline.records.trial import Trial
 from ridgeline.stats.compare import Direction
 from ridgeline.stats.drift import Drift, drift
-from ridgeline.stats.nodes import NodeRun, corrected, corrections, node_effects
+from ridgeline.stats.nodes import NodeEffect, NodeRun, corrected, corrections, node_effects
 
 MOST_REPEATS = 200  # of the baseline looked at: a change shows in these, and all of a long campaign would take seconds
 
@@ -69,6 +71,22 @@ def regimes(repeats: Sequence[PlacedRepeat], direction: Direction, level: float 
     a change of node cannot be told from a change in time, and none is found.
     """
     return _regimes(tuple(sorted(repeats, key=lambda repeat: repeat.place)), direction, level)
+
+
+def baseline_course(
+    runs: Iterable[tuple[Trial, Run]],
+    metric: str,
+    effects: Sequence[NodeEffect],
+    direction: Direction,
+    level: float = 0.95,
+) -> Regimes:
+    """As `regimes`, of runs of the baseline, with what the whole journal says of their nodes."""
+    repeats = [PlacedRepeat(run.number, run.metrics[metric], run.ending.nodes) for _, run in runs]
+    unknown = {effect.node for effect in effects if effect.verdict == "undecided"}
+    if not any(unknown.intersection(repeat.nodes) for repeat in repeats):
+        factors = corrections(effects, direction)
+        repeats = [PlacedRepeat(r.place, corrected(r.value, r.nodes, factors)) for r in repeats]
+    return regimes(repeats, direction, level)
 
 
 @lru_cache(maxsize=32)  # every face asks for it at every look, and permutations take their time

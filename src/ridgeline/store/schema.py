@@ -143,6 +143,9 @@ class SearchForm(Form):
     sentinel_every: Annotated[int, CountedIn("trials")] = Field(
         default=8, ge=0, description="Trials between two repeats of the baseline; 0 for none."
     )
+    in_stages: bool = Field(
+        default=False, description="Search one group of knobs after the other, the rest as in the best setting so far."
+    )
 
 
 class ConfirmForm(Form):
@@ -281,12 +284,19 @@ class StudyForm(Form):
     goal: Annotated[GoalForm, Takes("a mapping such as {maximize: gflops}")] = Field(
         description="The metric to maximize or minimize."
     )
+    second_goal: Annotated[GoalForm | None, Takes("a mapping such as {minimize: ttft_p95_ms}"), Otherwise("none")] = (
+        Field(default=None, description="What is traded against the goal; the answer then shows the front of both.")
+    )
     guards: list[GuardChoice] = Field(default=[], description="Conditions without which a result does not count.")
     baseline: Annotated[Point, Otherwise("required where a knob has several values")] = Field(
         default={}, description="The setting used today; every knob with more than one value is named."
     )
     presets: Annotated[list[Point], Takes("a list of settings")] = Field(
         default=[], description="Settings to try first."
+    )
+    groups: Annotated[dict[str, list[str]], Entry("GROUP"), Takes("a mapping of names to lists of knobs")] = Field(
+        default={},
+        description="Knobs that belong together, in the order of their impact; others are grouped by their names.",
     )
     budget: BudgetForm = Field(default=BudgetForm(), description="What the campaign may cost.")
     stages: StagesForm = Field(default=StagesForm(), description="How thorough each stage is.")

@@ -11,6 +11,7 @@ from ridgeline.errors import InputError, StudyError, near
 from ridgeline.files import below_home, is_there
 from ridgeline.forms.form import Form
 from ridgeline.forms.reading import read_form
+from ridgeline.records.prices import Prices
 from ridgeline.records.problem import Problem
 from ridgeline.records.site import Site
 from ridgeline.store.site_form import SiteForm
@@ -88,12 +89,13 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
     # an image beside the site file is meant to be found from any run folder
     if image and is_there(folder / image) and (folder / image).is_file():
         image = str((folder / image).absolute())
-    fields = form.model_dump(exclude={"version", "memory_per_node"})
+    fields = form.model_dump(exclude={"version", "memory_per_node", "prices"})
     for name in ("modules", "setup", "directives", "secrets"):
         fields[name] = tuple(fields[name])
     return Site(
         **fields
         | {"name": called, "memory_bytes_per_node": form.memory_per_node, "container": image, "options": options}
+        | {"prices": Prices() if form.prices is None else Prices(**form.prices.model_dump())}
     ), problems
 
 

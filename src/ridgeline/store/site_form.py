@@ -21,6 +21,17 @@ from ridgeline.forms.form import (
 from ridgeline.records.launch import LAUNCHERS
 
 
+class PricesForm(Form):
+    """What a site's hours cost."""
+
+    node_hour: Annotated[float | None, CountedIn("dollars"), Otherwise("not known")] = Field(
+        default=None, ge=0, description="An hour of one node."
+    )
+    gpu_hour: Annotated[float | None, CountedIn("dollars"), Otherwise("not known")] = Field(
+        default=None, ge=0, description="An hour of one GPU, where nodes have no price."
+    )
+
+
 class SiteForm(Form):
     """Where jobs run: one machine, or a cluster behind a batch system."""
 
@@ -86,5 +97,8 @@ class SiteForm(Form):
     )
     service_units_per_node_hour: Annotated[float | None, CountedIn("service units"), Otherwise("not counted")] = Field(
         default=None, gt=0, description="What one node-hour costs."
+    )
+    prices: Annotated[PricesForm | None, Otherwise("not known")] = Field(
+        default=None, description="What hours cost, for dollars a million tokens."
     )
     options: dict[str, Any] = Field(default={}, description="Keys that only this batch system has; see below.")

@@ -121,7 +121,7 @@ class _Assembly:
     def study(self, problems: list[str]) -> Study | None:
         form = self.form
         space = build_space(form, self.report)
-        goal = self.goal()
+        goal, second = self.goal(), self.goal("second_goal")
         search, confirm = self.stage("search"), self.stage("confirm")
         guards = tuple(g for i, text in enumerate(form.guards) if (g := self.guard(i, text)) is not None)
         builds = self.builds()
@@ -134,6 +134,7 @@ class _Assembly:
             self.check_build_fields(builds, space.names)
         baseline = checked_point(space, form.baseline, ("baseline",), self.report)
         presets = [checked_point(space, p, ("presets", i), self.report) for i, p in enumerate(form.presets)]
+        groups = self.groups(space.by_name)
         if problems or baseline is None:
             return None
         self.check_counts(job, space.settings(baseline))
@@ -155,12 +156,16 @@ class _Assembly:
             profile=ProfileStage(**profile.model_dump()) if (profile := form.stages.profile) else None,
             job=job,
             builds=builds,
+            second_goal=second,
+            groups=groups,
         )
 
-    def goal(self) -> Goal | None:
-        form = self.form.goal
+    def goal(self, name: str = "goal") -> Goal | None:
+        form = getattr(self.form, name)
+        if form is None:
+            return None
         if (form.maximize is None) == (form.minimize is None):
-            self.report(("goal",), "needs exactly one of maximize and minimize; write e.g. {maximize: gflops}")
+            self.report((name,), "needs exactly one of maximize and minimize; write e.g. {maximize: gflops}")
             return None
         return Goal(form.maximize, "maximize") if form.maximize is not None else Goal(form.minimize or "", "minimize")
 
@@ -173,7 +178,7 @@ class _Assembly:
     def search_stage(self, form: Any) -> SearchStage:
         if form is None:
             return SearchStage()
-        return SearchStage(form.sampler, dict(form.model_extra or {}), form.sentinel_every, form.seed)
+        return SearchStage(form.sampler, dict(form.model_extra or {}), form.sentinel_every, form.seed, form.in_stages)
 
     def guard(self, index: int, form: Any) -> Guard | None:
         where = ("guards", index)
@@ -224,6 +229,19 @@ class _Assembly:
             if not is_number(count) or count != int(count) or count < least:
                 what = f"is {count!r} at the baseline; it must be a whole number of at least {least}"
                 self.report(("job", name), what)
+
+    def groups(self, knobs: Collection[str]) -> dict[str, tuple[str, ...]]:
+        placed: dict[str, str] = {}
+        for group, names in self.form.groups.items():
+            for index, name in enumerate(names):
+                if name not in knobs:
+                    known = ", ".join(nearest_first(name, knobs))
+                    self.report(("groups", group, index), f"{name} is not a knob; known: {known}")
+                elif placed.setdefault(name, group) != group:
+                    self.report(
+                        ("groups", group, index), f"{name} is also in group {placed[name]}; keep one of the two"
+                    )
+        return {group: tuple(names) for group, names in self.form.groups.items()}
 
     def builds(self) -> Builds | None:
         form = self.form.builds

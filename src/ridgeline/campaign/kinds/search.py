@@ -14,7 +14,9 @@ from ridgeline.campaign.blocks import next_in_block
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationPlan, ConfirmationVerdict
+from ridgeline.campaign.goals.front import front_tables
 from ridgeline.campaign.kinds.extension import unwatched, with_extension
+from ridgeline.campaign.kinds.staged import in_stages
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
@@ -22,11 +24,10 @@ from ridgeline.records.exhibit import Exhibits, side_by_side
 from ridgeline.records.lesson import Lesson, Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
-from ridgeline.records.space import Point, point_key
+from ridgeline.records.space import Point, Space, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import Refusal, Sampler
-from ridgeline.stats.regimes import Regimes
 from ridgeline.stats.verdict import Verdict
 from ridgeline.store.events import VerdictLine
 from ridgeline.store.history import History
@@ -82,14 +83,16 @@ class SearchQuestion:
         )
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
+        tables = front_tables(study, history)
         if history.verdict is None:
-            return Exhibits()
+            return Exhibits(tables=tables)
         verdict = self.verdict_from(history.verdict)
         setting = None
         if verdict.winner is not None:
             setting = side_by_side("The setting", ("baseline", "now"), study.baseline, verdict.winner)
         return Exhibits(
             setting,
+            tables,
             comparisons_title="Confirmation: fresh interleaved runs against the baseline",
             comparisons=confirmation.compared_settings(study.baseline, verdict.comparisons),
         )
@@ -97,8 +100,12 @@ class SearchQuestion:
 
 def sampler_of(study: Study, refusal: Refusal) -> Sampler:
     search = study.search
-    sampler: Sampler = catalog.part("samplers", search.sampler)(study.space, search.seed, search.options, refusal)
-    return sampler
+
+    def make(space: Space) -> Sampler:
+        sampler: Sampler = catalog.part("samplers", search.sampler)(space, search.seed, search.options, refusal)
+        return sampler
+
+    return in_stages(study, make) if search.in_stages else make(study.space)
 
 
 @dataclass
@@ -115,7 +122,7 @@ class SearchAgenda(Agenda):
     _lessons: list[tuple[Point, Run | None]] = field(default_factory=list, init=False)  # None: the setting failed
     _sampler: Sampler | None = field(default=None, init=False)
     _told: int = field(default=0, init=False)  # of the lessons, to this sampler
-    _told_through: Regimes | None = field(default=None, init=False)  # how scores were compared when they were told
+    _told_through: scores.Yardstick | None = field(default=None, init=False)  # how they compared then
     _tried: set[str] | None = field(default=None, init=False)  # keys of all trials; made when first needed: it is slow
 
     def __post_init__(self) -> None:
@@ -168,8 +175,7 @@ class SearchAgenda(Agenda):
         if limit is not None and done >= limit:
             self.search_over = f"all {limit} trials of the budget were used"
             return None
-        every = self.study.search.sentinel_every
-        if every and done and (self.history.count(Stage.SENTINEL) < done // every or unwatched(self.history)):
+        if self.sentinel_due() or (self.study.search.sentinel_every and unwatched(self.history)):
             if self.fits(self.study.baseline, self.reserve):
                 return self.new(self.study.baseline, Stage.SENTINEL, "sentinel")
             self.search_over = "the budget has room for the confirmation only"
@@ -200,16 +206,16 @@ class SearchAgenda(Agenda):
     def _taught(self) -> Sampler:
         """The sampler, told every lesson as scores compare now.
 
-        When the sentinels show a change of the machine, what was told before meant something else: a new sampler is
-        told all of it again, so that the answer depends on the history alone.
+        When the sentinels show a change of the machine, or a node another speed, what was told before meant something
+        else: a new sampler is told all of it again, so that the answer depends on the history alone.
         """
-        course, before = scores.search_course(self.study, self.history), self._told_through
-        if self._sampler is None or (before != course and (course.changed or (before and before.changed))):
+        through, before = scores.yardstick(self.study, self.history), self._told_through
+        if self._sampler is None or (before != through and (through.changed or (before and before.changed))):
             self._sampler, self._told = self.new_sampler(), 0
-        self._told_through = course
+        self._told_through = through
         goal = self.study.goal
         for point, run in self._lessons[self._told :]:
-            value = None if run is None else course.seen_through(run.metrics[goal.metric], run.number)
+            value = None if run is None else through.value(run, goal.metric)
             self._sampler.tell(Lesson(point, None if value is None else goal.score(value)))
         self._told = len(self._lessons)
         return self._sampler

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 def best(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="METRIC=VALUE", help="The best within this limit of the second goal.")
+    ] = None,
     deploy: Annotated[
         Path | None, typer.Option(help="File for the answer as `ridgeline deploy` reads it (studies of engines).")
     ] = None,
@@ -21,6 +24,9 @@ def best(
 
     Exit code 1: there is no better setting, so keep the baseline; or there is no answer yet.
     """
+    if at is not None:
+        _best_at(folder, at, as_json)
+        return
     from ridgeline.campaign.status import read_answer
     from ridgeline.cli.text.answer import answer_lines, yaml_lines
     from ridgeline.errors import NothingFound
@@ -52,3 +58,19 @@ def _write_service(path: Path, folder: Path, answer: Answer) -> None:
         f"# `ridgeline deploy check {path.name}` shows every command; add replicas and a router\n"
         + service_text(found),
     )
+
+
+def _best_at(folder: Path, limit: str, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from ridgeline.campaign.goals.front import best_at, best_at_lines
+    from ridgeline.campaign.status import read_status
+    from ridgeline.cli.text.answer import yaml_lines
+
+    now = read_status(folder)
+    one, told = best_at(now.study, now.history, limit)
+    point = json.loads(one.setting)
+    if as_json:
+        print(json.dumps({**asdict(one), "setting": point, "told": told}, indent=1))
+    else:
+        print(*best_at_lines(now.study, now.history, limit), "", *yaml_lines(point), sep="\n")

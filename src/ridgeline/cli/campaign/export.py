@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -19,6 +19,10 @@ def export(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
     form: Annotated[Format, typer.Option("--format", help="csv or json.")] = Format.csv,
     out: Annotated[Path | None, typer.Option(help="File to write; standard output by default.")] = None,
+    front: Annotated[
+        bool,
+        typer.Option("--front", help="Of a study with a second goal: settings on or near the front, instead of runs."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Write all runs of a study folder, one row each: settings, outcome, measurements, nodes, times.
@@ -29,7 +33,7 @@ def export(
     from ridgeline.report.table import read_rows, write_csv, write_json
 
     answer = answer_on_paper(read_status(folder))
-    rows = read_rows(folder, answer)
+    rows = _front(folder) if front else read_rows(folder, answer)
 
     def write(stream: TextIO) -> None:
         if as_json or form is Format.json:
@@ -45,4 +49,12 @@ def export(
                 write(stream)
         except OSError as error:
             raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
-        print(f"{len(rows)} runs written to {out}")
+        print(f"{len(rows)} {'settings' if front else 'runs'} written to {out}")
+
+
+def _front(folder: Path) -> list[dict[str, Any]]:
+    from ridgeline.campaign.goals.front import front_rows
+    from ridgeline.campaign.status import read_status
+
+    now = read_status(folder)
+    return front_rows(now.study, now.history)

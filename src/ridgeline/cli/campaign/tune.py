@@ -16,6 +16,9 @@ def tune(
     out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME by default.")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Search trials, instead of the study's budget.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampler, instead of the study's.")] = None,
+    ladder: Annotated[
+        bool, typer.Option("--ladder", help="Then run every step to the winner: what each change brought.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the first scripts and the cost; run nothing.")
     ] = False,
@@ -35,7 +38,12 @@ def tune(
     found = check_study(study)
     for doubt in found.doubts():
         print(f"ridgeline: warning: {doubt}", file=sys.stderr)
-    drive(assemble_folder(found, out, found.study.name), question, as_json)
+    folder = assemble_folder(found, out, found.study.name)
+    drive(folder, question, as_json)
+    if ladder:
+        from ridgeline.cli.campaign.steps import steps
+
+        steps(study, str(folder.path), None, folder.path.with_name(f"{folder.path.name}-steps"), as_json)
 
 
 def _rehearse(study: Path, question: SearchQuestion) -> None:

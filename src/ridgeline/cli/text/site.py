@@ -1,12 +1,15 @@
-"""Shipped sites and the check of one, for a terminal."""
+"""Shipped sites, the check of one, and what a campaign found of its nodes, for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ridgeline.executors.site_check import CheckStep
 from ridgeline.records.site import Site
+from ridgeline.report.insights import node_text
+from ridgeline.stats.nodes import FEWEST_RUNS, NodeEffect
+from ridgeline.stats.wording import MetricText, count
 
 COPY_ONE = "Copy a site beside your study, fill it in, and try it: ridgeline site check my-cluster.yaml"
 
@@ -24,3 +27,33 @@ def site_head(site: Site) -> str:
 
 def step_text(step: CheckStep) -> str:
     return f"  {step.name:10} {'ok     ' if step.ok else 'FAILED '} {step.detail}"
+
+
+def node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every: int) -> Iterable[str]:
+    """Nodes unlike their peers first, then those like them, then those that cannot be judged."""
+    if not effects:
+        yield "cannot tell: no good run says on which node it was"
+        return
+    if len(effects) == 1:
+        only = effects[0]
+        yield f"cannot tell: all {only.runs} good runs were on {only.node}, and a node is judged by its peers"
+        return
+    unlike = [effect for effect in effects if effect.verdict in ("slow", "fast")]
+    usual = [effect for effect in effects if effect.verdict == "usual"]
+    unknown = [effect for effect in effects if effect.verdict == "undecided"]
+    yield from (f"{node_text(effect, goal)}: {effect.evidence}" for effect in unlike)
+    if usual:
+        if not unlike:
+            yield f"no node is shown to be slower or faster than its peers ({count(len(usual), 'node')} judged)"
+        yield from (f"  {effect}: {effect.evidence}" for effect in usual)
+    if unknown:
+        names = ", ".join(f"{effect.node} ({count(effect.runs, 'run')})" for effect in unknown)
+        yield f"cannot tell: {names}; {_missing(unknown, sentinel_every)}"
+
+
+def _missing(unknown: Sequence[NodeEffect], sentinel_every: int) -> str:
+    if any(effect.runs < FEWEST_RUNS for effect in unknown):
+        return f"a node is judged by {FEWEST_RUNS} runs there and {FEWEST_RUNS} elsewhere"
+    if not sentinel_every:
+        return "settings hardly repeat; let sentinel_every in the study's search stage be above 0"
+    return "too few runs of the same setting on different nodes, or nodes that were only used together"

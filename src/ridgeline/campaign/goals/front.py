@@ -1,0 +1,131 @@
+"""The second goal of a search: which settings are better in neither than another, and the best within a limit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ridgeline.campaign.confirmation import changes
+from ridgeline.campaign.scores import yardstick
+from ridgeline.errors import InputError, NothingFound
+from ridgeline.records.exhibit import TextTable
+from ridgeline.records.prices import COST_METRIC, dollars_per_million_tokens
+from ridgeline.records.run import Run
+from ridgeline.records.study import Goal, Study
+from ridgeline.records.trial import Stage
+from ridgeline.stats.pareto import Level, Tradeoff, tradeoffs
+from ridgeline.stats.wording import metric_text
+from ridgeline.store.history import History
+
+NOT_MEASURED = "no good run measured it"
+
+
+def front(study: Study, history: History) -> list[Tradeoff]:
+    """Every setting that was measured in both goals; empty for a study with one goal."""
+    if study.second_goal is None:
+        return []
+    through = yardstick(study, history)
+    runs: dict[str, list[tuple[float, float]]] = {}
+    for trial, run in history.ok_runs(*Stage):
+        second = metric_of(study, run, study.second_goal.metric)
+        if second is not None:
+            runs.setdefault(trial.key, []).append((through.value(run, study.goal.metric), second))
+    return tradeoffs(runs, (study.goal.direction, study.second_goal.direction), study.confirm.level)
+
+
+def metric_of(study: Study, run: Run, metric: str) -> float | None:
+    """What the run measured, or what follows from it and the site's prices."""
+    if metric == COST_METRIC and metric not in run.metrics:
+        return dollars_per_million_tokens(run, study.site.prices, study.site.gpus_per_node)
+    return run.metrics.get(metric)
+
+
+def front_tables(study: Study, history: History) -> tuple[TextTable, ...]:
+    """None for a study with one goal."""
+    if study.second_goal is None:
+        return ()
+    shown = [one for one in front(study, history) if one.place != "behind"]
+    goals = (study.goal.metric, study.second_goal.metric)
+    title = f"{goals[0]} against {goals[1]}"
+    if not shown:
+        return (TextTable(title, (*goals, "setting"), (), notes=(f"{goals[1]}: {NOT_MEASURED}",)),)
+    rows = tuple((*_cells(one), str(one.runs), one.place, _changes(study, one)) for one in shown)
+    near = frozenset(at for at, one in enumerate(shown) if one.place == "on")
+    note = "on: no other setting is better in both; near: one is, but within the noise. From all runs of a setting"
+    head = (goals[0], "interval", goals[1], "interval", "runs", "front", "changes")
+    return (TextTable(title, head, rows, changed=near, notes=(note,)),)
+
+
+def front_rows(study: Study, history: History) -> list[dict[str, Any]]:
+    """The same for programs: one row a setting on or near the front."""
+    if study.second_goal is None:
+        raise InputError("the study has one goal; name a second_goal in it to see what is traded for what")
+    names = (study.goal.metric, study.second_goal.metric)
+    return [
+        {
+            "front": one.place,
+            "runs": one.runs,
+            **{
+                f"{name}{end}": value
+                for name, level in zip(names, (one.first, one.second), strict=True)
+                for end, value in (("", level.value), (".low", level.low), (".high", level.high))
+            },
+            **{f"set.{knob}": value for knob, value in json.loads(one.setting).items()},
+        }
+        for one in front(study, history)
+        if one.place != "behind"
+    ]
+
+
+def best_at(study: Study, history: History, limit: str) -> tuple[Tradeoff, str]:
+    """The best setting of the first goal that keeps `metric=value` in the second, and how sure that is."""
+    metric, _, value = limit.partition("=")
+    goal = study.second_goal
+    if goal is None or metric.strip() != goal.metric:
+        known = "the study has no second_goal" if goal is None else f"the study's second goal is {goal.metric}"
+        raise InputError(f"--at {limit}: {known}; write --at METRIC=VALUE with that metric")
+    try:
+        bound = float(value)
+    except ValueError:
+        raise InputError(f"--at {limit}: {value!r} is not a number; write --at {goal.metric}=VALUE") from None
+    kept = [one for one in front(study, history) if _keeps(one.second.value, bound, goal)]
+    if not kept:
+        raise NothingFound(f"no setting that ran keeps {goal.metric} {_within(goal)} {bound:g}")
+    end = kept[0].second.high if goal.direction == "minimize" else kept[0].second.low
+    sure = end is not None and _keeps(end, bound, goal)
+    told = "its whole interval keeps the limit" if sure else "its interval reaches beyond the limit, or is not known"
+    return kept[0], told
+
+
+def _keeps(value: float, bound: float, goal: Goal) -> bool:
+    return value <= bound if goal.direction == "minimize" else value >= bound
+
+
+def _within(goal: Goal) -> str:
+    return "at or below" if goal.direction == "minimize" else "at or above"
+
+
+def best_at_lines(study: Study, history: History, limit: str) -> Sequence[str]:
+    one, told = best_at(study, history, limit)
+    assert study.second_goal is not None
+    first, first_interval, second, second_interval = _cells(one)
+    return (
+        f"{study.goal.metric} {first} ({first_interval}) at {study.second_goal.metric} {second} ({second_interval})",
+        f"  {told}; {one.runs} runs, not a confirmed comparison",
+        f"  changes from the baseline: {_changes(study, one)}",
+    )
+
+
+def _cells(one: Tradeoff) -> tuple[str, str, str, str]:
+    return (metric_text(one.first.value), _interval(one.first), metric_text(one.second.value), _interval(one.second))
+
+
+def _interval(level: Level) -> str:
+    if level.low is None or level.high is None:
+        return "noise not known"
+    return f"{metric_text(level.low)} to {metric_text(level.high)}"
+
+
+def _changes(study: Study, one: Tradeoff) -> str:
+    return changes(study.baseline, json.loads(one.setting)) or "none: the baseline"

@@ -1,0 +1,102 @@
+"""Search by impact: one group of knobs after the other, the rest as in the best setting so far.
+
+What a group can bring is looked for alone, which takes far fewer trials than all knobs together; what only two groups
+together bring is found at the end at best. A strategy for people who know which groups matter most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from ridgeline.campaign.kinds.groups import knob_groups
+from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET
+from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.space import Discrete, Point, Space, point_key
+from ridgeline.records.study import Study
+from ridgeline.samplers.base import Sampler
+
+MakeSampler = Callable[[Space], Sampler]
+
+
+@dataclass
+class StagedSampler:
+    """A sampler over samplers: `make` gives the one of a stage, over the part of the space that is free in it.
+
+    `trials` are divided evenly over the groups that have something to choose; once they are used up, or a stage has
+    nothing left, the whole space is free. As of every sampler, the answer depends on the lessons and pending points.
+    """
+
+    space: Space
+    groups: Sequence[tuple[str, Collection[str]]]
+    trials: int
+    make: MakeSampler
+    lessons: list[Lesson] = field(default_factory=list)
+    _inner: dict[tuple[int, str], Sampler] = field(default_factory=dict)  # by stage, and what it holds fixed
+    _told: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        free = {knob.name for knob in self.space.knobs if knob.count != 1}
+        self.groups = [(name, knobs) for name, knobs in self.groups if free.intersection(knobs)]
+
+    def tell(self, lesson: Lesson) -> None:
+        self.lessons.append(lesson)
+
+    def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
+        share = max(1, self.trials // (len(self.groups) + 1))
+        for stage in range(min(self._tried() // share, len(self.groups)), len(self.groups) + 1):
+            best = self._best(stage * share) if stage < len(self.groups) else None
+            part = self.space if best is None else self._part(stage, best)
+            inner = self._taught((stage, "" if best is None else point_key(best)), part)
+            proposal = inner.ask([point for point in pending if _lies_in(part, point)])
+            if proposal is not None:
+                name = self.groups[stage][0] if stage < len(self.groups) else "all groups"
+                why = f"stage {stage + 1} of {len(self.groups) + 1}, {name}"
+                return Proposal(proposal.point, f"{why}: {proposal.why}" if proposal.why else why)
+        return None
+
+    def _tried(self) -> int:
+        """Lessons of trials: the first one is the baseline's, and others of its point are repeats."""
+        return sum(lesson.point != self.lessons[0].point for lesson in self.lessons)
+
+    def _best(self, trials: int) -> Point | None:
+        """The best setting after so many trials, or so far; None where nothing has passed."""
+        before: list[Lesson] = []
+        for lesson in self.lessons:
+            trials -= lesson.point != self.lessons[0].point
+            if trials < 0:
+                break
+            before += [lesson] if lesson.score is not None else []
+        return max(before, key=lambda lesson: lesson.score or 0.0).point if before else None
+
+    def _taught(self, which: tuple[int, str], part: Space) -> Sampler:
+        """The stage's sampler, told every lesson of its part of the space."""
+        if which not in self._inner:
+            self._inner[which], self._told[which] = self.make(part), 0
+        for lesson in self.lessons[self._told[which] :]:
+            if _lies_in(part, lesson.point):
+                self._inner[which].tell(lesson)
+        self._told[which] = len(self.lessons)
+        return self._inner[which]
+
+    def _part(self, stage: int, best: Point) -> Space:
+        """The space with the knobs of other groups held as in this setting."""
+        free = self.groups[stage][1]
+        knobs = tuple(
+            knob
+            if knob.name in free or knob.name not in best
+            else Discrete(knob.name, (best[knob.name],), False, when=knob.when)
+            for knob in self.space.knobs
+        )
+        return replace(self.space, knobs=knobs)
+
+
+def in_stages(study: Study, make: MakeSampler) -> StagedSampler:
+    """The study's search, one group of knobs after the other."""
+    groups = [*knob_groups(study).items()]
+    return StagedSampler(study.space, groups, study.budget.trials or TRIALS_WITHOUT_BUDGET, make)
+
+
+def _lies_in(space: Space, point: Point) -> bool:
+    knobs = space.by_name
+    return all(name in knobs and knobs[name].contains(value) for name, value in point.items())

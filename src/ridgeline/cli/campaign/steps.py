@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def steps(
+    study: Annotated[Path, typer.Argument(help="The study file.")],
+    setting: Annotated[
+        str, typer.Argument(metavar="SETTING", help="'knob=value,knob=value' changes the baseline; or a study folder.")
+    ],
+    blocks: Annotated[int | None, typer.Option(min=3, help="Interleaved blocks.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-steps by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Say what each change from the baseline to a setting brought, from interleaved runs of all steps.
+
+    Of a study folder it is the confirmed setting. One with fewer changes that is shown to be within 1% is preferred.
+    Call it again, or `ridgeline resume` its folder, to go on after a stop.
+    """
+    from ridgeline.campaign.assembly import assemble_or_go_on
+    from ridgeline.campaign.check import check_study
+    from ridgeline.campaign.kinds.steps import steps_question
+    from ridgeline.campaign.point_text import parse_point
+    from ridgeline.campaign.status import read_winner
+    from ridgeline.cli.campaign.live import drive
+
+    found = check_study(study)
+    if (Path(setting) / "journal.jsonl").exists():
+        winner, matters = read_winner(Path(setting))
+        asked = steps_question(found, winner, blocks, matters)
+    else:
+        asked = steps_question(found, parse_point(found, setting, found.study.baseline), blocks)
+    folder, question = assemble_or_go_on(found, out, f"{found.study.name}-steps", asked)
+    drive(folder, question, as_json)

@@ -1,0 +1,101 @@
+"""Two goals at once: the settings of which none is better in both, each with the intervals of its own runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ridgeline.stats.compare import Direction, mean_and_spread
+from ridgeline.stats.student import t_quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A setting's value of one goal: the mean of its runs, with an interval where the noise is known."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tradeoff:
+    """One setting with both goals. `place` is on the front, near it (another is better in both, but that is not
+    shown), or behind it."""
+
+    setting: str
+    first: Level
+    second: Level
+    runs: int
+    place: Literal["on", "near", "behind"] = "on"
+
+
+def tradeoffs(
+    runs: Mapping[str, Sequence[tuple[float, float]]], directions: tuple[Direction, Direction], level: float = 0.95
+) -> list[Tradeoff]:
+    """Every setting, the best of the first goal first. `runs` are both values of each run, by setting.
+
+    The noise is the same for all settings, in logs, and learned from those that ran more than once. Values that are not
+    positive have no logs: their settings are left out.
+    """
+    usable = {key: values for key, values in runs.items() if values and all(a > 0 and b > 0 for a, b in values)}
+    noise = [_noise([[pair[goal] for pair in values] for values in usable.values()]) for goal in (0, 1)]
+    found = [
+        Tradeoff(
+            key,
+            _level([first for first, _ in values], noise[0], level),
+            _level([second for _, second in values], noise[1], level),
+            len(values),
+        )
+        for key, values in usable.items()
+    ]
+    placed = [Tradeoff(one.setting, one.first, one.second, one.runs, _place(one, found, directions)) for one in found]
+    sign = -1 if directions[0] == "maximize" else 1
+    return sorted(placed, key=lambda one: sign * one.first.value)
+
+
+def _noise(values: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """The spread of one run in logs, pooled over settings, and its degrees of freedom."""
+    squares, freedom = 0.0, 0
+    for repeats in values:
+        if len(repeats) > 1:
+            squares += (len(repeats) - 1) * mean_and_spread([math.log(v) for v in repeats])[1] ** 2
+            freedom += len(repeats) - 1
+    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
+
+
+def _level(values: Sequence[float], noise: tuple[float, int], level: float) -> Level:
+    middle = math.fsum(map(math.log, values)) / len(values)
+    spread, freedom = noise
+    if not freedom:
+        return Level(math.exp(middle))
+    half = t_quantile(0.5 + level / 2, freedom) * spread / math.sqrt(len(values))
+    return Level(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+def _place(
+    one: Tradeoff, others: Sequence[Tradeoff], directions: tuple[Direction, Direction]
+) -> Literal["on", "near", "behind"]:
+    better = [other for other in others if other is not one and _beats(other, one, directions)]
+    if not better:
+        return "on"
+    return "behind" if any(_surely(other, one, directions) for other in better) else "near"
+
+
+def _beats(a: Tradeoff, b: Tradeoff, directions: tuple[Direction, Direction]) -> bool:
+    signs = [1 if direction == "maximize" else -1 for direction in directions]
+    ahead = [
+        sign * (mine.value - theirs.value)
+        for sign, mine, theirs in zip(signs, (a.first, a.second), (b.first, b.second), strict=True)
+    ]
+    return min(ahead) >= 0 and max(ahead) > 0
+
+
+def _surely(a: Tradeoff, b: Tradeoff, directions: tuple[Direction, Direction]) -> bool:
+    for direction, mine, theirs in zip(directions, (a.first, a.second), (b.first, b.second), strict=True):
+        ends = (mine.low, theirs.high) if direction == "maximize" else (theirs.low, mine.high)
+        if ends[0] is None or ends[1] is None or ends[0] <= ends[1]:
+            return False
+    return True

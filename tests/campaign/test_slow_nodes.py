@@ -1,0 +1,223 @@
+"""A node that is slower than its peers: named, allowed for in the ranking, and left out of the confirmation."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.campaign import scores
+from ridgeline.campaign.agenda import SURVEY_EVERY, Next
+from ridgeline.campaign.engine import Campaign, Interrupted
+from ridgeline.campaign.kinds.search import SearchAgenda
+from ridgeline.cli.main import run as command_line
+from ridgeline.cli.text.site import node_lines
+from ridgeline.records.expression import Expression
+from ridgeline.records.run import Job
+from ridgeline.records.space import point_key
+from ridgeline.records.study import Budget, ConfirmStage, SearchStage, Study
+from ridgeline.records.trial import Stage
+from ridgeline.stats.nodes import NodeRun, node_effects
+from ridgeline.stats.survey import MOST_MORE, next_look
+from ridgeline.stats.wording import MetricText
+from ridgeline.store.history import History
+from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
+from ridgeline.testing.standins import answer_of
+from tests.campaign.harness import campaign, slots, study
+
+NODES = ("n1", "n2", "n3", "n4")
+SLOW = {"n2": 0.85}
+
+
+class Unequal(MemoryExecutor):
+    """Places jobs on nodes of different speed, by the name of the run folder alone; runs scatter by 0.5%."""
+
+    def __init__(self, world: World | None = None, speeds: dict[str, float] = SLOW) -> None:
+        super().__init__(slots(1, len(NODES)), world, self._answer)
+        self.speeds = speeds
+        self.avoided: list[tuple[str, ...]] = []
+
+    def submit(self, job: Job) -> str:
+        self.avoided.append(job.avoid_nodes)
+        free = [node for node in NODES if node not in job.avoid_nodes]
+        return super().submit(replace(job, on_nodes=job.on_nodes or (self._dice(job).choice(free),)))
+
+    def _answer(self, job: Job) -> ScriptedAnswer:
+        dice = self._dice(job)
+        dice.random()
+        rate = answer_of(job).metrics["rate"] * self.speeds.get(job.on_nodes[0], 1.0) * (1 + dice.gauss(0, 0.005))
+        return ScriptedAnswer({"rate": rate})
+
+    def _dice(self, job: Job) -> random.Random:
+        return random.Random(f"7/{job.folder.name.partition('-')[0]}")
+
+
+def question(folder: Path, **changes: Any) -> Study:
+    return study(
+        folder,
+        site=slots(1, len(NODES)),
+        budget=Budget(trials=20),
+        search=SearchStage(sampler="random", seed=2, sentinel_every=4),
+        confirm=ConfirmStage(top=2, blocks=4),
+        **changes,
+    )
+
+
+def finished(folder: Path, speeds: dict[str, float] = SLOW) -> tuple[Campaign, Unequal]:
+    executor = Unequal(speeds=speeds)
+    run = campaign(folder, question(folder), executor=executor)
+    run.run()
+    return run, executor
+
+
+def test_it_is_named_with_interval_and_evidence(tmp_path: Path) -> None:
+    run, _ = finished(tmp_path)
+    effects = {effect.node: effect for effect in scores.effects_of_nodes(run.study, run.history)}
+    assert [node for node, effect in effects.items() if effect.verdict == "slow"] == ["n2"]
+    slow = effects["n2"]
+    assert slow.low is not None and slow.high is not None
+    assert slow.low < 0.85 < slow.high
+    first = next(iter(node_lines([*effects.values()], MetricText("rate"), 4)))
+    assert first.startswith("node n2 is 1")
+    assert "% slower in rate than its peers (95%: " in first
+    assert "runs there, " in first
+
+
+def test_settings_are_ranked_by_what_they_are_worth_not_by_where_they_ran(tmp_path: Path) -> None:
+    run, _ = finished(tmp_path)
+    measured = {t.key: r for t, r in run.history.ok_runs(Stage.SEARCH)}
+    on_slow = {key for key, r in measured.items() if r.ending.nodes == ("n2",)}
+    assert on_slow, "some settings were measured on the slow node"
+    worth = {t.key: 100.0 + 10 * float(t.settings["sum"] or 0) for t in run.history.trials.values()}
+    for point, score in scores.ranking(run.study, run.history):
+        assert score == pytest.approx(worth[point_key(point)], rel=0.03)
+    raw = next(r for key, r in measured.items() if key in on_slow)
+    key = run.history.trials[raw.trial].key
+    assert raw.metrics["rate"] < 0.9 * worth[key], "the journal keeps what was measured"
+
+
+def test_blocks_do_not_begin_on_it(tmp_path: Path) -> None:
+    run, executor = finished(tmp_path)
+    where = {r.ending.nodes for _, r in run.history.ok_runs(Stage.CONFIRM)}
+    assert where and ("n2",) not in where
+    assert ("n2",) in executor.avoided
+    alike, other = finished(tmp_path / "alike", {})
+    assert not any(other.avoided)
+    assert not scores.slow_nodes(alike.study, alike.history)
+
+
+def test_where_too_few_nodes_are_left_the_slow_one_is_used(tmp_path: Path) -> None:
+    run, _ = finished(tmp_path)
+    trial = next(t for t in run.history.trials.values() if t.stage is Stage.CONFIRM)
+    first_of_a_block = replace(trial, block=99)
+    assert run.agenda.again(first_of_a_block).avoid_nodes == ("n2",)
+    four_wide = replace(run.study.job, nodes=Expression.parse("4"))
+    run.agenda.study = replace(run.study, job=four_wide)
+    assert run.agenda.again(first_of_a_block).avoid_nodes == ()
+
+
+def test_a_stopped_campaign_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    def searched(root: Path, stops: set[int]) -> list[tuple[Any, ...]]:
+        world, left = World(), set(stops)
+        while True:
+            run = campaign(root, question(root), executor=Unequal(world))
+            run.stop_requested = lambda run=run: (
+                bool(left) and not run.history.open_runs and len(run.history.runs) >= min(left)
+            )
+            try:
+                run.run()
+            except Interrupted:
+                left.discard(min(left))
+                run.journal.close()
+                continue
+            before = [t for t in run.history.trials.values() if t.stage is not Stage.CONFIRM]
+            final = [run.history.final_run(t) for t in before]
+            return [(t.stage, t.key, r.ending.nodes) for t, r in zip(before, final, strict=True) if r is not None]
+
+    calm = searched(tmp_path / "calm", set())
+    assert searched(tmp_path / "stopped", {3, 9, 16, 21}) == calm
+
+
+def test_a_sentinel_that_never_began_goes_where_it_was_to_go(tmp_path: Path) -> None:
+    """A controller may be killed between the trial's line and the run's."""
+    run, _ = finished(tmp_path)
+    before = list(run.journal.read())
+    at = next(i for i, e in enumerate(before) if e["event"] == "trial" and e["stage"] == "sentinel")
+    number, where = before[at]["trial"], tuple(before[at + 1]["on_nodes"])
+    past = History.replay(tmp_path, before[: at + 1])
+    agenda = SearchAgenda(run.study, past, run.ledger, lambda: None)  # type: ignore[arg-type,return-value]
+    again = agenda.next()
+    assert isinstance(again, Next)
+    assert (again.trial.number, again.on_nodes) == (number, where)
+
+
+def test_the_baseline_looks_at_every_node_and_again_at_a_suspect(tmp_path: Path) -> None:
+    run, _ = finished(tmp_path)
+    base = point_key(run.study.baseline)
+    looks = [r.ending.nodes[0] for t, r in run.history.ok_runs(Stage.BASELINE, Stage.SENTINEL) if t.key == base]
+    assert set(looks) == set(NODES)
+    assert looks.count("n2") == max(looks.count(node) for node in NODES)
+    sentinels = run.history.count(Stage.SENTINEL)
+    assert sentinels <= 20 // SURVEY_EVERY
+    assert len(looks) <= len(NODES) + MOST_MORE
+
+
+def runs_at(*speeds: tuple[str, float]) -> list[NodeRun]:
+    return [NodeRun("base", (node,), 100 * speed, place=at) for at, (node, speed) in enumerate(speeds)]
+
+
+def test_where_to_look_next() -> None:
+    alike = runs_at(("a", 1.0), ("b", 1.001), ("c", 0.999))
+    assert not next_look(alike, "base", [], 1, "maximize").urgent
+    unseen = [*alike, NodeRun("other", ("d",), 50.0, place=9)]
+    assert next_look(unseen, "base", [], 1, "maximize").nodes == ("d",)
+    assert next_look(unseen, "base", [], 1, "maximize").urgent
+    suspect = runs_at(("a", 1.0), ("b", 0.9), ("c", 0.999))
+    assert next_look(suspect, "base", [], 1, "maximize").nodes == ("b",)
+    assert next_look(suspect, "base", [], 1, "maximize").urgent
+    assert next_look(suspect, "base", [], 1, "minimize").nodes != ("b",), "a shorter time is no reason to suspect"
+    assert "b" in next_look(suspect, "base", [], 2, "maximize").nodes
+    assert next_look(suspect[:1], "base", [], 1, "maximize").nodes == ()
+
+
+def test_a_suspect_that_is_settled_needs_no_more_looks() -> None:
+    rng = random.Random(1)
+    many = runs_at(*((node, (0.9 if node == "b" else 1.0) * (1 + rng.gauss(0, 0.002))) for node in "abc" * 3))
+    effects = node_effects(many, "maximize")
+    assert {e.node: e.verdict for e in effects}["b"] == "slow"
+    assert not next_look(many, "base", effects, 1, "maximize").urgent
+
+
+def test_the_verb_says_what_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        "version: 1\nname: one\n"
+        "workload: {kind: command, run: 'echo rate $((100 + {x}))', metrics: {rate: {regex: 'rate (.*)'}}}\n"
+        "space: {x: {from: 0, to: 9}}\ngoal: {maximize: rate}\nbaseline: {x: 0}\nbudget: {trials: 2}\n"
+        "stages: {search: {sampler: random}, confirm: {top: 0}}\n"
+    )
+    with pytest.raises(SystemExit):
+        command_line(["tune", str(file), "--out", str(tmp_path / "out")])
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        command_line(["nodes", str(tmp_path / "out")])
+    assert capsys.readouterr().out.startswith("cannot tell: all 5 good runs were on ")
+    with pytest.raises(SystemExit):
+        command_line(["nodes", str(tmp_path / "out"), "--json"])
+    assert [node["verdict"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["undecided"]
+
+
+def test_what_cannot_be_told_is_said_with_what_is_missing() -> None:
+    goal = MetricText("rate")
+    assert [*node_lines([], goal, 8)] == ["cannot tell: no good run says on which node it was"]
+    few = node_effects([NodeRun("s", (node,), 1.0) for node in ("a", "a", "b")], "maximize")
+    assert [*node_lines(few, goal, 8)] == [
+        "cannot tell: a (2 runs), b (1 run); a node is judged by 3 runs there and 3 elsewhere"
+    ]
+    pairs = [NodeRun("s", pair, 1.0) for pair in (("a", "b"), ("c", "d")) * 6]
+    (line,) = node_lines(node_effects(pairs, "maximize"), goal, 8)
+    assert line.endswith("too few runs of the same setting on different nodes, or nodes that were only used together")

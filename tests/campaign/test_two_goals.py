@@ -1,0 +1,152 @@
+"""Two goals: the front with intervals, the best within a limit, what a million tokens cost."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.campaign.goals.front import best_at, best_at_lines, front, front_rows, front_tables, metric_of
+from ridgeline.campaign.status import CampaignStatus
+from ridgeline.cli.main import run as command_line
+from ridgeline.errors import InputError, NothingFound
+from ridgeline.records.prices import Prices, dollars_per_million_tokens
+from ridgeline.records.run import Cause, Ending, Measurement, Resources, Run
+from ridgeline.records.site import Site
+from ridgeline.records.space import Settings
+from ridgeline.records.study import Goal, Study
+from ridgeline.stats.pareto import tradeoffs
+from ridgeline.store.site_file import load_site
+from ridgeline.testing import ScriptedAnswer
+from tests.campaign.harness import campaign, study
+
+
+def answer(settings: Settings) -> ScriptedAnswer:
+    """More x: faster and later. y costs speed and brings nothing."""
+    x, y = float(settings["x"] or 0), float(settings["y"] or 0)
+    return ScriptedAnswer({"rate": 100.0 + 10 * x - 3 * y, "ttft_ms": 50.0 * 1.5**x * (1 + 0.1 * y)})
+
+
+def searched(folder: Path, **changes: Any) -> CampaignStatus:
+    asked: Study = study(folder, second_goal=Goal("ttft_ms", "minimize"), **changes)
+    run = campaign(folder, asked, answer)
+    run.run()
+    return CampaignStatus(run.question, run.study, run.history)
+
+
+def test_no_setting_of_the_front_is_worse_in_both(tmp_path: Path) -> None:
+    now = searched(tmp_path)
+    found = front(now.study, now.history)
+    on = [one for one in found if one.place == "on"]
+    assert len(on) > 2
+    for one in on:
+        assert not [o for o in found if o.first.value > one.first.value and o.second.value < one.second.value]
+    for one in found:
+        if one.place != "on":
+            assert [o for o in on if o.first.value >= one.first.value and o.second.value <= one.second.value]
+    assert [one.first.value for one in found] == sorted((one.first.value for one in found), reverse=True)
+
+
+def test_what_is_not_shown_to_be_behind_is_near() -> None:
+    noisy = {"a": [(100.0, 10.0), (104.0, 10.4)], "b": [(101.0, 10.3)], "c": [(50.0, 30.0)]}
+    places = {one.setting: one.place for one in tradeoffs(noisy, ("maximize", "minimize"), 0.5)}
+    assert places == {"a": "on", "b": "near", "c": "behind"}
+    alone = {key: values[:1] for key, values in noisy.items()}
+    found = {one.setting: one for one in tradeoffs(alone, ("maximize", "minimize"))}
+    assert found["c"].place == "near", "without repeats the noise is not known, so nothing is shown"
+    assert found["c"].first.low is None
+    turned = {one.setting: one.place for one in tradeoffs(noisy, ("minimize", "maximize"), 0.5)}
+    assert turned["c"] == "on"
+
+
+def test_the_best_within_a_limit(tmp_path: Path) -> None:
+    now = searched(tmp_path)
+    one, told = best_at(now.study, now.history, "ttft_ms=200")
+    assert one.second.value <= 200
+    better = [o for o in front(now.study, now.history) if o.first.value > one.first.value]
+    assert all(o.second.value > 200 for o in better)
+    assert told == "its whole interval keeps the limit"
+    assert best_at_lines(now.study, now.history, "ttft_ms=200")[0].startswith("rate 1")
+    with pytest.raises(NothingFound, match="no setting that ran keeps ttft_ms at or below 1"):
+        best_at(now.study, now.history, "ttft_ms=1")
+    with pytest.raises(InputError, match="second goal is ttft_ms"):
+        best_at(now.study, now.history, "latency=3")
+    with pytest.raises(InputError, match="is not a number"):
+        best_at(now.study, now.history, "ttft_ms=soon")
+
+
+def test_the_front_is_shown_as_a_table(tmp_path: Path) -> None:
+    now = searched(tmp_path)
+    (table,) = now.exhibits.tables
+    assert table.title == "rate against ttft_ms"
+    assert {row[5] for row in table.rows} <= {"on", "near"}
+    assert len(front_rows(now.study, now.history)) == len(table.rows)
+    unmeasured = searched(tmp_path / "other")
+    from dataclasses import replace
+
+    other = replace(unmeasured.study, second_goal=Goal("joules", "minimize"))
+    (empty,) = front_tables(other, unmeasured.history)
+    assert empty.notes == ("joules: no good run measured it",)
+    one_goal = replace(now.study, second_goal=None)
+    assert front_tables(one_goal, now.history) == ()
+    with pytest.raises(InputError, match="second_goal"):
+        front_rows(one_goal, now.history)
+
+
+def run_with(rate: float, nodes: int, gpus: int) -> Run:
+    ending = Ending(Cause.EXITED, 0)
+    return Run(1, 1, 1, Path(), Resources(nodes=nodes, gpus=gpus), ending, None, (Measurement("total_tok_s", rate),))
+
+
+def test_what_a_million_tokens_cost() -> None:
+    run = run_with(10_000.0, 2, 8)
+    assert dollars_per_million_tokens(run, Prices(node_hour=36.0), 8) == pytest.approx(2.0)
+    assert dollars_per_million_tokens(run, Prices(gpu_hour=4.5), 8) == pytest.approx(2.0)
+    whole_nodes = run_with(10_000.0, 2, 0)
+    assert dollars_per_million_tokens(whole_nodes, Prices(gpu_hour=4.5), 8) == pytest.approx(2.0)
+    assert dollars_per_million_tokens(run, Prices(), 8) is None
+    assert dollars_per_million_tokens(run_with(0.0, 1, 1), Prices(node_hour=1.0), 1) is None
+
+
+def test_prices_come_from_the_site_file(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("batch: slurm\nnodes: 2\ngpus_per_node: 8\nprices: {gpu_hour: 4.5}\n")
+    site = load_site("site.yaml", tmp_path)
+    assert site.prices == Prices(gpu_hour=4.5)
+    priced = study(tmp_path, site=site)
+    assert metric_of(priced, run_with(10_000.0, 2, 8), "dollars_per_million_tokens") == pytest.approx(2.0)
+    assert metric_of(study(tmp_path, site=Site()), run_with(1.0, 1, 1), "dollars_per_million_tokens") is None
+
+
+STUDY = """\
+version: 1
+name: two
+workload:
+  kind: command
+  run: 'echo rate $((100 + {x})) late $((10 + 2 * {x}))'
+  metrics: {rate: {regex: 'rate ([0-9]+)'}, late_ms: {regex: 'late ([0-9]+)'}}
+space: {x: {from: 0, to: 4}}
+goal: {maximize: rate}
+second_goal: {minimize: late_ms}
+baseline: {x: 0}
+stages: {search: {sampler: grid}, confirm: {top: 0}}
+"""
+
+
+def test_best_and_export_read_it_from_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "study.yaml", tmp_path / "out"
+    file.write_text(STUDY)
+    with pytest.raises(SystemExit):
+        command_line(["tune", str(file), "--out", str(out)])
+    assert "rate   interval" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        command_line(["best", str(out), "--at", "late_ms=15", "--json"])
+    assert json.loads(capsys.readouterr().out)["setting"] == {"x": 2}
+    with pytest.raises(SystemExit):
+        command_line(["export", str(out), "--front"])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["set.x"] for row in rows] == ["4", "3", "2", "1", "0"]
+    assert "rate against late_ms" in (out / "report.html").read_text()
