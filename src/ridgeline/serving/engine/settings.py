@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
-from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.engine.layout import Layout, state_slots
 from ridgeline.serving.hardware.cluster import GIB, Gpu
 from ridgeline.serving.model.model import Model
 
@@ -91,6 +91,8 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
     if running is None:
         # model_runner: tokens / context * 512, held between 2048 and 4096, whole engine
         running = int(min(max(pool_tokens / model.context_tokens * 512, 2048), 4096))
+    if model.state_bytes_per_request and pool_tokens > 1:
+        running = min(running, state_slots(model, layout, pool_tokens) * layout.attn_dp)
     graph = settings.cuda_graph_max_bs
     return Applied(
         backend=settings.attention_backend or default_backend(model, gpu),
@@ -112,6 +114,8 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
 def default_backend(model: Model, gpu: Gpu) -> str:
     if gpu.generation == "blackwell":
         return "trtllm_mla" if model.attention.mla else "flashinfer"
+    if gpu.generation.startswith("cdna"):
+        return "triton"  # AMD's own kernels (aiter) are faster; no measurement of them is at hand
     return "fa3" if gpu.generation == "hopper" else "flashinfer"
 
 

@@ -38,7 +38,8 @@ class Network:
     factor: float = 1.0
 
     def nodes_of(self, ranks: int) -> int:
-        return -(-ranks // self.cluster.node.gpus)
+        """Nodes, or whole NVLink domains where a switch joins more GPUs than a node has."""
+        return -(-ranks // max(self.cluster.node.gpus, self.cluster.gpu.domain))
 
     def _bus_bytes_s(self, ranks: int) -> float:
         inside = self.cluster.gpu.link.bytes_s * BUS_SHARE_INSIDE

@@ -6,10 +6,28 @@ Calibration multiplies these through `Factors`; docs/twin.md says where each is 
 from __future__ import annotations
 
 # Share of the peak that kernels reach at full size.
-DENSE_COMPUTE = {"bf16": 0.64, "fp16": 0.64, "fp32": 0.8, "fp8": 0.50, "int8": 0.5, "int4": 0.5, "fp4": 0.45}
+DENSE_COMPUTE = {
+    "bf16": 0.64,
+    "fp16": 0.64,
+    "fp32": 0.8,
+    "fp8": 0.50,
+    "int8": 0.5,
+    "int4": 0.5,
+    "fp4": 0.45,
+    "mxfp4": 0.45,
+}
 # Grouped products over experts. In 16 bits Triton with default tiles is what most models get; FP8 has tuned kernels.
 # The 16-bit figure is that of experts 1,408 wide (DeepSeek-V2-Lite in our H200 logs).
-EXPERT_COMPUTE = {"bf16": 0.16, "fp16": 0.16, "fp32": 0.4, "fp8": 0.30, "int8": 0.25, "int4": 0.25, "fp4": 0.25}
+EXPERT_COMPUTE = {
+    "bf16": 0.16,
+    "fp16": 0.16,
+    "fp32": 0.4,
+    "fp8": 0.30,
+    "int8": 0.25,
+    "int4": 0.25,
+    "fp4": 0.25,
+    "mxfp4": 0.25,
+}
 # Wider 16-bit experts give every tile more columns and longer sums to work on: 0.45 w / (w + 2552) for w columns on a
 # rank, which meets the measured 0.16 at 1,408 and nears two thirds of a dense product's share: that end is an estimate.
 WIDE_EXPERT_COMPUTE, WIDE_EXPERT_HALF = {"bf16": 0.45, "fp16": 0.45}, 2552
@@ -20,6 +38,9 @@ WHOLE_EXPERT_COMPUTE = {"fp8": 0.45}
 # larger one when there are more tokens than experts.
 EXPERT_TILE, SMALL_EXPERT_TILE = 64, 16
 DENSE_MEMORY = 0.85
+# Layers that keep a state: share of memory bandwidth while every request's state is read and written in a decode step,
+# and of the tensor cores' rate while prompts are scanned in chunks.
+STATE_MEMORY, STATE_COMPUTE = 0.60, 0.05
 EXPERT_MEMORY = 0.80
 ELEMENTWISE_MEMORY = 0.75
 # Decode attention: share of memory bandwidth while reading KV, by back end, for (GQA, MLA); and of bf16 FLOP/s.
@@ -43,7 +64,8 @@ PREFILL_COMPUTE = {
 }
 # Kernels of one layer: projections, norms, rope, attention and FFN; MLA and a mixture of experts add to them.
 # Block-quantised weights want their activations quantised before every product.
-LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS = 11, 8, 12, 6
+# An indexer of sparse attention and a layer that keeps a state have kernels of their own.
+LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS, INDEX_OPS, STATE_OPS = 11, 8, 12, 6, 6, 4
 # A kernel's ramp and tail that no roofline shows, inside a captured graph. Small block-scaled FP8 products are further
 # from their roofline. DeepSeek-R1 on eight H200 takes 12.5 ms for a batch of one by this, of which gaps are 9.8 and
 # weights 1.4; no measured row at hand has a step so small.

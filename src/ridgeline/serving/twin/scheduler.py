@@ -96,8 +96,9 @@ class Engine:
         elif self.running:
             # steps only get longer while the context grows: the next ending cannot come sooner than at today's pace
             batch = len(self.running)
-            base_s, per_token_s, host_s = self.times.decode_line(batch)
-            step_s = base_s + per_token_s * (self.used_tokens + batch)
+            context = self.used_tokens + batch
+            base_s, per_token_s, host_s = self.times.decode_line(batch, context)
+            step_s = base_s + per_token_s * context
             steps = self.running[0][0] - self.step_number
             self.quiet_until_s = self.clock + steps * (step_s if step_s > host_s else host_s)
         else:
@@ -206,8 +207,9 @@ class Engine:
         if steps > RETRY_STEPS and self.waiting and batch < self.applied.running_limit:
             steps = RETRY_STEPS
         # SGLang writes a token's KV in the step after it was drawn: the context read is what is held, plus that one
-        base_s, per_token_s, host_s = self.times.decode_line(batch)
-        first_s = base_s + per_token_s * (self.used_tokens + batch)
+        context = self.used_tokens + batch
+        base_s, per_token_s, host_s = self.times.decode_line(batch, context)
+        first_s = base_s + per_token_s * context
         step_s = first_s if first_s > host_s else host_s
         if clock + steps * step_s > limit_s:
             steps = max(1, min(steps, math.ceil((limit_s - clock) / step_s)))

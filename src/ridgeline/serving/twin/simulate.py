@@ -54,6 +54,7 @@ class SimulationResult:
     cpu_s: float
     first_run_tax_s: float
     calibrated: bool
+    notes: tuple[str, ...] = ()  # what the model's config says and the twin leaves out
 
     @property
     def verdict(self) -> str:
@@ -77,6 +78,7 @@ class SimulationResult:
             "kv_transfer_bytes_s": self.kv_transfer_bytes_s,
             "first_run_tax_s": self.first_run_tax_s,
             "calibrated": self.calibrated,
+            "notes": list(self.notes),
             "origin": "modelled",
             "cpu_s": self.cpu_s,
         }
@@ -125,6 +127,7 @@ def _simulate(
         cpu_s=time.process_time() - started_s,
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
+        notes=deployment.model.notes,
     )
 
 

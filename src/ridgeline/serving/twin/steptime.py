@@ -8,6 +8,7 @@ docs/twin.md gives every formula; the constants are priors (`priors.py`) that ca
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import Applied
@@ -24,6 +25,7 @@ from ridgeline.serving.twin.operators import (
     prefill_attention,
     products,
     routed_experts,
+    state_costs,
 )
 from ridgeline.serving.twin.priors import (
     AGREE_S,
@@ -55,9 +57,11 @@ class StepTime:
         self._expert_share = expert_share(model, layout) if model.experts is not None else 1.0
         self._bandwidth = self.gpu.bandwidth_bytes_s * factors.memory
         self._stream_s = 1.0 / (self.gpu.bandwidth_bytes_s * ELEMENTWISE_MEMORY * factors.memory)
-        self._context_s, self._context_bound = decode_attention(model, layout, self.gpu, applied, factors)
-        self._pair_s = prefill_attention(model, layout, self.gpu, applied, factors)
-        self._decode_lines: dict[int, tuple[float, float, float]] = {}
+        self._contexts, self._context_bound = decode_attention(model, layout, self.gpu, applied, factors)
+        self._caps = tuple(cap for cap, _ in self._contexts if cap < math.inf)
+        self._pair_costs = prefill_attention(model, layout, self.gpu, applied, factors)
+        self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, factors)
+        self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
         self._ops = kernels(model, layout)
         self._op_gap_s = SCALED_OP_GAP_S if block_scaled(model) else OP_GAP_S
@@ -72,27 +76,32 @@ class StepTime:
 
     def decode_s(self, batch: int, context: float) -> float:
         """One decode iteration of `batch` requests that hold `context` tokens together."""
-        base_s, per_token_s, host_s = self.decode_line(batch)
+        base_s, per_token_s, host_s = self.decode_line(batch, context)
         return max(base_s + per_token_s * context, host_s)
 
-    def decode_line(self, batch: int) -> tuple[float, float, float]:
+    def decode_line(self, batch: int, context: float) -> tuple[float, float, float]:
         """(base, seconds per cached token, host): a step takes max(base + per token x context, host).
 
         While the batch stays the same the time of a step is linear in the context, so that a run of steps takes as many
-        times the step in its middle.
+        times the step in its middle. Requests past a window pay for the window alone: from there on another line holds.
         """
-        line = self._decode_lines.get(batch)
+        passed = bisect_left(self._caps, context / batch) if self._caps else 0
+        line = self._decode_lines.get((batch, passed))
         if line is None:
             terms, host_s = self._decode_terms(batch)
-            base_s = sum(t.seconds for t in terms) * self._bubble
-            agree_s = self._agree_s
-            line = self._decode_lines[batch] = (base_s + agree_s, self._context_s * self._bubble, host_s + agree_s)
+            base_s = sum(t.seconds for t in terms)
+            base_s += sum(cap * batch * each_s for cap, each_s in self._contexts[:passed])
+            per_token_s = sum(each_s for _, each_s in self._contexts[passed:])
+            bubble, agree_s = self._bubble, self._agree_s
+            line = (base_s * bubble + agree_s, per_token_s * bubble, host_s + agree_s)
+            self._decode_lines[batch, passed] = line
         return line
 
     def explain_decode(self, batch: int, context: float) -> list[Term]:
         """The terms of `decode_s`, adding up to it; what the host hides is listed with zero seconds."""
         terms, host_s = self._decode_terms(batch)
-        terms.append(Term("attention over cached tokens", self._context_s * context, self._context_bound))
+        seen_s = sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
+        terms.append(Term("attention over cached tokens", seen_s, self._context_bound))
         return self._agreed(self._with_host(terms, host_s, graph=self._decode_in_graph(batch)))
 
     # -- prefill --------------------------------------------------------------------------------------------------
@@ -159,10 +168,12 @@ class StepTime:
         return max(math.ceil(micro / self.layout.attn_dp), min(largest, micro))
 
     def _pairs_s(self, tokens: int, pairs: float, largest: int) -> float:
+        # how far back a query looks on average: a window ends sooner
+        mean = pairs / max(1, tokens)
+        seconds = tokens / self.layout.pp * sum(each_s * min(mean, cap) for cap, each_s in self._pair_costs)
         if self.layout.attn_dp == 1:
-            return pairs / self.layout.pp * self._pair_s
-        share = self._rank_rows(tokens, largest) / max(1.0, tokens / self.layout.pp)
-        return pairs / self.layout.pp * share * self._pair_s
+            return seconds
+        return seconds * self._rank_rows(tokens, largest) / max(1.0, tokens / self.layout.pp)
 
     def _prefill_terms(self, tokens: int, sequences: int, largest: int) -> tuple[list[Term], float]:
         micro = tokens / self.layout.pp
@@ -181,6 +192,9 @@ class StepTime:
         moved = rank_rows * self._elementwise[0] + all_rows * self._elementwise[1]
         terms.append(Term("norms, rope, activations", moved * self._stream_s, "memory"))
         sampled = logit_rows / self.layout.attn_dp * self.model.vocab * 4 * SAMPLING_PASSES
+        if self._state_row_s:
+            each_s = self._state_token_s if counted else self._state_row_s
+            terms.append(Term("states of linear layers", rank_rows * each_s, "compute" if counted else "memory"))
         terms.append(Term("sampling", sampled * self._stream_s, "memory"))
         terms.append(Term("kernel gaps", self._ops * self._op_gap_s, "latency"))
         terms += self._network_terms(rank_rows, all_rows, logit_rows, counted=counted)
@@ -189,7 +203,7 @@ class StepTime:
     def _expert_term(self, rows: float) -> Term:
         experts = self.model.experts
         assert experts is not None
-        rate = self.gpu.flops_of(self.model.dtype) * self._expert_share * self.factors.compute
+        rate = self.gpu.flops_of(self.model.weights_dtype) * self._expert_share * self.factors.compute
         asked = experts.touched(rows)
         tile = EXPERT_TILE if rows > experts.count else SMALL_EXPERT_TILE
         # an asked expert gets its share of the rows, on average half a tile more than that, and a whole tile at least
@@ -210,17 +224,17 @@ class StepTime:
             # each rank gathers and sums every routed copy it computes, hidden wide; only EP divides them
             copies = m.experts.per_token / layout.ep
             every += copies * len(m.moe_layers) * (2 * m.hidden + 4 * m.experts.width * layout.ep / layout.tp) * 2
-        return m.layers * ELEMENTWISE_PASSES * m.hidden * 2, every
+        return m.half_layers / 2 * ELEMENTWISE_PASSES * m.hidden * 2, every
 
     def _network_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
         m, lay, net = self.model, self.layout, self.network
         wide = m.hidden * 2
         terms: list[Term] = []
         if lay.tp > 1 and lay.attn_dp == 1:
-            seconds = 2 * m.layers * net.all_reduce_s(all_rows * wide, lay.tp)
+            seconds = m.half_layers * net.all_reduce_s(all_rows * wide, lay.tp)
             terms.append(Term(f"all-reduce over {lay.tp}", seconds, "network"))
         elif lay.attn_dp > 1:
-            within = m.layers * net.all_reduce_s(rank_rows * wide, lay.attn_tp)
+            within = m.mixing_layers * net.all_reduce_s(rank_rows * wide, lay.attn_tp)
             terms.append(Term(f"attention all-reduce over {lay.attn_tp}", within, "network"))
             terms.append(self._exchange_term(rank_rows, all_rows, counted=counted))
         if lay.tp > 1:
@@ -242,4 +256,4 @@ class StepTime:
             back = net.all_to_all_s(rank_rows, copies, m.hidden * 2, lay.ep, counted=False)
             return Term(f"expert all-to-all over {lay.ep}", len(m.moe_layers) * (there + back), "network")
         once = net.all_gather_s(all_rows * m.hidden * 2, lay.tp)
-        return Term(f"gather and scatter over {lay.tp}", 2 * m.layers * once, "network")
+        return Term(f"gather and scatter over {lay.tp}", 2 * (m.half_layers - m.mixing_layers) * once, "network")
