@@ -13,7 +13,8 @@ from ridgeline.serving.model.model import Model
 
 PLAIN = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100, "max_position_embeddings": 4096,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100,
+    "max_position_embeddings": 4096,
 }  # fmt: skip
 HEADS = 2 * (64 * 4 * 16) + 2 * (64 * 2 * 16)  # q and o, k and v
 FFN = 3 * 64 * 128

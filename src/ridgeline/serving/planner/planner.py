@@ -207,6 +207,11 @@ def answer_plan(
     if top < 1:
         raise InputError(f"--top {top} shows nothing; give 1 or more")
     settings = parse_engine(engine, EngineSettings(attention_backend=attention_backend))
+    if settings.engine != "sglang":
+        raise InputError(
+            f"--engine {engine}: a plan ends in SGLang's commands; "
+            f"ask `ridgeline simulate --engine {engine}` about a layout"
+        )
     recipe = parse_traffic(traffic, requests=requests, rate_s=rate_s, concurrency=concurrency, seed=seed)
     return plan(
         load_model(model_name).with_dtype(dtype, kv_dtype),

@@ -25,6 +25,8 @@ from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.schedulers.mixed import MixedEngine
+from ridgeline.serving.twin.schedulers.polled import PolledEngine
 from ridgeline.serving.twin.steptime import StepTime
 
 # Compiling one kernel shape's variants the first time (DeepGEMM); ten to twenty minutes for a 671B model.
@@ -157,7 +159,8 @@ def build(
         )
     if lay.prefill is None or lay.decode is None:
         times, plan, pool = step_time(deployment, lay, "both", calibration, kv_tokens_per_rank)
-        engines = [Engine(f"engine{n}", times, pool) for n in range(lay.dp)]
+        kind = MixedEngine if times.applied.mixed else PolledEngine if times.applied.recv_interval > 1 else Engine
+        engines = [kind(f"engine{n}", times, pool) for n in range(lay.dp)]
         return Replicas(engines, deployment.routing), engines, (plan,)
     times_p, plan_p, pool_p = step_time(deployment, lay.prefill, "prefill", calibration, kv_tokens_per_rank)
     times_d, plan_d, pool_d = step_time(deployment, lay.decode, "decode", calibration, kv_tokens_per_rank)

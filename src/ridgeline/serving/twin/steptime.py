@@ -13,14 +13,14 @@ from bisect import bisect_left
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import Applied
 from ridgeline.serving.hardware.cluster import Cluster
-from ridgeline.serving.model.model import Model
+from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.kernels.rates import kernels_of
 from ridgeline.serving.twin.operators import (
     Term,
-    block_scaled,
     decode_attention,
-    expert_share,
+    floors_s,
     kernels,
     prefill_attention,
     products,
@@ -32,17 +32,16 @@ from ridgeline.serving.twin.priors import (
     ELEMENTWISE_MEMORY,
     ELEMENTWISE_PASSES,
     EXPERT_IMBALANCE,
-    EXPERT_MEMORY,
-    EXPERT_TILE,
     HOST_OP_S,
     HOST_REQUEST_S,
     HOST_STEP_S,
-    OP_GAP_S,
     PIPELINE_BUBBLE,
     SAMPLING_PASSES,
-    SCALED_OP_GAP_S,
-    SMALL_EXPERT_TILE,
+    TUNED_COUNTS,
+    UNTUNED_SHARE,
 )
+
+UNHIDDEN = "host, which the GPU waits for"
 
 
 class StepTime:
@@ -54,7 +53,10 @@ class StepTime:
         self.network = Network(cluster, factors.network)
         self._products = products(model, layout, self.gpu, factors)
         self._expert_flops, self._expert_bytes = routed_experts(model, layout)
-        self._expert_share = expert_share(model, layout) if model.experts is not None else 1.0
+        self._experts = kernels_of(self.gpu).experts(model.weights_dtype)
+        whole = model.weights_dtype in WHOLE_DTYPES and model.experts is not None
+        untuned = whole and model.experts is not None and model.experts.count not in TUNED_COUNTS
+        self._tuned = UNTUNED_SHARE if untuned else 1.0
         self._bandwidth = self.gpu.bandwidth_bytes_s * factors.memory
         self._stream_s = 1.0 / (self.gpu.bandwidth_bytes_s * ELEMENTWISE_MEMORY * factors.memory)
         self._contexts, self._context_bound = decode_attention(model, layout, self.gpu, applied, factors)
@@ -64,7 +66,7 @@ class StepTime:
         self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
         self._ops = kernels(model, layout)
-        self._op_gap_s = SCALED_OP_GAP_S if block_scaled(model) else OP_GAP_S
+        self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
         self._elementwise = self._elementwise_bytes()
         # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
         self.counted = layout.ep > 1 and layout.attn_dp > 1 and model.experts is not None
@@ -91,6 +93,7 @@ class StepTime:
             terms, host_s = self._decode_terms(batch)
             base_s = sum(t.seconds for t in terms)
             base_s += sum(cap * batch * each_s for cap, each_s in self._contexts[:passed])
+            base_s += 0.0 if self.applied.overlap else host_s
             per_token_s = sum(each_s for _, each_s in self._contexts[passed:])
             bubble, agree_s = self._bubble, self._agree_s
             line = (base_s * bubble + agree_s, per_token_s * bubble, host_s + agree_s)
@@ -102,6 +105,8 @@ class StepTime:
         terms, host_s = self._decode_terms(batch)
         seen_s = sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
         terms.append(Term("attention over cached tokens", seen_s, self._context_bound))
+        if not self.applied.overlap:
+            terms.append(Term(UNHIDDEN, host_s, "host"))
         return self._agreed(self._with_host(terms, host_s, graph=self._decode_in_graph(batch)))
 
     # -- prefill --------------------------------------------------------------------------------------------------
@@ -119,15 +124,24 @@ class StepTime:
             fixed = self._prefill_fixed[key] = (sum(t.seconds for t in terms), host_s)
         gpu_s = (fixed[0] + self._pairs_s(tokens, pairs, largest)) * self._bubble
         host_s = fixed[1]
-        if self.counted:
+        if self.counted or not self.applied.overlap:
             return self._agree_s + gpu_s + host_s
         return self._agree_s + (gpu_s if gpu_s > host_s else host_s)
+
+    def mixed_s(self, tokens: int, pairs: float, sequences: int, largest: int, batch: int, context: float) -> float:
+        """One step that computes `tokens` of prompts and decodes `batch` requests that hold `context` tokens."""
+        terms, host_s = self._prefill_terms(tokens + batch, sequences + batch, largest)
+        gpu_s = sum(t.seconds for t in terms) + self._pairs_s(tokens, pairs, largest)
+        gpu_s += sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
+        gpu_s *= self._bubble
+        return self._agree_s + (max(gpu_s, host_s) if self.applied.overlap else gpu_s + host_s)
 
     def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
         terms, host_s = self._prefill_terms(tokens, sequences, largest)
         terms.append(Term("attention among new tokens", self._pairs_s(tokens, pairs, largest), "compute"))
-        if self.counted:
-            terms.append(Term("host, which waits for token counts in every layer", host_s, "host"))
+        if self.counted or not self.applied.overlap:
+            name = "host, which waits for token counts in every layer" if self.counted else UNHIDDEN
+            terms.append(Term(name, host_s, "host"))
             return self._agreed(terms)
         return self._agreed(self._with_host(terms, host_s, graph=self.applied.prefill_graph))
 
@@ -196,25 +210,25 @@ class StepTime:
             each_s = self._state_token_s if counted else self._state_row_s
             terms.append(Term("states of linear layers", rank_rows * each_s, "compute" if counted else "memory"))
         terms.append(Term("sampling", sampled * self._stream_s, "memory"))
-        terms.append(Term("kernel gaps", self._ops * self._op_gap_s, "latency"))
+        terms.append(Term("kernels' smallest times", self._floors_s[not counted], "latency"))
         terms += self._network_terms(rank_rows, all_rows, logit_rows, counted=counted)
         return terms
 
     def _expert_term(self, rows: float) -> Term:
         experts = self.model.experts
         assert experts is not None
-        rate = self.gpu.flops_of(self.model.weights_dtype) * self._expert_share * self.factors.compute
+        flops_s = self.gpu.flops_of(self.model.weights_dtype) * self.factors.compute
         asked = experts.touched(rows)
-        tile = EXPERT_TILE if rows > experts.count else SMALL_EXPERT_TILE
-        # an asked expert gets its share of the rows, on average half a tile more than that, and a whole tile at least
-        routed = rows * experts.per_token
-        computed = max(routed + asked * tile / 2, asked * tile) if asked else 0.0
-        compute_s = self._expert_flops * computed / experts.per_token / rate
+        computed = self._experts.rows(rows * experts.per_token, asked)
+        columns = experts.width * self.layout.ep / self.layout.tp
+        reached = self._experts.widened(columns) * self._tuned
+        compute_s = self._expert_flops * computed / experts.per_token / flops_s / reached
         touched = asked / experts.count
-        memory_s = self._expert_bytes * touched / (self._bandwidth * EXPERT_MEMORY)
+        memory_s = self._expert_bytes * touched / self._bandwidth
         uneven = EXPERT_IMBALANCE if self.layout.ep > 1 else 1.0
-        name = f"experts ({touched:.0%} touched)"
-        return Term(name, max(compute_s, memory_s) * uneven, "compute" if compute_s > memory_s else "memory")
+        rate = self._experts.rate
+        bound = "compute" if compute_s / rate.peak > memory_s / rate.memory else "memory"
+        return Term(f"experts ({touched:.0%} touched)", rate.overlapped(compute_s, memory_s) * uneven, bound)
 
     def _elementwise_bytes(self) -> tuple[float, float]:
         """Bytes of activations that one row of this rank and one row of all ranks move."""
@@ -222,7 +236,7 @@ class StepTime:
         every = len(m.dense_layers) * 4 * m.ffn_width * 2 / layout.tp
         if m.experts is not None:
             # each rank gathers and sums every routed copy it computes, hidden wide; only EP divides them
-            copies = m.experts.per_token / layout.ep
+            copies = m.experts.per_token / layout.ep * self._experts.moved
             every += copies * len(m.moe_layers) * (2 * m.hidden + 4 * m.experts.width * layout.ep / layout.tp) * 2
         return m.half_layers / 2 * ELEMENTWISE_PASSES * m.hidden * 2, every
 
