@@ -182,3 +182,14 @@ def test_every_constant_of_the_kernels_says_where_it_is_from():
     for families in _tables().values():
         rows = [row for name, rows in families.items() if name != "all_reduce" for row in rows.values()]
         assert all(row.get("source") for row in [*rows, families["all_reduce"]] if isinstance(row, dict))
+
+
+def test_attention_dp_ranks_of_one_switch_need_not_agree_through_their_hosts():
+    model, lay = load_model("deepseek-r1"), Layout(tp=16, attn_dp=16, ep=16, nodes=4, gpus_per_node=4)
+    named = []
+    for gpu in ("gb200", "b200"):
+        cluster = make_cluster(gpu, 4, 4)
+        times = StepTime(model, cluster, lay, resolve(DEFAULTS, model, cluster.gpu, lay, 10**6), PRIORS)
+        named.append({term.name for term in times.explain_decode(64, 10**5)})
+    assert not any("agree" in name for name in named[0])
+    assert any("agree" in name for name in named[1])

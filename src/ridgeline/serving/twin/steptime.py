@@ -70,8 +70,10 @@ class StepTime:
         self._elementwise = self._elementwise_bytes()
         # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
         self.counted = layout.ep > 1 and layout.attn_dp > 1 and model.experts is not None
-        # how long attention-DP ranks on several nodes take to agree on a batch, on top of everything else
-        self._agree_s = AGREE_S * factors.host if layout.attn_dp > 1 and layout.tp_nodes > 1 else 0.0
+        # how long attention-DP ranks on several nodes take to agree on a batch, on top of everything else; public rows
+        # of 48 and 72 ranks behind one NVLink switch show nothing of it
+        apart = layout.attn_dp > 1 and self.network.nodes_of(layout.tp) > 1
+        self._agree_s = AGREE_S * factors.host if apart else 0.0
         self._bubble = PIPELINE_BUBBLE if layout.pp > 1 else 1.0
 
     # -- decode ---------------------------------------------------------------------------------------------------
