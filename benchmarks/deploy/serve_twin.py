@@ -35,9 +35,10 @@ def ready(url: str) -> None:
     for _ in range(300):
         try:
             urllib.request.urlopen(f"{url}/health", timeout=1)
-            return
         except OSError:
             time.sleep(0.1)
+        else:
+            return
     raise SystemExit(f"{url} did not come up")
 
 

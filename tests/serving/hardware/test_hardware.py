@@ -7,13 +7,19 @@ from ridgeline.serving.hardware.cluster import GIB, fabric_names, gpu_names, loa
 from ridgeline.serving.twin.calibration import read_calibration
 
 
-@pytest.mark.parametrize("name", ["a100", "h20", "h100", "h200", "h800", "b200", "l40s"])
+@pytest.mark.parametrize("name", sorted(gpu_names()))
 def test_shipped_gpus_are_complete(name: str) -> None:
     gpu = load_gpu(name)
     assert gpu.flops["bf16"] > gpu.flops["fp32"]
-    assert 40 * GIB < gpu.memory_bytes < 200 * GIB
+    assert 39 * GIB < gpu.memory_bytes < 300 * GIB
+    assert gpu.source
     assert gpu.fabric in fabric_names()
     assert name in gpu_names()
+
+
+def test_the_names_people_use_are_known() -> None:
+    assert {"b300", "gb200", "gb300", "mi300x", "rtx-pro-6000"} <= set(gpu_names())
+    assert load_gpu("gb200").domain == 72
 
 
 def test_known_numbers() -> None:

@@ -12,6 +12,7 @@ from ridgeline.serving.traffic.traffic import Arrival, Fixed, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import serve
 from ridgeline.serving.twin.disaggregation import RESERVED_TOKENS, DecodeEngine
+from ridgeline.serving.twin.kernels.rates import kernels_of
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
@@ -110,12 +111,20 @@ def test_expert_ranks_wait_for_the_fullest_of_them():
     experts = spread.model.experts
     assert experts is not None
     gpu = spread.gpu
-    held = sum(m.nbytes for m in spread.model.matrices if m.part == "experts") / 16
-    # 1 - (1 - k/E)^t of the experts are asked at all
-    asked = 1 - (1 - experts.per_token / experts.count) ** 64
-    even_s = held * asked / (gpu.bandwidth_bytes_s * 0.80)
-    assert term(sliced, "experts") == pytest.approx(even_s, rel=1e-6)
-    assert term(spread, "experts") == pytest.approx(1.15 * even_s, rel=1e-6)
+    mine = [m for m in spread.model.matrices if m.part == "experts"]
+    held, flops = sum(m.nbytes for m in mine) / 16, sum(2 * m.rows * m.cols * len(m.layers) for m in mine) / 16
+    # 1 - (1 - k/E)^t of the experts are asked at all, each for whole tiles
+    asked = experts.count * (1 - (1 - experts.per_token / experts.count) ** 64)
+    known = kernels_of(gpu).experts("fp8")
+    rows = max(asked * known.tile, 64 * experts.per_token + asked * known.tile / 2)
+    memory_s = held * asked / experts.count / (gpu.bandwidth_bytes_s * known.rate.memory)
+
+    def even_s(columns: float) -> float:
+        share = known.rate.peak * columns / (columns + known.ramp)
+        return ((flops * rows / (gpu.flops["fp8"] * share)) ** 4 + memory_s**4) ** 0.25
+
+    assert term(sliced, "experts") == pytest.approx(even_s(experts.width / 16), rel=1e-6)
+    assert term(spread, "experts") == pytest.approx(1.15 * even_s(experts.width), rel=1e-6)
 
 
 @pytest.mark.parametrize("batch", [1, 64, 256])

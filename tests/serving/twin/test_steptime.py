@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from ridgeline.serving.engine.deployment import Deployment
 from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.engine.settings import DEFAULTS, resolve
+from ridgeline.serving.hardware.cluster import load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.explain import explain
-from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.operators import expert_share
+from ridgeline.serving.twin.factors import PRIORS, Factors
+from ridgeline.serving.twin.kernels.rates import _tables, kernels_of
 from ridgeline.serving.twin.simulate import step_time
 from ridgeline.serving.twin.steptime import StepTime
 from tests.serving.twin import deployments as make
@@ -113,11 +116,80 @@ def test_an_engine_of_one_gpu_talks_to_nobody():
     assert Layout().tp == 1
 
 
-def test_wide_experts_compute_nearer_to_the_peak_and_measured_ones_as_measured():
-    lite, mixtral, r1 = (load_model(n) for n in ("deepseek-v2-lite", "mixtral-8x7b", "deepseek-r1"))
-    assert expert_share(lite, Layout()) == pytest.approx(0.16)
-    shares = [expert_share(mixtral, Layout(tp=n)) for n in (1, 2, 4, 8)]
-    assert shares == sorted(shares, reverse=True)
-    assert 0.16 <= shares[-1] < shares[0] < 0.45
-    assert expert_share(mixtral, Layout(tp=8, ep=8)) == shares[0]
-    assert expert_share(r1, Layout(tp=16, nodes=2)) == 0.30
+def test_wider_experts_compute_nearer_to_the_peak():
+    rate = kernels_of(load_gpu("h200")).experts("fp8")
+    shares = [rate.widened(columns) for columns in (128, 256, 512, 2048)]
+    assert shares == sorted(shares)
+    assert shares[-1] < 1
+
+
+def test_experts_without_tuned_tiles_are_slower():
+    """DeepSeek-V2-Lite's 64 experts have no tuned tiles in any engine; 128 of them would."""
+    lite = load_model("deepseek-v2-lite")
+    assert lite.experts is not None
+    tuned = replace(lite, experts=replace(lite.experts, count=128, per_token=12))
+    cluster = make_cluster("h200", 1, 1)
+    applied = resolve(DEFAULTS, lite, cluster.gpu, Layout(gpus_per_node=1), 10**6)
+    both = [StepTime(m, cluster, Layout(gpus_per_node=1), applied, PRIORS) for m in (lite, tuned)]
+    slow, fast = (next(t for t in s.explain_prefill(8192, 8192.0, 8, 1024) if "experts (" in t.name) for s in both)
+    assert slow.bound == fast.bound == "compute"
+    # twice the routed rows on twice the experts, and still not twice the time
+    assert fast.seconds < 1.5 * slow.seconds
+
+
+def test_a_window_ends_what_a_request_costs():
+    model = load_model("gpt-oss-20b")
+    cluster = make_cluster("h200", 1, 1)
+    applied = resolve(DEFAULTS, model, cluster.gpu, Layout(gpus_per_node=1), 10**6)
+    windowed = StepTime(model, cluster, Layout(gpus_per_node=1), applied, PRIORS)
+    everything = StepTime(replace(model, mixers=()), cluster, Layout(gpus_per_node=1), applied, PRIORS)
+    short = [t.decode_s(256, 256 * 100) - t.decode_s(256, 256 * 50) for t in (windowed, everything)]
+    far = [t.decode_s(256, 256 * 8000) - t.decode_s(256, 256 * 4000) for t in (windowed, everything)]
+    assert short[0] == pytest.approx(short[1])
+    assert far[0] == pytest.approx(far[1] / 2)  # half of the layers have stopped growing
+    pairs = [t.prefill_s(8192, 8192 * 4096.0, 1, 8192) for t in (windowed, everything)]
+    assert pairs[0] < pairs[1]
+    terms = windowed.explain_decode(256, 256 * 4000)
+    assert sum(t.seconds for t in terms) == pytest.approx(windowed.decode_s(256, 256 * 4000))
+
+
+def test_states_cost_the_same_however_long_a_request_is():
+    model = load_model("qwen3-next-80b-a3b").with_dtype("fp8")
+    cluster = make_cluster("h200", 1, 2)
+    lay = Layout(tp=2, gpus_per_node=2)
+    times = StepTime(model, cluster, lay, resolve(DEFAULTS, model, cluster.gpu, lay, 10**6), PRIORS)
+    term = {n: next(t for t in times.explain_decode(64, n) if t.name.startswith("states")) for n in (10**4, 10**6)}
+    assert term[10**4] == term[10**6]
+    assert term[10**4].seconds > 0
+
+
+def test_seventy_two_gpus_of_one_switch_are_one_node_to_their_network():
+    one, many = (Network(make_cluster(gpu, 18, 4)) for gpu in ("gb200", "b200"))
+    assert one.nodes_of(72) == 1
+    assert many.nodes_of(72) == 18
+    assert one.all_reduce_s(1e5, 72) < many.all_reduce_s(1e5, 72) / 2
+
+
+def test_a_gpu_without_tables_borrows_from_its_kin():
+    assert kernels_of(load_gpu("h800")).gemm("bf16") == kernels_of(load_gpu("h100")).gemm("bf16")
+    assert kernels_of(load_gpu("mi300x")).gemm("bf16") == kernels_of(load_gpu("h100")).gemm("bf16")
+    assert kernels_of(load_gpu("b200")).gemm("bf16") != kernels_of(load_gpu("h100")).gemm("bf16")
+    # weights without tensor cores are multiplied in 16 bits
+    assert kernels_of(load_gpu("h100")).gemm("int4") == kernels_of(load_gpu("h100")).gemm("bf16")
+
+
+def test_every_constant_of_the_kernels_says_where_it_is_from():
+    for families in _tables().values():
+        rows = [row for name, rows in families.items() if name != "all_reduce" for row in rows.values()]
+        assert all(row.get("source") for row in [*rows, families["all_reduce"]] if isinstance(row, dict))
+
+
+def test_attention_dp_ranks_of_one_switch_need_not_agree_through_their_hosts():
+    model, lay = load_model("deepseek-r1"), Layout(tp=16, attn_dp=16, ep=16, nodes=4, gpus_per_node=4)
+    named = []
+    for gpu in ("gb200", "b200"):
+        cluster = make_cluster(gpu, 4, 4)
+        times = StepTime(model, cluster, lay, resolve(DEFAULTS, model, cluster.gpu, lay, 10**6), PRIORS)
+        named.append({term.name for term in times.explain_decode(64, 10**5)})
+    assert not any("agree" in name for name in named[0])
+    assert any("agree" in name for name in named[1])

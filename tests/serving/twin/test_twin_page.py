@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.serving.engine.knobs.table import KNOBS
+from ridgeline.serving.engine.layout import STATE_POOL_SHARE, WINDOW_POOL_SHARE
 from ridgeline.serving.twin import collectives, disaggregation, fit, intervals, log_steps, priors, scheduler
 from ridgeline.serving.twin.factors import PRIOR_SPREAD
 
@@ -20,29 +21,22 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
 @pytest.mark.parametrize(
     "text",
     [
-        *(f"{name} {gqa:.2f}, {mla:.2f}" for name, (gqa, mla) in priors.DECODE_MEMORY.items()),
-        f"bf16 and fp16 {priors.DENSE_COMPUTE['bf16']:g}",
-        f"fp8, int8 and int4 {priors.DENSE_COMPUTE['fp8']:.2f}",
-        f"bf16 and fp16 {priors.EXPERT_COMPUTE['bf16']:g} (Triton",
-        f"{priors.WIDE_EXPERT_COMPUTE['bf16']:g} w / (w + {priors.WIDE_EXPERT_HALF}) where that is more",
-        f"fp8 {priors.EXPERT_COMPUTE['fp8']:.2f}, and {priors.WHOLE_EXPERT_COMPUTE['fp8']:g} where EP",
-        f"tile {priors.EXPERT_TILE} if t > E, else {priors.SMALL_EXPERT_TILE}",
         f"x {priors.EXPERT_IMBALANCE:g} under EP",
-        f"min(e, {priors.DECODE_COMPUTE:g})",
-        f"fa3 and trtllm_mla {priors.PREFILL_COMPUTE['fa3']:g}",
-        f"triton {priors.PREFILL_COMPUTE['triton']:g}",
-        f"(B {priors.DENSE_MEMORY:g} m)",
-        f"(B {priors.EXPERT_MEMORY:.2f} m)",
+        f"x {priors.UNTUNED_SHARE:g} for 16-bit mixtures",
+        f"{priors.SMALL_OP_S * 1e6:g} us for each small kernel: {priors.MIXING_SMALL} around attention, "
+        f"{priors.FFN_SMALL} around an FFN, +{priors.MLA_SMALL} MLA, +{priors.INDEX_SMALL} indexer, "
+        f"+{priors.STATE_SMALL} state, +{priors.MOE_SMALL} MoE",
+        f"takes {collectives.GATHER_DELAYS:g} times that delay",
+        f"bus = {collectives.BUS_SHARE_BETWEEN:g} min(link, rails)",
+        f"a KV pool of {WINDOW_POOL_SHARE:g} as many tokens, states of linear layers {STATE_POOL_SHARE:g} of",
         f"{priors.SAMPLING_PASSES} passes / (B {priors.ELEMENTWISE_MEMORY:g} m)",
         f"{priors.ELEMENTWISE_PASSES} passes over hidden",
         f"per layer {priors.LAYER_OPS}, +{priors.MLA_OPS} MLA, +{priors.MOE_OPS} MoE, +{priors.QUANTISE_OPS} FP8",
-        f"{priors.OP_GAP_S * 1e6:g} us; block-scaled FP8 {priors.SCALED_OP_GAP_S * 1e6:g} us",
+        f"+{priors.INDEX_OPS} indexer, +{priors.STATE_OPS} state",
         f"{priors.HOST_STEP_S * 1e3:g} ms a step and {priors.HOST_REQUEST_S * 1e6:g} us a request",
         f"without a CUDA graph {priors.HOST_OP_S * 1e6:g} us more",
         f"h x {priors.AGREE_S * 1e3:g} ms",
         f"bubble {priors.PIPELINE_BUBBLE:g}",
-        f"min({collectives.BUS_SHARE_INSIDE:g} x link, rails)",
-        f"{collectives.DELAY_INSIDE_S * 1e6:g} us + link latency",
         f"{collectives.DELAY_BETWEEN_S * 1e6:g} us + 2 port latencies + {collectives.PROTOCOL_CHANGE_S * 1e6:g} us",
         f"{collectives.ALL_TO_ALL_DELAY_S * 1e6:g} us (+ {collectives.ALL_TO_ALL_COUNT_S * 1e6:g} us in normal mode)",
         f"{collectives.HAND_OVER_INSIDE_S * 1e3:g} ms inside a node",

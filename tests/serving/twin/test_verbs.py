@@ -65,7 +65,7 @@ def test_calibrate_then_simulate(capsys, tmp_path):
         (["--tp", "16", "--traffic", "fixed:163000:2000"], "the context of deepseek-r1 holds"),
         (["--tp", "3"], "not possible"),
         (["--tp", "8", "--nodes", "1"], "does not fit.*\n.*nearest that fits"),
-        (["--tp", "16", "--engine", "vllm"], "use sglang"),
+        (["--tp", "16", "--engine", "tgi"], "use sglang"),
         (["--tp", "16", "--attention-backend", "fa9"], "use one of fa3"),
         (["--tp", "16", "--routing", "random"], "round-robin"),
         (["--tp", "16", "--prefill-groups", "3x3"], "come together"),

@@ -26,7 +26,9 @@ GpuName = Annotated[str, typer.Option(help="a100, h20, h100, h200, h800, b200, l
 Nodes = Annotated[int | None, typer.Option(help="Nodes; default: as many as needed.")]
 GpusPerNode = Annotated[int, typer.Option(help="GPUs per node.")]
 Fabric = Annotated[str | None, typer.Option(help="ib-ndr, roce-400, ...; default: what such GPUs come with.")]
-EngineName = Annotated[str, typer.Option(help="sglang, or sglang:0.4.10 for an older version's defaults and rules.")]
+EngineName = Annotated[
+    str, typer.Option(help="sglang or vllm; sglang:0.4.10, vllm:0.12.0 for another release's defaults.")
+]
 Dtype = Annotated[str | None, typer.Option(help="Weights: bf16, fp8, int4, ...; default: the config's.")]
 KvDtype = Annotated[str | None, typer.Option(help="KV cache: bf16 or fp8.")]
 AttentionBackend = Annotated[str | None, typer.Option(help="fa3, flashinfer, triton, ...; default: the engine's.")]

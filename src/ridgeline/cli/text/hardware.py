@@ -7,11 +7,12 @@ from ridgeline.serving.hardware.listing import HardwareList
 
 
 def hardware_text(found: HardwareList) -> str:
-    lines = ["GPU           memory  bandwidth    bf16     fp8    link  fabric"]
+    wide = max(10, *(len(g.name) for g in found.gpus))
+    lines = [f"{'GPU':<{wide}}    memory  bandwidth    bf16     fp8    link  fabric"]
     for g in found.gpus:
         fp8 = f"{g.flops['fp8'] / 1e12:,.0f}" if "fp8" in g.flops else "-"
         lines.append(
-            f"{g.name:<10} {g.memory_bytes / GIB:5.0f} GiB  {g.bandwidth_bytes_s / 1e12:4.2f} TB/s  "
+            f"{g.name:<{wide}} {g.memory_bytes / GIB:5.0f} GiB  {g.bandwidth_bytes_s / 1e12:4.2f} TB/s  "
             f"{g.flops_of('bf16') / 1e12:6,.0f}  {fp8:>6}    {g.link.bytes_s / 1e9:4.0f}  {g.fabric}"
         )
     lines += ["  dense TFLOP/s; link in GB/s each way", "", "fabric      rails  port GB/s  latency  kind"]

@@ -18,15 +18,34 @@ def costs_text(costs: ModelCosts) -> str:
             f"{m.name}: {m.layers} layers, {costs.attention}{mixture}, context {m.context_tokens:,}",
             "",
             f"  parameters   {m.params / 1e9:10.2f} e9      {m.active_params / 1e9:.2f} e9 used by each token",
-            f"  weights      {m.weight_bytes / GIB:10.2f} GiB     {m.dtype}",
+            f"  weights      {m.weight_bytes / GIB:10.2f} GiB     {_dtypes(costs)}",
             *(f"    {name:<15}{size / GIB:10.3f}" for name, size in parts),
             f"  KV cache     {m.kv_bytes_per_token / 1024:10.2f} KiB a token, {m.kv_dtype}",
+            *_kept(costs),
             f"  prefill      {m.prefill_flops(tokens) / tokens / 1e9:10.2f} GFLOP and "
             f"{m.prefill_bytes(tokens) / tokens / 1e6:,.1f} MB a token, prompt of {tokens:,}",
             f"  decode       {m.decode_flops(tokens) / 1e9:10.2f} GFLOP and "
             f"{m.decode_bytes(batch, tokens) / batch / 1e6:,.1f} MB a token, {batch:,} requests of {tokens:,}",
+            *(f"  not in these figures: {note}" for note in m.notes),
         ]
     )
+
+
+def _dtypes(costs: ModelCosts) -> str:
+    m = costs.model
+    attention = m.attention_dtype or m.dtype
+    return m.weights_dtype if attention == m.weights_dtype else f"{m.weights_dtype}, attention {attention}"
+
+
+def _kept(costs: ModelCosts) -> list[str]:
+    """What a request keeps besides what grows with it, and where layers differ each kind of them."""
+    m = costs.model
+    lines = [f"  windows      {w * size / 2**20:10.2f} MiB a request, {w:,} tokens at most" for w, size in m.window_kv]
+    if m.state_bytes_per_request:
+        lines.append(f"  states       {m.state_bytes_per_request / 2**20:10.2f} MiB a request, however long")
+    if m.mixers:
+        lines += [f"    {kind['layers']:>3} layers     {kind['kind']}" for kind in costs.layer_kinds]
+    return lines
 
 
 def folder_text(made: MadeModel) -> str:

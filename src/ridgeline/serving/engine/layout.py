@@ -12,7 +12,13 @@ import re
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
-from ridgeline.serving.model.model import BYTES_PER_WEIGHT, KV_BYTES, Matrix, Model
+from ridgeline.serving.model.layer_parts import Attention, Mixer
+from ridgeline.serving.model.model import BYTES_PER_WEIGHT, Matrix, Model
+
+# Tokens that SGLang's pool of windowed layers holds for each token of the others' (--swa-full-tokens-ratio), and bytes
+# that it gives to states of linear layers for each byte of KV pool (--mamba-full-memory-ratio).
+WINDOW_POOL_SHARE = 0.8
+STATE_POOL_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +135,25 @@ def _bytes_in(matrix: Matrix, layers: range, model: Model, layout: Layout) -> fl
 def rank_kv_bytes_per_token(model: Model, layout: Layout, stage: int | None = None) -> float:
     """KV bytes one token takes on one GPU that keeps it; without a stage, on the stage with most layers."""
     stages = layout.stage_layers(model.layers)
-    layers = max(len(s) for s in stages) if stage is None else len(stages[stage])
-    a = model.attention
-    # the latent of MLA cannot be split by heads: every rank of an attention group keeps the same copy
-    values = a.kv_values if a.mla else 2 * max(1, -(-a.kv_heads // layout.attn_tp)) * a.head_dim
-    return layers * values * KV_BYTES[model.kv_dtype]
+    chosen = stages if stage is None else (stages[stage],)
+    held = max(sum(_pool_bytes_in(m, layers, model, layout) for m in model.all_mixers) for layers in chosen)
+    # every stage of a pipeline needs some pool to count tokens by, even one whose layers all keep states
+    return max(held, 1.0) * (1 + STATE_POOL_SHARE if model.state_bytes_per_request else 1)
+
+
+def state_slots(model: Model, layout: Layout, pool_tokens: int) -> int:
+    """Requests whose states fit beside a KV pool of so many tokens on one rank."""
+    both = rank_kv_bytes_per_token(model, layout)
+    room = pool_tokens * both * STATE_POOL_SHARE / (1 + STATE_POOL_SHARE)
+    return max(1, int(room * layout.attn_tp * layout.pp / model.state_bytes_per_request))
+
+
+def _pool_bytes_in(mixer: Mixer, layers: range, model: Model, layout: Layout) -> float:
+    kind = mixer.kind
+    if not isinstance(kind, Attention):
+        return 0.0
+    share = 1.0 if kind.keeps_everything else WINDOW_POOL_SHARE
+    return model.layer_kv_bytes(kind, layout.attn_tp) * share * sum(1 for n in mixer.layers if n in layers)
 
 
 _GROUPS = re.compile(r"(?:(\d{1,6})x)?(\d{1,6})(gpu)?(?::(.+))?")

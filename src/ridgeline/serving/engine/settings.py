@@ -9,12 +9,16 @@ from dataclasses import dataclass, replace
 from ridgeline.errors import InputError
 from ridgeline.serving.engine.deepep import uses_deepep
 from ridgeline.serving.engine.knobs.releases import release_meant
-from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.engine.layout import Layout, state_slots
 from ridgeline.serving.hardware.cluster import GIB, Gpu
 from ridgeline.serving.model.model import Model
 
 BACKENDS = ("fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "triton")
 CURRENT_VERSION = (0, 5)
+# vLLM's V1 scheduler came on by default with 0.8; its graphs reach 512 sequences.
+CURRENT_VLLM, OLDEST_VLLM, VLLM_GRAPHS = (0, 32), (0, 8), 512
+# Asynchronous scheduling is on by default since 0.14; before, every step waited for the host.
+VLLM_OVERLAP_SINCE = (0, 14)
 # Tokens a rank computes in one prefill round under DeepEP where nobody sets the chunk. Published recipes set it about
 # so: SGLang's own default, divided among 16 or 32 attention ranks, would leave every round to the host.
 PREFILL_RANK_TOKENS = 2048
@@ -22,8 +26,9 @@ PREFILL_RANK_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """None means: what the engine would choose itself (see `resolved`)."""
+    """None means: what the engine would choose itself (see `resolve`)."""
 
+    engine: str = "sglang"
     version: tuple[int, ...] = CURRENT_VERSION
     attention_backend: str | None = None
     max_running_requests: int | None = None
@@ -37,13 +42,15 @@ class EngineSettings:
     radix_cache: bool = True
     accept_length: float = 1.0  # speculative decoding: tokens kept per verified step
     draft_tokens: int = 1  # tokens verified per step and request; 1 is no speculation
+    recv_interval: int = 1  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
 
     def __post_init__(self) -> None:
         if self.attention_backend is not None and self.attention_backend not in BACKENDS:
             raise InputError(
                 f"attention backend {self.attention_backend!r} is not known; use one of {', '.join(BACKENDS)}"
             )
-        for name in ("max_running_requests", "chunked_prefill_size", "max_prefill_tokens", "page_size", "draft_tokens"):
+        for name in ("max_running_requests", "chunked_prefill_size", "max_prefill_tokens", "page_size", "draft_tokens",
+                     "recv_interval"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; it must be at least 1")
@@ -84,21 +91,29 @@ class Applied:
     accept_length: float
     draft_tokens: int
     page_size: int
+    mixed: bool = False  # prompts and decode tokens share a step
+    recv_interval: int = 1
+    overlap: bool = True  # the host prepares a step while the GPU computes the one before
 
 
 def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> Applied:
-    """What SGLang would apply for one engine of this layout. `pool_tokens` is one attention-DP rank's KV pool."""
-    chunk = settings.chunked_prefill_size or _default_chunk(settings, gpu, layout)
+    """What the engine would apply for this layout. `pool_tokens` is one attention-DP rank's KV pool."""
+    vllm = settings.engine == "vllm"
+    chunk = settings.chunked_prefill_size or (_vllm_budget(gpu) if vllm else _default_chunk(settings, gpu, layout))
     running = settings.max_running_requests
+    if running is None and vllm:
+        running = _vllm_sequences(gpu) * layout.attn_dp
     if running is None:
         # model_runner: tokens / context * 512, held between 2048 and 4096, whole engine
         running = int(min(max(pool_tokens / model.context_tokens * 512, 2048), 4096))
+    if model.state_bytes_per_request and pool_tokens > 1:
+        running = min(running, state_slots(model, layout, pool_tokens) * layout.attn_dp)
     graph = settings.cuda_graph_max_bs
     return Applied(
         backend=settings.attention_backend or default_backend(model, gpu),
         # attention DP and pipeline stages each divide the limit; a rank keeps at least one
         running_limit=max(running, layout.attn_dp * layout.pp),
-        graph_max_bs=_default_graph(settings, gpu, layout) if graph is None else graph,
+        graph_max_bs=(VLLM_GRAPHS if vllm else _default_graph(settings, gpu, layout)) if graph is None else graph,
         prefill_graph=_default_prefill_graph(settings, model),
         # attention DP divides the chunk among its ranks; every pipeline stage works on a chunk of its own
         chunk_tokens=max(chunk, layout.attn_dp) * layout.pp,
@@ -108,12 +123,17 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         accept_length=settings.accept_length,
         draft_tokens=settings.draft_tokens,
         page_size=settings.page_size,
+        mixed=vllm,
+        recv_interval=settings.recv_interval,
+        overlap=not vllm or settings.version >= VLLM_OVERLAP_SINCE,
     )
 
 
 def default_backend(model: Model, gpu: Gpu) -> str:
     if gpu.generation == "blackwell":
         return "trtllm_mla" if model.attention.mla else "flashinfer"
+    if gpu.generation.startswith("cdna"):
+        return "triton"  # AMD's own kernels (aiter) are faster; no measurement of them is at hand
     return "fa3" if gpu.generation == "hopper" else "flashinfer"
 
 
@@ -131,6 +151,19 @@ def _default_chunk(settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
     if uses_deepep(layout):
         return PREFILL_RANK_TOKENS * layout.attn_dp
     return engine_chunk(settings, gpu)
+
+
+def _vllm_budget(gpu: Gpu) -> int:
+    """max_num_batched_tokens of vLLM's server: 8,192 on GPUs of 70 GiB and more, 2,048 on others and on A100."""
+    return 8192 if _vllm_large(gpu) else 2048
+
+
+def _vllm_sequences(gpu: Gpu) -> int:
+    return 1024 if _vllm_large(gpu) else 256
+
+
+def _vllm_large(gpu: Gpu) -> bool:
+    return gpu.memory_bytes >= 70 * GIB and gpu.generation != "ampere"
 
 
 def _default_graph(settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
@@ -152,6 +185,8 @@ def _default_graph(settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
 def _default_prefill_graph(settings: EngineSettings, model: Model) -> bool:
     if settings.prefill_graph is not None:
         return settings.prefill_graph
+    if settings.engine == "vllm":
+        return True  # compiled as a whole, launched in a few pieces
     # piecewise prefill graphs are on by default since 0.5.10, and exclude MLA
     return _since(settings, 0, 5, 10) and not model.attention.mla
 
@@ -160,13 +195,20 @@ def _since(settings: EngineSettings, *release: int) -> bool:
     return release_meant(settings.version) >= release
 
 
-_ENGINE = re.compile(r"sglang(?:[:=@ ]*v?(\d+(?:\.\d+)*))?")
+_ENGINE = re.compile(r"(sglang|vllm)(?:[:=@ ]*v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev)\d*)*)?")
 
 
 def parse_engine(text: str, settings: EngineSettings) -> EngineSettings:
-    """`sglang`, or `sglang:0.4.10` for the defaults of an older version."""
+    """`sglang` or `vllm`, each with a release after a colon: `sglang:0.4.10` for the defaults of an older version."""
     match = _ENGINE.fullmatch(text.strip())
     if not match:
-        raise InputError(f"engine {text!r} is not simulated; use sglang, or sglang:0.4.10 for an older one's defaults")
-    version = tuple(int(p) for p in match[1].split(".")) if match[1] else CURRENT_VERSION
-    return replace(settings, version=version)
+        raise InputError(
+            f"engine {text!r} is not simulated; use sglang or vllm, or sglang:0.4.10 for an older one's defaults"
+        )
+    current = CURRENT_VLLM if match[1] == "vllm" else CURRENT_VERSION
+    version = tuple(int(p) for p in match[2].split(".")) if match[2] else current
+    if match[1] == "vllm" and version < OLDEST_VLLM:
+        raise InputError(
+            f"engine {text!r} is not simulated: vLLM before 0.8 has another scheduler; use vllm:0.8 or newer"
+        )
+    return replace(settings, engine=match[1], version=version)

@@ -34,16 +34,19 @@ class Link:
 @dataclass(frozen=True)
 class Gpu:
     name: str
-    generation: str  # ampere, ada, hopper, blackwell
+    generation: str  # ampere, ada, hopper, blackwell, cdna3, cdna4
     memory_bytes: int  # what nvidia-smi shows
     bandwidth_bytes_s: float
     flops: Mapping[str, float]  # dense, by dtype
     link: Link
     fabric: str  # the fabric such GPUs usually come with
     sms: int = 132
+    domain: int = 0  # GPUs joined by one switch, where that is more than a node (NVL72)
+    source: str = ""  # where the figures are from
 
     def flops_of(self, dtype: str) -> float:
         """FLOP/s for weights of this dtype. A dtype without tensor cores here is unpacked and computed in 16 bits."""
+        dtype = "fp4" if dtype == "mxfp4" else dtype
         if dtype in self.flops:
             return self.flops[dtype]
         return self.flops["fp32" if dtype == "fp32" else "bf16"]
@@ -105,6 +108,8 @@ def load_gpu(name: str) -> Gpu:
             link=load_link(str(row["link"])),
             fabric=str(row["fabric"]),
             sms=int(_positive(row.get("sms", 132), f"{where}.sms")),
+            domain=int(_positive(row["domain"], f"{where}.domain")) if "domain" in row else 0,
+            source=str(row.get("source", "")),
         )
     except KeyError as missing:
         raise InputError(f"{where}: {missing} is missing; see serving/hardware/presets.yaml for the shape") from None

@@ -25,6 +25,7 @@ class HardwareList:
                     "link_bytes_s": g.link.bytes_s,
                     "link_latency_s": g.link.latency_s,
                     "fabric": g.fabric,
+                    "source": g.source,
                 }
                 for g in self.gpus
             },

@@ -1,29 +1,40 @@
-"""Read a Hugging Face config.json into a `Model`: Llama, Mistral, Qwen, Mixtral, DeepSeek and what looks like them."""
+"""Read a Hugging Face config.json into a `Model`: Llama, Qwen, Gemma, DeepSeek, GLM, gpt-oss, Nemotron and the like."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
-from importlib import resources
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, did_you_mean
-from ridgeline.serving.model.model import Attention, Experts, Model
+from ridgeline.serving.model.feed_forward import read_feed_forward
+from ridgeline.serving.model.fields import Fields
+from ridgeline.serving.model.model import Model
+from ridgeline.serving.model.quantisation import read_dtypes
+from ridgeline.serving.model.shipped import PRESETS as PRESETS
+from ridgeline.serving.model.shipped import preset_names as preset_names
+from ridgeline.serving.model.token_mixing import read_mixers
+from ridgeline.serving.model.unmodelled import notes, vision_params
 
-PRESETS = resources.files("ridgeline.serving.model") / "presets"
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16"}
-# what `quantization_config.quant_method` means for the bytes of a weight
-QUANT_METHODS = {"fp8": "fp8", "awq": "int4", "gptq": "int4", "bitsandbytes": "int8", "modelopt": "fp8"}
-# no published model comes near; past them a config is broken, and counting would never end
-MOST_LAYERS, MOST_OF_ANYTHING = 10_000, 10**9
 # families whose feed-forward or attention is none of the kinds below; counting them as dense would be a quiet lie
-UNKNOWN_KINDS = {"mamba", "mamba2", "jamba", "rwkv", "bert", "t5", "falcon_mamba", "qwen3_next", "whisper"}
-
-
-def preset_names() -> list[str]:
-    return sorted(f.name.removesuffix(".json") for f in PRESETS.iterdir() if f.name.endswith(".json"))
+UNKNOWN_KINDS = {
+    "mamba", "mamba2", "jamba", "rwkv", "bert", "t5", "falcon_mamba", "whisper", "bamba", "granitemoehybrid", "zamba2",
+    "falcon_h1", "lfm2",
+}  # fmt: skip
+# families whose cards leave the embedding table out of the parameters that a token uses
+UNUSED_EMBEDDING = {
+    "gpt_oss", "glm4_moe", "qwen3_next", "deepseek_v32", "deepseek_v4", "deepseek_ref", "glm_moe_dsa", "minimax_m2",
+    "minimax_m3", "minimax_m3_vl", "nemotron_h",
+}  # fmt: skip
+REFUSED_FIELDS = {
+    "linear_attn_config": "Kimi's delta attention",
+    "hidden_size_per_layer_input": "embeddings of each layer's own",
+    "num_kv_shared_layers": "layers that use another layer's cache",
+    "use_double_wide_mlp": "feed-forward parts of twice the width in some layers",
+}
 
 
 # Other names that tables of measurements use for a preset.
@@ -33,13 +44,22 @@ ALSO = {
     "deepseek-v3-671b": "deepseek-v3",
     "llama-3.1-8b": "llama-8b",
     "llama-3.1-70b": "llama-70b",
+    "llama-3.1-405b": "llama-405b",
+    "deepseek-v3.1": "deepseek-v3",
+    "glm-4.6": "glm-4.5",
+    "glm-5.1": "glm-5",
+    "kimi-k2-instruct": "kimi-k2",
+    "minimax-m2": "minimax-m2.5",
+    "qwen3-next": "qwen3-next-80b-a3b",
+    "qwen3-235b-a22b-fp8": "qwen3-235b-a22b",
 }
 
 
 def load_model(name_or_path: str) -> Model:
     """A preset by name, or any local config.json, or a folder that holds one.
 
-    A preset's name is the preset, whatever lies in the working folder; a file of that name is ./NAME.
+    A preset's name is the preset, whatever lies in the working folder; a file of that name is ./NAME. Where no file is
+    there, ORG/NAME of a hub is the preset of that name.
     """
     name = ALSO.get(name_or_path.lower(), name_or_path.lower())
     known = preset_names()
@@ -50,11 +70,26 @@ def load_model(name_or_path: str) -> Model:
     if os.path.isdir(path):  # noqa: PTH112
         path = path / "config.json"
     if path.suffix == ".json" or os.path.exists(path):  # noqa: PTH110
-        return model_from_config(_read_json(path), name=_name_of(path), source=str(path))
-    hint = did_you_mean(name.rpartition("/")[2], known, likeness=0.5)
+        return model_from_config(_with_sidecar(path), name=_name_of(path), source=str(path))
+    hub = name.rpartition("/")[2]
+    if hub != name and (hub in known or hub in ALSO):
+        return load_model(hub)
+    hint = did_you_mean(hub, known, likeness=0.5)
     raise InputError(
         f"model {name_or_path!r} is neither a preset nor a config.json on this machine; {hint}{' ' if hint else ''}"
         f"presets: {', '.join(known)}"
+    )
+
+
+def _with_sidecar(path: Path) -> Mapping[str, Any]:
+    """A config, and what hf_quant_config.json beside it says: older ModelOpt checkpoints keep their dtypes there."""
+    config = _read_json(path)
+    beside = path.with_name(path.name.replace("config.json", "hf_quant_config.json"))
+    if config.get("quantization_config") or beside == path or not beside.is_file():
+        return config
+    quant = _read_json(beside).get("quantization")
+    return (
+        {**config, "quantization_config": {"quant_method": "modelopt", **quant}} if isinstance(quant, dict) else config
     )
 
 
@@ -75,151 +110,67 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 
 def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> Model:
-    # multimodal models keep the language half one level down
-    if "num_hidden_layers" not in config and isinstance(config.get("text_config"), dict):
-        config = {**config, **config["text_config"]}
-    if str(config.get("model_type")) in UNKNOWN_KINDS:
-        raise InputError(
-            f"{source}: {config['model_type']} is not a decoder-only transformer that we can count; "
-            "we know the shapes of Llama, Qwen, Mixtral and DeepSeek"
-        )
-    fields = _Fields(config, source)
-    fields.need("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    layers = fields.positive("num_hidden_layers")
-    experts = _experts(fields)
-    dense = _dense_layers(fields, experts, layers)
-    if dense:
-        fields.need("intermediate_size")
-    base = DTYPES.get(
-        str(config.get("torch_dtype") or config.get("dtype") or "bfloat16").removeprefix("torch."), "bf16"
-    )
-    # weights published in float32 are served in 16 bits by every engine we know
-    base = "bf16" if base == "fp32" else base
-    return Model(
+    """A model of this shape. What cannot be counted is refused by field; what is left out is in the model's notes."""
+    fields = Fields(_language_half(config), source)
+    _refuse_kinds(fields)
+    listed = fields.value("layers_block_type")
+    blocks = len(listed) if isinstance(listed, list) else None
+    depth = () if blocks else ("num_hidden_layers",)
+    fields.need("hidden_size", *depth, "num_attention_heads", "vocab_size")
+    layers = fields.positive("num_hidden_layers", blocks)
+    attention, mixers = read_mixers(fields, layers)
+    ffn = read_feed_forward(fields, layers)
+    dtypes = read_dtypes(fields)
+    seen = vision_params(fields)
+    model = Model(
         name=name,
         layers=layers,
         hidden=fields.positive("hidden_size"),
         vocab=fields.positive("vocab_size"),
-        attention=_attention(fields),
-        ffn_width=fields.positive("intermediate_size") if dense else 0,
-        experts=experts,
-        dense_layers=dense,
+        attention=attention,
+        ffn_width=ffn.width,
+        experts=ffn.experts,
+        dense_layers=ffn.dense_layers,
         context_tokens=fields.positive("max_position_embeddings", default=4096),
-        dtype=_weight_dtype(config, base, source),
-        base_dtype=base,
-        kv_dtype=base,
-        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-        qk_norm=str(config.get("model_type", "")).startswith("qwen3"),
+        dtype=dtypes.dense,
+        base_dtype=dtypes.base,
+        kv_dtype=dtypes.kv,
+        tied_embeddings=bool(fields.value("tie_word_embeddings", _tied(fields))),
+        qk_norm=fields.text("model_type").startswith("qwen3") or bool(fields.value("use_qk_norm")),
+        mixers=mixers,
+        moe_layers_only=ffn.moe_layers,
+        ffn_widths=ffn.widths,
+        ffn_gated=ffn.gated,
+        attention_dtype=dtypes.attention if dtypes.attention != dtypes.dense else "",
+        expert_dtype=dtypes.experts if dtypes.experts != dtypes.dense and ffn.experts is not None else "",
+        vision_params=seen,
+        embedding_used=fields.text("model_type") not in UNUSED_EMBEDDING,
     )
+    return replace(model, notes=notes(fields, seen))
 
 
-class _Fields:
-    """The config with a memory of where it came from, so that every refusal can name the file and the field."""
-
-    def __init__(self, config: Mapping[str, Any], source: str) -> None:
-        self.config, self.source = config, source
-
-    def need(self, *names: str) -> None:
-        missing = [n for n in names if self.config.get(n) is None]
-        if missing:
-            raise InputError(
-                f"{self.source}: {', '.join(missing)} missing; a config.json of the Llama, Qwen or DeepSeek kind "
-                f"has {'it' if len(missing) == 1 else 'them'} (presets: {', '.join(preset_names())})"
-            )
-
-    def positive(self, name: str, default: int | None = None) -> int:
-        value = self.config.get(name)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise InputError(f"{self.source}: {name} is {value!r}; it must be a whole number above zero")
-        return self._bounded(name, value)
-
-    def count(self, name: str, default: int = 0) -> int:
-        """A whole number that may be zero; left out, null or false, it is the default."""
-        value = self.config.get(name) or default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError(f"{self.source}: {name} is {value!r}; it must be a whole number, zero or above")
-        return self._bounded(name, value)
-
-    def _bounded(self, name: str, value: int) -> int:
-        limit = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_ANYTHING
-        if value > limit:
-            raise InputError(f"{self.source}: {name} is {value:,}, more than any model has ({limit:,}); check the file")
-        return value
+def _language_half(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Multimodal models keep the language half one level down."""
+    if "num_hidden_layers" in config or "layers_block_type" in config:
+        return config
+    half: Mapping[str, Any] = next(
+        (config[k] for k in ("text_config", "llm_config") if isinstance(config.get(k), dict)), {}
+    )
+    return {**config, **half}
 
 
-def _attention(fields: _Fields) -> Attention:
-    config = fields.config
-    heads = fields.positive("num_attention_heads")
-    if config.get("kv_lora_rank"):
-        fields.need("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-        nope, rope = fields.positive("qk_nope_head_dim"), fields.positive("qk_rope_head_dim")
-        return Attention(
-            heads=heads,
-            kv_heads=1,
-            head_dim=nope + rope,
-            latent=fields.positive("kv_lora_rank"),
-            q_latent=fields.positive("q_lora_rank") if config.get("q_lora_rank") else 0,
-            rope_dim=rope,
-            nope_dim=nope,
-            v_dim=fields.positive("v_head_dim"),
+def _tied(fields: Fields) -> bool:
+    return fields.text("model_type").startswith("gemma")
+
+
+def _refuse_kinds(fields: Fields) -> None:
+    kind = fields.text("model_type")
+    if kind in UNKNOWN_KINDS:
+        raise fields.refuse(
+            "model_type",
+            f"{kind} is not a decoder-only transformer that we can count; we know the shapes of Llama, Qwen, Gemma, "
+            "Mixtral, DeepSeek, GLM, gpt-oss, MiniMax and Nemotron",
         )
-    kv_heads = fields.positive("num_key_value_heads", default=heads)
-    if heads % kv_heads:
-        raise InputError(f"{fields.source}: num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}")
-    head_dim = fields.positive("head_dim", default=max(1, fields.positive("hidden_size") // heads))
-    # Qwen2 always has a bias on q, k and v and says so nowhere in its config
-    bias = bool(config.get("attention_bias", str(config.get("model_type", "")).startswith("qwen2")))
-    return Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias)
-
-
-def _experts(fields: _Fields) -> Experts | None:
-    config = fields.config
-    key = next((k for k in ("n_routed_experts", "num_local_experts", "num_experts") if config.get(k)), None)
-    if key is None:
-        return None
-    fields.need("num_experts_per_tok")
-    # Mixtral's experts are as wide as its intermediate_size; the others name their own width
-    width_key = "moe_intermediate_size" if config.get("moe_intermediate_size") else "intermediate_size"
-    fields.need(width_key)
-    count, per_token = fields.positive(key), fields.positive("num_experts_per_tok")
-    if per_token > count:
-        raise InputError(f"{fields.source}: num_experts_per_tok {per_token} is more than {key} {count}")
-    width = fields.positive(width_key)
-    shared = fields.count("n_shared_experts")
-    shared_width = fields.count("shared_expert_intermediate_size", shared * width)
-    return Experts(count, per_token, width, shared or (1 if shared_width else 0), shared_width)
-
-
-def _dense_layers(fields: _Fields, experts: Experts | None, layers: int) -> tuple[int, ...]:
-    """Layers whose feed-forward part is not a mixture, by whichever of four fields the family says it with."""
-    if experts is None:
-        return tuple(range(layers))
-    first, step = fields.count("first_k_dense_replace"), fields.count("decoder_sparse_step")
-    every = fields.count("moe_layer_freq", 1)
-    named = fields.config.get("mlp_only_layers") or []
-    if not isinstance(named, list):
-        raise InputError(f"{fields.source}: mlp_only_layers is {named!r}; it must be a list of layer numbers")
-
-    def is_dense(n: int) -> bool:
-        if n < first or n in named:
-            return True
-        return (n + 1) % step != 0 if step else n % every != 0
-
-    return tuple(n for n in range(layers) if is_dense(n))
-
-
-def _weight_dtype(config: Mapping[str, Any], base: str, source: str) -> str:
-    quant = config.get("quantization_config")
-    if not isinstance(quant, dict):
-        return base
-    method = str(quant.get("quant_method", ""))
-    if method in ("gptq", "awq", "bitsandbytes") and 8 in (quant.get("bits"), quant.get("w_bit")):
-        return "int8"
-    if method not in QUANT_METHODS:
-        raise InputError(
-            f"{source}: quantization_config.quant_method {method!r} is not known ({', '.join(QUANT_METHODS)}); "
-            "remove it and give the weight dtype with --dtype"
-        )
-    return QUANT_METHODS[method]
+    for name, why in REFUSED_FIELDS.items():
+        if fields.value(name):
+            raise fields.refuse(name, f"({why}) is not understood")

@@ -206,7 +206,7 @@ def answer_plan(
     """A plan from the words of the command line."""
     if top < 1:
         raise InputError(f"--top {top} shows nothing; give 1 or more")
-    settings = parse_engine(engine, EngineSettings(attention_backend=attention_backend))
+    settings = _engine(engine, EngineSettings(attention_backend=attention_backend))
     recipe = parse_traffic(traffic, requests=requests, rate_s=rate_s, concurrency=concurrency, seed=seed)
     return plan(
         load_model(model_name).with_dtype(dtype, kv_dtype),
@@ -219,6 +219,16 @@ def answer_plan(
         named=named,
         asked=PlanInputs(model_name, dtype, kv_dtype, calibration),
     )
+
+
+def _engine(text: str, settings: EngineSettings) -> EngineSettings:
+    found = parse_engine(text, settings)
+    if found.engine != "sglang":
+        raise InputError(
+            f"--engine {text}: a plan ends in SGLang's commands; ask about a layout with "
+            f"`ridgeline simulate --engine {text}`"
+        )
+    return found
 
 
 def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:

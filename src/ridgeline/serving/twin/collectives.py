@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ridgeline.serving.hardware.cluster import Cluster
+from ridgeline.serving.twin.kernels.rates import kernels_of
 
-# NCCL's large-message bus bandwidth as a share of the link: 213 of 200 GB/s on H800 (in-switch reduction), about 430 of
-# 450 on H100; over two nodes 171 of 200 on H800.
-BUS_SHARE_INSIDE = 0.95
+# NCCL's large-message bus bandwidth over two nodes as a share of the link: 171 of 200 GB/s on H800. Inside a node delay
+# and share are measured ones (rates.yaml); an all-gather by NCCL takes twice the delay of an engine's own all-reduce.
 BUS_SHARE_BETWEEN = 0.85
-# A one-shot all-reduce kernel inside a node, and NCCL's launch and protocol cost between nodes: about 65 us for a few
-# kilobytes on 16 GPUs in a busy engine, 90 us more once the message leaves the low-latency protocols.
-DELAY_INSIDE_S = 8e-6
+GATHER_DELAYS = 2.0
+# NCCL's launch and protocol cost between nodes: about 65 us for a few kilobytes on 16 GPUs in a busy engine, 90 us more
+# once the message leaves the low-latency protocols.
 DELAY_BETWEEN_S = 55e-6
 PROTOCOL_CHANGE_S = 90e-6
 PROTOCOL_CHANGE_BYTES = 4e6
@@ -38,19 +38,20 @@ class Network:
     factor: float = 1.0
 
     def nodes_of(self, ranks: int) -> int:
-        return -(-ranks // self.cluster.node.gpus)
+        """Nodes, or whole NVLink domains where a switch joins more GPUs than a node has."""
+        return -(-ranks // max(self.cluster.node.gpus, self.cluster.gpu.domain))
 
     def _bus_bytes_s(self, ranks: int) -> float:
-        inside = self.cluster.gpu.link.bytes_s * BUS_SHARE_INSIDE
+        link = self.cluster.gpu.link.bytes_s
         if self.nodes_of(ranks) == 1:
-            return inside * self.factor
+            return float(link * kernels_of(self.cluster.gpu).reduction.bus_share(ranks) * self.factor)
         rails = self.cluster.fabric.rails * self.cluster.fabric.port.bytes_s
-        return min(inside, rails) * BUS_SHARE_BETWEEN / BUS_SHARE_INSIDE * self.factor
+        return min(link, rails) * BUS_SHARE_BETWEEN * self.factor
 
-    def _delay_s(self, ranks: int, nbytes: float) -> float:
-        hops = self.cluster.gpu.link.latency_s
+    def _delay_s(self, ranks: int, nbytes: float, inside: float = 1.0) -> float:
         if self.nodes_of(ranks) == 1:
-            return (DELAY_INSIDE_S + hops) / self.factor
+            # one switch; beyond what was measured it is as far to the eighth GPU as to the last
+            return inside * kernels_of(self.cluster.gpu).reduction.delay(min(ranks, 8)) / self.factor
         crossing = 2 * self.cluster.fabric.port.latency_s
         protocol = PROTOCOL_CHANGE_S * min(1.0, nbytes / PROTOCOL_CHANGE_BYTES)
         return (DELAY_BETWEEN_S + crossing + protocol) / self.factor
@@ -65,7 +66,8 @@ class Network:
         """Every rank ends with `nbytes` in all; a reduce-scatter of `nbytes` costs the same."""
         if ranks <= 1 or nbytes <= 0:
             return 0.0
-        return self._delay_s(ranks, nbytes) + (ranks - 1) / ranks * nbytes / self._bus_bytes_s(ranks)
+        delay_s = self._delay_s(ranks, nbytes, GATHER_DELAYS)
+        return delay_s + (ranks - 1) / ranks * nbytes / self._bus_bytes_s(ranks)
 
     def all_to_all_s(self, tokens: float, copies: float, token_bytes: float, ranks: int, *, counted: bool) -> float:
         """Each rank sends every one of its `tokens` to `copies` experts.

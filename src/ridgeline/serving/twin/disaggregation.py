@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.hardware.cluster import Fabric
-from ridgeline.serving.model.model import KV_BYTES, Model
+from ridgeline.serving.model.layer_parts import Attention
+from ridgeline.serving.model.model import Model
 from ridgeline.serving.twin.cluster import Router
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request
@@ -45,11 +46,11 @@ class KvTransfer:
 
     @classmethod
     def between(cls, model: Model, layout: Layout, fabric: Fabric, gpus_per_node: int, page_size: int) -> KvTransfer:
-        a = model.attention
-        values = a.kv_values if a.mla else a.kv_values / min(layout.attn_tp, a.kv_heads)
-        piece_bytes = max(page_size, RUN_TOKENS) * values * KV_BYTES[model.kv_dtype]
+        kinds = [(m.kind, len(m.layers)) for m in model.all_mixers if isinstance(m.kind, Attention)]
+        token_bytes = sum(model.layer_kv_bytes(kind, layout.attn_tp) * n for kind, n in kinds if kind.keeps_everything)
+        piece_bytes = max(page_size, RUN_TOKENS) * model.layer_kv_bytes(model.attention, layout.attn_tp)
         port = fabric.bytes_s_per_gpu(gpus_per_node) * PORT_SHARE
-        return cls(values * KV_BYTES[model.kv_dtype] * model.layers, min(port, PIECES_S * piece_bytes))
+        return cls(token_bytes, min(port, PIECES_S * piece_bytes))
 
     def seconds(self, tokens: float) -> float:
         return tokens * self.bytes_per_token / self.bytes_s

@@ -19,10 +19,8 @@ from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, NEW
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.steptime import StepTime
 
-# Room that a retraction makes, in decode steps of the batch that stays.
-RETRACT_STEPS = 20
-# An admission that failed for want of KV is tried again after at most this many decode steps.
-RETRY_STEPS = 8
+RETRACT_STEPS = 20  # room that a retraction makes, in decode steps of the batch that stays
+RETRY_STEPS = 8  # an admission that failed for want of KV is tried again after at most so many decode steps
 
 
 class Engine:
@@ -96,8 +94,9 @@ class Engine:
         elif self.running:
             # steps only get longer while the context grows: the next ending cannot come sooner than at today's pace
             batch = len(self.running)
-            base_s, per_token_s, host_s = self.times.decode_line(batch)
-            step_s = base_s + per_token_s * (self.used_tokens + batch)
+            context = self.used_tokens + batch
+            base_s, per_token_s, host_s = self.times.decode_line(batch, context)
+            step_s = base_s + per_token_s * context
             steps = self.running[0][0] - self.step_number
             self.quiet_until_s = self.clock + steps * (step_s if step_s > host_s else host_s)
         else:
@@ -151,7 +150,7 @@ class Engine:
             tokens += piece
             if piece > largest:
                 largest = piece
-        round_s = self.times.prefill_s(tokens, pairs, len(batch), largest)
+        round_s = self._round_s(tokens, pairs, len(batch), largest)
         self.clock += round_s
         self.prefill_s += round_s
         self.used_tokens += tokens
@@ -164,6 +163,9 @@ class Engine:
                 self._first_token(request, ended)
         self.usage.append((self.clock, self.used_tokens))
         return ended
+
+    def _round_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
+        return self.times.prefill_s(tokens, pairs, sequences, largest)
 
     def _first_token(self, request: Request, ended: list[Request]) -> None:
         if request.first_s is None:
@@ -205,9 +207,10 @@ class Engine:
             steps = int(free / growth) or 1
         if steps > RETRY_STEPS and self.waiting and batch < self.applied.running_limit:
             steps = RETRY_STEPS
-        # SGLang writes a token's KV in the step after it was drawn: the context read is what is held, plus that one
-        base_s, per_token_s, host_s = self.times.decode_line(batch)
-        first_s = base_s + per_token_s * (self.used_tokens + batch)
+        # a token's KV is written in the step after it was drawn: the context read is what is held, plus that one
+        context = self.used_tokens + batch
+        base_s, per_token_s, host_s = self.times.decode_line(batch, context)
+        first_s = base_s + per_token_s * context
         step_s = first_s if first_s > host_s else host_s
         if clock + steps * step_s > limit_s:
             steps = max(1, min(steps, math.ceil((limit_s - clock) / step_s)))

@@ -25,6 +25,8 @@ from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.schedulers.mixed import MixedEngine
+from ridgeline.serving.twin.schedulers.polled import PolledEngine
 from ridgeline.serving.twin.steptime import StepTime
 
 # Compiling one kernel shape's variants the first time (DeepGEMM); ten to twenty minutes for a 671B model.
@@ -54,6 +56,7 @@ class SimulationResult:
     cpu_s: float
     first_run_tax_s: float
     calibrated: bool
+    notes: tuple[str, ...] = ()  # what the model's config says and the twin leaves out
 
     @property
     def verdict(self) -> str:
@@ -77,6 +80,7 @@ class SimulationResult:
             "kv_transfer_bytes_s": self.kv_transfer_bytes_s,
             "first_run_tax_s": self.first_run_tax_s,
             "calibrated": self.calibrated,
+            "notes": list(self.notes),
             "origin": "modelled",
             "cpu_s": self.cpu_s,
         }
@@ -125,6 +129,7 @@ def _simulate(
         cpu_s=time.process_time() - started_s,
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
+        notes=deployment.model.notes,
     )
 
 
@@ -154,7 +159,8 @@ def build(
         )
     if lay.prefill is None or lay.decode is None:
         times, plan, pool = step_time(deployment, lay, "both", calibration, kv_tokens_per_rank)
-        engines = [Engine(f"engine{n}", times, pool) for n in range(lay.dp)]
+        kind = MixedEngine if times.applied.mixed else PolledEngine if times.applied.recv_interval > 1 else Engine
+        engines = [kind(f"engine{n}", times, pool) for n in range(lay.dp)]
         return Replicas(engines, deployment.routing), engines, (plan,)
     times_p, plan_p, pool_p = step_time(deployment, lay.prefill, "prefill", calibration, kv_tokens_per_rank)
     times_d, plan_d, pool_d = step_time(deployment, lay.decode, "decode", calibration, kv_tokens_per_rank)

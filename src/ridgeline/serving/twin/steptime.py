@@ -8,39 +8,40 @@ docs/twin.md gives every formula; the constants are priors (`priors.py`) that ca
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import Applied
 from ridgeline.serving.hardware.cluster import Cluster
-from ridgeline.serving.model.model import Model
+from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.kernels.rates import kernels_of
 from ridgeline.serving.twin.operators import (
     Term,
-    block_scaled,
     decode_attention,
-    expert_share,
+    floors_s,
     kernels,
     prefill_attention,
     products,
     routed_experts,
+    state_costs,
 )
 from ridgeline.serving.twin.priors import (
     AGREE_S,
     ELEMENTWISE_MEMORY,
     ELEMENTWISE_PASSES,
     EXPERT_IMBALANCE,
-    EXPERT_MEMORY,
-    EXPERT_TILE,
     HOST_OP_S,
     HOST_REQUEST_S,
     HOST_STEP_S,
-    OP_GAP_S,
     PIPELINE_BUBBLE,
     SAMPLING_PASSES,
-    SCALED_OP_GAP_S,
-    SMALL_EXPERT_TILE,
+    TUNED_COUNTS,
+    UNTUNED_SHARE,
 )
+
+UNHIDDEN = "host, which the GPU waits for"
 
 
 class StepTime:
@@ -52,47 +53,62 @@ class StepTime:
         self.network = Network(cluster, factors.network)
         self._products = products(model, layout, self.gpu, factors)
         self._expert_flops, self._expert_bytes = routed_experts(model, layout)
-        self._expert_share = expert_share(model, layout) if model.experts is not None else 1.0
+        self._experts = kernels_of(self.gpu).experts(model.weights_dtype)
+        whole = model.weights_dtype in WHOLE_DTYPES and model.experts is not None
+        untuned = whole and model.experts is not None and model.experts.count not in TUNED_COUNTS
+        self._tuned = UNTUNED_SHARE if untuned else 1.0
         self._bandwidth = self.gpu.bandwidth_bytes_s * factors.memory
         self._stream_s = 1.0 / (self.gpu.bandwidth_bytes_s * ELEMENTWISE_MEMORY * factors.memory)
-        self._context_s, self._context_bound = decode_attention(model, layout, self.gpu, applied, factors)
-        self._pair_s = prefill_attention(model, layout, self.gpu, applied, factors)
-        self._decode_lines: dict[int, tuple[float, float, float]] = {}
+        self._contexts, self._context_bound = decode_attention(model, layout, self.gpu, applied, factors)
+        self._caps = tuple(cap for cap, _ in self._contexts if cap < math.inf)
+        self._pair_costs = prefill_attention(model, layout, self.gpu, applied, factors)
+        self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, factors)
+        self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
         self._ops = kernels(model, layout)
-        self._op_gap_s = SCALED_OP_GAP_S if block_scaled(model) else OP_GAP_S
+        self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
         self._elementwise = self._elementwise_bytes()
         # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
         self.counted = layout.ep > 1 and layout.attn_dp > 1 and model.experts is not None
-        # how long attention-DP ranks on several nodes take to agree on a batch, on top of everything else
-        self._agree_s = AGREE_S * factors.host if layout.attn_dp > 1 and layout.tp_nodes > 1 else 0.0
+        # how long attention-DP ranks on several nodes take to agree on a batch, on top of everything else; public rows
+        # of 48 and 72 ranks behind one NVLink switch show nothing of it
+        apart = layout.attn_dp > 1 and self.network.nodes_of(layout.tp) > 1
+        self._agree_s = AGREE_S * factors.host if apart else 0.0
         self._bubble = PIPELINE_BUBBLE if layout.pp > 1 else 1.0
 
     # -- decode ---------------------------------------------------------------------------------------------------
 
     def decode_s(self, batch: int, context: float) -> float:
         """One decode iteration of `batch` requests that hold `context` tokens together."""
-        base_s, per_token_s, host_s = self.decode_line(batch)
+        base_s, per_token_s, host_s = self.decode_line(batch, context)
         return max(base_s + per_token_s * context, host_s)
 
-    def decode_line(self, batch: int) -> tuple[float, float, float]:
+    def decode_line(self, batch: int, context: float) -> tuple[float, float, float]:
         """(base, seconds per cached token, host): a step takes max(base + per token x context, host).
 
         While the batch stays the same the time of a step is linear in the context, so that a run of steps takes as many
-        times the step in its middle.
+        times the step in its middle. Requests past a window pay for the window alone: from there on another line holds.
         """
-        line = self._decode_lines.get(batch)
+        passed = bisect_left(self._caps, context / batch) if self._caps else 0
+        line = self._decode_lines.get((batch, passed))
         if line is None:
             terms, host_s = self._decode_terms(batch)
-            base_s = sum(t.seconds for t in terms) * self._bubble
-            agree_s = self._agree_s
-            line = self._decode_lines[batch] = (base_s + agree_s, self._context_s * self._bubble, host_s + agree_s)
+            base_s = sum(t.seconds for t in terms)
+            base_s += sum(cap * batch * each_s for cap, each_s in self._contexts[:passed])
+            base_s += 0.0 if self.applied.overlap else host_s
+            per_token_s = sum(each_s for _, each_s in self._contexts[passed:])
+            bubble, agree_s = self._bubble, self._agree_s
+            line = (base_s * bubble + agree_s, per_token_s * bubble, host_s + agree_s)
+            self._decode_lines[batch, passed] = line
         return line
 
     def explain_decode(self, batch: int, context: float) -> list[Term]:
         """The terms of `decode_s`, adding up to it; what the host hides is listed with zero seconds."""
         terms, host_s = self._decode_terms(batch)
-        terms.append(Term("attention over cached tokens", self._context_s * context, self._context_bound))
+        seen_s = sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
+        terms.append(Term("attention over cached tokens", seen_s, self._context_bound))
+        if not self.applied.overlap:
+            terms.append(Term(UNHIDDEN, host_s, "host"))
         return self._agreed(self._with_host(terms, host_s, graph=self._decode_in_graph(batch)))
 
     # -- prefill --------------------------------------------------------------------------------------------------
@@ -110,15 +126,24 @@ class StepTime:
             fixed = self._prefill_fixed[key] = (sum(t.seconds for t in terms), host_s)
         gpu_s = (fixed[0] + self._pairs_s(tokens, pairs, largest)) * self._bubble
         host_s = fixed[1]
-        if self.counted:
+        if self.counted or not self.applied.overlap:
             return self._agree_s + gpu_s + host_s
         return self._agree_s + (gpu_s if gpu_s > host_s else host_s)
+
+    def mixed_s(self, tokens: int, pairs: float, sequences: int, largest: int, batch: int, context: float) -> float:
+        """One step that computes `tokens` of prompts and decodes `batch` requests that hold `context` tokens."""
+        terms, host_s = self._prefill_terms(tokens + batch, sequences + batch, largest)
+        gpu_s = sum(t.seconds for t in terms) + self._pairs_s(tokens, pairs, largest)
+        gpu_s += sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
+        gpu_s *= self._bubble
+        return self._agree_s + (max(gpu_s, host_s) if self.applied.overlap else gpu_s + host_s)
 
     def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
         terms, host_s = self._prefill_terms(tokens, sequences, largest)
         terms.append(Term("attention among new tokens", self._pairs_s(tokens, pairs, largest), "compute"))
-        if self.counted:
-            terms.append(Term("host, which waits for token counts in every layer", host_s, "host"))
+        if self.counted or not self.applied.overlap:
+            name = "host, which waits for token counts in every layer" if self.counted else UNHIDDEN
+            terms.append(Term(name, host_s, "host"))
             return self._agreed(terms)
         return self._agreed(self._with_host(terms, host_s, graph=self.applied.prefill_graph))
 
@@ -159,10 +184,12 @@ class StepTime:
         return max(math.ceil(micro / self.layout.attn_dp), min(largest, micro))
 
     def _pairs_s(self, tokens: int, pairs: float, largest: int) -> float:
+        # how far back a query looks on average: a window ends sooner
+        mean = pairs / max(1, tokens)
+        seconds = tokens / self.layout.pp * sum(each_s * min(mean, cap) for cap, each_s in self._pair_costs)
         if self.layout.attn_dp == 1:
-            return pairs / self.layout.pp * self._pair_s
-        share = self._rank_rows(tokens, largest) / max(1.0, tokens / self.layout.pp)
-        return pairs / self.layout.pp * share * self._pair_s
+            return seconds
+        return seconds * self._rank_rows(tokens, largest) / max(1.0, tokens / self.layout.pp)
 
     def _prefill_terms(self, tokens: int, sequences: int, largest: int) -> tuple[list[Term], float]:
         micro = tokens / self.layout.pp
@@ -181,26 +208,29 @@ class StepTime:
         moved = rank_rows * self._elementwise[0] + all_rows * self._elementwise[1]
         terms.append(Term("norms, rope, activations", moved * self._stream_s, "memory"))
         sampled = logit_rows / self.layout.attn_dp * self.model.vocab * 4 * SAMPLING_PASSES
+        if self._state_row_s:
+            each_s = self._state_token_s if counted else self._state_row_s
+            terms.append(Term("states of linear layers", rank_rows * each_s, "compute" if counted else "memory"))
         terms.append(Term("sampling", sampled * self._stream_s, "memory"))
-        terms.append(Term("kernel gaps", self._ops * self._op_gap_s, "latency"))
+        terms.append(Term("kernels' smallest times", self._floors_s[not counted], "latency"))
         terms += self._network_terms(rank_rows, all_rows, logit_rows, counted=counted)
         return terms
 
     def _expert_term(self, rows: float) -> Term:
         experts = self.model.experts
         assert experts is not None
-        rate = self.gpu.flops_of(self.model.dtype) * self._expert_share * self.factors.compute
+        flops_s = self.gpu.flops_of(self.model.weights_dtype) * self.factors.compute
         asked = experts.touched(rows)
-        tile = EXPERT_TILE if rows > experts.count else SMALL_EXPERT_TILE
-        # an asked expert gets its share of the rows, on average half a tile more than that, and a whole tile at least
-        routed = rows * experts.per_token
-        computed = max(routed + asked * tile / 2, asked * tile) if asked else 0.0
-        compute_s = self._expert_flops * computed / experts.per_token / rate
+        computed = self._experts.rows(rows * experts.per_token, asked)
+        columns = experts.width * self.layout.ep / self.layout.tp
+        reached = self._experts.widened(columns) * self._tuned
+        compute_s = self._expert_flops * computed / experts.per_token / flops_s / reached
         touched = asked / experts.count
-        memory_s = self._expert_bytes * touched / (self._bandwidth * EXPERT_MEMORY)
+        memory_s = self._expert_bytes * touched / self._bandwidth
         uneven = EXPERT_IMBALANCE if self.layout.ep > 1 else 1.0
-        name = f"experts ({touched:.0%} touched)"
-        return Term(name, max(compute_s, memory_s) * uneven, "compute" if compute_s > memory_s else "memory")
+        rate = self._experts.rate
+        bound = "compute" if compute_s / rate.peak > memory_s / rate.memory else "memory"
+        return Term(f"experts ({touched:.0%} touched)", rate.overlapped(compute_s, memory_s) * uneven, bound)
 
     def _elementwise_bytes(self) -> tuple[float, float]:
         """Bytes of activations that one row of this rank and one row of all ranks move."""
@@ -208,19 +238,19 @@ class StepTime:
         every = len(m.dense_layers) * 4 * m.ffn_width * 2 / layout.tp
         if m.experts is not None:
             # each rank gathers and sums every routed copy it computes, hidden wide; only EP divides them
-            copies = m.experts.per_token / layout.ep
+            copies = m.experts.per_token / layout.ep * self._experts.moved
             every += copies * len(m.moe_layers) * (2 * m.hidden + 4 * m.experts.width * layout.ep / layout.tp) * 2
-        return m.layers * ELEMENTWISE_PASSES * m.hidden * 2, every
+        return m.half_layers / 2 * ELEMENTWISE_PASSES * m.hidden * 2, every
 
     def _network_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
         m, lay, net = self.model, self.layout, self.network
         wide = m.hidden * 2
         terms: list[Term] = []
         if lay.tp > 1 and lay.attn_dp == 1:
-            seconds = 2 * m.layers * net.all_reduce_s(all_rows * wide, lay.tp)
+            seconds = m.half_layers * net.all_reduce_s(all_rows * wide, lay.tp)
             terms.append(Term(f"all-reduce over {lay.tp}", seconds, "network"))
         elif lay.attn_dp > 1:
-            within = m.layers * net.all_reduce_s(rank_rows * wide, lay.attn_tp)
+            within = m.mixing_layers * net.all_reduce_s(rank_rows * wide, lay.attn_tp)
             terms.append(Term(f"attention all-reduce over {lay.attn_tp}", within, "network"))
             terms.append(self._exchange_term(rank_rows, all_rows, counted=counted))
         if lay.tp > 1:
@@ -242,4 +272,4 @@ class StepTime:
             back = net.all_to_all_s(rank_rows, copies, m.hidden * 2, lay.ep, counted=False)
             return Term(f"expert all-to-all over {lay.ep}", len(m.moe_layers) * (there + back), "network")
         once = net.all_gather_s(all_rows * m.hidden * 2, lay.tp)
-        return Term(f"gather and scatter over {lay.tp}", 2 * m.layers * once, "network")
+        return Term(f"gather and scatter over {lay.tp}", 2 * (m.half_layers - m.mixing_layers) * once, "network")

@@ -1,0 +1,147 @@
+"""Rows of the public record as deployments and traffic: what each was measured on, and with which load.
+
+Columns are those of aiconfigurator's silicon_sample.csv; most rows are InferenceX sweeps, which draw lengths uniformly
+from 0.8 to 1.0 of the stated ones.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.layout import Layout, disaggregated
+from ridgeline.serving.engine.settings import EngineSettings, parse_engine
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.model.model import Model
+from ridgeline.serving.traffic.lengths import Replay
+from ridgeline.serving.traffic.traces import TraceRow
+from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
+
+MODELS = {"nvidia/Llama-3.1-8B-Instruct-FP8": "llama-8b", "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b"}
+NODE = {"gb200": 4, "gb300": 4}
+SHORTEST = 0.8
+# requests of one length: SGLang's prefill-first rounds keep them in step, vLLM's mixed steps tell them apart
+ALIKE = {"sglang": 1.0, "vllm": 0.97}
+# the first places of a closed loop start together; by then their ends have drifted apart
+ROUNDS, FEWEST, MOST = 6, 24, 4000
+
+
+@dataclass(frozen=True)
+class PublicRow:
+    """One measured point: what ran, the load, and the means that were measured."""
+
+    name: str
+    engine: str
+    version: str
+    model: str
+    gpu: str
+    mode: str
+    deployment: Deployment
+    traffic: Traffic
+    concurrency: int
+    ttft_ms: float
+    tpot_ms: float
+
+    @property
+    def site(self) -> tuple[str, ...]:
+        """Rows that differ in layout and load alone."""
+        lengths = self.name.split("_agg_")[-1].split("_disagg_")[-1].partition("_")[0]
+        dtype = self.deployment.model.weights_dtype
+        return (self.engine, self.version, self.model, self.gpu, dtype, self.mode, lengths)
+
+
+def read_public_rows(path: Path) -> tuple[list[PublicRow], list[tuple[str, str]]]:
+    """Every row that can be asked about, and (name, reason) of the others."""
+    found, refused = [], []
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            try:
+                found.append(_row(row))
+            except ValueError as error:
+                refused.append((row["id"], str(error).splitlines()[0]))
+    return found, refused
+
+
+def _row(row: dict[str, str]) -> PublicRow:
+    model = _model(row)
+    gpu = row["gpu"].removesuffix("_sxm")
+    size = NODE.get(gpu, 8)
+    release = row["version"].partition("-")[0]
+    numbered = release if release[:1].isdigit() else ""
+    if row["mode"] == "disagg":
+        layout = disaggregated(_layout(row, "prefill_", size, model), _layout(row, "decode_", size, model))
+        concurrency = _number(row["concurrency"]) or _number(row["decode_batch_size"]) * layout.decode.dp
+    else:
+        layout = _layout(row, "", size, model)
+        concurrency = _number(row["concurrency"]) or _number(row["batch_size"]) * layout.attn_dp
+    cluster = make_cluster(gpu, layout.nodes, size)
+    requests = min(max(ROUNDS * concurrency, FEWEST), max(MOST, concurrency))
+    # rows with a date, and those that analyse them again, are InferenceX's; the others sent requests of one length
+    shortest = SHORTEST if row["measured"] or "gap_analysis" in row["id"] else ALIKE[row["engine"]]
+    settings = _settings(row["engine"], numbered, concurrency)
+    if row["engine"] == "sglang" and shortest == SHORTEST and cluster.gpu.generation == "blackwell":
+        # InferenceX's recipes for SGLang on Blackwell look for new requests every 10 steps, every 30 from 16 users on
+        settings = replace(settings, recv_interval=30 if concurrency >= 16 else 10)
+    lengths = _lengths(int(row["input_tokens"]), int(row["output_tokens"]), requests, shortest)
+    return PublicRow(
+        name=row["id"],
+        engine=row["engine"],
+        version=row["version"],
+        model=row["model"],
+        gpu=gpu,
+        mode=row["mode"],
+        deployment=Deployment(model, cluster, layout, settings),
+        traffic=Traffic(lengths, requests, ClosedLoop(concurrency)),
+        concurrency=concurrency,
+        ttft_ms=float(row["ttft_ms"]),
+        tpot_ms=float(row["tpot_ms"]),
+    )
+
+
+def _settings(engine: str, release: str, concurrency: int) -> EngineSettings:
+    # random prompts share nothing, and the sweeps' recipes capture graphs up to their concurrency
+    plain = EngineSettings(radix_cache=False, cuda_graph_max_bs=concurrency if concurrency > 512 else None)
+    return parse_engine(f"{engine}:{release}" if release else engine, plain)
+
+
+def _model(row: dict[str, str]) -> Model:
+    model = load_model(MODELS.get(row["model"], row["model"]))
+    dtype = row["precision"] or ("fp8" if "FP8" in row["model"] else None)
+    if dtype == "fp4" and model.weights_dtype == "mxfp4":
+        dtype = None
+    return model.with_dtype(dtype)
+
+
+def _layout(row: dict[str, str], role: str, size: int, model: Model) -> Layout:
+    """`tp_size` is that of an attention group; tp = expert tp x expert ranks, both above 1, is one of them.
+
+    A tp that cannot share the heads (72 ranks, 128 heads) can only have been attention DP with expert parallelism.
+    """
+    tp, pp = int(row[f"{role}tp_size"]), int(row[f"{role}pp_size"] or 1)
+    attn_dp = _number(row[f"{role}attention_dp_size"]) or 1
+    moe_tp, ep = _number(row[f"{role}moe_tp_size"]) or 1, _number(row[f"{role}moe_ep_size"]) or 1
+    copies = (_number(row[f"{role}num_workers"]) or 1) if role else 1
+    if tp == moe_tp * ep and moe_tp > 1 and ep > 1 and attn_dp == 1:
+        tp = moe_tp
+    ranks = tp * attn_dp
+    ep = ep if ranks % ep == 0 else 1
+    if attn_dp == 1 and model.attention.heads % tp:
+        attn_dp = ep = tp
+    return Layout(ranks, pp, copies, ep, attn_dp, nodes=-(-ranks * pp * copies // size), gpus_per_node=size)
+
+
+def _number(text: str) -> int:
+    return int(float(text)) if text else 0
+
+
+def _lengths(prompt: int, answer: int, count: int, shortest: float) -> Replay:
+    rng = random.Random(1)
+    rows = tuple(
+        TraceRow(round(prompt * rng.uniform(shortest, 1)), max(2, round(answer * rng.uniform(shortest, 1))))
+        for _ in range(count)
+    )
+    return Replay(rows, "public row")
