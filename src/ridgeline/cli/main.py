@@ -36,7 +36,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "plan": ("serving.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
     "fleet": ("serving.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
     "deploy": ("deploy:deploy", "From a deployment file to a running service, and back."),
-    "rehearse": ("rehearse:rehearse", "Try a router's policies and a server's loss, over twin servers, here."),
+    "rehearse": ("rehearse:rehearse", "Try a router's policies and a server's loss over twins."),
     "keep": ("keep:keep", "Watch a service by its tokens; restart servers that died or hang."),
     "serve-twin": ("serving.serve_twin:serve_twin", "Serve tokens with the twin's timing, for routers and rehearsals."),
     "simulate": ("serving.simulate:simulate", "Predict throughput and latency of a layout under some traffic."),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ridgeline.cli.text.memory import layouts_text, memory_text
+from ridgeline.cli.text.serving.memory import layouts_text, memory_text
 from ridgeline.errors import InputError
 from ridgeline.serving.engine.deployment import describe
 from ridgeline.serving.engine.fitting import answer_memory, list_layouts, with_room

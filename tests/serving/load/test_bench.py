@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cli.text.bench import result_text
+from ridgeline.cli.text.serving.bench import result_text
 from ridgeline.serving.load.bench import bench
 from ridgeline.serving.load.fidelity import judge
 from ridgeline.serving.load.options import BenchOptions, plan_from

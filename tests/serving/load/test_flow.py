@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ridgeline.cli.text.bench import result_text
+from ridgeline.cli.text.serving.bench import result_text
 from ridgeline.serving.load.bench import BenchResult, bench
 from ridgeline.serving.load.flow import Stretch, backlog_of, flow_of, steady_part
 from ridgeline.serving.load.options import BenchOptions, plan_from

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.text.bench import edge_text, probe_text
+from ridgeline.cli.text.serving.bench import edge_text, probe_text
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.serving.load.bench import BenchPlan, BenchResult
 from ridgeline.serving.load.edge import Edge, GoodputTerms, goodput_terms

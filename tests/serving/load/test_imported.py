@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.text.imported import imported_text
+from ridgeline.cli.text.serving.imported import imported_text
 from ridgeline.readers.bench.run import BenchRequest, BenchRun
 from ridgeline.serving.load.imported import imported
 from ridgeline.serving.load.records_file import read_records

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cli.text.preflight import comparison_text, node_text
+from ridgeline.cli.text.serving.preflight import comparison_text, node_text
 from ridgeline.errors import InputError, ReadError
 from ridgeline.readers.ibv_devinfo import HcaPort, read_ibv_devinfo, read_infiniband_folder
 from ridgeline.readers.quota import FileQuota, read_quota

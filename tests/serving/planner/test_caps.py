@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.cli.text.plan import plan_text
+from ridgeline.cli.text.serving.plan import plan_text
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.memory import plan_memory
 from ridgeline.serving.engine.settings import EngineSettings

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ridgeline.campaign.check import check_study
-from ridgeline.cli.text.plan import plan_text
+from ridgeline.cli.text.serving.plan import plan_text
 from ridgeline.errors import InputError
 from ridgeline.serving.engine.layout import Layout, group_layout, group_text
 from ridgeline.serving.engine.layout_rules import layout_problems

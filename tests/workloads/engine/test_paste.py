@@ -55,7 +55,7 @@ def run_and_pasted(
     assert list(workload.problems()) == []
     job = workload.prepare(trial(asked), folder / "run")
     head = os.uname().nodename
-    exported = script.exports(script.environment(job, site)) + script.setup(site)
+    exported = script.exports(script.environment(job, site)) + script.setup(job, site)
     exported += script.exports({**SESSION, "RIDGELINE_HEAD": head})
     ran = seen(["sh", "-c", f"{exported}sh run/engine.sh"], folder)
     return ran, seen(["sh", "-c", workload.paste(trial(asked).settings)], folder)

@@ -95,7 +95,7 @@ def bench(
     Example: ridgeline bench http://127.0.0.1:8000 --concurrency 16 --slo ttft_p95_ms=2000
     """
     gc.set_threshold(50_000)  # little garbage is made here, and looking for it would cost more than the imports below
-    from ridgeline.cli.text.bench import progress_text, session_text
+    from ridgeline.cli.text.serving.bench import progress_text, session_text
     from ridgeline.serving.load.edge import goodput_terms
     from ridgeline.serving.load.options import plan_from
     from ridgeline.serving.load.session import run_session

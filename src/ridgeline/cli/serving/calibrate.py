@@ -25,7 +25,7 @@ def calibrate(
 
     Example: ridgeline calibrate --from server.log --out site.json
     """
-    from ridgeline.cli.text.calibration import calibration_text
+    from ridgeline.cli.text.serving.calibration import calibration_text
     from ridgeline.serving.twin.calibrate import calibrate as run
     from ridgeline.serving.twin.calibration import write_calibration
 

@@ -23,7 +23,7 @@ def explain(
 
     Example: ridgeline explain --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --batch 512 --context 450
     """
-    from ridgeline.cli.text.explain import explanation_text
+    from ridgeline.cli.text.serving.explain import explanation_text
     from ridgeline.serving.twin.calibration import read_calibration
     from ridgeline.serving.twin.explain import explain as answer
 

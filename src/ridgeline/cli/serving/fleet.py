@@ -23,7 +23,7 @@ def fleet(
     Example: ridgeline fleet --input-tokens-per-day 608e9 --output-tokens-per-day 168e9 --prefill-tok-s 73.7e3
     --decode-tok-s 14.8e3
     """
-    from ridgeline.cli.text.fleet import fleet_text
+    from ridgeline.cli.text.serving.fleet import fleet_text
     from ridgeline.serving.planner.fleet import size_fleet
 
     answer = size_fleet(input_tokens_per_day, output_tokens_per_day, prefill_tok_s, decode_tok_s, utilisation)

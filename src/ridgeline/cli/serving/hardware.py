@@ -11,7 +11,7 @@ def hardware(as_json: option.AsJson = False) -> None:
 
     Example: RIDGELINE_HARDWARE=ours.yaml ridgeline hardware
     """
-    from ridgeline.cli.text.hardware import hardware_text
+    from ridgeline.cli.text.serving.hardware import hardware_text
     from ridgeline.serving.hardware.listing import list_hardware
 
     answer = list_hardware()

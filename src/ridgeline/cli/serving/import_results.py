@@ -20,7 +20,7 @@ def import_results(
 
     Figures that were not measured, or that contradict each other, are marked with the reason.
     """
-    from ridgeline.cli.text.imported import imported_text
+    from ridgeline.cli.text.serving.imported import imported_text
     from ridgeline.serving.load.imported import import_results as run
 
     found = run(paths, out)

@@ -24,7 +24,7 @@ def model(
 
     Example: ridgeline model deepseek-r1
     """
-    from ridgeline.cli.text.model import costs_text
+    from ridgeline.cli.text.serving.model import costs_text
     from ridgeline.serving.model.costs import answer_costs
 
     answer = answer_costs(name, dtype, kv_dtype, tokens, batch)

@@ -52,7 +52,7 @@ def plan(
     Example: ridgeline plan --model deepseek-r1 --gpu h200 --nodes 2 --traffic fixed:313:194 --slo ttft_p95_ms=2000
     --slo itl_p95_ms=50
     """
-    from ridgeline.cli.text.plan import plan_text
+    from ridgeline.cli.text.serving.plan import plan_text
     from ridgeline.serving.planner.planner import answer_plan
 
     answer = answer_plan(

@@ -30,7 +30,7 @@ def preflight(
         return
     if files:
         raise InputError("files go with --compare; without it, this node is checked")
-    from ridgeline.cli.text.preflight import node_text
+    from ridgeline.cli.text.serving.preflight import node_text
     from ridgeline.serving.node.preflight.run import preflight as look
 
     node = look(python, scratch.absolute(), port or ())
@@ -40,7 +40,7 @@ def preflight(
 
 
 def _compare(files: list[Path], as_json: bool) -> None:
-    from ridgeline.cli.text.preflight import comparison_text
+    from ridgeline.cli.text.serving.preflight import comparison_text
     from ridgeline.serving.node.preflight.compare import compare, read_nodes
 
     result = compare(read_nodes(files))

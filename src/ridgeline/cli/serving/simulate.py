@@ -39,7 +39,7 @@ def simulate(
 
     Example: ridgeline simulate --model deepseek-r1 --gpu h100 --nodes 2 --tp 16 --traffic sharegpt --requests 2000
     """
-    from ridgeline.cli.text.simulation import simulation_text
+    from ridgeline.cli.text.serving.simulation import simulation_text
     from ridgeline.serving.traffic.requests import Slo
     from ridgeline.serving.traffic.traffic import parse_traffic
     from ridgeline.serving.twin.calibration import read_calibration

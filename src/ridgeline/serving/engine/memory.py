@@ -27,6 +27,7 @@ CONTEXT_BYTES = 1.25 * GIB
 COMMUNICATOR_BYTES = 1.0 * GIB
 # A request of a chat: prompt and answer. Used where nobody says how long requests are.
 REQUEST_TOKENS = 1024
+VLLM_FRACTION = 0.9  # gpu_memory_utilization where nobody names it; activations are then taken out of it
 # What people write where the engine's own fraction leaves them too little; the pools published for H100 imply it.
 USUAL_FRACTION = 0.88
 
@@ -101,7 +102,7 @@ def plan_memory(
     settings = settings or EngineSettings()
     if settings.mem_fraction is not None and not 0.0 < settings.mem_fraction < 1.0:
         raise InputError(f"mem fraction {settings.mem_fraction:g} is not between 0 and 1; 0.80 to 0.92 is usual")
-    own = sglang_fraction(model, gpu, layout, settings, role)
+    own = VLLM_FRACTION if settings.engine == "vllm" else sglang_fraction(model, gpu, layout, settings, role)
     fraction = own if settings.mem_fraction is None else settings.mem_fraction
     return _plan_at(fraction, own, model, gpu, layout, settings, role)
 
