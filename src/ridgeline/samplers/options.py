@@ -32,6 +32,22 @@ class RandomOptions(Form):
     whose = "the sampler random"
 
 
+class GuidedOptions(Form):
+    """`sampler: guided` models what it was told and tries what promises most for its cost."""
+
+    whose = "the sampler guided"
+    startup: Annotated[int, CountedIn("trials")] = Field(
+        default=8, ge=1, description="Space-filling trials before it learns; none where a twin or a formula guides it."
+    )
+    worth: float = Field(
+        default=0.02,
+        ge=0,
+        lt=1,
+        description="The search ends when the chance that an untried setting beats the best by more than this share "
+        "is under 5%; 0: only the budget ends it.",
+    )
+
+
 class TpeOptions(Form):
     """`sampler: tpe` tries more of what went well and keeps away from what failed."""
 

@@ -1,0 +1,141 @@
+"""What is expected of every candidate, from asking at a few: a twin takes a tenth of a second a point, not a microsecond.
+
+A survey that depends on the seed alone asks at points spread over the space and then where the answers are best. A
+Gaussian process carries the answers to all other points; told points, and the few that are about to be chosen, are asked
+themselves. What was asked is kept, so that later trials ask for little that is new.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.records.expectation import Expectation
+from ridgeline.records.space import Point, Space, point_key
+from ridgeline.samplers.base import Outlook
+from ridgeline.samplers.guided.candidates import Pool, around
+from ridgeline.samplers.guided.features import Features
+from ridgeline.samplers.guided.gaussian import Array, GaussianProcess, fitted
+from ridgeline.samplers.guided.improvement import log_expected_improvement
+from ridgeline.samplers.guided.model import FITTED, Scale
+
+SPREAD_OUT = 40  # points of the survey that fill the space
+ROUNDS, EACH = 5, 8  # then so many rounds of points where the answers promise most
+LOOKED_AT = 2_000  # points of the pool looked at for legal ones
+FARTHEST_ODDS = 4.0
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """For each row: the expected score on the scale, and the log odds of passing."""
+
+    values: Array
+    odds: Array
+
+
+class Expected:
+    """`scale` is that of the study's scores; what an outlook says beyond it is not used."""
+
+    def __init__(
+        self, outlook: Outlook, scale: Scale, space: Space, features: Features, pool: Pool, legal: Callable[[Point], bool]
+    ) -> None:
+        self._outlook, self._scale, self._space, self._features, self._legal = outlook, scale, space, features, legal
+        self._asked: dict[str, tuple[float, float]] = {}  # value (NaN: unknown) and odds
+        self._survey: dict[str, Point] = {}
+        self._spread_out(pool)
+        for turn in range(ROUNDS):
+            self._seek(pool, random.Random(f"survey {turn}"))
+
+    @property
+    def says_something(self) -> bool:
+        return sum(not math.isnan(self._asked[key][0]) for key in self._survey) >= 3
+
+    def ask(self, point: Point) -> tuple[float, float]:
+        key = point_key(point)
+        if key not in self._asked:
+            self._asked[key] = self._answer(self._outlook(point))
+        return self._asked[key]
+
+    def _answer(self, said: Expectation | None) -> tuple[float, float]:
+        if said is None:
+            return math.nan, 0.0
+        value = None if said.mean is None else self._scale.seen(said.mean)
+        chance = min(max(said.chance, 1e-3), 1.0 - 1e-3)
+        odds = min(max(math.log(chance / (1.0 - chance)), -FARTHEST_ODDS), FARTHEST_ODDS)
+        return math.nan if value is None else value, odds
+
+    def at(self, points: Sequence[Point], rows: Array, exactly: Sequence[Point]) -> Foreseen:
+        """`exactly` are points that were asked themselves: only these and the survey are used, whatever else was."""
+        anchors = self._survey | {point_key(point): point for point in exactly}
+        answers = np.array([self.ask(point) for point in anchors.values()])
+        places = self._features.of(list(anchors.values()))
+        known = ~np.isnan(answers[:, 0])
+        values = _carried(places[known], answers[known, 0], rows, self._features)
+        odds = _carried(places, answers[:, 1], rows, self._features)
+        own = {key: answer for key, answer in zip(anchors, answers, strict=True)}
+        for row, point in enumerate(points):
+            if (answer := own.get(point_key(point))) is not None:
+                odds[row] = answer[1]
+                values[row] = values[row] if math.isnan(answer[0]) else answer[0]
+        return Foreseen(values, np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS))
+
+    def _spread_out(self, pool: Pool) -> None:
+        for point in pool.grown(0)[0][:LOOKED_AT]:
+            if len(self._survey) >= SPREAD_OUT:
+                return
+            self._take(point)
+
+    def _take(self, point: Point) -> bool:
+        if not self._legal(point):
+            return False
+        self.ask(point)
+        self._survey[point_key(point)] = point
+        return True
+
+    def _seek(self, pool: Pool, rng: random.Random) -> None:
+        """The points that promise the best answers, among the pool's and around the best so far."""
+        if not self.says_something:
+            return
+        worth = {key: self._asked[key] for key in self._survey}
+        ranked = sorted(worth, key=lambda key: -math.inf if math.isnan(worth[key][0]) else -worth[key][0])
+        ranked = [key for key in ranked if not math.isnan(worth[key][0]) and worth[key][1] >= 0.0] or ranked
+        points, keys_, _ = pool.grown(0)
+        near = around(self._space, [self._survey[key] for key in ranked[:2]], rng, set(self._survey))
+        free = {key: point for key, point in zip(keys_, points, strict=True) if key not in self._survey} | near
+        rows = self._features.of(list(free.values()))
+        places = self._features.of(list(self._survey.values()))
+        answers = np.array(list(worth.values()))
+        known = ~np.isnan(answers[:, 0])
+        mean, spread = _process(places[known], answers[known, 0], rows, self._features)
+        odds = _carried(places, answers[:, 1], rows, self._features)
+        best = worth[ranked[0]][0]
+        hopes = log_expected_improvement(mean, spread, best) - np.logaddexp(0.0, -odds)
+        self._take_best(list(free.values()), hopes)
+
+    def _take_best(self, points: Sequence[Point], hopes: Array) -> None:
+        taken = 0
+        for row in np.argsort(-hopes, kind="stable")[: 40 * EACH]:
+            taken += self._take(points[row])
+            if taken == EACH:
+                return
+
+
+def _carried(places: Array, values: Array, rows: Array, features: Features) -> Array:
+    return _process(places, values, rows, features)[0]
+
+
+def _process(places: Array, values: Array, rows: Array, features: Features) -> tuple[Array, Array]:
+    if len(values) == 0 or float(np.ptp(values)) < 1e-9:
+        level = float(values[0]) if len(values) else 0.0
+        return np.full(len(rows), level), np.full(len(rows), 1e-3)
+    level, unit = float(values.mean()), float(values.std())
+    standard = (values - level) / unit
+    some = np.linspace(0, len(values) - 1, min(len(values), FITTED)).round().astype(int)
+    fit = fitted(places[some].astype(float), standard[some], features.columns)
+    process = GaussianProcess(places, features.columns, fit)
+    across = process.across(rows)
+    return level + unit * (across @ process.solved(standard)), unit * process.spread(across)
