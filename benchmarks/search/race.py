@@ -38,6 +38,9 @@ class Noise:
         return rng.gauss(0, wide) - (SLOW_NODE if node == NODES - 1 else NODE_SPREAD * (node - 1))
 
 
+USUAL = Noise()
+
+
 @dataclass(frozen=True)
 class Race:
     """`found_at` is the trial after which the setting that looked best is within 2% of the optimum, None: never;
@@ -62,7 +65,7 @@ def race(
     seed: int,
     truth: Callable[[Point], float | None],
     trials: int,
-    noise: Noise = Noise(),
+    noise: Noise = USUAL,
     cost_of: Callable[[Point, float | None], float] = lambda point, value: 1.0,
     enough: Callable[[Asked], bool] = lambda sampler: False,
 ) -> Race:

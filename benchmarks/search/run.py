@@ -1,6 +1,6 @@
 """What a sampler is worth: trials until a setting within 2% of the optimum is chosen, regret on the way, crashes.
 
-    python benchmarks/search/run.py TABLES [--samplers guided,tpe,random] [--seeds 30] [--trials 80] [--only NAME]
+    python -m benchmarks.search.run TABLES [--samplers guided,tpe,random] [--seeds 30] [--trials 80] [--only NAME]
 
 TABLES is a folder of CSV files (see tables.py). One noisy run per setting: 3% noise, on four nodes of which one is 8%
 slower. "Chosen" is what looks best so far. A race that never got there counts as
@@ -21,10 +21,10 @@ from pathlib import Path
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")  # two processes on two cores: each keeps to one
 
-from benchmarks.search import peers
-from benchmarks.search.race import LOOKS, Noise, Race, race
-from benchmarks.search.tables import Table, read_tables
-from ridgeline import catalog
+from benchmarks.search import peers  # noqa: E402
+from benchmarks.search.race import LOOKS, Noise, Race, race  # noqa: E402
+from benchmarks.search.tables import Table, read_tables  # noqa: E402
+from ridgeline import catalog  # noqa: E402
 
 _tables: dict[str, Table] = {}
 

@@ -36,6 +36,13 @@ class Prospect:
     likely: float = 0.95
     whole: bool = True
 
+    def __str__(self) -> str:
+        where = "" if self.whole else " among those looked at"
+        return (
+            f"{self.chance:.1%} chance that an untried setting{where} is more than {self.worth:.0%} better; "
+            f"{self.likely:.0%} sure that none brings more than {self.gain:.1%}"
+        )
+
     @property
     def over(self) -> bool:
         return self.chance < 1.0 - self.likely

@@ -13,6 +13,8 @@ from ridgeline.records.run import Resources
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Point, Settings, Space
 
+DEFAULT_SAMPLER = "guided"
+
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -40,10 +42,13 @@ class BaselineStage:
 
 @dataclass(frozen=True, slots=True)
 class SearchStage:
-    sampler: str = "tpe"
+    """`named`: whether the study itself chose the sampler; where it did not, a campaign goes on with what it began."""
+
+    sampler: str = DEFAULT_SAMPLER
     options: Mapping[str, object] = field(default_factory=dict)
     sentinel_every: int = 8  # search trials between two repeats of the baseline; 0 for none
     seed: int = 0
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)

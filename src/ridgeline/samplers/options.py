@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from ridgeline.errors import InputError
-from ridgeline.forms.form import CountedIn, Form
+from ridgeline.forms.form import CountedIn, ExpressionText, Form, Otherwise
 from ridgeline.forms.reading import read_form
 
 F = TypeVar("F", bound=Form)
@@ -45,6 +45,11 @@ class GuidedOptions(Form):
         lt=1,
         description="The search ends when the chance that an untried setting beats the best by more than this share "
         "is under 5%; 0: only the budget ends it.",
+    )
+    expect: Annotated[ExpressionText, Otherwise("what the workload foretells")] = Field(
+        default="",
+        description="A formula over settings for the goal's metric, as far as you know it, such as `threads * block`. "
+        "The search begins where it is best and learns how far to trust it.",
     )
 
 

@@ -19,8 +19,8 @@ def study_schema(workloads: Mapping[str, type[Form] | None], samplers: Mapping[s
     kinds = {name: schemas[form] if form else None for name, form in workloads.items()}
     defined["WorkloadForm"] = chosen_by("kind", defined["WorkloadForm"], kinds)
     searches = {name: schemas[form] if form else None for name, form in samplers.items()}
-    tpe = SearchForm.model_fields["sampler"].default
-    defined["SearchForm"] = chosen_by("sampler", defined["SearchForm"], searches, default=tpe)
+    usual = SearchForm.model_fields["sampler"].default
+    defined["SearchForm"] = chosen_by("sampler", defined["SearchForm"], searches, default=usual)
     defined["SiteForm"] = _site(defined)
     site = study["properties"]["site"]
     study["properties"]["site"] = {**site, "type": ["string", "object"], "if": {"type": "object"}}

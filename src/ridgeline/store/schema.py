@@ -23,6 +23,7 @@ from ridgeline.forms.form import (
     Takes,
     Variable,
 )
+from ridgeline.records.study import DEFAULT_SAMPLER
 from ridgeline.store.space_form import KnobForm
 
 
@@ -131,7 +132,9 @@ class SearchForm(Form):
     """The second stage; keys besides these are options of the sampler."""
 
     model_config = ConfigDict(extra="allow")
-    sampler: str = Field(default="tpe", description="Who proposes settings: grid, random, tpe, or a plugin's.")
+    sampler: str = Field(
+        default=DEFAULT_SAMPLER, description="Who proposes settings: guided, grid, random, tpe, or a plugin's."
+    )
     seed: int = Field(
         default=0,
         ge=0,

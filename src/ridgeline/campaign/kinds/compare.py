@@ -59,7 +59,7 @@ class ComparisonQuestion:
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> ComparisonAgenda:
         refusal = found.refusal
-        return ComparisonAgenda(found.study, history, ledger, lambda: sampler_of(found.study, refusal), refusal)
+        return ComparisonAgenda(found.study, history, ledger, lambda: sampler_of(found), refusal)
 
     def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
         return ConfirmationVerdict.from_line(line)

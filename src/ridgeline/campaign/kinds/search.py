@@ -14,6 +14,7 @@ from ridgeline.campaign.blocks import next_in_block
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationPlan, ConfirmationVerdict
+from ridgeline.campaign.expectations import outlook_of
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
@@ -24,7 +25,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.samplers.base import Refusal, Sampler
+from ridgeline.samplers.base import Expecting, Forecasting, Refusal, Sampler
 from ridgeline.stats.regimes import Regimes
 from ridgeline.stats.verdict import Verdict
 from ridgeline.store.events import VerdictLine
@@ -33,10 +34,14 @@ from ridgeline.store.history import History
 
 @dataclass(frozen=True, slots=True)
 class SearchQuestion:
-    """`trials` and `seed` are what the command line changes in the study."""
+    """`trials` and `seed` are what the command line changes in the study.
+
+    `sampler` is who proposes where the study names nobody. Journals of earlier versions don't say it: they had tpe.
+    """
 
     trials: int | None = None
     seed: int | None = None
+    sampler: str = "tpe"
 
     kind: ClassVar[str] = "search"
     reference: ClassVar[str] = "the baseline"
@@ -46,11 +51,12 @@ class SearchQuestion:
             study = replace(study, budget=replace(study.budget, trials=self.trials))
         if self.seed is not None:
             study = replace(study, search=replace(study.search, seed=self.seed))
+        if not study.search.named:
+            study = replace(study, search=replace(study.search, sampler=self.sampler))
         return study
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> SearchAgenda:
-        refusal = found.refusal
-        return SearchAgenda(found.study, history, ledger, lambda: sampler_of(found.study, refusal), refusal)
+        return SearchAgenda(found.study, history, ledger, lambda: sampler_of(found), found.refusal)
 
     def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
         return ConfirmationVerdict.from_line(line)
@@ -93,9 +99,11 @@ class SearchQuestion:
         )
 
 
-def sampler_of(study: Study, refusal: Refusal) -> Sampler:
-    search = study.search
-    sampler: Sampler = catalog.part("samplers", search.sampler)(study.space, search.seed, search.options, refusal)
+def sampler_of(found: CheckedStudy) -> Sampler:
+    study, search = found.study, found.study.search
+    sampler: Sampler = catalog.part("samplers", search.sampler)(study.space, search.seed, search.options, found.refusal)
+    if isinstance(sampler, Expecting) and (outlook := outlook_of(study, found.workload)) is not None:
+        sampler.expect(outlook)
     return sampler
 
 
@@ -173,7 +181,18 @@ class SearchAgenda(Agenda):
             return None
         return self._proposal()
 
+    def _hardly_worth(self) -> str:
+        """Why more trials are hardly worth their cost, as the sampler sees it; empty where they may be."""
+        sampler = self._taught()
+        if self._presets or self._advice.waits or not isinstance(sampler, Forecasting):
+            return ""
+        prospect = sampler.prospect(self._pending())
+        return "" if prospect is None or not prospect.over else f"the search has found what there is: {prospect}"
+
     def _proposal(self) -> Next | None:
+        if why := self._hardly_worth():
+            self.search_over = why
+            return None
         proposer, proposal = self._proposed()
         if proposal is None:
             self.search_over = "every legal point was tried"
@@ -206,7 +225,8 @@ class SearchAgenda(Agenda):
         goal = self.study.goal
         for point, run in self._lessons[self._told :]:
             value = None if run is None else course.seen_through(run.metrics[goal.metric], run.number)
-            self._sampler.tell(Lesson(point, None if value is None else goal.score(value)))
+            node_s = None if run is None else run.ending.duration_s * run.resources.nodes
+            self._sampler.tell(Lesson(point, None if value is None else goal.score(value), node_s))
         self._told = len(self._lessons)
         return self._sampler
 

@@ -22,8 +22,9 @@ def tune(
 ) -> None:
     """Run a study's campaign: baseline, search, confirm."""
     from ridgeline.campaign.kinds.search import SearchQuestion
+    from ridgeline.records.study import DEFAULT_SAMPLER
 
-    question = SearchQuestion(trials, seed)
+    question = SearchQuestion(trials, seed, DEFAULT_SAMPLER)
     if dry_run:
         _rehearse(study, question)
         return

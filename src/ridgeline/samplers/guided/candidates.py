@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -13,10 +13,12 @@ from ridgeline.records.space import Discrete, Knob, Point, Space, point_key
 from ridgeline.samplers.filling import filling
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
+from ridgeline.samplers.listing import Listing, shuffled
 
-FIRST, MORE, MOST = 1_000, 250, 20_000  # points at the first look, more for each lesson, and in all
+FIRST, MORE, MOST = 4_000, 500, 20_000  # looks before the first lesson, more for each, and points that are held
+_END = object()
 STEPS_ALONG = 8  # values of one ordered knob tried on each side of a good point
-PAIRS = 200  # neighbours two knobs away, drawn
+PAIRS = 60  # neighbours two knobs away, drawn
 
 
 class Pool:
@@ -25,22 +27,41 @@ class Pool:
 
     def __init__(self, space: Space, features: Features, seed: int) -> None:
         self._space, self._features = space, features
-        self._sequence = filling(space, seed, lambda point: space.refusal(point) is None)
+        self._sequence = _looks(space, seed)
         self.points: list[Point] = []
         self.keys: list[str] = []
-        self.exhausted = False  # whether the sequence came to its end: the points are all there are
+        self.exhausted = False  # whether the points are all there are, or all that are held
+        self._counts = [0]  # points found, by looks taken
         self._rows: Array = features.of([])
 
     def grown(self, lessons: int) -> tuple[Sequence[Point], Sequence[str], Array]:
         """Points, their keys and features."""
-        size = min(MOST, FIRST + MORE * lessons)
-        if len(self.points) < size:
-            fresh = list(itertools.islice(self._sequence, size - len(self.points)))
-            self.exhausted = len(self.points) + len(fresh) < size
+        looks = FIRST + MORE * lessons
+        if len(self._counts) <= looks and not self.exhausted:
+            fresh: list[Point] = []
+            while len(self._counts) <= looks and not self.exhausted:
+                point = next(self._sequence, _END)
+                self.exhausted = point is _END or len(self.points) + len(fresh) == MOST
+                if isinstance(point, dict):
+                    fresh.append(point)
+                self._counts.append(len(self.points) + len(fresh))
             self.points += fresh
             self.keys += map(point_key, fresh)
             self._rows = np.concatenate([self._rows, self._features.of(fresh)])
+        size = self._counts[min(looks, len(self._counts) - 1)]
         return self.points[:size], self.keys[:size], self._rows[:size]
+
+
+def _looks(space: Space, seed: int) -> Iterator[dict[str, Value] | None]:
+    """A look at a time over the space, none twice: a point that no rule refuses, or None. A finite space is listed,
+    since drawing from it would mostly draw again what it drew before."""
+    if not math.isfinite(space.raw_size()):
+        yield from filling(space, seed, lambda point: space.refusal(point) is None)
+        return
+    listing = Listing(space)
+    for number in shuffled(listing.size, seed):
+        point = listing.at(number)
+        yield point if point is not None and space.refusal(point) is None else None
 
 
 def around(
@@ -55,24 +76,27 @@ def around(
             found[key] = point
 
     for centre in centres:
-        singles = [moved for knob in space.knobs for moved in _moves(space, centre, knob, rng)]
+        singles = [
+            _moved(space, centre, knob, value, rng)
+            for knob in space.knobs
+            if knob.name in centre
+            for value in _others(knob, centre[knob.name], rng)
+        ]
         for single in singles:
             take(single)
         for _ in range(PAIRS if singles else 0):
             base, knob = rng.choice(singles), rng.choice(space.knobs)
-            further = list(_moves(space, base, knob, rng))
-            if further:
-                take(rng.choice(further))
+            if knob.name in base and (values := _others(knob, base[knob.name], rng)):
+                take(_moved(space, base, knob, rng.choice(values), rng))
     return found
 
 
-def _moves(space: Space, point: Point, knob: Knob, rng: random.Random) -> Iterator[dict[str, Value]]:
-    if knob.name not in point:
-        return
-    for value in _others(knob, point[knob.name], rng):
-        # a knob that comes into being by the move takes a random value
-        spare = {k.name: k.at(rng.random()) for k in space.knobs if k.name not in point}
-        yield space.restrict({**spare, **point, knob.name: value})
+def _moved(space: Space, point: Point, knob: Knob, value: Value, rng: random.Random) -> dict[str, Value]:
+    if len(point) == len(space.knobs) and all(other.when is None for other in space.knobs):
+        return {**point, knob.name: value}
+    # a knob that comes into being by the move takes a random value
+    spare = {k.name: k.at(rng.random()) for k in space.knobs if k.name not in point}
+    return space.restrict({**spare, **point, knob.name: value})
 
 
 def _others(knob: Knob, value: Value, rng: random.Random) -> Sequence[Value]:

@@ -23,4 +23,5 @@ def relative_cost(lessons: Sequence[Lesson], told: Array, rows: Array) -> Array:
     middle = told[known].mean(axis=0)
     off = (told[known] - middle).astype(float)
     slope = np.linalg.solve(off.T @ off + CALM * np.eye(off.shape[1]), off.T @ (logs - logs.mean()))
-    return np.clip(np.exp((rows - middle) @ slope), 1.0 / WIDEST, WIDEST)
+    found: Array = np.clip(np.exp((rows - middle) @ slope), 1.0 / WIDEST, WIDEST)
+    return found

@@ -19,12 +19,12 @@ from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Outlook
 from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.features import Features
-from ridgeline.samplers.guided.gaussian import Array, GaussianProcess, fitted
+from ridgeline.samplers.guided.gaussian import Array, Fit, GaussianProcess, fitted
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import FITTED, Scale
 
-SPREAD_OUT = 40  # points of the survey that fill the space
-ROUNDS, EACH = 5, 8  # then so many rounds of points where the answers promise most
+SPREAD_OUT = 24  # points of the survey that fill the space
+ROUNDS, EACH = 4, 6  # then so many rounds of points where the answers promise most
 LOOKED_AT = 2_000  # points of the pool looked at for legal ones
 FARTHEST_ODDS = 4.0
 
@@ -41,11 +41,19 @@ class Expected:
     """`scale` is that of the study's scores; what an outlook says beyond it is not used."""
 
     def __init__(
-        self, outlook: Outlook, scale: Scale, space: Space, features: Features, pool: Pool, legal: Callable[[Point], bool]
+        self,
+        outlook: Outlook,
+        scale: Scale,
+        space: Space,
+        features: Features,
+        pool: Pool,
+        legal: Callable[[Point], bool],
     ) -> None:
         self._outlook, self._scale, self._space, self._features, self._legal = outlook, scale, space, features, legal
         self._asked: dict[str, tuple[float, float]] = {}  # value (NaN: unknown) and odds
         self._survey: dict[str, Point] = {}
+        self._fit: Fit | None = None
+        self._fitted_at, self._unit = 0, 1.0
         self._spread_out(pool)
         for turn in range(ROUNDS):
             self._seek(pool, random.Random(f"survey {turn}"))
@@ -68,20 +76,37 @@ class Expected:
         odds = min(max(math.log(chance / (1.0 - chance)), -FARTHEST_ODDS), FARTHEST_ODDS)
         return math.nan if value is None else value, odds
 
-    def at(self, points: Sequence[Point], rows: Array, exactly: Sequence[Point]) -> Foreseen:
-        """`exactly` are points that were asked themselves: only these and the survey are used, whatever else was."""
-        anchors = self._survey | {point_key(point): point for point in exactly}
-        answers = np.array([self.ask(point) for point in anchors.values()])
-        places = self._features.of(list(anchors.values()))
-        known = ~np.isnan(answers[:, 0])
-        values = _carried(places[known], answers[known, 0], rows, self._features)
-        odds = _carried(places, answers[:, 1], rows, self._features)
-        own = {key: answer for key, answer in zip(anchors, answers, strict=True)}
-        for row, point in enumerate(points):
-            if (answer := own.get(point_key(point))) is not None:
+    def at(self, keys: Sequence[str], rows: Array, asked: Sequence[Point]) -> Foreseen:
+        """`asked` are points that are asked themselves: only these and the survey count, whatever else was asked."""
+        answers = {key: self._asked[key] for key in self._survey}
+        answers |= {point_key(point): self.ask(point) for point in asked}
+        values, odds = self._carried([*self._survey.values(), *asked], rows)
+        for row, key in enumerate(keys):
+            if (answer := answers.get(key)) is not None:
                 odds[row] = answer[1]
                 values[row] = values[row] if math.isnan(answer[0]) else answer[0]
         return Foreseen(values, np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS))
+
+    def _carried(self, points: Sequence[Point], rows: Array) -> tuple[Array, Array]:
+        """Values and odds at these rows, from the answers at the points; length scales are those of the survey."""
+        anchors = {point_key(point): point for point in points}
+        answers = np.array([self._asked[key] for key in anchors])
+        places = self._features.of(list(anchors.values()))
+        known = ~np.isnan(answers[:, 0])
+        level, fit = float(answers[known, 0].mean()), self._scales()
+        values = _Carrier(places[known], fit, self._features).carry(rows, answers[known, 0] - level)
+        odds = _Carrier(places, fit, self._features).carry(rows, answers[:, 1] - answers[:, 1].mean())
+        return level + values, float(answers[:, 1].mean()) + odds
+
+    def _scales(self) -> Fit:
+        if self._fit is None or self._fitted_at != len(self._survey):
+            answers = np.array([self._asked[key][0] for key in self._survey])
+            known = np.flatnonzero(~np.isnan(answers))[:FITTED]
+            places = self._features.of([point for point in self._survey.values()])[known].astype(float)
+            unit = max(float(answers[known].std()), 1e-9)
+            self._fit = fitted(places, (answers[known] - answers[known].mean()) / unit, self._features.columns)
+            self._unit, self._fitted_at = unit, len(self._survey)
+        return self._fit
 
     def _spread_out(self, pool: Pool) -> None:
         for point in pool.grown(0)[0][:LOOKED_AT]:
@@ -107,11 +132,9 @@ class Expected:
         near = around(self._space, [self._survey[key] for key in ranked[:2]], rng, set(self._survey))
         free = {key: point for key, point in zip(keys_, points, strict=True) if key not in self._survey} | near
         rows = self._features.of(list(free.values()))
-        places = self._features.of(list(self._survey.values()))
-        answers = np.array(list(worth.values()))
-        known = ~np.isnan(answers[:, 0])
-        mean, spread = _process(places[known], answers[known, 0], rows, self._features)
-        odds = _carried(places, answers[:, 1], rows, self._features)
+        mean, odds = self._carried(list(self._survey.values()), rows)
+        places = self._features.of([self._survey[key] for key in worth if not math.isnan(worth[key][0])])
+        spread = self._unit * _Carrier(places, self._scales(), self._features).spread(rows)
         best = worth[ranked[0]][0]
         hopes = log_expected_improvement(mean, spread, best) - np.logaddexp(0.0, -odds)
         self._take_best(list(free.values()), hopes)
@@ -124,18 +147,15 @@ class Expected:
                 return
 
 
-def _carried(places: Array, values: Array, rows: Array, features: Features) -> Array:
-    return _process(places, values, rows, features)[0]
+class _Carrier:
+    """Carries values at some places to others."""
 
+    def __init__(self, places: Array, fit: Fit, features: Features) -> None:
+        self._process = GaussianProcess(places, features.columns, fit)
 
-def _process(places: Array, values: Array, rows: Array, features: Features) -> tuple[Array, Array]:
-    if len(values) == 0 or float(np.ptp(values)) < 1e-9:
-        level = float(values[0]) if len(values) else 0.0
-        return np.full(len(rows), level), np.full(len(rows), 1e-3)
-    level, unit = float(values.mean()), float(values.std())
-    standard = (values - level) / unit
-    some = np.linspace(0, len(values) - 1, min(len(values), FITTED)).round().astype(int)
-    fit = fitted(places[some].astype(float), standard[some], features.columns)
-    process = GaussianProcess(places, features.columns, fit)
-    across = process.across(rows)
-    return level + unit * (across @ process.solved(standard)), unit * process.spread(across)
+    def carry(self, rows: Array, values: Array) -> Array:
+        found: Array = self._process.across(rows) @ self._process.solved(values)
+        return found
+
+    def spread(self, rows: Array) -> Array:
+        return self._process.spread(self._process.across(rows))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.floating[Any]]
+Array = npt.NDArray[Any]
 Columns = npt.NDArray[np.intp]
 
 STEPS = 35  # of the ascent; beyond, the answer no longer changes visibly
@@ -55,7 +55,8 @@ class GaussianProcess:
     def spread(self, across: Array) -> Array:
         """Standard deviation of the truth, without the noise of a run, from a row of `across` for each place."""
         explained = ((across @ self._whiten.T.astype(across.dtype)) ** 2).sum(axis=1)
-        return np.sqrt(np.maximum(self._fit.signal - explained, 1e-9 * self._fit.signal))
+        found: Array = np.sqrt(np.maximum(self._fit.signal - explained, 1e-9 * self._fit.signal))
+        return found
 
     def joint(self, places: Array) -> Array:
         """Covariance of the truth between these places, given what was measured."""
@@ -71,7 +72,8 @@ def _matern(distance: Array) -> Array:
 def _distances(a: Array, b: Array) -> Array:
     """Root 5 times the distance of each row of one from each of the other."""
     squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * (a @ b.T)
-    return ROOT5 * np.sqrt(np.maximum(squared, 0.0))
+    found: Array = ROOT5 * np.sqrt(np.maximum(squared, 0.0))
+    return found
 
 
 def fitted(places: Array, values: Array, columns: Columns) -> Fit:

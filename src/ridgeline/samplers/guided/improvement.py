@@ -24,4 +24,5 @@ def log_expected_improvement(mean: Array, spread: Array, best: float) -> Array:
     near = np.maximum(z, FARTHEST)
     density = np.exp(-0.5 * near**2) / math.sqrt(2.0 * math.pi)
     expected = np.log(np.maximum(density + near * normal_share(near), 1e-300))
-    return np.log(spread) + expected - 0.5 * (z**2 - near**2)
+    found: Array = np.log(spread) + expected - 0.5 * (z**2 - near**2)
+    return found

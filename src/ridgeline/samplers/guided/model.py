@@ -15,6 +15,7 @@ import numpy as np
 
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, GaussianProcess, fitted
 from ridgeline.samplers.guided.improvement import normal_share
+from ridgeline.samplers.guided.trees import Trees
 
 REMEMBERED = 200  # lessons the process sees: the best, the latest, and some of the rest
 FITTED = 100  # of them, lessons that length scales are found from
@@ -22,7 +23,7 @@ TRUST_SPREAD = 0.5  # of the trust in what is expected, around 1
 WORST = 2.0  # results this many times farther below the middle than the best is above count as that bad and no worse
 LEVEL_SPREAD = 3.0
 LABEL_NOISE = 0.1
-SURE = 0.02  # chances nearer to 0 or 1 are not believed
+SURE = 0.002  # chances nearer to 0 are not believed
 
 
 @dataclass(frozen=True)
@@ -150,10 +151,11 @@ class ChanceModel:
         fit = fitted(rows[some].astype(float), labels[some], self._columns)
         self._process = GaussianProcess(rows, self._columns, fit)
         self._dual = self._process.solved(labels)
+        self._trees = Trees(rows, passed[self._kept].astype(float))
 
-    def _expected_label(self, odds: Array | None, some: object = slice(None)) -> Array | float:
+    def _expected_label(self, odds: Array | None, some: Columns | slice = slice(None)) -> Array | float:
         if odds is None:
-            return 2.0 * self._base - 1.0
+            return 2.0 * float(self._base) - 1.0
         found: Array = np.tanh(0.5 * odds[some])
         return found
 
@@ -161,15 +163,17 @@ class ChanceModel:
         label = self._expected_label(odds)
         if self._all_passed:
             chance = np.ones(len(rows)) if odds is None else 0.5 * (1.0 + label)
-            return np.clip(chance, SURE, 1.0)
+            sure: Array = np.clip(chance, SURE, 1.0)
+            return sure
         rows, _ = _with_odds(rows, odds, slice(None), self._columns)
         across = self._process.across(rows)
         spread = self._process.spread(across)
-        chance = normal_share((label + across @ self._dual) / np.sqrt(LABEL_NOISE + spread**2))
-        return np.clip(chance, SURE, 1.0)
+        smooth = normal_share((label + across @ self._dual) / np.sqrt(LABEL_NOISE + spread**2))
+        found: Array = np.clip(np.sqrt(smooth * self._trees.at(rows)), SURE, 1.0)
+        return found
 
 
-def _with_odds(rows: Array, odds: Array | None, some: object, columns: Columns) -> tuple[Array, Columns]:
+def _with_odds(rows: Array, odds: Array | None, some: Columns | slice, columns: Columns) -> tuple[Array, Columns]:
     if odds is None:
         return rows, columns
     place = 0.5 * np.tanh(0.25 * odds[some])

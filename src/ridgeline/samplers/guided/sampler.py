@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -59,8 +58,7 @@ class GuidedSampler:
             return Proposal(filled, f"space-filling start, {known + 1} of {startup}")
         if passed < (1 if self._outlook is not None else FEWEST_PASSED):
             return Proposal(filled, "space-filling, since too little has passed to learn from")
-        rng = random.Random(f"guided {self._seed} {len(self._lessons)} {len(pending)}")
-        chosen = self._choosing().choice(self._lessons, pending, self._told | flying, rng)
+        chosen = self._choosing().choice(self._lessons, pending, self._told | flying)
         return chosen or Proposal(filled, "space-filling, since the model proposed nothing new that is legal")
 
     def prospect(self, pending: Sequence[Point] = ()) -> Prospect | None:
