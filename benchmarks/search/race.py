@@ -59,6 +59,11 @@ class Race:
     trials: int
 
 
+def as_cost(log_speed: float) -> float:
+    """The score of a time that is to be small."""
+    return -math.exp(-log_speed)
+
+
 def race(
     sampler: Asked,
     name: str,
@@ -67,6 +72,7 @@ def race(
     trials: int,
     noise: Noise = USUAL,
     cost_of: Callable[[Point, float | None], float] = lambda point, value: 1.0,
+    score_of: Callable[[float], float] = as_cost,
     enough: Callable[[Asked], bool] = lambda sampler: False,
 ) -> Race:
     rng = random.Random(f"noise {seed}")
@@ -88,7 +94,7 @@ def race(
             seen = value + drawn
             if seen > best_seen:
                 best_seen, chosen = seen, value
-            sampler.tell(Lesson(proposal.point, -math.exp(-seen)))  # as a time to minimise is told
+            sampler.tell(Lesson(proposal.point, score_of(seen), cost_of(proposal.point, value)))
         if found_at is None and chosen >= -math.log1p(CLOSE):
             found_at, cost_at = number, spent
         if number in LOOKS:

@@ -9,7 +9,8 @@ from pathlib import Path
 from ridgeline.campaign.assembly import as_asked, executor_of
 from ridgeline.campaign.builds import Recipe
 from ridgeline.campaign.check import check_file
-from ridgeline.campaign.kinds.search import SearchQuestion, sampler_of
+from ridgeline.campaign.guidance.sampling import sampler_of
+from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.records.space import Point
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.study_file import read_study_file

@@ -14,6 +14,7 @@ from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Point, Settings, Space
 
 DEFAULT_SAMPLER = "guided"
+SAMPLER_BEFORE = "tpe"  # the default of campaigns whose journals do not name theirs
 
 
 @dataclass(frozen=True, slots=True)

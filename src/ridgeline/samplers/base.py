@@ -8,7 +8,7 @@ reference. It promises:
 - the answer depends only on the seed, the lessons told so far (in order) and `pending`, so that a killed campaign goes
   on as if nothing had happened;
 - `tell` accepts any lesson, also of points it did not propose (baseline, presets, points of an earlier campaign).
-A sampler may also listen to what is expected of settings (`Expecting`) and say when more trials are hardly worth their
+A sampler may also listen to what is expected of settings (`Expecting`, `Recalling`) and say when more trials are hardly worth their
 cost (`Forecasting`); the promise above then holds for the same expectations.
 """
 
@@ -37,6 +37,16 @@ class Expecting(Protocol):
     """What a sampler may add: it is told, before anything else, where to learn what is expected of a point."""
 
     def expect(self, outlook: Outlook) -> None: ...
+
+
+@runtime_checkable
+class Recalling(Protocol):
+    """What a sampler may add: it is told, before anything else, what earlier studies of the same space learned.
+
+    These are expectations, not lessons: their points were not tried here and may be proposed.
+    """
+
+    def recall(self, earlier: Sequence[Lesson]) -> None: ...
 
 
 @runtime_checkable

@@ -10,7 +10,8 @@ from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.candidates import judged_pair, judged_text, trial_of
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
-from ridgeline.campaign.kinds.search import SearchAgenda, sampler_of, search_progress
+from ridgeline.campaign.guidance.sampling import sampler_of
+from ridgeline.campaign.kinds.search import SearchAgenda, search_progress
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ridgeline import catalog
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.advice import PROPOSER, Advice
 from ridgeline.campaign.agenda import Agenda, Next
@@ -14,7 +13,8 @@ from ridgeline.campaign.blocks import next_in_block
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationPlan, ConfirmationVerdict
-from ridgeline.campaign.expectations import outlook_of
+from ridgeline.campaign.guidance.sampling import little_left, sampler_of, with_prospect
+from ridgeline.campaign.guidance.warm_start import kept
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
@@ -23,9 +23,9 @@ from ridgeline.records.lesson import Lesson, Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
-from ridgeline.records.study import Study
+from ridgeline.records.study import DEFAULT_SAMPLER, SAMPLER_BEFORE, Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.samplers.base import Expecting, Forecasting, Refusal, Sampler
+from ridgeline.samplers.base import Refusal, Sampler
 from ridgeline.stats.regimes import Regimes
 from ridgeline.stats.verdict import Verdict
 from ridgeline.store.events import VerdictLine
@@ -34,14 +34,11 @@ from ridgeline.store.history import History
 
 @dataclass(frozen=True, slots=True)
 class SearchQuestion:
-    """`trials` and `seed` are what the command line changes in the study.
-
-    `sampler` is who proposes where the study names nobody. Journals of earlier versions don't say it: they had tpe.
-    """
+    """`trials` and `seed` are what the command line changes; `sampler` proposes where the study names nobody."""
 
     trials: int | None = None
     seed: int | None = None
-    sampler: str = "tpe"
+    sampler: str | None = None  # None in journals of earlier versions
 
     kind: ClassVar[str] = "search"
     reference: ClassVar[str] = "the baseline"
@@ -51,12 +48,12 @@ class SearchQuestion:
             study = replace(study, budget=replace(study.budget, trials=self.trials))
         if self.seed is not None:
             study = replace(study, search=replace(study.search, seed=self.seed))
-        if not study.search.named:
-            study = replace(study, search=replace(study.search, sampler=self.sampler))
+        if study.search.sampler == DEFAULT_SAMPLER and not study.search.named:
+            study = replace(study, search=replace(study.search, sampler=self.sampler or SAMPLER_BEFORE))
         return study
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> SearchAgenda:
-        return SearchAgenda(found.study, history, ledger, lambda: sampler_of(found), found.refusal)
+        return SearchAgenda(found.study, history, ledger, lambda: sampler_of(found, kept(history.root)), found.refusal)
 
     def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
         return ConfirmationVerdict.from_line(line)
@@ -86,8 +83,9 @@ class SearchQuestion:
         )
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
+        notes = (f"search ended: {history.search_ended}",) if history.search_ended else ()
         if history.verdict is None:
-            return Exhibits()
+            return Exhibits(notes=notes)
         verdict = self.verdict_from(history.verdict)
         setting = None
         if verdict.winner is not None:
@@ -96,15 +94,8 @@ class SearchQuestion:
             setting,
             comparisons_title="Confirmation: fresh interleaved runs against the baseline",
             comparisons=confirmation.compared_settings(study.baseline, verdict.comparisons),
+            notes=notes,
         )
-
-
-def sampler_of(found: CheckedStudy) -> Sampler:
-    study, search = found.study, found.study.search
-    sampler: Sampler = catalog.part("samplers", search.sampler)(study.space, search.seed, search.options, found.refusal)
-    if isinstance(sampler, Expecting) and (outlook := outlook_of(study, found.workload)) is not None:
-        sampler.expect(outlook)
-    return sampler
 
 
 @dataclass
@@ -159,7 +150,9 @@ class SearchAgenda(Agenda):
         if self.history.candidates is None:
             nodes = self.study.job.resources(self.study.space.settings(self.study.baseline)).nodes
             runs = self.ledger.affordable_runs(nodes)
-            return confirmation.choose(self.study, self.history, runs, even_if_worse=self.even_if_worse)
+            plan = confirmation.choose(self.study, self.history, runs, even_if_worse=self.even_if_worse)
+            ended = with_prospect(self.search_over, self._taught(), self._pending()) if self.search_over else ""
+            return replace(plan, search_ended=ended)
         return confirmation.grounded(self.study, self.history, self.verdict())
 
     def verdict(self) -> ConfirmationVerdict:
@@ -181,16 +174,8 @@ class SearchAgenda(Agenda):
             return None
         return self._proposal()
 
-    def _hardly_worth(self) -> str:
-        """Why more trials are hardly worth their cost, as the sampler sees it; empty where they may be."""
-        sampler = self._taught()
-        if self._presets or self._advice.waits or not isinstance(sampler, Forecasting):
-            return ""
-        prospect = sampler.prospect(self._pending())
-        return "" if prospect is None or not prospect.over else f"the search has found what there is: {prospect}"
-
     def _proposal(self) -> Next | None:
-        if why := self._hardly_worth():
+        if not self._presets and not self._advice.waits and (why := little_left(self._taught(), self._pending())):
             self.search_over = why
             return None
         proposer, proposal = self._proposed()

@@ -8,6 +8,8 @@ import typer
 
 if TYPE_CHECKING:
     from ridgeline.campaign.kinds.search import SearchQuestion
+    from ridgeline.records.lesson import Lesson
+    from ridgeline.records.study import Study
 
 
 def tune(
@@ -15,6 +17,10 @@ def tune(
     out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME by default.")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Search trials, instead of the study's budget.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampler, instead of the study's.")] = None,
+    warm_start: Annotated[
+        list[Path] | None,
+        typer.Option("--warm-start", help="Folder of an earlier study with the same knobs; may be given again."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the first scripts and the cost; run nothing.")
     ] = False,
@@ -30,10 +36,25 @@ def tune(
         return
     from ridgeline.campaign.assembly import assemble_folder
     from ridgeline.campaign.check import check_study
+    from ridgeline.campaign.guidance.warm_start import keep
     from ridgeline.cli.campaign.live import drive
 
     found = check_study(study)
-    drive(assemble_folder(found, out, found.study.name), question, as_json)
+    lessons = _earlier(found.study, warm_start) if warm_start else []
+    folder = assemble_folder(found, out, found.study.name)
+    if lessons:
+        keep(folder, lessons)
+    drive(folder, question, as_json)
+
+
+def _earlier(study: Study, folders: list[Path]) -> list[Lesson]:
+    from ridgeline import catalog
+    from ridgeline.campaign.guidance.warm_start import gather
+    from ridgeline.errors import InputError
+
+    if not hasattr(catalog.part("samplers", study.search.sampler), "recall"):
+        raise InputError(f"the sampler {study.search.sampler} cannot use --warm-start; use the sampler guided")
+    return gather(study, folders)
 
 
 def _rehearse(study: Path, question: SearchQuestion) -> None:

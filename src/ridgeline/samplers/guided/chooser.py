@@ -15,12 +15,14 @@ from ridgeline.samplers.base import Outlook
 from ridgeline.samplers.encoding import encode
 from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.cost import relative_cost
-from ridgeline.samplers.guided.expected import Expected, Foreseen
+from ridgeline.samplers.guided.earlier import Earlier
+from ridgeline.samplers.guided.expected import Expected
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.guided.improvement import log_expected_improvement
-from ridgeline.samplers.guided.model import ChanceModel, Forecast, Scale, ScoreModel, Seen
+from ridgeline.samplers.guided.model import ChanceModel, Forecast, Foreseen, Scale, ScoreModel, Taught
 
+SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY = 4  # of the best candidates, those of which the outlook itself is asked
@@ -57,24 +59,40 @@ class _View:
     """What the lessons say about the candidates; `best` is the best mean among what passed."""
 
     scale: Scale
-    seen: Seen
+    seen: Taught
     scores: ScoreModel
     chances: ChanceModel
     best: float
     field: _Field
 
+    def better_by(self, share: float) -> float:
+        """The score, on the scale, that is better than the best by this share."""
+        return self.best + (math.log1p(share) if self.scale.sign else share * max(abs(self.best), 1e-12))
+
+    @property
+    def to_beat(self) -> float:
+        return self.better_by(SMALLEST_GAIN)
+
 
 class Chooser:
     """Nothing but what it is called with decides the answer; what it keeps only saves time."""
 
-    def __init__(self, space: Space, seed: int, legal: Callable[[Point], bool], outlook: Outlook | None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        seed: int,
+        legal: Callable[[Point], bool],
+        outlook: Outlook | None,
+        earlier: Sequence[Lesson],
+    ) -> None:
         self._space, self._seed, self._outlook = space, seed, outlook
+        self._earlier = [lesson for lesson in earlier if encode(space, lesson.point) is not None]
         self._features = Features(space)
         self._pool = Pool(space, self._features, seed)
         self._legal_before: dict[str, bool] = {}
         self._is_legal = legal
-        self._expected: dict[Scale, Expected] = {}
-        self._current: Expected | None = None
+        self._expected: dict[Scale, Expected | Earlier | None] = {}
+        self._current: Expected | Earlier | None = None
         self._kept: tuple[tuple[int, int], _View] | None = None
 
     def choice(self, lessons: Sequence[Lesson], pending: Sequence[Point], taken: Collection[str]) -> Proposal | None:
@@ -82,7 +100,7 @@ class Chooser:
         scores = self._believing(view, pending[-BELIEVED:]) if pending else view.scores
         forecast = _forecast(scores, view.chances, view.field)
         costs = relative_cost(lessons, view.seen.rows, view.field.rows)
-        chosen = self._most_hopeful(_hopes(forecast, view.best, costs), view.field, taken)
+        chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs), view.field, taken)
         if not chosen:
             return None
         field = view.field.only(chosen)
@@ -90,16 +108,16 @@ class Chooser:
             # of the few that are left the outlook itself is asked
             field = replace(field, foreseen=self._current.at(field.keys, field.rows, field.points))
         forecast = _forecast(scores, view.chances, field)
-        row = int(_hopes(forecast, view.best, costs[chosen]).argmax())
+        row = int(_hopes(forecast, view.to_beat, costs[chosen]).argmax())
         return Proposal(field.points[row], _why(forecast, row, view, scores, len(lessons)))
 
     def prospect(self, lessons: Sequence[Lesson], taken: Collection[str], worth: float) -> Prospect:
         """How likely an untried point beats the best by more than `worth`, and what the best of them may bring."""
         view = self._view(lessons, taken)
         best, sign = view.best, view.scale.sign
-        step = math.log1p(worth) if sign else worth * max(abs(best), 1e-12)
+        goal = view.better_by(worth)
         forecast = _forecast(view.scores, view.chances, view.field)
-        hopes = log_expected_improvement(forecast.mean, forecast.spread, best + step) + np.log(forecast.chance)
+        hopes = log_expected_improvement(forecast.mean, forecast.spread, goal) + np.log(forecast.chance)
         hopeful = self._most_hopeful(hopes, view.field, taken, DRAWN_AT)
         whole = self._pool.exhausted
         if not hopeful:
@@ -110,7 +128,7 @@ class Chooser:
         runs = rng.random(truths.shape) < forecast.chance[hopeful]
         top = np.where(runs, truths, -np.inf).max(axis=1) - best
         gain = max(0.0, float(np.quantile(top, 0.95, method="higher")))
-        return Prospect(float((top > step).mean()), worth, math.expm1(gain) if sign else gain, whole=whole)
+        return Prospect(float((top > goal - best).mean()), worth, math.expm1(gain) if sign else gain, whole=whole)
 
     def _view(self, lessons: Sequence[Lesson], taken: Collection[str]) -> _View:
         """What the lessons say. Kept for the next question, which is often about the same lessons."""
@@ -125,25 +143,23 @@ class Chooser:
             self._kept = asked, _View(scale, seen, scores, chances, best, field)
         return self._kept[1]
 
-    def _seen(self, lessons: Sequence[Lesson], scale: Scale) -> Seen:
+    def _seen(self, lessons: Sequence[Lesson], scale: Scale) -> Taught:
         points = [lesson.point for lesson in lessons]
         rows = self._features.of(points)
-        values = np.array([_value(scale, lesson.score) for lesson in lessons], dtype=float)
+        values = scale.values([lesson.score for lesson in lessons])
         expected = self._expectations(scale)
-        if expected is None:
-            return Seen(rows, values, None, None)
-        foreseen = expected.at([point_key(point) for point in points], rows, points)
-        return Seen(rows, values, foreseen.values, foreseen.odds)
+        foreseen = None if expected is None else expected.at([point_key(point) for point in points], rows, points)
+        return Taught.of(rows, values, foreseen)
 
-    def _expectations(self, scale: Scale) -> Expected | None:
-        if self._outlook is None:
-            return None
+    def _expectations(self, scale: Scale) -> Expected | Earlier | None:
         if scale not in self._expected:
-            self._expected[scale] = Expected(
-                self._outlook, scale, self._space, self._features, self._pool, self._is_legal
-            )
-        found = self._expected[scale]
-        self._current = found if found.says_something else None
+            asked = None
+            if self._outlook is not None:
+                asked = Expected(self._outlook, scale, self._space, self._features, self._pool, self._is_legal)
+                asked = asked if asked.says_something else None
+            before = Earlier(self._earlier, scale, self._features, asked) if self._earlier else None
+            self._expected[scale] = before if before is not None and before.says_something else asked
+        self._current = self._expected[scale]
         return self._current
 
     def _believing(self, view: _View, pending: Sequence[Point]) -> ScoreModel:
@@ -157,7 +173,7 @@ class Chooser:
             values = self._current.at([point_key(point) for point in own], rows, own).values
         mean, _ = view.scores.at(rows, values)
         expected = None if values is None or seen.expected is None else np.concatenate([seen.expected, values])
-        believed = Seen(np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean]), expected, None)
+        believed = Taught(np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean]), expected, None)
         return ScoreModel(believed, self._features.columns, view.scores.fit)
 
     def _candidates(
@@ -196,7 +212,7 @@ class Chooser:
         return found
 
 
-def _standing(scores: ScoreModel, seen: Seen, lessons: Sequence[Lesson]) -> tuple[float, list[Point]]:
+def _standing(scores: ScoreModel, seen: Taught, lessons: Sequence[Lesson]) -> tuple[float, list[Point]]:
     """The best mean among what passed, and the settings that have the best."""
     passed = np.flatnonzero(~np.isnan(seen.values))
     mean, _ = scores.at(seen.rows[passed], None if seen.expected is None else seen.expected[passed])
@@ -209,12 +225,8 @@ def _forecast(scores: ScoreModel, chances: ChanceModel, field: _Field) -> Foreca
     return Forecast(mean, spread, chances.at(field.rows, field.odds))
 
 
-def _value(scale: Scale, score: float | None) -> float:
-    seen = None if score is None else scale.seen(score)
-    return math.nan if seen is None else seen
-
-
 def _hopes(forecast: Forecast, best: float, costs: Array) -> Array:
+    """`best` is what a trial has to beat to be worth anything."""
     return log_expected_improvement(forecast.mean, forecast.spread, best) + np.log(forecast.chance) - np.log(costs)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,20 +20,12 @@ from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array, Fit, GaussianProcess, fitted
 from ridgeline.samplers.guided.improvement import log_expected_improvement
-from ridgeline.samplers.guided.model import FITTED, Scale
+from ridgeline.samplers.guided.model import FITTED, Foreseen, Scale
 
 SPREAD_OUT = 24  # points of the survey that fill the space
 ROUNDS, EACH = 4, 6  # then so many rounds of points where the answers promise most
 LOOKED_AT = 2_000  # points of the pool looked at for legal ones
 FARTHEST_ODDS = 4.0
-
-
-@dataclass(frozen=True)
-class Foreseen:
-    """For each row: the expected score on the scale, and the log odds of passing."""
-
-    values: Array
-    odds: Array
 
 
 class Expected:

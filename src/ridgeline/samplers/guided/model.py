@@ -20,7 +20,8 @@ from ridgeline.samplers.guided.trees import Trees
 REMEMBERED = 200  # lessons the process sees: the best, the latest, and some of the rest
 FITTED = 100  # of them, lessons that length scales are found from
 TRUST_SPREAD = 0.5  # of the trust in what is expected, around 1
-WORST = 2.0  # results this many times farther below the middle than the best is above count as that bad and no worse
+WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
+DOUBT = 1.0  # few lessons tell little about length scales: spreads are wider by this over the root of their number
 LEVEL_SPREAD = 3.0
 LABEL_NOISE = 0.1
 SURE = 0.002  # chances nearer to 0 are not believed
@@ -28,7 +29,7 @@ SURE = 0.002  # chances nearer to 0 are not believed
 
 @dataclass(frozen=True)
 class Scale:
-    """Scores as the model sees them. `sign` 1: logs of positive scores, -1: of negative ones (costs), 0: as they are."""
+    """Scores as the model sees them: logs of positive ones (`sign` 1) or of costs (-1), else as they are (0)."""
 
     sign: int
 
@@ -42,6 +43,11 @@ class Scale:
             return score
         return self.sign * math.log(self.sign * score) if self.sign * score > 0 else None
 
+    def values(self, scores: Sequence[float | None]) -> Array:
+        """NaN for what failed or has no place."""
+        seen = [None if score is None else self.seen(score) for score in scores]
+        return np.array([math.nan if value is None else value for value in seen], dtype=float)
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -53,7 +59,15 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Foreseen:
+    """For each row: the expected score on the scale, and the log odds of passing."""
+
+    values: Array
+    odds: Array
+
+
+@dataclass(frozen=True)
+class Taught:
     """Lessons as rows: features, score on the scale (NaN where the setting failed), and what was expected there."""
 
     rows: Array
@@ -61,11 +75,15 @@ class Seen:
     expected: Array | None  # on the scale; None: nothing is expected of any point
     odds: Array | None  # log odds of passing that were expected
 
+    @classmethod
+    def of(cls, rows: Array, values: Array, foreseen: Foreseen | None) -> Taught:
+        return cls(rows, values, *((None, None) if foreseen is None else (foreseen.values, foreseen.odds)))
+
 
 class ScoreModel:
     """Universal kriging: a Gaussian process around level + trust x expected, both uncertain."""
 
-    def __init__(self, seen: Seen, columns: Columns, fit: Fit | None = None) -> None:
+    def __init__(self, seen: Taught, columns: Columns, fit: Fit | None = None) -> None:
         passed = np.flatnonzero(~np.isnan(seen.values))
         self._kept = passed[remembered(seen.values[passed])]
         values = _without_the_worst(seen.values[self._kept]) if seen.expected is None else seen.values[self._kept]
@@ -121,6 +139,7 @@ class ScoreModel:
         mean = basis @ self._trusts + across @ self._dual
         left = basis - across @ self._solved_basis
         spread = np.sqrt(self._process.spread(across) ** 2 + np.einsum("ij,jk,ik->i", left, self._uncertain, left))
+        spread = spread * (1 + DOUBT / math.sqrt(len(self._kept)))
         return self._level + self._unit * mean, self._unit * spread
 
     def draws(self, rows: Array, expected: Array | None, count: int, rng: np.random.Generator) -> Array:
@@ -138,7 +157,7 @@ class ScoreModel:
 class ChanceModel:
     """The chance to pass: a Gaussian process over passed (1) and failed (-1), around what was expected."""
 
-    def __init__(self, seen: Seen, columns: Columns) -> None:
+    def __init__(self, seen: Taught, columns: Columns) -> None:
         passed = ~np.isnan(seen.values)
         self._all_passed = bool(passed.all())
         self._kept = np.arange(len(passed))[-2 * REMEMBERED :]

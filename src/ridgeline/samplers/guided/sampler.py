@@ -36,10 +36,14 @@ class GuidedSampler:
         self._told: set[str] = set()
         self._lessons: list[Lesson] = []
         self._outlook: Outlook | None = None
+        self._earlier: list[Lesson] = []
         self._chooser: Chooser | None = None
 
     def expect(self, outlook: Outlook) -> None:
         self._outlook = outlook
+
+    def recall(self, earlier: Sequence[Lesson]) -> None:
+        self._earlier = list(earlier)
 
     def tell(self, lesson: Lesson) -> None:
         self._told.add(point_key(lesson.point))
@@ -53,10 +57,11 @@ class GuidedSampler:
         if filled is None:
             return None
         known, passed = len(self._told | flying), sum(lesson.score is not None for lesson in self._lessons)
-        startup = 0 if self._outlook is not None else self._options.startup
+        guided = self._outlook is not None or bool(self._earlier)
+        startup = 0 if guided else self._options.startup
         if known < startup:
             return Proposal(filled, f"space-filling start, {known + 1} of {startup}")
-        if passed < (1 if self._outlook is not None else FEWEST_PASSED):
+        if passed < (1 if guided else FEWEST_PASSED):
             return Proposal(filled, "space-filling, since too little has passed to learn from")
         chosen = self._choosing().choice(self._lessons, pending, self._told | flying)
         return chosen or Proposal(filled, "space-filling, since the model proposed nothing new that is legal")
@@ -71,5 +76,5 @@ class GuidedSampler:
         if self._chooser is None:
             from ridgeline.samplers.guided.chooser import Chooser  # numpy: not before it is needed
 
-            self._chooser = Chooser(self._space, self._seed, self._legal, self._outlook)
+            self._chooser = Chooser(self._space, self._seed, self._legal, self._outlook, self._earlier)
         return self._chooser
