@@ -8,8 +8,8 @@ reference. It promises:
 - the answer depends only on the seed, the lessons told so far (in order) and `pending`, so that a killed campaign goes
   on as if nothing had happened;
 - `tell` accepts any lesson, also of points it did not propose (baseline, presets, points of an earlier campaign).
-A sampler may also listen to what is expected of settings (`Expecting`, `Recalling`) and say when more trials are hardly worth their
-cost (`Forecasting`); the promise above then holds for the same expectations.
+A sampler may also listen to what is expected of settings (`Expecting`, `Recalling`) and say when more trials are
+hardly worth their cost (`Forecasting`); the promise above then holds for the same expectations.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import ChanceModel, Forecast, Foreseen, Scale, ScoreModel, Taught
 
 SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
+HOPELESS = 0.2  # a chance to pass below this, or below half the best one
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY = 4  # of the best candidates, those of which the outlook itself is asked
@@ -226,8 +227,12 @@ def _forecast(scores: ScoreModel, chances: ChanceModel, field: _Field) -> Foreca
 
 
 def _hopes(forecast: Forecast, best: float, costs: Array) -> Array:
-    """`best` is what a trial has to beat to be worth anything."""
-    return log_expected_improvement(forecast.mean, forecast.spread, best) + np.log(forecast.chance) - np.log(costs)
+    """`best` is what a trial has to beat to be worth anything. What almost surely fails comes last, whatever it
+    promises: beyond an edge of memory a model sees speed that nobody will ever have."""
+    hopes = log_expected_improvement(forecast.mean, forecast.spread, best) + np.log(forecast.chance) - np.log(costs)
+    hopeless = forecast.chance < min(HOPELESS, 0.5 * float(forecast.chance.max()))
+    found: Array = np.where(hopeless, hopes - 1e12, hopes)
+    return found
 
 
 def _why(forecast: Forecast, row: int, view: _View, scores: ScoreModel, lessons: int) -> str:

@@ -1,8 +1,8 @@
-"""What is expected of every candidate, from asking at a few: a twin takes a tenth of a second a point, not a microsecond.
+"""What is expected of every candidate, from asking at a few: a twin takes a tenth of a second a point.
 
 A survey that depends on the seed alone asks at points spread over the space and then where the answers are best. A
-Gaussian process carries the answers to all other points; told points, and the few that are about to be chosen, are asked
-themselves. What was asked is kept, so that later trials ask for little that is new.
+Gaussian process carries the answers to all other points; told points, and the few that are about to be chosen, are
+asked themselves. What was asked is kept, so that later trials ask for little that is new.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Expected:
         if self._fit is None or self._fitted_at != len(self._survey):
             answers = np.array([self._asked[key][0] for key in self._survey])
             known = np.flatnonzero(~np.isnan(answers))[:FITTED]
-            places = self._features.of([point for point in self._survey.values()])[known].astype(float)
+            places = self._features.of(list(self._survey.values()))[known].astype(float)
             unit = max(float(answers[known].std()), 1e-9)
             self._fit = fitted(places, (answers[known] - answers[known].mean()) / unit, self._features.columns)
             self._unit, self._fitted_at = unit, len(self._survey)

@@ -1,8 +1,8 @@
 """What the lessons say about every point: how good it is and how sure that is, and the chance that it runs at all.
 
 Scores of one sign are taken in logs, so that a gain is a ratio. Where something is expected of points beforehand, the
-model learns the difference from it, and by how much it is to be believed: score = level + trust x expected + rest. Trust
-begins near 1 and is learned like the rest; an expectation whose order is wrong ends with a trust of 0 or below.
+model learns the difference from it, and by how much it is to be believed: score = level + trust x expected + rest.
+Trust begins near 1 and is learned like the rest; an expectation whose order is wrong ends with a trust of 0 or below.
 """
 
 from __future__ import annotations
@@ -202,7 +202,8 @@ def _with_odds(rows: Array, odds: Array | None, some: Columns | slice, columns: 
 def _without_the_worst(values: Array) -> Array:
     """How bad the bad ones are matters little, and would stretch the scale for the good."""
     middle = float(np.median(values))
-    return np.maximum(values, middle - WORST * max(float(values.max()) - middle, 1e-9))
+    above = max(float(values.max()) - middle, float(values.std()))  # many may share the best
+    return np.maximum(values, middle - WORST * above)
 
 
 def _unit(values: Array, expected: Array | None) -> float:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ridgeline.errors import InputError
+from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.lesson import Lesson, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Outlook, Refusal
@@ -30,6 +32,7 @@ class GuidedSampler:
 
     def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
         self._options = read_options(GuidedOptions, options)
+        _check_formula(self._options.expect, space)
         self._space, self._seed = space, seed
         self._legal = legality(space, refusal)
         self._walk = Walk(filling(space, seed, self._legal))
@@ -78,3 +81,16 @@ class GuidedSampler:
 
             self._chooser = Chooser(self._space, self._seed, self._legal, self._outlook, self._earlier)
         return self._chooser
+
+
+def _check_formula(text: str, space: Space) -> None:
+    """The campaign works it out; here it is only seen to that it can."""
+    if not text:
+        return
+    try:
+        unknown = sorted(Expression.parse(text).names - set(space.names))
+    except ExpressionError as error:
+        raise InputError(f"expect: {error}") from None
+    if unknown:
+        known = ", ".join(space.names)
+        raise InputError(f"expect: {unknown[0]} is not a knob or a derived value; known: {known}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from ridgeline.samplers.guided.gaussian import Array
 
-TREES = 30
+TREES = 20
 CUTS = 6  # drawn for a node, of which the best is taken
 DEEPEST = 12
 DOUBT = 0.5  # a leaf is believed as if so many more lessons had come out as the rest
