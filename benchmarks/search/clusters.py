@@ -108,6 +108,8 @@ class Hidden:
         (folder / "truth.json").write_text(json.dumps({"version": 1, "factors": factors, "spread": 0.05}))
         self.study = _study(cluster, folder, "study.yaml", "")
         self._true = _study(cluster, folder, "true.yaml", "  calibration: truth.json")
+        knobs = sorted(self.study.study.space.by_name)
+        self._interacting = rng.sample(list(itertools.combinations(knobs, 2)), 2)
         self._edge = rng.uniform(0.15, 0.85)  # the chance at which memory really ends
         outlook, self._really = (
             outlook_of(self.study.study, self.study.workload),
@@ -138,11 +140,8 @@ class Hidden:
         return self._known[key]
 
     def _pairs(self, point: Point) -> float:
-        """What each pair of values does to the speed that no model knows."""
-        names = sorted(point)
-        pairs = [f"{a}={point[a]} {b}={point[b]}" for a, b in itertools.combinations(names, 2)]
-        few = [pair for pair in pairs if _dice(f"{self._seed} which {pair.split()[0]}") < 0.3]
-        return sum(PAIR * (2 * _dice(f"{self._seed} {pair}") - 1) for pair in few) / math.sqrt(max(1, len(few)))
+        """What the values of two pairs of knobs do to each other, which no model knows."""
+        return sum(PAIR * (2 * _dice(f"{self._seed} {a}={point[a]} {b}={point[b]}") - 1) for a, b in self._interacting)
 
     def node_hours(self, point: Point, value: float | None) -> float:
         seconds = START_S if value is None else START_S + min(LASTS_S * math.exp(-value), 3600.0)

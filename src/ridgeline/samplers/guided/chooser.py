@@ -24,6 +24,8 @@ from ridgeline.samplers.guided.model import ChanceModel, Forecast, Foreseen, Sca
 
 SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
 HOPELESS = 0.2  # a chance to pass below this, or below half the best one
+SCREENED = 1_500  # candidates that get a closer look
+CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts so many times over
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY = 4  # of the best candidates, those of which the outlook itself is asked
@@ -99,12 +101,13 @@ class Chooser:
     def choice(self, lessons: Sequence[Lesson], pending: Sequence[Point], taken: Collection[str]) -> Proposal | None:
         view = self._view(lessons, taken)
         scores = self._believing(view, pending[-BELIEVED:]) if pending else view.scores
-        forecast = _forecast(scores, view.chances, view.field)
-        costs = relative_cost(lessons, view.seen.rows, view.field.rows)
-        chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs), view.field, taken)
+        field = _screened(view, scores)
+        forecast = _forecast(scores, view.chances, field)
+        costs = relative_cost(lessons, view.seen.rows, field.rows)
+        chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs), field, taken)
         if not chosen:
             return None
-        field = view.field.only(chosen)
+        field = field.only(chosen)
         if self._current is not None:
             # of the few that are left the outlook itself is asked
             field = replace(field, foreseen=self._current.at(field.keys, field.rows, field.points))
@@ -117,14 +120,15 @@ class Chooser:
         view = self._view(lessons, taken)
         best, sign = view.best, view.scale.sign
         goal = view.better_by(worth)
-        forecast = _forecast(view.scores, view.chances, view.field)
+        field = _screened(view, view.scores)
+        forecast = _forecast(view.scores, view.chances, field)
         hopes = log_expected_improvement(forecast.mean, forecast.spread, goal) + np.log(forecast.chance)
-        hopeful = self._most_hopeful(hopes, view.field, taken, DRAWN_AT)
+        hopeful = self._most_hopeful(hopes, field, taken, DRAWN_AT)
         whole = self._pool.exhausted
         if not hopeful:
             return Prospect(0.0, worth, 0.0, whole=whole)
         rng = np.random.default_rng(self._seed)
-        field = view.field.only(hopeful)
+        field = field.only(hopeful)
         truths = view.scores.draws(field.rows, field.expected, DRAWS, rng)
         runs = rng.random(truths.shape) < forecast.chance[hopeful]
         top = np.where(runs, truths, -np.inf).max(axis=1) - best
@@ -221,6 +225,18 @@ def _standing(scores: ScoreModel, seen: Taught, lessons: Sequence[Lesson]) -> tu
     return float(mean.max()), [lessons[i].point for i in order[:CENTRES]]
 
 
+def _screened(view: _View, scores: ScoreModel) -> _Field:
+    """The candidates worth a closer look, in the order in which they stand."""
+    field = view.field
+    if len(field.keys) <= SCREENED:
+        return field
+    mean, spread = scores.at(field.rows, field.expected)
+    rough = log_expected_improvement(mean, spread, view.to_beat)
+    chance = view.chances.roughly(field.rows, field.odds)
+    rough = np.where(chance < HOPELESS * float(chance.max()), rough - 1e12, rough + CAUTION * np.log(chance))
+    return field.only(np.sort(np.argsort(-rough, kind="stable")[:SCREENED]).tolist())
+
+
 def _forecast(scores: ScoreModel, chances: ChanceModel, field: _Field) -> Forecast:
     mean, spread = scores.at(field.rows, field.expected)
     return Forecast(mean, spread, chances.at(field.rows, field.odds))
@@ -229,7 +245,8 @@ def _forecast(scores: ScoreModel, chances: ChanceModel, field: _Field) -> Foreca
 def _hopes(forecast: Forecast, best: float, costs: Array) -> Array:
     """`best` is what a trial has to beat to be worth anything. What almost surely fails comes last, whatever it
     promises: beyond an edge of memory a model sees speed that nobody will ever have."""
-    hopes = log_expected_improvement(forecast.mean, forecast.spread, best) + np.log(forecast.chance) - np.log(costs)
+    gains = log_expected_improvement(forecast.mean, forecast.spread, best)
+    hopes = gains + CAUTION * np.log(forecast.chance) - np.log(costs)
     hopeless = forecast.chance < min(HOPELESS, 0.5 * float(forecast.chance.max()))
     found: Array = np.where(hopeless, hopes - 1e12, hopes)
     return found

@@ -17,8 +17,8 @@ from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, GaussianProc
 from ridgeline.samplers.guided.improvement import normal_share
 from ridgeline.samplers.guided.trees import Trees
 
-REMEMBERED = 200  # lessons the process sees: the best, the latest, and some of the rest
-FITTED = 100  # of them, lessons that length scales are found from
+REMEMBERED = 150  # lessons the process sees: the best, the latest, and some of the rest
+FITTED = 80  # of them, lessons that length scales are found from
 TRUST_SPREAD = 0.5  # of the trust in what is expected, around 1
 WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
 DOUBT = 1.0  # few lessons tell little about length scales: spreads are wider by this over the root of their number
@@ -136,8 +136,8 @@ class ScoreModel:
         basis = self._basis(expected, len(rows))
         rows, _ = self._with_expected(rows, expected, self._columns)
         across = self._process.across(rows)
-        mean = basis @ self._trusts + across @ self._dual
-        left = basis - across @ self._solved_basis
+        mean = basis @ self._trusts + across @ self._dual.astype(across.dtype)
+        left = basis - across @ self._solved_basis.astype(across.dtype)
         spread = np.sqrt(self._process.spread(across) ** 2 + np.einsum("ij,jk,ik->i", left, self._uncertain, left))
         spread = spread * (1 + DOUBT / math.sqrt(len(self._kept)))
         return self._level + self._unit * mean, self._unit * spread
@@ -160,7 +160,7 @@ class ChanceModel:
     def __init__(self, seen: Taught, columns: Columns) -> None:
         passed = ~np.isnan(seen.values)
         self._all_passed = bool(passed.all())
-        self._kept = np.arange(len(passed))[-2 * REMEMBERED :]
+        self._kept = np.arange(len(passed))[-REMEMBERED:]
         self._base = (passed.sum() + 1.0) / (len(passed) + 2.0)
         if self._all_passed:
             return
@@ -176,6 +176,16 @@ class ChanceModel:
         if odds is None:
             return 2.0 * float(self._base) - 1.0
         found: Array = np.tanh(0.5 * odds[some])
+        return found
+
+    def roughly(self, rows: Array, odds: Array | None) -> Array:
+        """Which of very many places are worth a closer look: cheap, without how sure it is."""
+        if self._all_passed:
+            return self.at(rows, odds)
+        label = self._expected_label(odds)
+        rows, _ = _with_odds(rows, odds, slice(None), self._columns)
+        rough = normal_share((label + self._process.across(rows) @ self._dual) / math.sqrt(LABEL_NOISE + 0.25))
+        found: Array = np.clip(rough, SURE, 1.0)
         return found
 
     def at(self, rows: Array, odds: Array | None) -> Array:
