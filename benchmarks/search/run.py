@@ -1,6 +1,6 @@
 """What a sampler is worth: trials until a setting within 2% of the optimum is chosen, regret on the way, crashes.
 
-    python -m benchmarks.search.run TABLES [--samplers guided,tpe,random] [--seeds 30] [--trials 80] [--only NAME]
+    python -m benchmarks.search.run TABLES [--samplers guided,tpe,random] [--seeds 30] [--trials 80] [--only NAME] [--stop]
 
 TABLES is a folder of CSV files (see tables.py). One noisy run per setting: 3% noise, on four nodes of which one is 8%
 slower. "Chosen" is what looks best so far. A race that never got there counts as
@@ -17,12 +17,13 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")  # two processes on two cores: each keeps to one
 
 from benchmarks.search import peers  # noqa: E402
-from benchmarks.search.race import LOOKS, Noise, Race, race  # noqa: E402
+from benchmarks.search.race import CLOSE, LOOKS, Noise, Race, race  # noqa: E402
 from benchmarks.search.tables import Table, read_tables  # noqa: E402
 from ridgeline import catalog  # noqa: E402
 
@@ -33,12 +34,22 @@ def _load(folder: Path) -> None:
     _tables.update({table.name: table for table in read_tables(folder)})
 
 
-def _one(job: tuple[str, str, int, int, float, Mapping[str, object]]) -> tuple[str, Race]:
-    name, sampler_name, seed, trials, spread, options = job
+def _little_left(sampler: Any) -> bool:
+    prospect = sampler.prospect() if hasattr(sampler, "prospect") else None
+    return prospect is not None and prospect.over
+
+
+def _never(sampler: Any) -> bool:
+    return False
+
+
+def _one(job: tuple[str, str, int, int, float, bool, Mapping[str, object]]) -> tuple[str, Race]:
+    name, sampler_name, seed, trials, spread, stops, options = job
     table = _tables[name]
     make = peers.PEERS.get(sampler_name) or catalog.part("samplers", sampler_name)
     sampler = make(table.space, seed, options, lambda point: None)
-    return name, race(sampler, sampler_name, seed, table.truth, trials, Noise(spread))
+    enough = _little_left if stops else _never
+    return name, race(sampler, sampler_name, seed, table.truth, trials, Noise(spread), enough=enough)
 
 
 def main() -> None:
@@ -48,6 +59,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--trials", type=int, default=80)
     parser.add_argument("--noise", type=float, default=0.03)
+    parser.add_argument("--stop", action="store_true", help="races end when the sampler says that little is left")
     parser.add_argument("--only", default="")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--options", type=json.loads, default={}, help="of the samplers, as JSON")
@@ -58,7 +70,7 @@ def main() -> None:
     races = _kept(asked.out)
     have = {(name, r.sampler, r.seed) for name, r in races}
     jobs = [
-        (name, sampler, seed, asked.trials, asked.noise, asked.options)
+        (name, sampler, seed, asked.trials, asked.noise, asked.stop, asked.options)
         for seed in range(asked.seeds)
         for name in names
         for sampler in asked.samplers.split(",")
@@ -71,6 +83,15 @@ def main() -> None:
                 with asked.out.open("a") as file:
                     file.write(json.dumps({"table": name, **asdict(result)}) + "\n")
     show(races, asked.trials)
+    if asked.stop:
+        _show_claims(races, asked.trials)
+
+
+def _show_claims(races: Iterable[tuple[str, Race]], trials: int) -> None:
+    """A search that ended said that nothing untried is more than 2% better: was that so?"""
+    ended = [(name, one) for name, one in races if one.trials < trials]
+    held = [one.regret[LOOKS[-1]] <= CLOSE for _, one in ended]
+    print(f"\n{len(ended)} races ended before their budget; what they claimed was true in {sum(held)}")
 
 
 def _kept(path: Path | None) -> list[tuple[str, Race]]:

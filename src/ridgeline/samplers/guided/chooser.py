@@ -45,7 +45,7 @@ class _Field:
     def only(self, rows: Sequence[int]) -> _Field:
         foreseen = self.foreseen
         if foreseen is not None:
-            foreseen = Foreseen(foreseen.values[rows], foreseen.odds[rows])
+            foreseen = replace(foreseen, values=foreseen.values[rows], odds=foreseen.odds[rows])
         return _Field([self.points[i] for i in rows], [self.keys[i] for i in rows], self.rows[rows], foreseen)
 
     @property

@@ -14,6 +14,7 @@ from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.guided.model import ChanceModel, Foreseen, Scale, ScoreModel, Taught
 
 FEWEST = 3  # results, without which earlier studies say nothing
+SPREAD = 0.1  # how far off, as a share, another node's or release's results may be here
 DISCOUNT = 0.7  # of the log odds: another node or release fails elsewhere
 
 
@@ -22,6 +23,7 @@ class Earlier:
 
     def __init__(self, lessons: Sequence[Lesson], scale: Scale, features: Features, besides: Expected | None) -> None:
         self._besides = besides
+        self._spread = SPREAD if scale.sign else 0.0
         points = [lesson.point for lesson in lessons]
         rows, values = features.of(points), scale.values([lesson.score for lesson in lessons])
         self.says_something = int((~np.isnan(values)).sum()) >= FEWEST
@@ -36,4 +38,4 @@ class Earlier:
         mean, _ = self._scores.at(rows, values)
         chance = np.clip(self._chances.at(rows, odds), 1e-3, 1.0 - 1e-3)
         told = np.clip(DISCOUNT * np.log(chance / (1.0 - chance)), -FARTHEST_ODDS, FARTHEST_ODDS)
-        return Foreseen(mean, told)
+        return Foreseen(mean, told, self._spread)

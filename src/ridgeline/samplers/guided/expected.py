@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -26,6 +27,8 @@ SPREAD_OUT = 24  # points of the survey that fill the space
 ROUNDS, EACH = 4, 6  # then so many rounds of points where the answers promise most
 LOOKED_AT = 2_000  # points of the pool looked at for legal ones
 FARTHEST_ODDS = 4.0
+NORMAL_90 = 1.6449
+UNSTATED = 0.15  # how far off, as a share, an expectation without an interval may be
 
 
 class Expected:
@@ -43,11 +46,14 @@ class Expected:
         self._outlook, self._scale, self._space, self._features, self._legal = outlook, scale, space, features, legal
         self._asked: dict[str, tuple[float, float]] = {}  # value (NaN: unknown) and odds
         self._survey: dict[str, Point] = {}
+        self._spreads: list[float] = []  # as the outlook states them
         self._fit: Fit | None = None
         self._fitted_at, self._unit = 0, 1.0
         self._spread_out(pool)
         for turn in range(ROUNDS):
             self._seek(pool, random.Random(f"survey {turn}"))
+        stated = statistics.median(self._spreads) if self._spreads else None
+        self.spread = stated if stated is not None else UNSTATED * (1.0 if scale.sign else self._unit)
 
     @property
     def says_something(self) -> bool:
@@ -63,6 +69,9 @@ class Expected:
         if said is None:
             return math.nan, 0.0
         value = None if said.mean is None else self._scale.seen(said.mean)
+        ends = [None if end is None else self._scale.seen(end) for end in (said.low, said.high)]
+        if ends[0] is not None and ends[1] is not None:
+            self._spreads.append(abs(ends[1] - ends[0]) / (2 * NORMAL_90))
         chance = min(max(said.chance, 1e-3), 1.0 - 1e-3)
         odds = min(max(math.log(chance / (1.0 - chance)), -FARTHEST_ODDS), FARTHEST_ODDS)
         return math.nan if value is None else value, odds
@@ -76,7 +85,7 @@ class Expected:
             if (answer := answers.get(key)) is not None:
                 odds[row] = answer[1]
                 values[row] = values[row] if math.isnan(answer[0]) else answer[0]
-        return Foreseen(values, np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS))
+        return Foreseen(values, np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS), self.spread)
 
     def _carried(self, points: Sequence[Point], rows: Array) -> tuple[Array, Array]:
         """Values and odds at these rows, from the answers at the points; length scales are those of the survey."""

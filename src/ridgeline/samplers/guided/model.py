@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ridgeline.samplers.guided.trees import Trees
 
 REMEMBERED = 150  # lessons the process sees: the best, the latest, and some of the rest
 FITTED = 80  # of them, lessons that length scales are found from
-TRUST_SPREAD = 0.5  # of the trust in what is expected, around 1
+TRUST_SPREAD = 0.35  # of the trust in what is expected, around 1
 WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
 DOUBT = 1.0  # few lessons tell little about length scales: spreads are wider by this over the root of their number
 LEVEL_SPREAD = 3.0
@@ -60,10 +60,11 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """For each row: the expected score on the scale, and the log odds of passing."""
+    """For each row: the expected score on the scale, and the log odds of passing; `spread` is how far off it may be."""
 
     values: Array
     odds: Array
+    spread: float
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,13 @@ class Taught:
     values: Array
     expected: Array | None  # on the scale; None: nothing is expected of any point
     odds: Array | None  # log odds of passing that were expected
+    spread: float = 0.0  # how far off the expected score may be
 
     @classmethod
     def of(cls, rows: Array, values: Array, foreseen: Foreseen | None) -> Taught:
-        return cls(rows, values, *((None, None) if foreseen is None else (foreseen.values, foreseen.odds)))
+        if foreseen is None:
+            return cls(rows, values, None, None)
+        return cls(rows, values, foreseen.values, foreseen.odds, foreseen.spread)
 
 
 class ScoreModel:
@@ -94,7 +98,9 @@ class ScoreModel:
         standard = (values - self._level) / self._unit
         basis = self._basis(self._expected, len(values))
         rows, self._columns = self._with_expected(seen.rows[self._kept], self._expected, columns)
-        self.fit = fit or self._fit(rows, standard, basis)
+        found = fit or self._fit(rows, standard, basis)
+        # lessons of one corner show little of how far an expectation is off elsewhere: it says so itself
+        self.fit = replace(found, signal=max(found.signal, (seen.spread / self._unit) ** 2))
         self._process = GaussianProcess(rows, self._columns, self.fit)
         self._solve(standard, basis)
 
