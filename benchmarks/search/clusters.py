@@ -156,8 +156,7 @@ def _study(cluster: Cluster, folder: Path, name: str, more: str) -> CheckedStudy
     if cluster.rate:
         more += f"\n  rate: {cluster.rate}"
     whole = cluster.nodes * cluster.gpus
-    tp = min(8, whole)
-    base = {"tp": tp, "pp": 1, "dp": whole // tp, "attn_dp": 1, "max_running_requests": 256}
+    base = {"tp": 8, "pp": cluster.nodes, "dp": 1, "attn_dp": 1, "max_running_requests": 256}
     base |= {"mem_fraction_static": 0.8, "attention_backend": "flashinfer"}
     facts: Mapping[str, object] = {
         "model": cluster.model, "gpu": cluster.gpu, "nodes": cluster.nodes, "gpus": cluster.gpus, "more": more,

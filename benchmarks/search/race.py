@@ -57,6 +57,7 @@ class Race:
     promised: float
     ask_ms: float
     trials: int
+    missed: float = 0.0  # how much better the best of all is than the best that was tried
 
 
 def as_cost(log_speed: float) -> float:
@@ -76,7 +77,7 @@ def race(
     enough: Callable[[Asked], bool] = lambda sampler: False,
 ) -> Race:
     rng = random.Random(f"noise {seed}")
-    best_seen, chosen = -math.inf, -math.inf
+    best_seen, chosen, best_tried = -math.inf, -math.inf, -math.inf
     found_at, cost_at, spent, crashes, asking_s, done = None, None, 0.0, 0, 0.0, 0
     regret: dict[int, float] = {}
     for number in range(1, trials + 1):
@@ -92,6 +93,7 @@ def race(
             sampler.tell(Lesson(proposal.point, None))
         else:
             seen = value + drawn
+            best_tried = max(best_tried, value)
             if seen > best_seen:
                 best_seen, chosen = seen, value
             sampler.tell(Lesson(proposal.point, score_of(seen), cost_of(proposal.point, value)))
@@ -103,4 +105,5 @@ def race(
         regret.setdefault(look, math.expm1(-chosen))
     promised = best_seen - chosen if math.isfinite(chosen) else 0.0
     ask_ms = 1000 * asking_s / max(1, done)
-    return Race(name, seed, found_at, cost_at, spent, regret, crashes, promised, ask_ms, done)
+    missed = math.expm1(-best_tried)
+    return Race(name, seed, found_at, cost_at, spent, regret, crashes, promised, ask_ms, done, missed)

@@ -49,7 +49,7 @@ class SearchStage:
     options: Mapping[str, object] = field(default_factory=dict)
     sentinel_every: int = 8  # search trials between two repeats of the baseline; 0 for none
     seed: int = 0
-    named: bool = False
+    named: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
