@@ -25,7 +25,8 @@ FORMS: list[type[Form]] = [
     *OPTIONS.values(),
     *dict.fromkeys([*catalog.forms("workloads").values(), *catalog.forms("samplers").values()]),
 ]
-PURE = {"seed", "rel", "abs", "level", "row", "multiplicity", "burstiness"}  # numbers without a unit, or of any unit
+# numbers without a unit, or of any unit
+PURE = {"seed", "rel", "abs", "level", "row", "multiplicity", "burstiness", "worth"}
 
 
 def test_the_pages_are_as_the_forms_say() -> None:
