@@ -30,6 +30,7 @@ TABLE: dict[str, dict[str, str]] = {
         "simulated": "ridgeline.executors.simulated:SimulatedExecutor",
     },
     "samplers": {
+        "guided": "ridgeline.samplers.guided.sampler:GuidedSampler",
         "grid": "ridgeline.samplers.grid:GridSampler",
         "random": "ridgeline.samplers.random:RandomSampler",
         "tpe": "ridgeline.samplers.tpe:TpeSampler",

@@ -26,6 +26,11 @@ class TestGrid(SamplerContract):
             self.make(Space((Continuous("mem", 0.7, 0.9),), {}))
 
 
+class TestGuided(SamplerContract):
+    name = "guided"
+    eager = MappingProxyType({"startup": 2})
+
+
 class TestRandom(SamplerContract):
     name = "random"
 

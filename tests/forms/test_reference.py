@@ -23,7 +23,8 @@ FORMS: list[type[Form]] = [
     SiteForm,
     *dict.fromkeys(form for room in ("workloads", "samplers", "executors") for form in catalog.forms(room).values()),
 ]
-PURE = {"seed", "rel", "abs", "level", "row", "multiplicity", "burstiness"}  # numbers without a unit, or of any unit
+# numbers without a unit, or of any unit
+PURE = {"seed", "rel", "abs", "level", "row", "multiplicity", "burstiness", "worth"}
 
 
 def test_the_pages_are_as_the_forms_say() -> None:

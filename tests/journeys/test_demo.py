@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -50,10 +51,15 @@ def _course(folder: Path) -> list[tuple[str, object]]:
     stages = {e["trial"]: e["stage"] for e in journal if e["event"] == "trial"}
     trials = {e["run"]: e["trial"] for e in journal if e["event"] == "run"}
     return [
-        (stages[trials[e["run"]]], (e["run"], e["ending"]["nodes"], e["outcome"], e.get("measurements")))
+        (stages[trials[e["run"]]], (e["run"], e["ending"]["nodes"], _timeless(e["outcome"]), e.get("measurements")))
         for e in journal
         if e["event"] == "ended"
     ]
+
+
+def _timeless(outcome: dict[str, Any]) -> str:
+    """The outcome without the time that the quoted log line begins with."""
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "", json.dumps(outcome))
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +89,27 @@ def test_the_demo_beats_the_baseline_by_far_and_names_its_report(tmp_path: Path)
 
     status = json.loads(finish("status", tmp_path / "demo", "--json"))
     outcomes = status["outcomes"]
-    assert outcomes["ok"] > 70
-    assert {"oom-start", "oom-run", "node-fault"} <= outcomes.keys(), "a campaign without mishaps rehearses nothing"
+    assert outcomes["ok"] > 50
+    assert {"oom-start", "oom-run", "hang"} <= outcomes.keys(), "a campaign without mishaps rehearses nothing"
+    assert sum(n for kind, n in outcomes.items() if kind.startswith("oom")) <= 6, "the twin knows where memory ends"
     assert 5 < status["node_hours"] <= 24
+    _found_by_the_eighteenth_trial(tmp_path / "demo")
+
+
+def _found_by_the_eighteenth_trial(folder: Path) -> None:
+    """Half of the 36 trials are enough for a setting within 3% of the best that all of them saw; and each says why."""
+    journal = events(folder)
+    search = [e for e in journal if e["event"] == "trial" and e["stage"] == "search"]
+    run_of = {e["run"]: e["trial"] for e in journal if e["event"] == "run"}
+    speeds = {
+        run_of[e["run"]]: next(row[1] for row in e["measurements"] if row[0] == "total_tok_s")
+        for e in journal
+        if e["event"] == "ended" and e["outcome"]["kind"] == "ok"
+    }
+    seen = [speeds.get(trial["trial"], 0.0) for trial in search]
+    assert max(seen[:18]) > 0.97 * max(seen)
+    assert all(trial["why"] for trial in search)
+    assert len(search) <= 36
 
 
 def test_every_number_is_marked_as_modelled(calm: Path) -> None:

@@ -29,8 +29,11 @@ NO_DIFFERENCE = "no-difference"
 
 @dataclass(frozen=True, slots=True)
 class ConfirmationPlan:
+    """`search_ended` says why no more search trials are started, and what more of them could bring."""
+
     candidates: tuple[Point, ...]
     blocks: int
+    search_ended: str = ""
 
 
 def runs_needed(stage: ConfirmStage, candidates: int, blocks: int) -> int:

@@ -9,7 +9,8 @@ from pathlib import Path
 from ridgeline.campaign.assembly import as_asked, executor_of
 from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.check import check_file
-from ridgeline.campaign.kinds.search import SearchQuestion, sampler_of
+from ridgeline.campaign.guidance.sampling import sampler_of
+from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.records.space import Point
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.study_file import read_study_file
@@ -28,7 +29,7 @@ def rehearse(study_path: Path, question: SearchQuestion, count: int, folder: Pat
     """The first `count` trials, rendered into `folder`. Later proposals of a learning sampler depend on results."""
     found = check_file(as_asked(read_study_file(study_path), question))
     study = found.study
-    executor, sampler = executor_of(found), sampler_of(found.study, found.refusal)
+    executor, sampler = executor_of(found), sampler_of(found)
     plan: list[tuple[Point, Stage, str]] = [(study.baseline, Stage.BASELINE, "baseline")]
     plan += [(preset, Stage.SEARCH, "preset") for preset in study.presets]
     while len(plan) < count and (proposal := sampler.ask([point for point, _, _ in plan])) is not None:

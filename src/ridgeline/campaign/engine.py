@@ -256,7 +256,9 @@ class Campaign:
         """Nothing runs and nothing can be started: the agenda plans the confirmation, or comes to the verdict."""
         found = self.agenda.conclude()
         if isinstance(found, ConfirmationPlan):
-            self.record({"event": "confirm", "candidates": [dict(p) for p in found.candidates], "blocks": found.blocks})
+            planned = {"candidates": [dict(p) for p in found.candidates], "blocks": found.blocks}
+            ended = {"search_ended": found.search_ended} if found.search_ended else {}
+            self.record({"event": "confirm", **planned, **ended})
             return
         details = dict(found.details())
         if found.recommended is not None:

@@ -14,6 +14,9 @@ from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Point, Settings, Space
 from ridgeline.records.template import render
 
+DEFAULT_SAMPLER = "guided"
+SAMPLER_BEFORE = "tpe"  # the default of campaigns whose journals do not name theirs
+
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -41,11 +44,14 @@ class BaselineStage:
 
 @dataclass(frozen=True, slots=True)
 class SearchStage:
-    sampler: str = "tpe"
+    """`named`: whether the study itself chose the sampler; where it did not, a campaign goes on with what it began."""
+
+    sampler: str = DEFAULT_SAMPLER
     options: Mapping[str, object] = field(default_factory=dict)
     sentinel_every: int = 8  # search trials between two repeats of the baseline; 0 for none
     seed: int = 0
     in_stages: bool = False  # one group of knobs after the other
+    named: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,23 +8,54 @@ reference. It promises:
 - the answer depends only on the seed, the lessons told so far (in order) and `pending`, so that a killed campaign goes
   on as if nothing had happened;
 - `tell` accepts any lesson, also of points it did not propose (baseline, presets, points of an earlier campaign).
+A sampler may also listen to what is expected of settings (`Expecting`, `Recalling`) and say when more trials are
+hardly worth their cost (`Forecasting`); the promise above then holds for the same expectations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.expectation import Expectation
+from ridgeline.records.lesson import Lesson, Proposal, Prospect
 from ridgeline.records.space import Point, Space
 
 Refusal = Callable[[Point], str | None]  # why a point may not run; None: it may
+# What is expected of a legal point, in scores (larger is better); None: nothing. The same answer when asked again.
+Outlook = Callable[[Point], Expectation | None]
 
 
 class Sampler(Protocol):
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None: ...
 
     def tell(self, lesson: Lesson) -> None: ...
+
+
+@runtime_checkable
+class Expecting(Protocol):
+    """What a sampler may add: it is told, before anything else, where to learn what is expected of a point."""
+
+    def expect(self, outlook: Outlook) -> None: ...
+
+
+@runtime_checkable
+class Recalling(Protocol):
+    """What a sampler may add: it is told, before anything else, what earlier studies of the same space learned.
+
+    These are expectations, not lessons: their points were not tried here and may be proposed.
+    """
+
+    def recall(self, earlier: Sequence[Lesson]) -> None: ...
+
+
+@runtime_checkable
+class Forecasting(Protocol):
+    """What a sampler may add: the search ends when it says that hardly anything is left to be found."""
+
+    def prospect(self, pending: Sequence[Point] = ()) -> Prospect | None:
+        """None: too little is known to say."""
+        ...
 
 
 class SamplerFactory(Protocol):

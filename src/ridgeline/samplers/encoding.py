@@ -47,6 +47,11 @@ def _code(knob: Knob, value: Value) -> Code:
         assert isinstance(knob, Discrete)
         same = (i for i, v in enumerate(knob.values) if v == value and isinstance(v, bool) == isinstance(value, bool))
         return next(same)
+    return along(knob, value)
+
+
+def along(knob: Knob, value: Value) -> float:
+    """How far along a knob of numbers a value lies, in [0, 1]; in log scale for a log knob."""
     number = float(value)  # type: ignore[arg-type]  # only knobs of numbers have a share
     low, high = (knob.values[0], knob.values[-1]) if isinstance(knob, Discrete) else (knob.low, knob.high)
     start, end = float(low), float(high)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from ridgeline.errors import InputError
-from ridgeline.forms.form import CountedIn, Form
+from ridgeline.forms.form import CountedIn, ExpressionText, Form, Otherwise
 from ridgeline.forms.reading import read_form
 
 F = TypeVar("F", bound=Form)
@@ -30,6 +30,27 @@ class RandomOptions(Form):
     """`sampler: random` spreads points evenly over the space, whatever was measured. It has no options."""
 
     whose = "the sampler random"
+
+
+class GuidedOptions(Form):
+    """`sampler: guided` models what it was told and tries what promises most for its cost."""
+
+    whose = "the sampler guided"
+    startup: Annotated[int, CountedIn("trials")] = Field(
+        default=8, ge=1, description="Space-filling trials before it learns; none where a twin or a formula guides it."
+    )
+    worth: float = Field(
+        default=0.02,
+        ge=0,
+        lt=1,
+        description="The search ends when the chance that an untried setting beats the best by more than this share "
+        "is under 5%; 0: only the budget ends it.",
+    )
+    expect: Annotated[ExpressionText, Otherwise("what the workload foretells")] = Field(
+        default="",
+        description="A formula over settings for the goal's metric, as far as you know it, such as `threads * block`. "
+        "The search begins where it is best and learns how far to trust it.",
+    )
 
 
 class TpeOptions(Form):

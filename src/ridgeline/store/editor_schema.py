@@ -20,8 +20,8 @@ def study_schema(workloads: Forms, samplers: Forms, executors: Forms) -> Schema:
     kinds = {name: schemas[form] if form else None for name, form in workloads.items()}
     defined["WorkloadForm"] = chosen_by("kind", defined["WorkloadForm"], kinds)
     searches = {name: schemas[form] if form else None for name, form in samplers.items()}
-    tpe = SearchForm.model_fields["sampler"].default
-    defined["SearchForm"] = chosen_by("sampler", defined["SearchForm"], searches, default=tpe)
+    usual = SearchForm.model_fields["sampler"].default
+    defined["SearchForm"] = chosen_by("sampler", defined["SearchForm"], searches, default=usual)
     defined["SiteForm"] = _site(defined, executors)
     site = study["properties"]["site"]
     study["properties"]["site"] = {**site, "type": ["string", "object"], "if": {"type": "object"}}

@@ -72,6 +72,7 @@ class History:
     question: QuestionLine = field(default_factory=QuestionLine)
     asked: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the question, see agreement
     candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
+    search_ended: str = ""  # why no more search trials were started, and what more of them could bring
     blocks: int = 0
     set_aside: list[SetAside] = field(default_factory=list)
     uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside, or before an extension
@@ -144,6 +145,7 @@ class History:
                 self._build(event)
             case "confirm":
                 self.candidates = tuple(event["candidates"])
+                self.search_ended = event.get("search_ended", "")
                 self.blocks = event["blocks"]
             case "set-aside":
                 self._set_aside(set_aside_from(event))

@@ -26,6 +26,7 @@ from ridgeline.forms.form import (
     Variable,
 )
 from ridgeline.records.expression import is_number
+from ridgeline.records.study import DEFAULT_SAMPLER
 from ridgeline.store.space_form import KnobForm
 
 
@@ -134,7 +135,9 @@ class SearchForm(Form):
     """The second stage; keys besides these are options of the sampler."""
 
     model_config = ConfigDict(extra="allow")
-    sampler: str = Field(default="tpe", description="Who proposes settings: grid, random, tpe, or a plugin's.")
+    sampler: str = Field(
+        default=DEFAULT_SAMPLER, description="Who proposes settings: guided, grid, random, tpe, or a plugin's."
+    )
     seed: int = Field(
         default=0,
         ge=0,

@@ -178,7 +178,8 @@ class _Assembly:
     def search_stage(self, form: Any) -> SearchStage:
         if form is None:
             return SearchStage()
-        return SearchStage(form.sampler, dict(form.model_extra or {}), form.sentinel_every, form.seed, form.in_stages)
+        options, named = dict(form.model_extra or {}), "sampler" in form.model_fields_set
+        return SearchStage(form.sampler, options, form.sentinel_every, form.seed, form.in_stages, named)
 
     def guard(self, index: int, form: Any) -> Guard | None:
         where = ("guards", index)

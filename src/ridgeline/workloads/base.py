@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from ridgeline.records.expectation import Expectation
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Signature
 from ridgeline.records.problem import Problem
@@ -55,6 +56,15 @@ class Foreseeing(Protocol):
 
     def foreseen_failure(self, settings: Settings) -> str | None:
         """Why this setting will probably fail. Unlike a refusal, a doubt does not keep it from being run."""
+        ...
+
+
+@runtime_checkable
+class Foretelling(Protocol):
+    """What a workload with a model of speed may add: a sampler that listens begins where the model expects most."""
+
+    def expectation(self, settings: Settings) -> Expectation | None:
+        """What the goal's metric is expected to be here, and the chance to pass; None where the model cannot say."""
         ...
 
 

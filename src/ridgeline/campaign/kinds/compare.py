@@ -10,8 +10,9 @@ from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.candidates import judged_pair, judged_text, trial_of
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
+from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.extension import level_after, with_extension
-from ridgeline.campaign.kinds.search import SearchAgenda, sampler_of, search_progress
+from ridgeline.campaign.kinds.search import SearchAgenda, search_progress
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of
@@ -61,7 +62,7 @@ class ComparisonQuestion:
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> ComparisonAgenda:
         refusal = found.refusal
-        return ComparisonAgenda(found.study, history, ledger, lambda: sampler_of(found.study, refusal), refusal)
+        return ComparisonAgenda(found.study, history, ledger, lambda: sampler_of(found), refusal)
 
     def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
         return ConfirmationVerdict.from_line(line)

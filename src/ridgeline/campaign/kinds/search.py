@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ridgeline import catalog
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.advice import PROPOSER, Advice
 from ridgeline.campaign.agenda import Agenda, Next
@@ -15,8 +14,9 @@ from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_te
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationPlan, ConfirmationVerdict
 from ridgeline.campaign.goals.front import front_tables
+from ridgeline.campaign.guidance.sampling import little_left, sampler_of, with_prospect
+from ridgeline.campaign.guidance.warm_start import kept
 from ridgeline.campaign.kinds.extension import unwatched, with_extension
-from ridgeline.campaign.kinds.staged import in_stages
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
@@ -24,8 +24,8 @@ from ridgeline.records.exhibit import Exhibits, side_by_side
 from ridgeline.records.lesson import Lesson, Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
-from ridgeline.records.space import Point, Space, point_key
-from ridgeline.records.study import Study
+from ridgeline.records.space import Point, point_key
+from ridgeline.records.study import DEFAULT_SAMPLER, SAMPLER_BEFORE, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import Refusal, Sampler
 from ridgeline.stats.verdict import Verdict
@@ -35,10 +35,11 @@ from ridgeline.store.history import History
 
 @dataclass(frozen=True, slots=True)
 class SearchQuestion:
-    """`trials` and `seed` are what the command line changes in the study."""
+    """`trials` and `seed` are what the command line changes; `sampler` proposes where the study names nobody."""
 
     trials: int | None = None
     seed: int | None = None
+    sampler: str | None = None  # None in journals of earlier versions
 
     kind: ClassVar[str] = "search"
     reference: ClassVar[str] = "the baseline"
@@ -49,11 +50,12 @@ class SearchQuestion:
             study = replace(study, budget=replace(study.budget, trials=self.trials))
         if self.seed is not None:
             study = replace(study, search=replace(study.search, seed=self.seed))
+        if study.search.sampler == DEFAULT_SAMPLER and not study.search.named:
+            study = replace(study, search=replace(study.search, sampler=self.sampler or SAMPLER_BEFORE))
         return study
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> SearchAgenda:
-        refusal = found.refusal
-        return SearchAgenda(found.study, history, ledger, lambda: sampler_of(found.study, refusal), refusal)
+        return SearchAgenda(found.study, history, ledger, lambda: sampler_of(found, kept(history.root)), found.refusal)
 
     def verdict_from(self, line: VerdictLine) -> ConfirmationVerdict:
         return ConfirmationVerdict.from_line(line)
@@ -84,8 +86,9 @@ class SearchQuestion:
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         tables = front_tables(study, history)
+        notes = (f"search ended: {history.search_ended}",) if history.search_ended else ()
         if history.verdict is None:
-            return Exhibits(tables=tables)
+            return Exhibits(tables=tables, notes=notes)
         verdict = self.verdict_from(history.verdict)
         setting = None
         if verdict.winner is not None:
@@ -95,17 +98,8 @@ class SearchQuestion:
             tables,
             comparisons_title="Confirmation: fresh interleaved runs against the baseline",
             comparisons=confirmation.compared_settings(study.baseline, verdict.comparisons),
+            notes=notes,
         )
-
-
-def sampler_of(study: Study, refusal: Refusal) -> Sampler:
-    search = study.search
-
-    def make(space: Space) -> Sampler:
-        sampler: Sampler = catalog.part("samplers", search.sampler)(space, search.seed, search.options, refusal)
-        return sampler
-
-    return in_stages(study, make) if search.in_stages else make(study.space)
 
 
 @dataclass
@@ -161,7 +155,9 @@ class SearchAgenda(Agenda):
         if self.history.candidates is None:
             nodes = self.study.job.resources(self.study.space.settings(self.study.baseline)).nodes
             runs = self.ledger.affordable_runs(nodes)
-            return confirmation.choose(self.study, self.history, runs, even_if_worse=self.even_if_worse)
+            plan = confirmation.choose(self.study, self.history, runs, even_if_worse=self.even_if_worse)
+            ended = with_prospect(self.search_over, self._taught(), self._pending()) if self.search_over else ""
+            return replace(plan, search_ended=ended)
         return confirmation.grounded(self.study, self.history, self.verdict())
 
     def verdict(self) -> ConfirmationVerdict:
@@ -183,6 +179,9 @@ class SearchAgenda(Agenda):
         return self._proposal()
 
     def _proposal(self) -> Next | None:
+        if not self._presets and not self._advice.waits and (why := little_left(self._taught(), self._pending())):
+            self.search_over = why
+            return None
         proposer, proposal = self._proposed()
         if proposal is None:
             self.search_over = "every legal point was tried"
@@ -216,7 +215,8 @@ class SearchAgenda(Agenda):
         goal = self.study.goal
         for point, run in self._lessons[self._told :]:
             value = None if run is None else through.value(run, goal.metric)
-            self._sampler.tell(Lesson(point, None if value is None else goal.score(value)))
+            node_s = None if run is None else run.ending.duration_s * run.resources.nodes
+            self._sampler.tell(Lesson(point, None if value is None else goal.score(value), node_s))
         self._told = len(self._lessons)
         return self._sampler
 

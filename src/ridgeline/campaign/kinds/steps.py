@@ -15,8 +15,9 @@ from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.candidates import judged_pair
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED
+from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.groups import knob_groups
-from ridgeline.campaign.kinds.search import SearchAgenda, sampler_of, search_progress
+from ridgeline.campaign.kinds.search import SearchAgenda, search_progress
 from ridgeline.campaign.kinds.steps_verdict import StepsVerdict, judged_steps, steps_table
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.verdict import answer_of
@@ -63,7 +64,7 @@ class StepsQuestion:
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> StepsAgenda:
         refusal = found.refusal
-        return StepsAgenda(found.study, history, ledger, lambda: sampler_of(found.study, refusal), refusal, asks=self)
+        return StepsAgenda(found.study, history, ledger, lambda: sampler_of(found), refusal, asks=self)
 
     def verdict_from(self, line: VerdictLine) -> StepsVerdict:
         return StepsVerdict.from_line(line)

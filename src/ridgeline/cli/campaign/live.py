@@ -14,7 +14,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ridgeline.campaign.advice import PROPOSER
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.kinds.base import CampaignQuestion
@@ -212,7 +211,7 @@ def run_text(campaign: Campaign, run: Run) -> tuple[str, str]:
     trial = campaign.history.trials[run.trial]
     assert run.outcome is not None
     metric = campaign.study.goal.metric
-    story = [trial.why] if trial.proposer == PROPOSER else []
+    story = [trial.why] if trial.why and trial.stage is Stage.SEARCH else []
     if run.outcome.kind == "ok":
         result = goal_text(campaign.study, campaign.history).value(run.metrics[metric])
     else:

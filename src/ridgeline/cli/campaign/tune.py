@@ -9,6 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from ridgeline.campaign.kinds.search import SearchQuestion
+    from ridgeline.records.lesson import Lesson
+    from ridgeline.records.study import Study
 
 
 def tune(
@@ -19,6 +21,10 @@ def tune(
     ladder: Annotated[
         bool, typer.Option("--ladder", help="Then run every step to the winner: what each change brought.")
     ] = False,
+    warm_start: Annotated[
+        list[Path] | None,
+        typer.Option("--warm-start", help="Folder of an earlier study with the same knobs; may be given again."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the first scripts and the cost; run nothing.")
     ] = False,
@@ -26,24 +32,39 @@ def tune(
 ) -> None:
     """Run a study's campaign: baseline, search, confirm."""
     from ridgeline.campaign.kinds.search import SearchQuestion
+    from ridgeline.records.study import DEFAULT_SAMPLER
 
-    question = SearchQuestion(trials, seed)
+    question = SearchQuestion(trials, seed, DEFAULT_SAMPLER)
     if dry_run:
         _rehearse(study, question)
         return
     from ridgeline.campaign.assembly import assemble_folder
     from ridgeline.campaign.check import check_study
+    from ridgeline.campaign.guidance.warm_start import keep
     from ridgeline.cli.campaign.live import drive
 
     found = check_study(study)
     for doubt in found.doubts():
         print(f"ridgeline: warning: {doubt}", file=sys.stderr)
+    lessons = _earlier(found.study, warm_start) if warm_start else []
     folder = assemble_folder(found, out, found.study.name)
+    if lessons:
+        keep(folder, lessons)
     drive(folder, question, as_json)
     if ladder:
         from ridgeline.cli.campaign.steps import steps
 
         steps(study, str(folder.path), None, folder.path.with_name(f"{folder.path.name}-steps"), as_json)
+
+
+def _earlier(study: Study, folders: list[Path]) -> list[Lesson]:
+    from ridgeline import catalog
+    from ridgeline.campaign.guidance.warm_start import gather
+    from ridgeline.errors import InputError
+
+    if not hasattr(catalog.part("samplers", study.search.sampler), "recall"):
+        raise InputError(f"the sampler {study.search.sampler} cannot use --warm-start; use the sampler guided")
+    return gather(study, folders)
 
 
 def _rehearse(study: Path, question: SearchQuestion) -> None:

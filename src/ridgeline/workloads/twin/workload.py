@@ -12,9 +12,11 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 
 from ridgeline.errors import InputError
 from ridgeline.readers.sglang.log import read_sglang_log
+from ridgeline.records.expectation import Expectation
 from ridgeline.records.expression import ExpressionError, Value
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.problem import Problem
@@ -48,6 +50,7 @@ from ridgeline.workloads.twin.log import compose
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.json"
 # By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
 DOUBT_BYTES = 1.0 * GIB
+MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
 
 UNITS = {
     "total_tok_s": "tok/s",
@@ -114,6 +117,19 @@ class TwinWorkload:
         if isinstance(case, str) or case.plan.fits:
             return None
         return case.plan.reason
+
+    def expectation(self, settings: Settings) -> Expectation | None:
+        """The simulation's answer, with the spread of its calibration; an OOM is a matter of chance near the edge."""
+        case = self._case(settings)
+        if isinstance(case, str):
+            return None
+        chance = min(max(NormalDist().cdf(case.plan.margin_bytes / MEMORY_SPREAD_BYTES), 0.01), 0.99)
+        result = self._result(settings, case)
+        mean = None if result is None else _foretold(self._study.goal.metric, result)
+        if mean is None or result is None:
+            return Expectation(chance=chance)
+        low, high = self._options.calibration.ratio_interval()
+        return Expectation(mean, mean * low, mean * high, chance)
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
         settings = trial.settings
@@ -228,6 +244,13 @@ class TwinWorkload:
         """Settings that come to the same simulation have the same."""
         values, asked = self._names.values(settings), self._study.job.resources(settings)
         return (asked.nodes, asked.gpus, *(values.get(name) for name in ROWS))
+
+
+def _foretold(metric: str, result: SimulationResult) -> float | None:
+    name, _, quantile = metric.removesuffix("_ms").rpartition("_")
+    spread = getattr(result.summary, f"{name}_ms", None) if metric.endswith("_ms") else None
+    value = spread.quantile(quantile) if spread is not None else getattr(result.summary, metric, None)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _modelled(found: dict[str, float | None]) -> tuple[Measurement, ...]:

@@ -1,0 +1,109 @@
+"""One campaign's search over a known truth, and what it was worth."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.space import Point
+
+NODES = 4
+SLOW_NODE = 0.08  # the last node is so much slower than its peers
+NODE_SPREAD = 0.01
+CLOSE = 0.02  # of the optimum: the setting is found
+LOOKS = (20, 40, 60)  # trials after which regret is looked at
+
+
+class Asked(Protocol):
+    def ask(self, pending: Sequence[Point] = ()) -> Proposal | None: ...
+
+    def tell(self, lesson: Lesson) -> None: ...
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a run shows beside the truth: its own noise, and the node it landed on."""
+
+    spread: float = 0.03
+    heavy_tail: float = 0.0  # share of runs whose noise is four times the usual
+
+    def draw(self, rng: random.Random) -> float:
+        wide = self.spread * (4 if rng.random() < self.heavy_tail else 1)
+        node = rng.randrange(NODES)
+        return rng.gauss(0, wide) - (SLOW_NODE if node == NODES - 1 else NODE_SPREAD * (node - 1))
+
+
+USUAL = Noise()
+
+
+@dataclass(frozen=True)
+class Race:
+    """`found_at` is the trial after which the setting that looked best is within 2% of the optimum, None: never;
+    `cost_at` what was paid until then; `regret` how far the chosen setting truly is from the best, by trials;
+    `promised` how much better the chosen setting looked at the end than it is."""
+
+    sampler: str
+    seed: int
+    found_at: int | None
+    cost_at: float | None
+    cost: float
+    regret: dict[int, float]
+    crashes: int
+    promised: float
+    ask_ms: float
+    trials: int
+    missed: float = 0.0  # how much better the best of all is than the best that was tried
+
+
+def as_cost(log_speed: float) -> float:
+    """The score of a time that is to be small."""
+    return -math.exp(-log_speed)
+
+
+def race(
+    sampler: Asked,
+    name: str,
+    seed: int,
+    truth: Callable[[Point], float | None],
+    trials: int,
+    noise: Noise = USUAL,
+    cost_of: Callable[[Point, float | None], float] = lambda point, value: 1.0,
+    score_of: Callable[[float], float] = as_cost,
+    enough: Callable[[Asked], bool] = lambda sampler: False,
+) -> Race:
+    rng = random.Random(f"noise {seed}")
+    best_seen, chosen, best_tried = -math.inf, -math.inf, -math.inf
+    found_at, cost_at, spent, crashes, asking_s, done = None, None, 0.0, 0, 0.0, 0
+    regret: dict[int, float] = {}
+    for number in range(1, trials + 1):
+        start = time.perf_counter()
+        proposal = None if enough(sampler) else sampler.ask()
+        asking_s += time.perf_counter() - start
+        if proposal is None:
+            break
+        done, value, drawn = number, truth(proposal.point), noise.draw(rng)
+        spent += cost_of(proposal.point, value)
+        if value is None:
+            crashes += 1
+            sampler.tell(Lesson(proposal.point, None))
+        else:
+            seen = value + drawn
+            best_tried = max(best_tried, value)
+            if seen > best_seen:
+                best_seen, chosen = seen, value
+            sampler.tell(Lesson(proposal.point, score_of(seen), cost_of(proposal.point, value)))
+        if found_at is None and chosen >= -math.log1p(CLOSE):
+            found_at, cost_at = number, spent
+        if number in LOOKS:
+            regret[number] = math.expm1(-chosen)
+    for look in LOOKS:
+        regret.setdefault(look, math.expm1(-chosen))
+    promised = best_seen - chosen if math.isfinite(chosen) else 0.0
+    ask_ms = 1000 * asking_s / max(1, done)
+    missed = math.expm1(-best_tried)
+    return Race(name, seed, found_at, cost_at, spent, regret, crashes, promised, ask_ms, done, missed)

@@ -1,0 +1,136 @@
+"""What a sampler is worth: trials until a setting within 2% of the optimum is chosen, regret on the way, crashes.
+
+    python -m benchmarks.search.run TABLES [--samplers guided,tpe,random] [--seeds 30] [--trials 80] [--stop]
+
+TABLES is a folder of CSV files (see tables.py). One noisy run per setting: 3% noise, on four nodes of which one is 8%
+slower. "Chosen" is what looks best so far. A race that never got there counts as
+one trial more than it had. Peers (smac, optuna-gp) run where this file's Python has them installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")  # two processes on two cores: each keeps to one
+
+from benchmarks.search import peers  # noqa: E402
+from benchmarks.search.race import CLOSE, LOOKS, Noise, Race, race  # noqa: E402
+from benchmarks.search.tables import Table, read_tables  # noqa: E402
+from ridgeline import catalog  # noqa: E402
+
+_tables: dict[str, Table] = {}
+
+
+def _load(folder: Path) -> None:
+    _tables.update({table.name: table for table in read_tables(folder)})
+
+
+def _little_left(sampler: Any) -> bool:
+    prospect = sampler.prospect() if hasattr(sampler, "prospect") else None
+    return prospect is not None and prospect.over
+
+
+def _never(sampler: Any) -> bool:
+    return False
+
+
+def _one(job: tuple[str, str, int, int, float, bool, Mapping[str, object]]) -> tuple[str, Race]:
+    name, sampler_name, seed, trials, spread, stops, options = job
+    table = _tables[name]
+    make = peers.PEERS.get(sampler_name) or catalog.part("samplers", sampler_name)
+    sampler = make(table.space, seed, options, lambda point: None)
+    enough = _little_left if stops else _never
+    return name, race(sampler, sampler_name, seed, table.truth, trials, Noise(spread), enough=enough)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", type=Path)
+    parser.add_argument("--samplers", default="guided,tpe,random")
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--trials", type=int, default=80)
+    parser.add_argument("--noise", type=float, default=0.03)
+    parser.add_argument("--stop", action="store_true", help="races end when the sampler says that little is left")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--options", type=json.loads, default={}, help="of the samplers, as JSON")
+    parser.add_argument("--out", type=Path, help="every race as a JSON line; races that are there already are kept")
+    asked = parser.parse_args()
+    _load(asked.tables)
+    names = [name for name in _tables if not asked.only or name in asked.only.split(",")]
+    races = _kept(asked.out)
+    have = {(name, r.sampler, r.seed) for name, r in races}
+    jobs = [
+        (name, sampler, seed, asked.trials, asked.noise, asked.stop, asked.options)
+        for seed in range(asked.seeds)
+        for name in names
+        for sampler in asked.samplers.split(",")
+        if (name, sampler, seed) not in have
+    ]
+    with ProcessPoolExecutor(asked.processes, initializer=_load, initargs=(asked.tables,)) as pool:
+        for name, result in pool.map(_one, jobs):
+            races.append((name, result))
+            if asked.out:
+                with asked.out.open("a") as file:
+                    file.write(json.dumps({"table": name, **asdict(result)}) + "\n")
+    show(races, asked.trials)
+    if asked.stop:
+        _show_claims(races, asked.trials)
+
+
+def _show_claims(races: Iterable[tuple[str, Race]], trials: int) -> None:
+    """A search that ended said that nothing untried is more than 2% better: was that so?"""
+    ended = [(name, one) for name, one in races if one.trials < trials]
+    held = sum(one.missed <= CLOSE for _, one in ended)
+    chosen = sum(one.regret[LOOKS[-1]] <= CLOSE for _, one in ended)
+    print(f"\n{len(ended)} races ended before their budget; in {held} nothing untried was more than 2% better")
+    print(
+        f"in {chosen} the setting that looked best was within 2% of the best: noise chooses too, until it is confirmed"
+    )
+
+
+def _kept(path: Path | None) -> list[tuple[str, Race]]:
+    if path is None or not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["regret"] = {int(n): value for n, value in row["regret"].items()}
+    return [(row.pop("table"), Race(**row)) for row in rows]
+
+
+def show(races: Iterable[tuple[str, Race]], trials: int) -> None:
+    groups: dict[str, dict[str, list[Race]]] = {}
+    for name, one in races:
+        groups.setdefault(name, {}).setdefault(one.sampler, []).append(one)
+    head = "  ".join(f"at {n}" for n in LOOKS)
+    for name, by_sampler in groups.items():
+        print(f"\n{name}")
+        print(f"  sampler     trials to 2% (quartiles)   found   median regret {head}   crashes   seen-true   ask")
+        for sampler, rows in by_sampler.items():
+            reached = sorted(r.found_at or trials + 1 for r in rows)
+            low, middle, high = statistics.quantiles(reached, n=4, method="inclusive")
+            found = sum(r.found_at is not None for r in rows)
+            regrets = "  ".join(f"{statistics.median(r.regret[n] for r in rows):6.1%}" for n in LOOKS)
+            crashes, promised = (statistics.mean(v) for v in zip(*((r.crashes, r.promised) for r in rows), strict=True))
+            ask_ms = statistics.mean(r.ask_ms for r in rows)
+            print(
+                f"  {sampler:11} {_capped(middle, trials):>5} ({_capped(low, trials)} to {_capped(high, trials)})"
+                f"   {found:3}/{len(rows)}   {regrets}   {crashes:5.1f}   {promised:6.1%}   {ask_ms:4.0f} ms"
+            )
+
+
+def _capped(number: float, trials: int) -> str:
+    return f">{trials}" if number > trials else f"{number:.1f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""What is expected of every candidate, from asking at a few: a twin takes a tenth of a second a point.
+
+A survey that depends on the seed alone asks at points spread over the space and then where the answers are best. A
+Gaussian process carries the answers to all other points; told points, and the few that are about to be chosen, are
+asked themselves. What was asked is kept, so that later trials ask for little that is new.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ridgeline.records.expectation import Expectation
+from ridgeline.records.space import Point, Space, point_key
+from ridgeline.samplers.base import Outlook
+from ridgeline.samplers.guided.candidates import Pool, around
+from ridgeline.samplers.guided.features import Features
+from ridgeline.samplers.guided.gaussian import Array, Fit, GaussianProcess, fitted
+from ridgeline.samplers.guided.improvement import log_expected_improvement
+from ridgeline.samplers.guided.model import FITTED, Foreseen, Scale
+
+SPREAD_OUT = 24  # points of the survey that fill the space
+ROUNDS, EACH = 4, 6  # then so many rounds of points where the answers promise most
+LOOKED_AT = 2_000  # points of the pool looked at for legal ones
+FARTHEST_ODDS = 4.0
+NORMAL_90 = 1.6449
+UNSTATED = 0.15  # how far off, as a share, an expectation without an interval may be
+
+
+class Expected:
+    """`scale` is that of the study's scores; what an outlook says beyond it is not used."""
+
+    def __init__(
+        self,
+        outlook: Outlook,
+        scale: Scale,
+        space: Space,
+        features: Features,
+        pool: Pool,
+        legal: Callable[[Point], bool],
+    ) -> None:
+        self._outlook, self._scale, self._space, self._features, self._legal = outlook, scale, space, features, legal
+        self._asked: dict[str, tuple[float, float]] = {}  # value (NaN: unknown) and odds
+        self._survey: dict[str, Point] = {}
+        self._spreads: list[float] = []  # as the outlook states them
+        self._fit: Fit | None = None
+        self._fitted_at, self._unit = 0, 1.0
+        self._spread_out(pool)
+        for turn in range(ROUNDS):
+            self._seek(pool, random.Random(f"survey {turn}"))
+        stated = statistics.median(self._spreads) if self._spreads else None
+        self.spread = stated if stated is not None else UNSTATED * (1.0 if scale.sign else self._unit)
+
+    @property
+    def says_something(self) -> bool:
+        return sum(not math.isnan(self._asked[key][0]) for key in self._survey) >= 3
+
+    def ask(self, point: Point) -> tuple[float, float]:
+        key = point_key(point)
+        if key not in self._asked:
+            self._asked[key] = self._answer(self._outlook(point))
+        return self._asked[key]
+
+    def _answer(self, said: Expectation | None) -> tuple[float, float]:
+        if said is None:
+            return math.nan, 0.0
+        value = None if said.mean is None else self._scale.seen(said.mean)
+        ends = [None if end is None else self._scale.seen(end) for end in (said.low, said.high)]
+        if ends[0] is not None and ends[1] is not None:
+            self._spreads.append(abs(ends[1] - ends[0]) / (2 * NORMAL_90))
+        chance = min(max(said.chance, 1e-3), 1.0 - 1e-3)
+        odds = min(max(math.log(chance / (1.0 - chance)), -FARTHEST_ODDS), FARTHEST_ODDS)
+        return math.nan if value is None else value, odds
+
+    def at(self, keys: Sequence[str], rows: Array, asked: Sequence[Point]) -> Foreseen:
+        """`asked` are points that are asked themselves: only these and the survey count, whatever else was asked."""
+        answers = {key: self._asked[key] for key in self._survey}
+        answers |= {point_key(point): self.ask(point) for point in asked}
+        values, odds = self._carried([*self._survey.values(), *asked], rows)
+        for row, key in enumerate(keys):
+            if (answer := answers.get(key)) is not None:
+                odds[row] = answer[1]
+                values[row] = values[row] if math.isnan(answer[0]) else answer[0]
+        return Foreseen(values, np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS), self.spread)
+
+    def _carried(self, points: Sequence[Point], rows: Array) -> tuple[Array, Array]:
+        """Values and odds at these rows, from the answers at the points; length scales are those of the survey."""
+        anchors = {point_key(point): point for point in points}
+        answers = np.array([self._asked[key] for key in anchors])
+        places = self._features.of(list(anchors.values()))
+        known = ~np.isnan(answers[:, 0])
+        level, fit = float(answers[known, 0].mean()), self._scales()
+        values = _Carrier(places[known], fit, self._features).carry(rows, answers[known, 0] - level)
+        odds = _Carrier(places, fit, self._features).carry(rows, answers[:, 1] - answers[:, 1].mean())
+        return level + values, float(answers[:, 1].mean()) + odds
+
+    def _scales(self) -> Fit:
+        if self._fit is None or self._fitted_at != len(self._survey):
+            answers = np.array([self._asked[key][0] for key in self._survey])
+            known = np.flatnonzero(~np.isnan(answers))[:FITTED]
+            places = self._features.of(list(self._survey.values()))[known].astype(float)
+            unit = max(float(answers[known].std()), 1e-9)
+            self._fit = fitted(places, (answers[known] - answers[known].mean()) / unit, self._features.columns)
+            self._unit, self._fitted_at = unit, len(self._survey)
+        return self._fit
+
+    def _spread_out(self, pool: Pool) -> None:
+        for point in pool.grown(0)[0][:LOOKED_AT]:
+            if len(self._survey) >= SPREAD_OUT:
+                return
+            self._take(point)
+
+    def _take(self, point: Point) -> bool:
+        if not self._legal(point):
+            return False
+        self.ask(point)
+        self._survey[point_key(point)] = point
+        return True
+
+    def _seek(self, pool: Pool, rng: random.Random) -> None:
+        """The points that promise the best answers, among the pool's and around the best so far."""
+        if not self.says_something:
+            return
+        worth = {key: self._asked[key] for key in self._survey}
+        ranked = sorted(worth, key=lambda key: -math.inf if math.isnan(worth[key][0]) else -worth[key][0])
+        ranked = [key for key in ranked if not math.isnan(worth[key][0]) and worth[key][1] >= 0.0] or ranked
+        points, keys_, _ = pool.grown(0)
+        near = around(self._space, [self._survey[key] for key in ranked[:2]], rng, set(self._survey))
+        free = {key: point for key, point in zip(keys_, points, strict=True) if key not in self._survey} | near
+        rows = self._features.of(list(free.values()))
+        mean, odds = self._carried(list(self._survey.values()), rows)
+        places = self._features.of([self._survey[key] for key in worth if not math.isnan(worth[key][0])])
+        spread = self._unit * _Carrier(places, self._scales(), self._features).spread(rows)
+        best = worth[ranked[0]][0]
+        hopes = log_expected_improvement(mean, spread, best) - np.logaddexp(0.0, -odds)
+        self._take_best(list(free.values()), hopes)
+
+    def _take_best(self, points: Sequence[Point], hopes: Array) -> None:
+        taken = 0
+        for row in np.argsort(-hopes, kind="stable")[: 40 * EACH]:
+            taken += self._take(points[row])
+            if taken == EACH:
+                return
+
+
+class _Carrier:
+    """Carries values at some places to others."""
+
+    def __init__(self, places: Array, fit: Fit, features: Features) -> None:
+        self._process = GaussianProcess(places, features.columns, fit)
+
+    def carry(self, rows: Array, values: Array) -> Array:
+        found: Array = self._process.across(rows) @ self._process.solved(values)
+        return found
+
+    def spread(self, rows: Array) -> Array:
+        return self._process.spread(self._process.across(rows))

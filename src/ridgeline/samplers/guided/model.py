@@ -1,0 +1,241 @@
+"""What the lessons say about every point: how good it is and how sure that is, and the chance that it runs at all.
+
+Scores of one sign are taken in logs, so that a gain is a ratio. Where something is expected of points beforehand, the
+model learns the difference from it, and by how much it is to be believed: score = level + trust x expected + rest.
+Trust begins near 1 and is learned like the rest; an expectation whose order is wrong ends with a trust of 0 or below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, GaussianProcess, fitted
+from ridgeline.samplers.guided.improvement import normal_share
+from ridgeline.samplers.guided.trees import Trees
+
+REMEMBERED = 150  # lessons the process sees: the best, the latest, and some of the rest
+FITTED = 80  # of them, lessons that length scales are found from
+TRUST_SPREAD = 0.35  # of the trust in what is expected, around 1
+WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
+DOUBT = 1.0  # few lessons tell little about length scales: spreads are wider by this over the root of their number
+LEVEL_SPREAD = 3.0
+LABEL_NOISE = 0.1
+SURE = 0.002  # chances nearer to 0 are not believed
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Scores as the model sees them: logs of positive ones (`sign` 1) or of costs (-1), else as they are (0)."""
+
+    sign: int
+
+    @classmethod
+    def of(cls, scores: Sequence[float]) -> Scale:
+        return cls(1 if scores and min(scores) > 0 else -1 if scores and max(scores) < 0 else 0)
+
+    def seen(self, score: float) -> float | None:
+        """None where a score has no place on this scale."""
+        if self.sign == 0:
+            return score
+        return self.sign * math.log(self.sign * score) if self.sign * score > 0 else None
+
+    def values(self, scores: Sequence[float | None]) -> Array:
+        """NaN for what failed or has no place."""
+        seen = [None if score is None else self.seen(score) for score in scores]
+        return np.array([math.nan if value is None else value for value in seen], dtype=float)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """For each place: mean and spread of the score as the scale sees it, and the chance to pass."""
+
+    mean: Array
+    spread: Array
+    chance: Array
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """For each row: the expected score on the scale, and the log odds of passing; `spread` is how far off it may be."""
+
+    values: Array
+    odds: Array
+    spread: float
+
+
+@dataclass(frozen=True)
+class Taught:
+    """Lessons as rows: features, score on the scale (NaN where the setting failed), and what was expected there."""
+
+    rows: Array
+    values: Array
+    expected: Array | None  # on the scale; None: nothing is expected of any point
+    odds: Array | None  # log odds of passing that were expected
+    spread: float = 0.0  # how far off the expected score may be
+
+    @classmethod
+    def of(cls, rows: Array, values: Array, foreseen: Foreseen | None) -> Taught:
+        if foreseen is None:
+            return cls(rows, values, None, None)
+        return cls(rows, values, foreseen.values, foreseen.odds, foreseen.spread)
+
+
+class ScoreModel:
+    """Universal kriging: a Gaussian process around level + trust x expected, both uncertain."""
+
+    def __init__(self, seen: Taught, columns: Columns, fit: Fit | None = None) -> None:
+        passed = np.flatnonzero(~np.isnan(seen.values))
+        self._kept = passed[remembered(seen.values[passed])]
+        values = _without_the_worst(seen.values[self._kept]) if seen.expected is None else seen.values[self._kept]
+        self._expected = None if seen.expected is None else seen.expected[self._kept]
+        self._level = float(values.mean())
+        self._middle = 0.0 if self._expected is None else float(self._expected.mean())
+        self._unit = _unit(values, self._expected)
+        standard = (values - self._level) / self._unit
+        basis = self._basis(self._expected, len(values))
+        rows, self._columns = self._with_expected(seen.rows[self._kept], self._expected, columns)
+        found = fit or self._fit(rows, standard, basis)
+        # lessons of one corner show little of how far an expectation is off elsewhere: it says so itself
+        self.fit = replace(found, signal=max(found.signal, (seen.spread / self._unit) ** 2))
+        self._process = GaussianProcess(rows, self._columns, self.fit)
+        self._solve(standard, basis)
+
+    def _basis(self, expected: Array | None, count: int) -> Array:
+        ones = np.ones((count, 1))
+        if expected is None:
+            return ones
+        return np.concatenate([ones, (expected[:, None] - self._middle) / self._unit], axis=1)
+
+    def _with_expected(self, rows: Array, expected: Array | None, columns: Columns) -> tuple[Array, Columns]:
+        """What is expected is a feature too: where it errs, it errs alike for settings of which it says the same."""
+        if expected is None:
+            return rows, columns
+        place = (expected[:, None] - self._middle) / (4.0 * self._unit)
+        return np.concatenate([rows, place.astype(rows.dtype)], axis=1), np.append(columns, columns.max() + 1)
+
+    def _fit(self, rows: Array, standard: Array, basis: Array) -> Fit:
+        some = np.linspace(0, len(standard) - 1, min(len(standard), FITTED)).round().astype(int)
+        told = basis[:, 1:]
+        trust = (told.T @ standard + 1 / TRUST_SPREAD**2) / ((told**2).sum(axis=0) + 1 / TRUST_SPREAD**2)
+        return fitted(rows[some].astype(float), (standard - told @ trust)[some], self._columns)
+
+    def _solve(self, standard: Array, basis: Array) -> None:
+        prior = np.array([0.0, 1.0])[: basis.shape[1]]
+        precision = np.diag(np.array([LEVEL_SPREAD**-2, TRUST_SPREAD**-2])[: basis.shape[1]])
+        solved = self._process.solved(basis)
+        self._uncertain = np.linalg.inv(basis.T @ solved + precision)
+        self._trusts = self._uncertain @ (solved.T @ standard + precision @ prior)
+        self._dual = self._process.solved(standard - basis @ self._trusts)
+        self._solved_basis = solved
+
+    @property
+    def trust(self) -> float:
+        """How far what was expected is believed: 1 as it stands, 0 not at all."""
+        return float(self._trusts[1]) if len(self._trusts) > 1 else 0.0
+
+    def at(self, rows: Array, expected: Array | None) -> tuple[Array, Array]:
+        """Mean and spread of the truth, on the scale."""
+        basis = self._basis(expected, len(rows))
+        rows, _ = self._with_expected(rows, expected, self._columns)
+        across = self._process.across(rows)
+        mean = basis @ self._trusts + across @ self._dual.astype(across.dtype)
+        left = basis - across @ self._solved_basis.astype(across.dtype)
+        spread = np.sqrt(self._process.spread(across) ** 2 + np.einsum("ij,jk,ik->i", left, self._uncertain, left))
+        spread = spread * (1 + DOUBT / math.sqrt(len(self._kept)))
+        return self._level + self._unit * mean, self._unit * spread
+
+    def draws(self, rows: Array, expected: Array | None, count: int, rng: np.random.Generator) -> Array:
+        """Possible truths at these places, a row each."""
+        mean, _ = self.at(rows, expected)
+        basis = self._basis(expected, len(rows))
+        rows, _ = self._with_expected(rows, expected, self._columns)
+        left = basis - self._process.across(rows) @ self._solved_basis
+        covariance = self._process.joint(rows) + left @ self._uncertain @ left.T
+        covariance[np.diag_indices_from(covariance)] += 1e-6
+        factor = np.linalg.cholesky(covariance.astype(float))
+        return mean + self._unit * (rng.standard_normal((count, len(rows))) @ factor.T)
+
+
+class ChanceModel:
+    """The chance to pass: a Gaussian process over passed (1) and failed (-1), around what was expected."""
+
+    def __init__(self, seen: Taught, columns: Columns) -> None:
+        passed = ~np.isnan(seen.values)
+        self._all_passed = bool(passed.all())
+        self._kept = np.arange(len(passed))[-REMEMBERED:]
+        self._base = (passed.sum() + 1.0) / (len(passed) + 2.0)
+        if self._all_passed:
+            return
+        labels = np.where(passed, 1.0, -1.0)[self._kept] - self._expected_label(seen.odds, self._kept)
+        rows, self._columns = _with_odds(seen.rows[self._kept], seen.odds, self._kept, columns)
+        some = np.linspace(0, len(labels) - 1, min(len(labels), FITTED)).round().astype(int)
+        fit = fitted(rows[some].astype(float), labels[some], self._columns)
+        self._process = GaussianProcess(rows, self._columns, fit)
+        self._dual = self._process.solved(labels)
+        self._trees = Trees(rows, passed[self._kept].astype(float))
+
+    def _expected_label(self, odds: Array | None, some: Columns | slice = slice(None)) -> Array | float:
+        if odds is None:
+            return 2.0 * float(self._base) - 1.0
+        found: Array = np.tanh(0.5 * odds[some])
+        return found
+
+    def roughly(self, rows: Array, odds: Array | None) -> Array:
+        """Which of very many places are worth a closer look: cheap, without how sure it is."""
+        if self._all_passed:
+            return self.at(rows, odds)
+        label = self._expected_label(odds)
+        rows, _ = _with_odds(rows, odds, slice(None), self._columns)
+        rough = normal_share((label + self._process.across(rows) @ self._dual) / math.sqrt(LABEL_NOISE + 0.25))
+        found: Array = np.clip(rough, SURE, 1.0)
+        return found
+
+    def at(self, rows: Array, odds: Array | None) -> Array:
+        label = self._expected_label(odds)
+        if self._all_passed:
+            chance = np.ones(len(rows)) if odds is None else 0.5 * (1.0 + label)
+            sure: Array = np.clip(chance, SURE, 1.0)
+            return sure
+        rows, _ = _with_odds(rows, odds, slice(None), self._columns)
+        across = self._process.across(rows)
+        spread = self._process.spread(across)
+        smooth = normal_share((label + across @ self._dual) / np.sqrt(LABEL_NOISE + spread**2))
+        found: Array = np.clip(np.sqrt(smooth * self._trees.at(rows)), SURE, 1.0)
+        return found
+
+
+def _with_odds(rows: Array, odds: Array | None, some: Columns | slice, columns: Columns) -> tuple[Array, Columns]:
+    if odds is None:
+        return rows, columns
+    place = 0.5 * np.tanh(0.25 * odds[some])
+    return np.concatenate([rows, place[:, None].astype(rows.dtype)], axis=1), np.append(columns, columns.max() + 1)
+
+
+def _without_the_worst(values: Array) -> Array:
+    """How bad the bad ones are matters little, and would stretch the scale for the good."""
+    middle = float(np.median(values))
+    above = max(float(values.max()) - middle, float(values.std()))  # many may share the best
+    return np.maximum(values, middle - WORST * above)
+
+
+def _unit(values: Array, expected: Array | None) -> float:
+    if expected is None:
+        return max(float(values.std()), 1e-6 * max(1.0, abs(float(values.mean()))))
+    rest = values - expected
+    return max(float(np.hypot(rest.std(), 0.1)), 1e-9)
+
+
+def remembered(values: Array) -> Array:
+    """Which of very many lessons the process sees: the best, the latest, and an even share of the rest, in order."""
+    count = len(values)
+    if count <= REMEMBERED:
+        return np.arange(count)
+    best, latest = np.argsort(-values, kind="stable")[: REMEMBERED // 2], np.arange(count)[-REMEMBERED // 4 :]
+    chosen = set(best.tolist()) | set(latest.tolist())
+    rest = [i for i in range(count) if i not in chosen]
+    spread = np.linspace(0, len(rest) - 1, min(len(rest), REMEMBERED - len(chosen))).round().astype(int)
+    return np.array(sorted(chosen | {rest[i] for i in spread}))

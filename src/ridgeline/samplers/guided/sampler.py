@@ -1,0 +1,96 @@
+"""The guided sampler: a model of all that was learned chooses the trial that promises most for its cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ridgeline.errors import InputError
+from ridgeline.records.expression import Expression, ExpressionError
+from ridgeline.records.lesson import Lesson, Proposal, Prospect
+from ridgeline.records.space import Point, Space, point_key
+from ridgeline.samplers.base import Outlook, Refusal
+from ridgeline.samplers.encoding import encode
+from ridgeline.samplers.filling import filling
+from ridgeline.samplers.options import GuidedOptions, read_options
+from ridgeline.samplers.walk import Walk, keys, legality
+
+if TYPE_CHECKING:
+    from ridgeline.samplers.guided.chooser import Chooser
+
+FEWEST_PASSED = 2  # results without which a model says nothing
+
+
+class GuidedSampler:
+    """Space-filling until `startup` points are told or pending, then expected improvement per cost x chance to pass.
+
+    Where something is expected of the points, the model is asked from the first trial on.
+    """
+
+    form = GuidedOptions
+
+    def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> None:
+        self._options = read_options(GuidedOptions, options)
+        _check_formula(self._options.expect, space)
+        self._space, self._seed = space, seed
+        self._legal = legality(space, refusal)
+        self._walk = Walk(filling(space, seed, self._legal))
+        self._told: set[str] = set()
+        self._lessons: list[Lesson] = []
+        self._outlook: Outlook | None = None
+        self._earlier: list[Lesson] = []
+        self._chooser: Chooser | None = None
+
+    def expect(self, outlook: Outlook) -> None:
+        self._outlook = outlook
+
+    def recall(self, earlier: Sequence[Lesson]) -> None:
+        self._earlier = list(earlier)
+
+    def tell(self, lesson: Lesson) -> None:
+        self._told.add(point_key(lesson.point))
+        if encode(self._space, lesson.point) is not None:
+            score = lesson.score if lesson.score is not None and math.isfinite(lesson.score) else None
+            self._lessons.append(Lesson(lesson.point, score, lesson.node_s))
+
+    def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
+        flying = keys(pending)
+        filled = self._walk.first_free(self._told, flying)
+        if filled is None:
+            return None
+        known, passed = len(self._told | flying), sum(lesson.score is not None for lesson in self._lessons)
+        guided = self._outlook is not None or bool(self._earlier)
+        startup = 0 if guided else self._options.startup
+        if known < startup:
+            return Proposal(filled, f"space-filling start, {known + 1} of {startup}")
+        if passed < (1 if guided else FEWEST_PASSED):
+            return Proposal(filled, "space-filling, since too little has passed to learn from")
+        chosen = self._choosing().choice(self._lessons, pending, self._told | flying)
+        return chosen or Proposal(filled, "space-filling, since the model proposed nothing new that is legal")
+
+    def prospect(self, pending: Sequence[Point] = ()) -> Prospect | None:
+        passed = sum(lesson.score is not None for lesson in self._lessons)
+        if not self._options.worth or passed < max(self._options.startup, FEWEST_PASSED):
+            return None
+        return self._choosing().prospect(self._lessons, self._told | keys(pending), self._options.worth)
+
+    def _choosing(self) -> Chooser:
+        if self._chooser is None:
+            from ridgeline.samplers.guided.chooser import Chooser  # numpy: not before it is needed
+
+            self._chooser = Chooser(self._space, self._seed, self._legal, self._outlook, self._earlier)
+        return self._chooser
+
+
+def _check_formula(text: str, space: Space) -> None:
+    """The campaign works it out; here it is only seen to that it can."""
+    if not text:
+        return
+    try:
+        unknown = sorted(Expression.parse(text).names - set(space.names))
+    except ExpressionError as error:
+        raise InputError(f"expect: {error}") from None
+    if unknown:
+        known = ", ".join(space.names)
+        raise InputError(f"expect: {unknown[0]} is not a knob or a derived value; known: {known}")

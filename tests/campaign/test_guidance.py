@@ -1,0 +1,177 @@
+"""What a search is told beforehand (a formula, a model, earlier studies), and what it says when it ends."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
+from ridgeline.campaign.check import CheckedStudy, check_study
+from ridgeline.campaign.guidance import warm_start
+from ridgeline.campaign.guidance.expectations import outlook_of
+from ridgeline.campaign.guidance.sampling import sampler_of
+from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.errors import InputError, StoreError, StudyError
+from ridgeline.records.expectation import Expectation
+from ridgeline.records.study import DEFAULT_SAMPLER, SearchStage
+from ridgeline.store.history import read_history
+from tests.campaign.harness import study
+
+STUDY = """
+version: 1
+name: {name}
+workload:
+  kind: command
+  run: echo "rate $(( 100 + {{x}} * {factor} ))"
+  metrics:
+    rate: {{regex: 'rate (\\d+)', unit: 1/s}}
+space:
+  {knob}: {{from: 0, to: 9}}
+  mode: [plain, other]
+goal: {{maximize: rate}}
+baseline: {{{knob}: 0, mode: plain}}
+budget: {{trials: {trials}}}
+search: {{seed: 1, sentinel_every: 0{more}}}
+confirm: {{top: 0}}
+job: {{limit: 60}}
+"""
+
+
+def written(folder: Path, name: str, factor: int = 7, knob: str = "x", trials: int = 4, more: str = "") -> CheckedStudy:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.yaml"
+    text = STUDY.format(name=name, factor=factor, knob=knob, trials=trials, more=more)
+    path.write_text(
+        text.replace("{x}", f"{{{knob}}}").replace("mode: [plain, other]", "mode: [plain]").replace(", mode: plain", "")
+    )
+    return check_study(path)
+
+
+def tuned(found: CheckedStudy, out: Path, earlier: list[Path] | None = None) -> list[dict[str, Any]]:
+    folder = assemble_folder(found, out, found.study.name)
+    if earlier:
+        warm_start.keep(folder, warm_start.gather(found.study, earlier))
+    with assemble_campaign(folder, SearchQuestion(sampler=DEFAULT_SAMPLER)) as campaign:
+        campaign.run()
+    return [json.loads(line) for line in (out / "journal.jsonl").read_text().splitlines()]
+
+
+def tried(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in events if event["event"] == "trial" and event["stage"] == "search"]
+
+
+class Knowing:
+    """A workload that foretells, badly at one point."""
+
+    def expectation(self, settings: Any) -> Expectation | None:
+        if settings["x"] == 3:
+            raise ZeroDivisionError
+        return None if settings["x"] == 4 else Expectation(settings["x"] + 1.0, 1.0, 20.0, 0.9)
+
+
+def test_what_a_workload_foretells_comes_in_scores(tmp_path: Path) -> None:
+    slow = replace(study(tmp_path), goal=replace(study(tmp_path).goal, direction="minimize"))
+    outlook = outlook_of(slow, Knowing())  # type: ignore[arg-type]
+    assert outlook is not None
+    assert outlook({"x": 5, "y": 0}) == Expectation(-6.0, -20.0, -1.0, 0.9)
+
+
+@pytest.mark.parametrize("x", [3, 4])
+def test_where_it_fails_or_says_nothing_nothing_is_expected(x: int, tmp_path: Path) -> None:
+    outlook = outlook_of(study(tmp_path), Knowing())  # type: ignore[arg-type]
+    assert outlook is not None and outlook({"x": x, "y": 0}) is None
+
+
+def test_a_formula_of_the_study_comes_before_the_workloads_model(tmp_path: Path) -> None:
+    own = replace(study(tmp_path), search=SearchStage("guided", {"expect": "100 / (x + 1)"}))
+    outlook = outlook_of(own, Knowing())  # type: ignore[arg-type]
+    assert outlook is not None
+    assert outlook({"x": 3, "y": 0}) == Expectation(25.0)
+
+
+@pytest.mark.parametrize("nonsense", [math.nan, math.inf])
+def test_an_expectation_that_is_no_number_is_refused(nonsense: float) -> None:
+    with pytest.raises(ValueError, match="not a number"):
+        Expectation(nonsense)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        Expectation(1.0, chance=1.5)
+
+
+def test_a_formula_leads_the_first_trial(tmp_path: Path) -> None:
+    found = written(tmp_path, "formula", more=", expect: 100 + 7 * x")
+    first = tried(tuned(found, tmp_path / "out"))[0]
+    assert first["point"]["x"] == 9
+    assert "trusting" in first["why"]
+
+
+def test_a_formula_with_an_unknown_name_is_a_problem_of_the_study(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"expect.*z is not a knob"):
+        written(tmp_path, "wrong", more=", expect: z + 1")
+
+
+def test_an_earlier_study_leads_and_is_kept_in_the_folder(tmp_path: Path) -> None:
+    tuned(written(tmp_path, "before", trials=9, more=", worth: 0"), tmp_path / "before")
+    found = written(tmp_path, "after", factor=5)
+    events = tuned(found, tmp_path / "after", [tmp_path / "before"])
+    assert tried(events)[0]["point"]["x"] == 9
+    lessons = warm_start.kept(tmp_path / "after")
+    assert len(lessons) == 10
+    assert {lesson.score for lesson in lessons} >= {100.0, 163.0}
+    history = read_history(tmp_path / "after")
+    assert all(run.metrics["rate"] <= 145 for run in history.runs.values()), "nothing earlier counts as measured here"
+
+
+def test_an_earlier_study_of_another_space_or_goal_is_refused_in_words(tmp_path: Path) -> None:
+    tuned(written(tmp_path, "before", knob="y", trials=2), tmp_path / "before")
+    found = written(tmp_path, "after")
+    with pytest.raises(InputError, match=r"before: another space: it has no knob x \(its knobs: y, mode\)"):
+        warm_start.gather(found.study, [tmp_path / "before"])
+    other = replace(written(tmp_path, "same", knob="y").study, goal=replace(found.study.goal, direction="minimize"))
+    with pytest.raises(InputError, match="its goal is to maximize rate, this study's to minimize rate"):
+        warm_start.gather(other, [tmp_path / "before"])
+    with pytest.raises(StoreError, match="no such folder"):
+        warm_start.gather(found.study, [tmp_path / "nowhere"])
+
+
+def test_a_damaged_warm_start_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / warm_start.FILE).write_text("[{]")
+    with pytest.raises(StoreError, match="remove it to go on without"):
+        warm_start.kept(tmp_path)
+
+
+def test_the_journal_says_why_the_search_ended_and_what_more_could_bring(tmp_path: Path) -> None:
+    events = tuned(written(tmp_path, "ending", trials=9, more=", startup: 2, worth: 0.5"), tmp_path / "out")
+    (planned,) = [event for event in events if event["event"] == "confirm"]
+    assert "little is left to find" in planned["search_ended"]
+    assert "untried setting" in planned["search_ended"]
+    assert len(tried(events)) < 9
+
+
+def test_a_campaign_whose_journal_names_no_sampler_goes_on_with_tpe(tmp_path: Path) -> None:
+    plain = written(tmp_path, "old").study
+    assert plain.search.sampler == DEFAULT_SAMPLER
+    assert SearchQuestion().applied_to(plain).search.sampler == "tpe"
+    assert SearchQuestion(sampler="guided").applied_to(plain).search.sampler == "guided"
+    named = written(tmp_path, "named", more=", sampler: random").study
+    assert SearchQuestion(sampler="guided").applied_to(named).search.sampler == "random"
+    own = written(tmp_path, "own", more=", sampler: guided").study
+    assert SearchQuestion().applied_to(own).search.sampler == "guided"
+
+
+def test_the_twin_of_a_study_tells_the_sampler_what_to_expect() -> None:
+    example = Path(__file__).parents[2] / "examples" / "04-deepseek-r1-16-gpus" / "study.yaml"
+    found = check_study(example)
+    outlook = outlook_of(found.study, found.workload)
+    assert outlook is not None
+    said = outlook(found.study.baseline)
+    assert said is not None and said.mean is not None and said.low is not None and said.high is not None
+    assert said.low < said.mean < said.high
+    assert 0.9 < said.chance < 1
+    full = outlook({**found.study.baseline, "mem_fraction_static": 0.94, "max_running_requests": 4096})
+    assert full is not None and full.chance < 0.5
+    assert hasattr(sampler_of(found), "expect")

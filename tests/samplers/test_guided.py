@@ -1,0 +1,216 @@
+"""The guided sampler: better than chance where there is something to learn, and sensible where there is not."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from ridgeline.errors import InputError
+from ridgeline.records.expectation import Expectation
+from ridgeline.records.lesson import Lesson
+from ridgeline.records.space import Continuous, Discrete, Point, Space, point_key
+from ridgeline.samplers.base import Expecting, Forecasting, Recalling
+from ridgeline.samplers.guided.sampler import GuidedSampler
+
+GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
+SPEED = Callable[[Point], float | None]
+
+
+def number(point: Point, name: str) -> float:
+    value = point[name]
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def hill(point: Point) -> float:
+    """Best at a 13, b 5, where it is 100."""
+    return 100.0 * math.exp(-((number(point, "a") - 13) ** 2 + (number(point, "b") - 5) ** 2) / 80)
+
+
+def upside_down(point: Point) -> float:
+    return 1.0 / hill(point)
+
+
+def edge(point: Point) -> float | None:
+    """Faster and faster with a, until it fails."""
+    return None if number(point, "a") >= 8 else 10.0 + number(point, "a") + 0.1 * number(point, "b")
+
+
+def make(space: Space = GRID, seed: int = 0, **options: object) -> GuidedSampler:
+    return GuidedSampler(space, seed, options, lambda point: None)
+
+
+def searched(sampler: GuidedSampler, speed: SPEED, trials: int, noise: float = 0.0) -> list[tuple[Point, float | None]]:
+    rng, found = random.Random(1), []
+    for _ in range(trials):
+        proposal = sampler.ask()
+        assert proposal is not None
+        value = speed(proposal.point)
+        if value is not None:
+            value *= math.exp(rng.gauss(0, noise))
+        sampler.tell(Lesson(proposal.point, value))
+        found.append((proposal.point, value))
+    return found
+
+
+def guided_by(speed: Callable[[Point], float | None], seed: int = 0) -> GuidedSampler:
+    sampler = make(seed=seed)
+    sampler.expect(lambda point: None if (value := speed(point)) is None else Expectation(value))
+    sampler.tell(Lesson({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
+    return sampler
+
+
+def trials_to_the_top(sampler: GuidedSampler, limit: int = 40) -> int:
+    for trial in range(1, limit + 1):
+        proposal = sampler.ask()
+        assert proposal is not None
+        value = hill(proposal.point)
+        if value > 95:
+            return trial
+        sampler.tell(Lesson(proposal.point, value))
+    return limit + 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_finds_the_top_of_a_hill_in_a_tenth_of_the_space(seed: int) -> None:
+    assert trials_to_the_top(make(seed=seed)) <= 25  # 3 of 400 points are that high
+
+
+def test_costs_are_minimised_as_well() -> None:
+    found = searched(make(), lambda point: -1.0 / hill(point), 25)
+    assert max(value for _, value in found if value is not None) > -1 / 90
+
+
+def test_it_keeps_away_from_what_failed_and_still_reaches_the_edge() -> None:
+    found = searched(make(), edge, 40)
+    assert sum(value is None for _, value in found[10:]) <= 10  # 60% of the space fails
+    assert max(value for _, value in found if value is not None) >= 18.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_expected_is_tried_first(seed: int) -> None:
+    assert trials_to_the_top(guided_by(hill, seed)) <= 3
+
+
+def test_an_expectation_upside_down_is_seen_through() -> None:
+    assert trials_to_the_top(guided_by(upside_down)) <= 30
+
+
+def test_an_outlook_that_says_nothing_is_no_outlook() -> None:
+    assert trials_to_the_top(guided_by(lambda point: None)) <= 30
+
+
+def test_earlier_lessons_guide_and_may_be_proposed_again() -> None:
+    before = [({"a": a, "b": b}, 0.7 * hill({"a": a, "b": b})) for a in range(1, 20, 3) for b in range(2, 20, 3)]
+    sampler = make()
+    sampler.recall([Lesson(point, score) for point, score in before])
+    sampler.tell(Lesson({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
+    assert trials_to_the_top(sampler) <= 4
+    assert isinstance(sampler, Recalling) and isinstance(sampler, Expecting) and isinstance(sampler, Forecasting)
+
+
+def test_pending_trials_do_not_crowd() -> None:
+    sampler = make()
+    searched(sampler, hill, 20)
+    pending: list[Point] = []
+    for _ in range(8):
+        proposal = sampler.ask(pending)
+        assert proposal is not None
+        pending.append(proposal.point)
+    assert len({point_key(point) for point in pending}) == 8
+
+
+def test_a_thousand_pending_trials() -> None:
+    space = Space((Discrete("a", tuple(range(60)), True), Discrete("b", tuple(range(60)), True)), {})
+    sampler = make(space)
+    searched(sampler, lambda point: 1.0 + number(point, "a"), 10)
+    pending: list[Point] = [{"a": a, "b": b} for a in range(20, 60) for b in range(25)]
+    proposal = sampler.ask(pending)
+    assert proposal is not None and point_key(proposal.point) not in {point_key(point) for point in pending}
+
+
+@pytest.mark.parametrize("value", [5.0, 0.0, -3.0])
+def test_a_constant_objective_is_searched_without_complaint(value: float) -> None:
+    found = searched(make(), lambda point: value, 20)
+    assert len({point_key(point) for point, _ in found}) == 20
+
+
+def test_when_all_fail_it_fills_the_space() -> None:
+    found = searched(make(), lambda point: None, 20)
+    assert len({point_key(point) for point, _ in found}) == 20
+
+
+@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_no_number_is_a_failure(nonsense: float) -> None:
+    sampler = make()
+    searched(sampler, lambda point: nonsense if number(point, "a") > 8 else number(point, "b") + 1, 20)
+    proposal = sampler.ask()
+    assert proposal is not None and number(proposal.point, "a") <= 8
+
+
+def test_forty_knobs_and_very_many_points() -> None:
+    flags = tuple(Discrete(f"flag{i}", (False, True), False) for i in range(36))
+    sizes = tuple(Discrete(f"size{i}", range(1000), True) for i in range(4))
+    space = Space((*flags, *sizes), {})
+    assert space.raw_size() > 1e20
+    found = searched(make(space), lambda point: 100 + 9.0 * bool(point["flag3"]) + number(point, "size1") / 100, 16)
+    late = [value for _, value in found[8:] if value is not None]
+    assert sum(late) / len(late) > 112  # by chance 109.5
+
+
+def test_continuous_and_conditional_knobs() -> None:
+    from ridgeline.records.expression import Expression
+
+    when = Expression.parse("mode == 'deep'")
+    knobs = (
+        Discrete("mode", ("flat", "deep"), False),
+        Continuous("x", 0.0, 1.0),
+        Discrete("n", (1, 2, 4), True, when=when),
+    )
+    space = Space(knobs, {})
+    found = searched(make(space), lambda point: 1 + number(point, "x") + (point.get("n") == 4), 25)
+    best = max(found, key=lambda pair: pair[1] or 0.0)[0]
+    assert best["mode"] == "deep" and best["n"] == 4 and number(best, "x") > 0.8
+
+
+def test_it_says_in_one_line_why() -> None:
+    sampler = guided_by(hill)
+    proposal = sampler.ask()
+    assert proposal is not None
+    assert "likely to pass" in proposal.why and "trusting" in proposal.why and "\n" not in proposal.why
+
+
+def test_the_prospect_falls_as_the_best_is_found() -> None:
+    sampler = make()
+    assert sampler.prospect() is None  # nothing is known yet
+    searched(sampler, hill, 12)
+    early = sampler.prospect()
+    searched(sampler, hill, 28)
+    late = sampler.prospect()
+    assert early is not None and late is not None
+    assert late.chance <= early.chance and late.over and late.gain < 0.05
+    assert "untried" in str(late)
+
+
+def test_where_much_may_be_found_the_search_is_not_over() -> None:
+    sampler = make()
+    rng = random.Random(5)
+    for point in ({"a": a, "b": 0} for a in range(12)):
+        sampler.tell(Lesson(point, rng.uniform(1, 100)))
+    prospect = sampler.prospect()
+    assert prospect is not None and not prospect.over
+
+
+def test_no_prospect_where_none_is_asked_for() -> None:
+    sampler = make(worth=0)
+    searched(sampler, hill, 15)
+    assert sampler.prospect() is None
+
+
+@pytest.mark.parametrize(("option", "value"), [("startup", 0), ("worth", 1.5), ("worth", -0.1), ("expect", "a +* b")])
+def test_a_wrong_option_is_refused_by_name(option: str, value: object) -> None:
+    with pytest.raises(InputError, match=rf"^{option}: "):
+        make(**{option: value})
