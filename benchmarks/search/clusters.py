@@ -32,8 +32,7 @@ from benchmarks.search.race import Noise, Race, as_cost, race  # noqa: E402
 from ridgeline import catalog  # noqa: E402
 from ridgeline.campaign.check import CheckedStudy, check_study  # noqa: E402
 from ridgeline.campaign.guidance.expectations import outlook_of  # noqa: E402
-from ridgeline.records.expectation import Expectation  # noqa: E402
-from ridgeline.records.lesson import Lesson  # noqa: E402
+from ridgeline.records.lesson import Expectation, Lesson  # noqa: E402
 from ridgeline.records.space import Point, point_key  # noqa: E402
 from ridgeline.serving.twin.factors import NAMES  # noqa: E402
 

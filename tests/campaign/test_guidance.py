@@ -17,7 +17,7 @@ from ridgeline.campaign.guidance.expectations import outlook_of
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.errors import InputError, StoreError, StudyError
-from ridgeline.records.expectation import Expectation
+from ridgeline.records.lesson import Expectation
 from ridgeline.records.study import DEFAULT_SAMPLER, SearchStage
 from ridgeline.store.history import read_history
 from tests.campaign.harness import study

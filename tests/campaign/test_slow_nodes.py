@@ -13,7 +13,7 @@ import pytest
 from ridgeline.campaign import scores
 from ridgeline.campaign.agenda import SURVEY_EVERY, Next
 from ridgeline.campaign.engine import Campaign, Interrupted
-from ridgeline.campaign.kinds.search import SearchAgenda
+from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.cli.main import run as command_line
 from ridgeline.cli.text.site import node_lines
 from ridgeline.records.expression import Expression

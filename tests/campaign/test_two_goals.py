@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from ridgeline.campaign.goals.cost import dollars_per_million_tokens
 from ridgeline.campaign.goals.front import best_at, best_at_lines, front, front_rows, front_tables, metric_of
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.records.prices import Prices, dollars_per_million_tokens
 from ridgeline.records.run import Cause, Ending, Measurement, Resources, Run
-from ridgeline.records.site import Site
+from ridgeline.records.site import Prices, Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Goal, Study
 from ridgeline.stats.pareto import tradeoffs

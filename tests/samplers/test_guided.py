@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.records.expectation import Expectation
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.lesson import Expectation, Lesson
 from ridgeline.records.space import Continuous, Discrete, Point, Space, point_key
 from ridgeline.samplers.base import Expecting, Forecasting, Recalling
 from ridgeline.samplers.guided.sampler import GuidedSampler

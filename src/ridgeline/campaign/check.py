@@ -22,7 +22,7 @@ from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.template import TOO_WIDE, wide_fields
-from ridgeline.store.schema import SearchForm
+from ridgeline.store.stage_forms import SearchForm
 from ridgeline.store.study_file import StudyFile, read_study_file
 from ridgeline.workloads.base import Workload
 

@@ -5,7 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ridgeline.records.prices import NO_PRICES, Prices
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Dollars for an hour of a node, or of a GPU; None where it is not known."""
+
+    node_hour: float | None = None
+    gpu_hour: float | None = None
+
+    def hourly(self, nodes: int, gpus_per_node: int) -> float | None:
+        """What a job costs an hour; a price of nodes counts before one of GPUs."""
+        if self.node_hour is not None:
+            return self.node_hour * nodes
+        if self.gpu_hour is not None and gpus_per_node:
+            return self.gpu_hour * nodes * gpus_per_node
+        return None
+
+
+NO_PRICES = Prices()
 
 
 @dataclass(frozen=True, slots=True)

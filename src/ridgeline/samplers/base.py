@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from ridgeline.records.expectation import Expectation
-from ridgeline.records.lesson import Lesson, Proposal, Prospect
+from ridgeline.records.lesson import Expectation, Lesson, Proposal, Prospect
 from ridgeline.records.space import Point, Space
 
 Refusal = Callable[[Point], str | None]  # why a point may not run; None: it may

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from ridgeline.forms.form import Form
 from ridgeline.forms.schema import DIALECT, Schema, chosen_by, decided_by, definitions, reference
-from ridgeline.store.schema import SearchForm, StudyForm
+from ridgeline.store.schema import StudyForm
 from ridgeline.store.site_form import SiteForm
+from ridgeline.store.stage_forms import SearchForm
 
 Forms = Mapping[str, type[Form] | None]  # of all parts of a room by name; None for a part that offers none
 

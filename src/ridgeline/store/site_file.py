@@ -11,9 +11,8 @@ from ridgeline.errors import InputError, StudyError, near
 from ridgeline.files import below_home, is_there
 from ridgeline.forms.form import Form
 from ridgeline.forms.reading import read_form
-from ridgeline.records.prices import Prices
 from ridgeline.records.problem import Problem
-from ridgeline.records.site import Site
+from ridgeline.records.site import Prices, Site
 from ridgeline.store.site_form import SiteForm
 from ridgeline.store.yaml_tree import YamlTree, dotted, parse_yaml, read_text
 

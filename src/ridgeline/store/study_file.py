@@ -126,7 +126,6 @@ class _Assembly:
         guards = tuple(g for i, text in enumerate(form.guards) if (g := self.guard(i, text)) is not None)
         builds = self.builds()
         site = self.site(problems)
-        site = replace(site, secrets=tuple(dict.fromkeys((*site.secrets, *form.secrets))))
         if space is None or goal is None:
             return None
         job = self.job(space.names)
@@ -146,7 +145,7 @@ class _Assembly:
             baseline=baseline,
             folder=self.folder,
             question=form.question,
-            site=site,
+            site=replace(site, secrets=tuple(dict.fromkeys((*site.secrets, *form.secrets)))),
             guards=guards,
             presets=tuple(p for p in presets if p is not None),
             budget=Budget(form.budget.trials, form.budget.wall, form.budget.node_hours),

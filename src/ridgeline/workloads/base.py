@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ridgeline.records.expectation import Expectation
+from ridgeline.records.lesson import Expectation
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Signature
 from ridgeline.records.problem import Problem

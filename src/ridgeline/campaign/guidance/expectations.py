@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from ridgeline import catalog
 from ridgeline.errors import RidgelineError
-from ridgeline.records.expectation import Expectation
 from ridgeline.records.expression import Expression, ExpressionError
+from ridgeline.records.lesson import Expectation
 from ridgeline.records.space import Point, Settings
 from ridgeline.records.study import Study
 from ridgeline.samplers.base import Outlook

@@ -12,7 +12,8 @@ from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.extension import level_after, with_extension
-from ridgeline.campaign.kinds.search import SearchAgenda, search_progress
+from ridgeline.campaign.kinds.search import search_progress
+from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of

@@ -17,7 +17,8 @@ from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.groups import knob_groups
-from ridgeline.campaign.kinds.search import SearchAgenda, search_progress
+from ridgeline.campaign.kinds.search import search_progress
+from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.kinds.steps_verdict import StepsVerdict, judged_steps, steps_table
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.verdict import answer_of

@@ -44,17 +44,20 @@ def tune(
     from ridgeline.cli.campaign.live import drive
 
     found = check_study(study)
-    for doubt in found.doubts():
-        print(f"ridgeline: warning: {doubt}", file=sys.stderr)
+    print(*(f"ridgeline: warning: {doubt}\n" for doubt in found.doubts()), sep="", end="", file=sys.stderr)
     lessons = _earlier(found.study, warm_start) if warm_start else []
     folder = assemble_folder(found, out, found.study.name)
     if lessons:
         keep(folder, lessons)
     drive(folder, question, as_json)
     if ladder:
-        from ridgeline.cli.campaign.steps import steps
+        _climb(study, folder.path, as_json)
 
-        steps(study, str(folder.path), None, folder.path.with_name(f"{folder.path.name}-steps"), as_json)
+
+def _climb(study: Path, folder: Path, as_json: bool) -> None:
+    from ridgeline.cli.campaign.steps import steps
+
+    steps(study, str(folder), None, folder.with_name(f"{folder.name}-steps"), as_json)
 
 
 def _earlier(study: Study, folders: list[Path]) -> list[Lesson]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ridgeline.records.expectation import Expectation
+from ridgeline.records.lesson import Expectation
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Outlook
 from ridgeline.samplers.guided.candidates import Pool, around

@@ -16,8 +16,8 @@ from statistics import NormalDist
 
 from ridgeline.errors import InputError
 from ridgeline.readers.sglang.log import read_sglang_log
-from ridgeline.records.expectation import Expectation
 from ridgeline.records.expression import ExpressionError, Value
+from ridgeline.records.lesson import Expectation
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.problem import Problem
 from ridgeline.records.run import Job, Run

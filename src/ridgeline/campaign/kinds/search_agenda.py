@@ -1,0 +1,167 @@
+"""What a search runs next: baseline, proposals and sentinels, then the blocks of its confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from ridgeline.campaign import confirmation, scores
+from ridgeline.campaign.advice import PROPOSER, Advice
+from ridgeline.campaign.agenda import Agenda, Next
+from ridgeline.campaign.blocks import next_in_block
+from ridgeline.campaign.confirmation import ConfirmationPlan, ConfirmationVerdict
+from ridgeline.campaign.guidance.sampling import little_left, with_prospect
+from ridgeline.campaign.kinds.extension import unwatched
+from ridgeline.campaign.ledger import Reserve
+from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.outcome import Kind
+from ridgeline.records.run import Run
+from ridgeline.records.space import Point, point_key
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.samplers.base import Refusal, Sampler
+
+
+@dataclass
+class SearchAgenda(Agenda):
+    """Baseline, search and sentinels; after a `ConfirmationPlan` the blocks of the confirmation."""
+
+    even_if_worse: ClassVar[bool] = False  # whether a setting is confirmed that looked no better than the baseline
+
+    new_sampler: Callable[[], Sampler]
+    refusal: Refusal = lambda point: None
+    search_over: str = field(default="", init=False)  # why no more search trials are started
+    _unteachable: dict[str, Point] = field(default_factory=dict, init=False)  # ran, taught nothing: not asked again
+    _presets: dict[str, Point] = field(default_factory=dict, init=False)  # not yet tried
+    _lessons: list[tuple[Point, Run | None]] = field(default_factory=list, init=False)  # None: the setting failed
+    _sampler: Sampler | None = field(default=None, init=False)
+    _told: int = field(default=0, init=False)  # of the lessons, to this sampler
+    _told_through: scores.Yardstick | None = field(default=None, init=False)  # how they compared then
+    _tried: set[str] | None = field(default=None, init=False)  # keys of all trials; made when first needed: it is slow
+
+    def __post_init__(self) -> None:
+        self._advice = Advice(self.study.space, self.refusal)
+        self._presets = {point_key(preset): preset for preset in self.study.presets}
+        if self._presets:
+            for key in self._already_tried():
+                self._presets.pop(key, None)
+        super().__post_init__()
+
+    @property
+    def reserve(self) -> Reserve:
+        return confirmation.reserve(self.study)
+
+    def teach(self, trial: Trial, run: Run) -> None:
+        assert run.outcome is not None
+        kind = run.outcome.kind
+        self._unteachable.pop(trial.key, None)
+        if trial.stage in (Stage.BASELINE, Stage.SEARCH):
+            if kind is Kind.OK:
+                self._lessons.append((trial.point, run))
+            elif trial.stage is Stage.BASELINE:
+                pass  # run again until it passes: what it failed of was corrected since
+            elif kind.caused_by_setting:
+                self._lessons.append((trial.point, None))
+                self._advice.take(trial, run.outcome)
+            else:
+                self._unteachable[trial.key] = trial.point
+
+    def fresh(self) -> Next | None:
+        if self.history.candidates is not None:
+            return self._confirm()
+        return self.baseline() or self._search()
+
+    def conclude(self) -> ConfirmationPlan | ConfirmationVerdict:
+        if self.history.candidates is None:
+            nodes = self.study.job.resources(self.study.space.settings(self.study.baseline)).nodes
+            runs = self.ledger.affordable_runs(nodes)
+            plan = confirmation.choose(self.study, self.history, runs, even_if_worse=self.even_if_worse)
+            ended = with_prospect(self.search_over, self._taught(), self._pending()) if self.search_over else ""
+            return replace(plan, search_ended=ended)
+        return confirmation.grounded(self.study, self.history, self.verdict())
+
+    def verdict(self) -> ConfirmationVerdict:
+        return confirmation.verdict(self.study, self.history)
+
+    def _search(self) -> Next | None:
+        if not self.baseline_finished() or self.search_over:
+            return None
+        done = self.history.count(Stage.SEARCH)
+        limit = self.ledger.search_trials if self.history.search_limit is None else self.history.search_limit
+        if limit is not None and done >= limit:
+            self.search_over = f"all {limit} trials of the budget were used"
+            return None
+        if self.sentinel_due() or (self.study.search.sentinel_every and unwatched(self.history)):
+            if self.fits(self.study.baseline, self.reserve):
+                return self.new(self.study.baseline, Stage.SENTINEL, "sentinel")
+            self.search_over = "the budget has room for the confirmation only"
+            return None
+        return self._proposal()
+
+    def _proposal(self) -> Next | None:
+        if not self._presets and not self._advice.waits and (why := little_left(self._taught(), self._pending())):
+            self.search_over = why
+            return None
+        proposer, proposal = self._proposed()
+        if proposal is None:
+            self.search_over = "every legal point was tried"
+            return None
+        if not self.fits(proposal.point, self.reserve):
+            # with runs in flight the estimate may still improve; without, it is final
+            if not self.history.open_runs:
+                self.search_over = "another run would not fit into the budget"
+            return None
+        return self.new(proposal.point, Stage.SEARCH, proposer, proposal.why)
+
+    def _proposed(self) -> tuple[str, Proposal | None]:
+        """By whom, and what: the way out of the oldest failure first, then the study's presets, then the sampler."""
+        if self._advice.waits and (advised := self._advice.next(self._already_tried())) is not None:
+            return PROPOSER, advised
+        for preset in self._presets.values():
+            if not self.cannot_be_built(preset):
+                return "preset", Proposal(preset)
+        return self.study.search.sampler, self.buildable(self._taught().ask, self._pending())
+
+    def _taught(self) -> Sampler:
+        """The sampler, told every lesson as scores compare now.
+
+        When the sentinels show a change of the machine, or a node another speed, what was told before meant something
+        else: a new sampler is told all of it again, so that the answer depends on the history alone.
+        """
+        through, before = scores.yardstick(self.study, self.history), self._told_through
+        if self._sampler is None or (before != through and (through.changed or (before and before.changed))):
+            self._sampler, self._told = self.new_sampler(), 0
+        self._told_through = through
+        goal = self.study.goal
+        for point, run in self._lessons[self._told :]:
+            value = None if run is None else through.value(run, goal.metric)
+            node_s = None if run is None else run.ending.duration_s * run.resources.nodes
+            self._sampler.tell(Lesson(point, None if value is None else goal.score(value), node_s))
+        self._told = len(self._lessons)
+        return self._sampler
+
+    def _already_tried(self) -> set[str]:
+        if self._tried is None:
+            self._tried = {trial.key for trial in self.history.trials.values()}
+        return self._tried
+
+    def _pending(self) -> list[Point]:
+        flying = [self.history.trials[r.trial] for r in self.history.open_runs.values()]
+        return [t.point for t in flying if t.stage is Stage.SEARCH] + list(self._unteachable.values())
+
+    def _confirm(self) -> Next | None:
+        flying = self.flying_blocks()
+        for block in range(self.history.blocks):
+            if block in flying:
+                continue
+            point = next_in_block(self.study, self.history, block)
+            if point is None:
+                continue
+            return self.new(point, Stage.CONFIRM, "confirm", block=block) if self.fits(point) else None
+        return None
+
+    def new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
+        self._presets.pop(point_key(point), None)
+        if self._tried is not None:
+            self._tried.add(point_key(point))
+        return super().new(point, stage, proposer, why, block)
