@@ -265,7 +265,10 @@ def test_an_environment_of_another_setting(folder: Path) -> None:
 
 
 def test_an_input_of_another_setting(folder: Path) -> None:
-    (run_folder(folder, 2) / "steps.txt").write_text("steps 77\n")
+    path = run_folder(folder, 2) / "steps.txt"
+    path.write_text("steps 77\n")
+    later_s = read_history(folder).runs[2].ending.ended_s + 3600  # long after the run that might have written it itself
+    os.utime(path, (later_s, later_s))
     (found,) = found_in(folder)
     assert (found.run, Path(found.file).name, found.what) == (2, "steps.txt", "a file the run was given")
 

@@ -153,9 +153,9 @@ def test_a_site_written_into_a_guides_study_stands_as_it_is(
 
 
 def test_the_site_of_my_cluster_loads_and_takes_a_job(tmp_path: Path) -> None:
-    site, study, script = blocks(GUIDES / "my-cluster.md")
+    site, study, *parts = blocks(GUIDES / "my-cluster.md")
     assert site["batch"] == "slurm"
-    assert set(script) == {"options"}
+    script = next(part for part in parts if set(part) == {"options"})
     (tmp_path / "my-cluster.yaml").write_text(yaml.safe_dump(site))
     checked, run = rendered(tmp_path, study)
     assert checked.study.site.name == "my-cluster"
@@ -193,8 +193,7 @@ def assert_pbs_takes(script: str, nodes: int) -> None:
     assert len(lines) == script.count("#PBS "), "every directive is an option and its value"
     plain = {option: value for option, value in lines if option != "-l"}
     assert re.fullmatch(r"[A-Za-z][\w.+-]{0,14}", plain["-N"])
-    assert (plain["-j"], plain["-r"]) == ("oe", "n")
-    assert plain["-o"].startswith("/")
+    assert plain["-r"] == "n"
     assert "-q" in plain
     assert re.fullmatch(r"\S+", plain.get("-P", "x"))
     wanted = dict(value.split("=", 1) for option, value in lines if option == "-l")

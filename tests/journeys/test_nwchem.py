@@ -97,14 +97,15 @@ def test_example_02_comes_to_a_verdict_and_holds_the_energy(tmp_path: Path) -> N
     checked = ridgeline("check", study, cwd=tmp_path)
     assert "4 ranks need more than" in checked.stdout or len(os.sched_getaffinity(0)) >= 4
     done = ridgeline("tune", study, "--out", "out", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    # whether a setting beats the baseline by more than the noise of a shared machine is luck; that there is a verdict is not
+    assert done.returncode in (0, 1), done.stderr
     answer = json.loads(done.stdout)
-    assert answer["verdict"]["kind"] in ("confirmed", "no-difference")
+    assert answer["verdict"]["kind"] in ("confirmed", "no-difference", "keep-baseline")
     # the folder may be opened on a smaller machine than the one that ran it
     elsewhere = subprocess.run(
         ["taskset", "-c", "0", sys.executable, "-m", "ridgeline", "best", "out"], cwd=tmp_path, capture_output=True
     )
-    assert elsewhere.returncode == 0, elsewhere.stderr
+    assert elsewhere.returncode == done.returncode, elsewhere.stderr
     runs = ended(tmp_path / "out")
     energies = [measured(e)["energy_hartree"] for _, e in runs if e["outcome"]["kind"] == "ok"]
     assert len(energies) >= 10
@@ -176,9 +177,10 @@ def test_scaling_over_ranks(tmp_path: Path) -> None:
 # faults: each message says who must do what
 
 
-def fault(folder: Path, *changes: tuple[str, str]) -> str:
+def fault(folder: Path, *changes: tuple[str, str], code: int = 3) -> str:
+    """What is said when the baseline cannot run: 3 where the site is at fault, 1 where the study is."""
     done = ridgeline("tune", write_study(folder, *changes), "--out", "out", cwd=folder)
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     assert "the baseline itself did not pass" in done.stderr
     return done.stderr
 
@@ -195,7 +197,7 @@ def test_mpi_missing(tmp_path: Path) -> None:
 
 
 def test_wrong_basis(tmp_path: Path) -> None:
-    said = fault(tmp_path, ("cc-pvdz", "cc-pvdzz"))
+    said = fault(tmp_path, ("cc-pvdz", "cc-pvdzz"), code=1)
     assert "NWChem does not find the basis set: correct `workload.basis`" in said
 
 
