@@ -97,7 +97,7 @@ def test_example_02_comes_to_a_verdict_and_holds_the_energy(tmp_path: Path) -> N
     checked = ridgeline("check", study, cwd=tmp_path)
     assert "4 ranks need more than" in checked.stdout or len(os.sched_getaffinity(0)) >= 4
     done = ridgeline("tune", study, "--out", "out", "--json", cwd=tmp_path)
-    # whether a setting beats the baseline by more than the noise of this machine is luck; that there is a verdict is not
+    # whether a setting beats the baseline by more than the noise of this machine is luck; having a verdict is not
     assert done.returncode in (0, 1), done.stderr
     answer = json.loads(done.stdout)
     assert answer["verdict"]["kind"] in ("confirmed", "no-difference", "keep-baseline")
