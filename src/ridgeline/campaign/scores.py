@@ -58,13 +58,17 @@ class Yardstick:
 
 
 def yardstick(study: Study, history: History) -> Yardstick:
-    factors = corrections(effects_of_nodes(study, history), study.goal.direction)
-    return Yardstick(search_course(study, history), factors)
+    effects = effects_of_nodes(study, history)
+    return Yardstick(_course(study, history, effects), corrections(effects, study.goal.direction))
 
 
 def search_course(study: Study, history: History) -> Regimes:
     """How the baseline went while the search lasted."""
-    runs, effects = history.ok_runs(Stage.BASELINE, Stage.SENTINEL), effects_of_nodes(study, history)
+    return _course(study, history, effects_of_nodes(study, history))
+
+
+def _course(study: Study, history: History, effects: list[NodeEffect]) -> Regimes:
+    runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
     return baseline_course(runs, study.goal.metric, effects, study.goal.direction, study.confirm.level)
 
 
