@@ -6,6 +6,8 @@ other nodes, the router) waits for the file. So no script must know beforehand w
 
 from __future__ import annotations
 
+from shlex import quote
+
 from ridgeline.deploy.members import Member, variable
 from ridgeline.deploy.service import Service
 from ridgeline.records.launch import launch
@@ -33,13 +35,13 @@ def start_script(service: Service, member: Member) -> str:
         lines += _write_address()
     for name in member.after:
         lines += _wait_for(variable(name), f"$here/../{name}/{ADDRESS_FILE}")
-    lines += [f"export {name}={_quoted(value)}" for name, value in member.env]
+    lines += [f"export {name}={quote(value)}" for name, value in member.env]
     return "\n".join([*lines, f"exec {member.line}", ""])
 
 
 def member_command(service: Service, member: Member, folder: str) -> str:
     """What a job of this member runs: its start script, on all of its nodes."""
-    script = f"sh {_quoted(f'{folder}/{START_FILE}')}"
+    script = f"sh {quote(f'{folder}/{START_FILE}')}"
     if member.resources.nodes == 1:
         return f"exec {script}"
     return launch(service.site, member.resources, script)
@@ -47,7 +49,7 @@ def member_command(service: Service, member: Member, folder: str) -> str:
 
 def _address(service: Service) -> str:
     if service.host:
-        return _quoted(service.host)
+        return quote(service.host)
     if service.on_this_machine:
         return "127.0.0.1"
     # the address that other nodes reach: the name alone is a loopback address on many hosts
@@ -67,7 +69,3 @@ def _wait_for(name: str, path: str) -> list[str]:
         "done",
         f'{name}=$(cat "{path}")',
     ]
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"

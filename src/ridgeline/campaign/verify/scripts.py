@@ -17,6 +17,7 @@ from ridgeline.errors import RidgelineError
 from ridgeline.executors.base import EXIT_FILE, Executor
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.run import Job, Run
+from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.store.folder import RUNS
@@ -32,6 +33,10 @@ _PLACES = (
     (re.compile(r"(?:/[^\s'\":,/]+)+/python[\d.]*(?![\w.-])"), "PYTHON"),
     (re.compile(r"(?:/[^\s'\":,/]+)+/ridgeline(?=[/'\"\s]|$)"), "PACKAGE"),
 )
+
+
+# where a pretended cluster put the run, and how fast that place is: as little part of the setting as a real one's nodes
+_PRETENDED_PLACE = tuple(f"export {name}=" for name in (NODES_ENV, SPEED_ENV, STOPS_AT_ENV))
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ def _acts(script: str) -> Iterator[str]:
         for spelled in dict.fromkeys((folder, *shlex.split(folder))):
             script = script.replace(spelled, "FOLDER") if "$(" not in folder else script
     for line in script.splitlines():
-        if line.strip() and not line.startswith("#"):
+        if line.strip() and not line.startswith(("#", *_PRETENDED_PLACE)):
             yield _anywhere(_RUN_ID.sub("RIDGELINE_RUN=ID", line))
 
 
