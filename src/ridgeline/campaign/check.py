@@ -13,6 +13,7 @@ from pathlib import Path
 from ridgeline import catalog
 from ridgeline.campaign.inert import inert_knobs
 from ridgeline.campaign.judge import secret_values
+from ridgeline.campaign.thrift.early_stop import cannot_be_watched
 from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.forms.shape import fields
@@ -93,6 +94,8 @@ def check_file(file: StudyFile) -> CheckedStudy:
     if study.profile is not None and not getattr(workload, "profiles", False):
         what = f"runs of {study.workload.kind} cannot be put under a profiler; leave it out"
         problems.append(file.message(("stages", "profile"), what))
+    if study.search.stop_early is not None and (why := cannot_be_watched(study, workload)):
+        problems.append(file.message(("stages", "search", "stop_early"), why))
     if problems:
         raise StudyError(problems)
     checked = CheckedStudy(file, workload)

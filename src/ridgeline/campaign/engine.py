@@ -23,7 +23,9 @@ from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import receipt
-from ridgeline.campaign.under_way import cut_output, too_much_output, write_result
+from ridgeline.campaign.thrift.early_stop import EarlyStops
+from ridgeline.campaign.thrift.overseer import Overseer
+from ridgeline.campaign.under_way import write_result
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import StoreError
 from ridgeline.executors.base import Executor, patiently
@@ -66,8 +68,10 @@ class Campaign:
     on_change: Callable[[Campaign], None] = lambda campaign: None
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
-    _too_much: dict[str, str] = field(default_factory=dict)  # ticket -> what it wrote, for which it was ended
     _unbuilt: dict[int, Next] = field(default_factory=dict)  # runs whose program is not built yet
+
+    def __post_init__(self) -> None:
+        self._overseer = Overseer(EarlyStops(self.study, self.history, self.workload), self.record)
 
     def run(self) -> CampaignVerdict:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError or StoreError."""
@@ -79,7 +83,7 @@ class Campaign:
             while self.history.verdict is None:
                 self.heed_stop()
                 self.journal.require_in_place()
-                self._heed_output()
+                self._heed_running()
                 changed = self._start_what_fits() | self._collect_builds() | self._collect()
                 if not self._flying and not self._unbuilt and not changed:
                     self._next_stage()
@@ -109,6 +113,8 @@ class Campaign:
             job = self._prepare(trial, planned.folder)
             if isinstance(job, Job) and (ticket := self._ticket_of(planned, job)):
                 self._flying[ticket] = planned.number
+                if self._overseer.was_told(planned):
+                    self.executor.cancel(ticket)
             else:
                 self._go_on(planned, job, replace(self.agenda.again(trial), on_nodes=self._pinned(planned.number)))
 
@@ -204,23 +210,19 @@ class Campaign:
             self._finish(ticket, ending)
         return bool(endings)
 
-    def _heed_output(self) -> None:
-        """End runs that write without end: they would fill the disk for everybody."""
+    def _heed_running(self) -> None:
         for ticket, number in self._flying.items():
-            folder, limit_bytes = self.history.open_runs[number].folder, self.study.job.output_bytes
-            if ticket not in self._too_much and (told := too_much_output(folder, self.workload.logs, limit_bytes)):
-                self._too_much[ticket] = told
+            if self._overseer.must_end(self.history.open_runs[number]):
                 self.executor.cancel(ticket)
 
     def _finish(self, ticket: str, ending: Ending) -> None:
         self.journal.require_in_place()  # what is not there would be judged as not written
         number = self._flying.pop(ticket)
         planned = self.history.open_runs[number]
-        if ticket in self._too_much:
-            ending = replace(ending, cause=Cause.OUTPUT_LIMIT, reason=self._too_much.pop(ticket))
-            cut_output(planned.folder, self.workload.logs, self.study.job.output_bytes)
-        elif not planned.folder.is_dir():
-            ending = replace(ending, cause=Cause.LOST, reason="its run folder was moved or deleted while it ran")
+        ending, told = self._overseer.ended(planned, ending)
+        if told is not None:
+            self._close(planned, ending, Reading(), told)
+            return
         trial = self.history.trials[planned.trial]
         run = Run(number, planned.trial, planned.attempt, planned.folder, planned.resources, ending)
         reading = without_secrets(self.workload.read(run), self.study)
@@ -228,16 +230,8 @@ class Campaign:
             reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, self._pinned(number)))
         own = {**reading.texts, **reading.metrics}
         baseline = self.history.reference or own  # the first baseline run is held against itself
-        outcome = judge(
-            ending,
-            reading,
-            planned.folder,
-            self.workload.signatures,
-            self.workload.logs,
-            self.study,
-            trial.settings,
-            baseline,
-        )
+        told_by = (self.workload.signatures, self.workload.logs)
+        outcome = judge(ending, reading, planned.folder, *told_by, self.study, trial.settings, baseline)
         self._close(planned, ending, reading, outcome)
 
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:

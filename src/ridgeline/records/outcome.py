@@ -21,6 +21,7 @@ class Kind(StrEnum):
     NODE_FAULT = "node-fault"
     SITE_FAULT = "site-fault"
     CANCELLED = "cancelled"
+    STOPPED_EARLY = "stopped-early"  # clearly worse than the best so far; nothing was measured, and it is no failure
 
     @property
     def caused_by_setting(self) -> bool:

@@ -51,6 +51,7 @@ class SearchStage:
     sentinel_every: int = 8  # search trials between two repeats of the baseline; 0 for none
     seed: int = 0
     in_stages: bool = False  # one group of knobs after the other
+    stop_early: float | None = None  # how many times worse than the best so far a run may show to be before it is ended
     named: bool = field(default=False, compare=False)
 
 

@@ -98,6 +98,7 @@ _SHAPES: dict[str, Test] = {
         {"on_nodes": _all(_text)},
     ),
     "submitted": _shape({"run": _whole, "ticket": _text}),
+    "stopping": _shape({"run": _whole, "than": _whole, "ratio": _number, "why": _text}),
     "ended": _shape(
         {"run": _whole, "ending": _ending, "outcome": _outcome},
         {"measurements": _all(_measurement), "texts": _map(_text)},

@@ -1,7 +1,8 @@
 """The lines of a journal: every record's one shape on disk, and back.
 
 A line is a JSON object with `event` and `at` (seconds since the epoch). Events, in the order of a trial's life:
-opened, build, trial, run, submitted, ended; and for the campaign: confirm, set-aside, verdict, extended, stopped.
+opened, build, trial, run, submitted, stopping, ended; and for the campaign:
+confirm, set-aside, verdict, extended, stopped.
 """
 
 from __future__ import annotations
@@ -114,6 +115,24 @@ def run_event(
         "resources": asked,
     }
     return event | ({"on_nodes": list(on_nodes)} if on_nodes else {})
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStop:
+    """A run that is ended because its goal was `ratio` times that of run `than`, of which it is told `why`."""
+
+    run: int
+    than: int
+    ratio: float
+    why: str
+
+
+def stopping_event(found: EarlyStop) -> Event:
+    return {"event": "stopping", "run": found.run, "than": found.than, "ratio": found.ratio, "why": found.why}
+
+
+def early_stop_from(event: Mapping[str, Any]) -> EarlyStop:
+    return EarlyStop(event["run"], event["than"], event["ratio"], event["why"])
 
 
 @dataclass(frozen=True, slots=True)

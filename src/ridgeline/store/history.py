@@ -20,10 +20,12 @@ from ridgeline.records.run import Resources, Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.event_shapes import require_shape
 from ridgeline.store.events import (
+    EarlyStop,
     Extension,
     QuestionLine,
     SetAside,
     VerdictLine,
+    early_stop_from,
     ending_from,
     extension_from,
     outcome_from,
@@ -78,6 +80,7 @@ class History:
     uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside, or before an extension
     openings: int = 0  # how often a controller took up the campaign
     pinned_to: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes it was told to run on
+    early_stops: dict[int, EarlyStop] = field(default_factory=dict)  # run -> why it was told to stop
     opening_of: dict[int, int] = field(default_factory=dict)  # run -> in which of these it was started
     verdict: VerdictLine | None = None
     extensions: list[Extension] = field(default_factory=list)
@@ -139,6 +142,8 @@ class History:
                 self._begin(event, at)
             case "submitted":
                 self._open_run(event).ticket = event["ticket"]
+            case "stopping":
+                self.early_stops[self._open_run(event).number] = early_stop_from(event)
             case "ended":
                 self._end(event)
             case "build":

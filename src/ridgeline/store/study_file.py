@@ -178,7 +178,9 @@ class _Assembly:
         if form is None:
             return SearchStage()
         options, named = dict(form.model_extra or {}), "sampler" in form.model_fields_set
-        return SearchStage(form.sampler, options, form.sentinel_every, form.seed, form.in_stages, named)
+        return SearchStage(
+            form.sampler, options, form.sentinel_every, form.seed, form.in_stages, form.stop_early, named=named
+        )
 
     def guard(self, index: int, form: Any) -> Guard | None:
         where = ("guards", index)

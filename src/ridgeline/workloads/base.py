@@ -11,6 +11,7 @@ what is built and asked of the site; of others run folders are compared to see w
 One with an attribute `pasted_as` ('to serve with it') pastes something else than what a run starts, and says for what.
 A workload may have `remarks(settings)`: sentences about what it will find out on the node, shown by `ridgeline check`;
 and `in_place`: its options that name what stays where it is (engines, models) and is never copied with a study.
+Metrics among its `run_times` are the time that a run takes: one that has lasted longer cannot come out shorter.
 One with `profiles = True` starts a trial of the stage `profile` under the study's profiler, and leaves files in the run
 folder that an analyzer reads.
 A factory with an attribute `form` (a `forms.form.Form` of its keys in a study) has them completed by editors and listed
@@ -65,6 +66,17 @@ class Foretelling(Protocol):
 
     def expectation(self, settings: Settings) -> Expectation | None:
         """What the goal's metric is expected to be here, and the chance to pass; None where the model cannot say."""
+        ...
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """What a workload may add whose runs write the goal's metric while they last: clearly bad ones are ended early."""
+
+    streams: bool  # whether runs of this study do
+
+    def streamed(self, folder: Path) -> Sequence[float]:
+        """The goal's values so far, oldest first; of an ended run all. Never raises for what a program wrote."""
         ...
 
 

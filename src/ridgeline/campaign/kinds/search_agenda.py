@@ -56,7 +56,7 @@ class SearchAgenda(Agenda):
         kind = run.outcome.kind
         self._unteachable.pop(trial.key, None)
         if trial.stage in (Stage.BASELINE, Stage.SEARCH):
-            if kind is Kind.OK:
+            if kind in (Kind.OK, Kind.STOPPED_EARLY):
                 self._lessons.append((trial.point, run))
             elif trial.stage is Stage.BASELINE:
                 pass  # run again until it passes: what it failed of was corrected since
@@ -134,11 +134,18 @@ class SearchAgenda(Agenda):
         self._told_through = through
         goal = self.study.goal
         for point, run in self._lessons[self._told :]:
-            value = None if run is None else through.value(run, goal.metric)
+            value = None if run is None else self._value(run, through)
             node_s = None if run is None else run.ending.duration_s * run.resources.nodes
             self._sampler.tell(Lesson(point, None if value is None else goal.score(value), node_s))
         self._told = len(self._lessons)
         return self._sampler
+
+    def _value(self, run: Run, through: scores.Yardstick) -> float:
+        """The goal as it compares; of a run that was stopped early an estimate, by the run it was worse than."""
+        stop = self.history.early_stops.get(run.number)
+        if stop is None or self.study.goal.metric in run.metrics:
+            return through.value(run, self.study.goal.metric)
+        return stop.ratio * through.value(self.history.runs[stop.than], self.study.goal.metric)
 
     def _already_tried(self) -> set[str]:
         if self._tried is None:

@@ -146,8 +146,8 @@ class RunCheck:
         self._measurements(run, reading)
         self._texts(workload, run, reading)
         assert run.outcome is not None
-        if run.outcome.kind is Kind.CANCELLED:
-            return  # stopped by a person: nothing that the run wrote decided that
+        if run.outcome.kind in (Kind.CANCELLED, Kind.STOPPED_EARLY):
+            return  # by a person, or by what it had written until then: nothing that can be read again
         own = {**reading.texts, **reading.metrics}
         settings = self.history.trials[run.trial].settings
         judged = judge(

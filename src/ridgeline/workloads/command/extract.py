@@ -103,12 +103,7 @@ class Metric:
 
     def read(self, text: str) -> float | str:
         """The metric's value in the text of its file."""
-        try:
-            found = self.source.values(text)
-        except (TooSlow, ReadError) as error:
-            raise NotThere(f"{self.name}: in {self.file}, {error}") from None
-        if not found:
-            raise NotThere(f"{self.name}: {self.file} has no {self.source}")
+        found = self._found(text)
         if self.is_text:
             return str(found[0 if self.pick == "first" else -1])
         try:
@@ -118,6 +113,24 @@ class Metric:
         if not math.isfinite(value):
             raise NotThere(f"{self.name}: {self.file} says {value}, not a number that can be ranked")
         return value
+
+    @property
+    def streams(self) -> bool:
+        """Whether what is written while the run lasts is of the same kind as the value at the end."""
+        return self.pick in ("last", "mean") and not self.is_text
+
+    def stream(self, text: str) -> list[float]:
+        """Every value there is, oldest first; NotThere where there is none yet or one is no number."""
+        return [self._number(item) for item in self._found(text)]
+
+    def _found(self, text: str) -> list[object]:
+        try:
+            found = self.source.values(text)
+        except (TooSlow, ReadError) as error:
+            raise NotThere(f"{self.name}: in {self.file}, {error}") from None
+        if not found:
+            raise NotThere(f"{self.name}: {self.file} has no {self.source}")
+        return found
 
     def _number(self, item: object) -> float:
         try:
@@ -130,12 +143,12 @@ class Metric:
             ) from None
 
 
-def file_text(folder: Path, name: str) -> str:
+def file_text(folder: Path, name: str, largest_bytes: int = LARGEST_FILE_BYTES) -> str:
     """The text of a run's file; NotThere says why there is none."""
     path = folder / name
     try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise NotThere(f"{name} is larger than {LARGEST_FILE_BYTES >> 20} MiB; let the program write a summary")
+        if path.stat().st_size > largest_bytes:
+            raise NotThere(f"{name} is larger than {largest_bytes >> 20} MiB; let the program write a summary")
         return path.read_text(errors="replace")
     except OSError as error:
         raise NotThere(f"{name}: {error.strerror}") from None

@@ -27,6 +27,7 @@ from ridgeline.workloads.signatures import PROGRAM_FAILURES
 from ridgeline.workloads.study_names import field_problems, metric_problems
 
 BUILT_IN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
+LARGEST_STREAM_BYTES = 4 * 2**20  # of output that is read every few seconds while a run lasts
 JOB_FIELDS = ("nodes", "ranks", "ranks_per_node", "cores", "gpus", "launch")  # of the job, in templates
 
 
@@ -39,6 +40,7 @@ class CommandWorkload:
 
     form = CommandForm
     pasted_whole = True
+    run_times = ("wall_s",)
 
     def __init__(self, study: Study) -> None:
         self._study = study
@@ -102,6 +104,18 @@ class CommandWorkload:
             else:
                 measurements.append(Measurement(name, value, metric.unit, metric.file))
         return Reading(tuple(measurements), texts, problem="; ".join(problems))
+
+    @property
+    def streams(self) -> bool:
+        metric = self._options.metrics.get(self._study.goal.metric)
+        return metric is not None and metric.streams
+
+    def streamed(self, folder: Path) -> list[float]:
+        metric = self._options.metrics[self._study.goal.metric]
+        try:
+            return metric.stream(file_text(folder, metric.file, LARGEST_STREAM_BYTES))
+        except NotThere:
+            return []  # nothing yet, or more than can be looked through again and again
 
     def paste(self, settings: Settings) -> str:
         """For a shell in the study's folder."""

@@ -62,6 +62,7 @@ class EngineWorkload:
     """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
 
     pasted_whole = True
+    run_times = ("wall_s",)
     in_place = IN_PLACE
 
     def __init__(self, study: Study, dialect: EngineDialect, *, serves: bool) -> None:

@@ -47,6 +47,7 @@ class NwchemWorkload:
     form = NwchemForm
     pasted_whole = True
     profiles = True
+    run_times = ("wall_s", "nwchem_wall_s")
     signatures = SIGNATURES
     logs = ("stderr", "stdout")
 

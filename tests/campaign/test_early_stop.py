@@ -1,0 +1,109 @@
+"""Clearly bad search runs are ended early: said so, never counted as measured, and safe against a killed controller."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ridgeline.records.outcome import Kind
+from ridgeline.records.trial import Stage
+from ridgeline.store.history import History, read_history
+from tests.cli.test_faces import ridgeline
+
+# the rate is printed as the program goes; bad settings would then last until their limit
+PRINTING = """\
+version: 1
+name: printing
+workload:
+  kind: command
+  run: |
+    for i in 1 2 3 4 5 6 7 8; do echo rate {x}; done
+    [ {x} -ge 50 ] || exec sleep 300
+  metrics: {rate: {regex: 'rate (.*)', unit: steps/s}}
+space: {x: [100, 110, 50, 20, 10]}
+goal: {maximize: rate}
+baseline: {x: 100}
+job: {limit: 200 s}
+search: {sampler: grid, stop_early: 3}
+stages: {baseline: {repeats: 1}}
+confirm: {top: 1, blocks: 3, repeats: 1}
+"""
+# the time is the goal: what has lasted three times as long as the best cannot win
+LASTING = """\
+version: 1
+name: lasting
+workload: {kind: command, run: 'sleep {x}'}
+space: {x: [0.3, 300]}
+goal: {minimize: wall_s}
+baseline: {x: 0.3}
+job: {limit: 200 s}
+search: {sampler: grid, stop_early: 3}
+stages: {baseline: {repeats: 1}}
+confirm: {top: 1, blocks: 3, repeats: 1}
+"""
+
+
+def tuned(folder: Path, text: str) -> History:
+    (folder / "study.yaml").write_text(text)
+    ridgeline("tune", "study.yaml", "--out", "out", cwd=folder)
+    return read_history(folder / "out")
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("printed")
+    tuned(folder, PRINTING)
+    return folder
+
+
+def test_a_clearly_bad_run_is_ended_and_nothing_of_it_is_measured(printed: Path) -> None:
+    history = read_history(printed / "out")
+    ended = {history.trials[run.trial].point["x"]: run for run in history.runs.values()}
+    bad = [ended[x] for x in (20, 10)]
+    assert [run.outcome.kind for run in bad if run.outcome] == [Kind.STOPPED_EARLY] * 2
+    assert all(not run.measurements for run in bad) and all(run.ending.duration_s < 100 for run in bad)
+    stop = history.early_stops[ended[20].number]
+    assert stop.ratio * history.runs[stop.than].metrics["rate"] == pytest.approx(20), "what the sampler is told"
+    assert "0.2 times that of the best" in str(ended[20].outcome)
+    assert ended[50].outcome is not None and ended[50].outcome.kind is Kind.OK, "twice as bad is not three times"
+    assert history.verdict is not None and history.verdict.details["winner"] == {"x": 110}
+    assert ridgeline("verify", "out", cwd=printed).returncode == 0
+    assert "2 stopped-early" in ridgeline("status", "out", cwd=printed).stdout
+
+
+def test_a_run_that_has_lasted_too_long_is_ended_where_time_is_the_goal(tmp_path: Path) -> None:
+    history = tuned(tmp_path, LASTING)
+    kinds = [run.outcome.kind for run in history.runs.values() if run.outcome]
+    assert kinds.count(Kind.STOPPED_EARLY) == 1
+
+
+def test_a_controller_killed_between_saying_and_stopping_stops_it_when_it_comes_back(
+    printed: Path, tmp_path: Path
+) -> None:
+    history = read_history(printed / "out")
+    shutil.copytree(printed / "out", tmp_path / "out", symlinks=True)
+    lines = (tmp_path / "out" / "journal.jsonl").read_text().splitlines()
+    said = next(i for i, line in enumerate(lines) if json.loads(line)["event"] == "stopping")
+    (tmp_path / "out" / "journal.jsonl").write_text("\n".join(lines[: said + 1]) + "\n")
+    assert ridgeline("resume", "out", cwd=tmp_path).returncode in (0, 1)
+    again = read_history(tmp_path / "out")
+    first = history.early_stops[min(history.early_stops)]
+    assert again.runs[first.run].outcome is not None and again.runs[first.run].outcome.kind is Kind.STOPPED_EARLY
+
+
+def test_runs_of_the_baseline_are_never_stopped_however_bad_they_are(tmp_path: Path) -> None:
+    slow = PRINTING.replace("[100, 110, 50, 20, 10]", "[10, 100, 110]").replace("x: 100}", "x: 10}")
+    slow = slow.replace("|| exec sleep 300", "|| sleep 1").replace("stop_early: 3", "stop_early: 3, sentinel_every: 1")
+    history = tuned(tmp_path, slow)
+    assert not history.early_stops and set(history.outcomes) == {Kind.OK}
+    assert history.count(Stage.SENTINEL) and history.count(Stage.CONFIRM)
+
+
+def test_a_study_whose_runs_show_nothing_before_the_end_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(PRINTING.replace("unit: steps/s", "unit: steps/s, pick: max"))
+    told = ridgeline("check", "study.yaml", cwd=tmp_path)
+    assert told.returncode == 2
+    assert "stop_early" in told.stderr and "shows its rate before the end" in " ".join(told.stderr.split())

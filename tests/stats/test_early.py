@@ -1,0 +1,37 @@
+"""When a run under way is clearly worse, and when that cannot be told."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.stats.early import LEAST_VALUES, same_stretch_ratio, times_worse
+
+GOOD = [10.0, 50.0, 100.0, 101.0, 99.0, 100.0, 102.0, 98.0]
+
+
+def test_the_same_stretch_is_compared_so_that_warming_up_is_not_held_against_anyone() -> None:
+    early = [5.0, 25.0, 50.0, 50.0, 50.0]
+    assert same_stretch_ratio(early, GOOD, minimize=False) == pytest.approx(0.5)
+    assert same_stretch_ratio(GOOD[:5], GOOD, minimize=False) is None, "as good as the best was then"
+
+
+def test_a_run_that_outlasts_the_best_is_held_against_its_end() -> None:
+    assert same_stretch_ratio([20.0] * 40, GOOD, minimize=False) == pytest.approx(0.2, rel=0.01)
+
+
+def test_one_value_as_good_as_the_best_leaves_it_open() -> None:
+    assert same_stretch_ratio([20.0] * 9 + [150.0], GOOD, minimize=False) is None
+
+
+def test_times_are_worse_when_they_are_larger() -> None:
+    ratio = same_stretch_ratio([300.0] * 6, [100.0] * 6, minimize=True)
+    assert ratio == pytest.approx(3.0) and times_worse(3.0, minimize=True) == 3.0
+    assert same_stretch_ratio([30.0] * 6, [100.0] * 6, minimize=True) is None
+    assert times_worse(0.25, minimize=False) == 4.0
+
+
+def test_few_values_or_values_without_a_ratio_tell_nothing() -> None:
+    assert same_stretch_ratio([1.0] * (LEAST_VALUES - 1), GOOD, minimize=False) is None
+    assert same_stretch_ratio([1.0] * 9, GOOD[: LEAST_VALUES - 1], minimize=False) is None
+    assert same_stretch_ratio([0.0] * 9, GOOD, minimize=False) is None
+    assert same_stretch_ratio([-1.0] * 9, [-5.0] * 9, minimize=False) is None
