@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
 
+from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.records.outcome import Kind
 from ridgeline.records.trial import Stage
+from ridgeline.store.events import EarlyStop, stopping_event
 from ridgeline.store.history import History, read_history
+from ridgeline.testing import MemoryExecutor, World
+from tests.campaign.harness import campaign, study
 from tests.cli.test_faces import ridgeline
 
 # the rate is printed as the program goes; bad settings would then last until their limit
@@ -80,18 +82,28 @@ def test_a_run_that_has_lasted_too_long_is_ended_where_time_is_the_goal(tmp_path
     assert kinds.count(Kind.STOPPED_EARLY) == 1
 
 
-def test_a_controller_killed_between_saying_and_stopping_stops_it_when_it_comes_back(
-    printed: Path, tmp_path: Path
-) -> None:
-    history = read_history(printed / "out")
-    shutil.copytree(printed / "out", tmp_path / "out", symlinks=True)
-    lines = (tmp_path / "out" / "journal.jsonl").read_text().splitlines()
-    said = next(i for i, line in enumerate(lines) if json.loads(line)["event"] == "stopping")
-    (tmp_path / "out" / "journal.jsonl").write_text("\n".join(lines[: said + 1]) + "\n")
-    assert ridgeline("resume", "out", cwd=tmp_path).returncode in (0, 1)
-    again = read_history(tmp_path / "out")
-    first = history.early_stops[min(history.early_stops)]
-    assert again.runs[first.run].outcome is not None and again.runs[first.run].outcome.kind is Kind.STOPPED_EARLY
+def test_a_controller_that_went_between_saying_and_stopping_stops_it_when_it_comes_back(tmp_path: Path) -> None:
+    class Queue(MemoryExecutor):
+        detached = True  # the job goes on without a controller
+
+    def goes(run: Campaign) -> None:
+        flying = [open_run for open_run in run.history.open_runs.values() if open_run.ticket]
+        if flying and run.history.trials[flying[0].trial].stage is Stage.SEARCH:
+            run.on_change = lambda run: None
+            run.record(stopping_event(EarlyStop(flying[0].number, 1, 0.3, "clearly worse")))
+            raise Interrupted
+
+    world, question = World(), study(tmp_path)
+    first = campaign(tmp_path, question, executor=Queue(question.site, world))
+    first.on_change = goes
+    with pytest.raises(Interrupted):
+        first.run()
+    (number,) = first.history.early_stops
+    again = campaign(tmp_path, question, executor=Queue(question.site, world))
+    again.run()
+    outcome = again.history.runs[number].outcome
+    assert outcome is not None and (outcome.kind, outcome.reason) == (Kind.STOPPED_EARLY, "clearly worse")
+    assert len(again.history.runs_of[again.history.runs[number].trial]) == 1, "it is not tried again"
 
 
 def test_runs_of_the_baseline_are_never_stopped_however_bad_they_are(tmp_path: Path) -> None:
