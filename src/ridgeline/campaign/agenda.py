@@ -11,6 +11,7 @@ from ridgeline.campaign.blocks import broken, nodes_of_block
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.scores import next_look_at_nodes, slow_nodes
+from ridgeline.campaign.thrift.short_trials import settings_of
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import SiteError
 from ridgeline.records.lesson import Proposal
@@ -156,7 +157,7 @@ class Agenda(ABC):
 
     def baseline(self) -> Next | None:
         """The next run of the baseline. One that did not pass ends the campaign; a resumed one runs it again."""
-        if self.history.count(Stage.SEARCH):
+        if self.history.count(Stage.SEARCH, Stage.SHORT):
             return None  # that stage is over for good, and a long history need not be looked through for each trial
         tried = [trial for trial in self.history.trials.values() if trial.stage is Stage.BASELINE]
         if not tried:
@@ -182,7 +183,7 @@ class Agenda(ABC):
 
     def baseline_finished(self) -> bool:
         # once search trials exist the baseline stage is over for good; before, there are only a few trials to look at
-        if self.history.count(Stage.SEARCH):
+        if self.history.count(Stage.SEARCH, Stage.SHORT):
             return True
         return not self.history.open_runs and all(map(self.history.final_run, self.history.trials.values()))
 
@@ -204,7 +205,7 @@ class Agenda(ABC):
 
     def new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
         number = len(self.history.trials) + 1
-        trial = Trial(number, dict(point), self.study.space.settings(point), stage, proposer, why, block)
+        trial = Trial(number, dict(point), settings_of(self.study, point, stage), stage, proposer, why, block)
         return Next(trial, avoid_nodes=self._slow(trial), on_nodes=self._where(trial))
 
     def _where(self, trial: Trial) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from ridgeline import catalog
 from ridgeline.campaign.inert import inert_knobs
 from ridgeline.campaign.judge import secret_values
 from ridgeline.campaign.thrift.early_stop import cannot_be_watched
+from ridgeline.campaign.thrift.short_trials import WHERE as SHORT_TRIALS
+from ridgeline.campaign.thrift.short_trials import short_problems, shortened
 from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.forms.shape import fields
@@ -37,6 +39,7 @@ class CheckedStudy:
 
     file: StudyFile
     workload: Workload
+    short: Workload | None = None  # of short trials, where the study has them
 
     @property
     def study(self) -> Study:
@@ -94,11 +97,12 @@ def check_file(file: StudyFile) -> CheckedStudy:
     if study.profile is not None and not getattr(workload, "profiles", False):
         what = f"runs of {study.workload.kind} cannot be put under a profiler; leave it out"
         problems.append(file.message(("stages", "profile"), what))
+    problems += [file.message(problem.where, problem.message) for problem in short_problems(study)]
     if study.search.stop_early is not None and (why := cannot_be_watched(study, workload)):
         problems.append(file.message(("stages", "search", "stop_early"), why))
     if problems:
         raise StudyError(problems)
-    checked = CheckedStudy(file, workload)
+    checked = CheckedStudy(file, workload, _short_workload(factory, file) if study.search.short else None)
     problems += _unwilling(sampler, checked)
     for where, point in ((("baseline",), study.baseline), *((("presets", i), p) for i, p in enumerate(study.presets))):
         if reason := checked.refusal(point):
@@ -106,6 +110,13 @@ def check_file(file: StudyFile) -> CheckedStudy:
     if problems:
         raise StudyError(problems)
     return checked
+
+
+def _short_workload(factory: object, file: StudyFile) -> Workload:
+    workload: Workload = factory(shortened(file.study))  # type: ignore[operator]
+    if problems := workload.problems():
+        raise StudyError([file.message((*SHORT_TRIALS, str(p.where[-1])), p.message) for p in problems])
+    return workload
 
 
 def _wrong_options(sampler: object, file: StudyFile) -> list[str]:

@@ -34,7 +34,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Job, Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Trial
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.store import events
 from ridgeline.store.events import SetAside
 from ridgeline.store.history import History, OpenRun
@@ -65,6 +65,7 @@ class Campaign:
     agenda: Agenda
     ledger: Ledger
     builder: Builder | None = None
+    short: Workload | None = None  # prepares short trials, where the study has them
     on_change: Callable[[Campaign], None] = lambda campaign: None
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
@@ -147,7 +148,7 @@ class Campaign:
         if planned is None and self.builder is not None:
             # what it will ask for does not depend on what is built
             as_built = replace(trial, build=self.builder.folder_of(trial.settings))
-            planned = self.workload.prepare(as_built, self.history.root / folder)
+            planned = self._workload(trial).prepare(as_built, self.history.root / folder)
         resources = planned.resources if isinstance(planned, Job) else self.study.job.resources(trial.settings)
         on_nodes = step.on_nodes if getattr(self.executor, "pins_nodes", True) else ()
         self.record(events.run_event(number, trial.number, attempt, folder, resources, on_nodes))
@@ -161,7 +162,10 @@ class Campaign:
             if not isinstance(built, Path):
                 return built
             trial = replace(trial, build=built)
-        return replace(self.workload.prepare(trial, folder), modules=self.study.job.loaded(trial.settings))
+        return replace(self._workload(trial).prepare(trial, folder), modules=self.study.job.loaded(trial.settings))
+
+    def _workload(self, trial: Trial) -> Workload:
+        return self.short if self.short is not None and trial.stage is Stage.SHORT else self.workload
 
     def _go_on(self, planned: OpenRun, job: Job | Outcome | None, step: Next) -> None:
         if job is None:
@@ -229,7 +233,7 @@ class Campaign:
         if not reading.unverified:
             reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, self._pinned(number)))
         own = {**reading.texts, **reading.metrics}
-        baseline = self.history.reference or own  # the first baseline run is held against itself
+        baseline = self.history.reference_of(trial.stage) or own  # the first baseline run is held against itself
         told_by = (self.workload.signatures, self.workload.logs)
         outcome = judge(ending, reading, planned.folder, *told_by, self.study, trial.settings, baseline)
         self._close(planned, ending, reading, outcome)

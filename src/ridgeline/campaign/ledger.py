@@ -53,8 +53,8 @@ class Ledger:
         return self.budget.trials
 
     def learn(self, run: Run) -> None:
-        profiled = self.history.trials[run.trial].stage is Stage.PROFILE
-        if run.outcome is not None and run.outcome.kind is Kind.OK and not profiled:
+        other = self.history.trials[run.trial].stage in (Stage.PROFILE, Stage.SHORT)
+        if run.outcome is not None and run.outcome.kind is Kind.OK and not other:
             key = point_key(self.history.trials[run.trial].point)
             self._seconds_by_point[key] = run.ending.duration_s
             # a slow average: later runs count more, one outlier does not decide

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ridgeline.records.expression import Expression, ExpressionError, is_number
+from ridgeline.records.expression import Expression, ExpressionError, Value, is_number
 from ridgeline.records.guard import Guard
 from ridgeline.records.run import Resources
 from ridgeline.records.site import LOCAL, Site
@@ -51,6 +51,7 @@ class SearchStage:
     sentinel_every: int = 8  # search trials between two repeats of the baseline; 0 for none
     seed: int = 0
     in_stages: bool = False  # one group of knobs after the other
+    short: Mapping[str, Value] = field(default_factory=dict)  # what is less in short trials; empty: all run whole
     stop_early: float | None = None  # how many times worse than the best so far a run may show to be before it is ended
     named: bool = field(default=False, compare=False)
 

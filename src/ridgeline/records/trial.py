@@ -17,6 +17,7 @@ class Stage(StrEnum):
     SEARCH = "search"
     SENTINEL = "sentinel"  # the baseline again, to see drift
     CONFIRM = "confirm"
+    SHORT = "short"  # with less to do than a whole run: says which settings deserve one
     PROFILE = "profile"  # under a profiler: shows where the time goes, and is compared with nothing
 
 

@@ -91,6 +91,7 @@ class History:
     node_hours: float = 0.0
     last_run_number: int = 0
     reference: Mapping[str, Any] = field(default_factory=dict)  # what the first good baseline run measured
+    short_reference: Mapping[str, Any] = field(default_factory=dict)  # and the first good short one, the baseline's too
     outcomes: Counter[Kind] = field(default_factory=Counter)
     _trials_in: Counter[Stage] = field(default_factory=Counter)
     _opened_s: float = 0.0
@@ -211,8 +212,14 @@ class History:
         self.node_hours += run.node_hours
         if run.outcome is not None:
             self.outcomes[run.outcome.kind] += 1
-            if not self.reference and run.outcome.kind is Kind.OK and self.trials[run.trial].stage is Stage.BASELINE:
-                self.reference = {**run.texts, **run.metrics}
+            if run.outcome.kind is Kind.OK:
+                self._refer_to(run, self.trials[run.trial].stage)
+
+    def _refer_to(self, run: Run, stage: Stage) -> None:
+        if stage is Stage.BASELINE and not self.reference:
+            self.reference = {**run.texts, **run.metrics}
+        elif stage is Stage.SHORT and not self.short_reference:
+            self.short_reference = {**run.texts, **run.metrics}
 
     def _set_aside(self, found: SetAside) -> None:
         self.set_aside.append(found)
@@ -238,6 +245,10 @@ class History:
 
     # what the other rooms ask
 
+    def reference_of(self, stage: Stage) -> Mapping[str, Any]:
+        """What guards compare a run of this stage with; empty before the first."""
+        return self.short_reference if stage is Stage.SHORT else self.reference
+
     def wall_now_s(self, now_s: float) -> float:
         """Seconds a controller has been at work, up to now. Clocks may step back; work time does not."""
         return max(self.wall_s, self._opened_wall_s + now_s - self._opened_s)
@@ -248,14 +259,14 @@ class History:
         return runs[-1] if runs else None
 
     def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
-        """Runs that may be ranked, oldest first; not those under a profiler or of a block that was set aside."""
+        """Runs that may be ranked, oldest first: none that is short, under a profiler or of a block set aside."""
         return [
             (trial, run)
             for run in self.runs.values()
             if run.outcome is not None
             and run.outcome.kind is Kind.OK
             and (trial := self.trials[run.trial]).stage in stages
-            and trial.stage is not Stage.PROFILE
+            and trial.stage not in (Stage.PROFILE, Stage.SHORT)
             and run.trial not in self.uncounted
         ]
 

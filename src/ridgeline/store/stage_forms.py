@@ -63,6 +63,13 @@ class SearchForm(Form):
     in_stages: bool = Field(
         default=False, description="Search one group of knobs after the other, the rest as in the best setting so far."
     )
+    short: Annotated[
+        dict[str, Single], Takes("a mapping such as {requests: 200}"), Otherwise("all trials are whole")
+    ] = Field(
+        default={},
+        description="Try settings with less to do first; those that promise run whole. Names derived values, or "
+        "numbers of the workload.",
+    )
     stop_early: Annotated[float | None, Takes("a number above 1"), Otherwise("every run may finish")] = Field(
         default=None, gt=1, description="End a run that shows to be so many times worse than the best so far."
     )

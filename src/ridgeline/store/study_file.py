@@ -178,9 +178,8 @@ class _Assembly:
         if form is None:
             return SearchStage()
         options, named = dict(form.model_extra or {}), "sampler" in form.model_fields_set
-        return SearchStage(
-            form.sampler, options, form.sentinel_every, form.seed, form.in_stages, form.stop_early, named=named
-        )
+        told = {name: getattr(form, name) for name in type(form).model_fields}
+        return SearchStage(**told, options=options, named=named)
 
     def guard(self, index: int, form: Any) -> Guard | None:
         where = ("guards", index)

@@ -15,6 +15,7 @@ from ridgeline.campaign.guidance.warm_start import kept
 from ridgeline.campaign.kinds.extension import with_extension
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.campaign.thrift.short_trials import ShortTrials
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, side_by_side
@@ -105,13 +106,14 @@ def search_progress(study: Study, history: History) -> Progress:
         return Progress("finished", len(history.runs), len(history.runs), "runs", 0)
     if history.candidates is not None:
         return Progress(Stage.CONFIRM.value, history.count(Stage.CONFIRM), planned, "runs", left)
-    done = history.count(Stage.SEARCH)
+    short = ShortTrials(study, history)
+    done = short.settings_tried if short else history.count(Stage.SEARCH)
     trials = study.budget.trials if history.search_limit is None else history.search_limit
     runs_left = None
     if trials is not None:
         every = study.search.sentinel_every
         searched = trials + (trials // every if every else 0)
-        runs_left = left + max(0, searched - history.count(Stage.SEARCH, Stage.SENTINEL))
+        runs_left = left + max(0, searched - done - history.count(Stage.SENTINEL))
     stage = Stage.SEARCH if done else Stage.BASELINE
     return Progress(stage.value, done, trials, "trials", runs_left)
 

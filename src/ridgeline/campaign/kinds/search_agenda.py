@@ -14,6 +14,7 @@ from ridgeline.campaign.confirmation import ConfirmationPlan, ConfirmationVerdic
 from ridgeline.campaign.guidance.sampling import little_left, with_prospect
 from ridgeline.campaign.kinds.extension import unwatched
 from ridgeline.campaign.ledger import Reserve
+from ridgeline.campaign.thrift.short_trials import ShortTrials, short_baseline_failure
 from ridgeline.records.lesson import Lesson, Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
@@ -37,9 +38,11 @@ class SearchAgenda(Agenda):
     _sampler: Sampler | None = field(default=None, init=False)
     _told: int = field(default=0, init=False)  # of the lessons, to this sampler
     _told_through: scores.Yardstick | None = field(default=None, init=False)  # how they compared then
+    _ran_both_ways: bool = field(default=False, init=False)  # since the sampler was told what short runs mean
     _tried: set[str] | None = field(default=None, init=False)  # keys of all trials; made when first needed: it is slow
 
     def __post_init__(self) -> None:
+        self._short = ShortTrials(self.study, self.history)
         self._advice = Advice(self.study.space, self.refusal)
         self._presets = {point_key(preset): preset for preset in self.study.presets}
         if self._presets:
@@ -55,9 +58,10 @@ class SearchAgenda(Agenda):
         assert run.outcome is not None
         kind = run.outcome.kind
         self._unteachable.pop(trial.key, None)
-        if trial.stage in (Stage.BASELINE, Stage.SEARCH):
+        if trial.stage in (Stage.BASELINE, Stage.SEARCH, Stage.SHORT):
             if kind in (Kind.OK, Kind.STOPPED_EARLY):
                 self._lessons.append((trial.point, run))
+                self._ran_both_ways |= bool(self._short) and trial.stage is not Stage.SHORT
             elif trial.stage is Stage.BASELINE:
                 pass  # run again until it passes: what it failed of was corrected since
             elif kind.caused_by_setting:
@@ -86,9 +90,13 @@ class SearchAgenda(Agenda):
     def _search(self) -> Next | None:
         if not self.baseline_finished() or self.search_over:
             return None
-        done = self.history.count(Stage.SEARCH)
+        if self._short and (first := self._first_short()) is not None:
+            return first
+        done = self._short.settings_tried if self._short else self.history.count(Stage.SEARCH)
         limit = self.ledger.search_trials if self.history.search_limit is None else self.history.search_limit
         if limit is not None and done >= limit:
+            if (last := self._promoted(self.study.confirm.top)) is not None or self._awaits_short_runs():
+                return last
             self.search_over = f"all {limit} trials of the budget were used"
             return None
         if self.sentinel_due() or (self.study.search.sentinel_every and unwatched(self.history)):
@@ -96,7 +104,32 @@ class SearchAgenda(Agenda):
                 return self.new(self.study.baseline, Stage.SENTINEL, "sentinel")
             self.search_over = "the budget has room for the confirmation only"
             return None
-        return self._proposal()
+        return self._promoted() or self._proposal()
+
+    def _first_short(self) -> Next | None:
+        """The baseline, short: what the others are held against. None once it has passed."""
+        if self._short.begun:
+            return None
+        tried = [trial for trial in self.history.trials.values() if trial.stage is Stage.SHORT]
+        run = self.history.final_run(tried[-1]) if tried else None
+        if run is not None and run.outcome is not None and not self.is_open(run.trial):
+            raise short_baseline_failure(self.study, run.outcome)
+        return (
+            None
+            if tried
+            else self.new(self.study.baseline, Stage.SHORT, "baseline", "short, to learn what short means")
+        )
+
+    def _promoted(self, at_least: int = 0) -> Next | None:
+        """A setting that ran short and deserves a whole run."""
+        found = self._short.promising(at_least) if self._short else None
+        if found is None or not self.fits(found[0], self.reserve):
+            return None
+        return self.new(found[0], Stage.SEARCH, "promoted", found[1])
+
+    def _awaits_short_runs(self) -> bool:
+        stages = (self.history.trials[run.trial].stage for run in self.history.open_runs.values())
+        return bool(self._short) and Stage.SHORT in stages
 
     def _proposal(self) -> Next | None:
         if not self._presets and not self._advice.waits and (why := little_left(self._taught(), self._pending())):
@@ -111,7 +144,7 @@ class SearchAgenda(Agenda):
             if not self.history.open_runs:
                 self.search_over = "another run would not fit into the budget"
             return None
-        return self.new(proposal.point, Stage.SEARCH, proposer, proposal.why)
+        return self.new(proposal.point, Stage.SHORT if self._short else Stage.SEARCH, proposer, proposal.why)
 
     def _proposed(self) -> tuple[str, Proposal | None]:
         """By whom, and what: the way out of the oldest failure first, then the study's presets, then the sampler."""
@@ -129,19 +162,28 @@ class SearchAgenda(Agenda):
         else: a new sampler is told all of it again, so that the answer depends on the history alone.
         """
         through, before = scores.yardstick(self.study, self.history), self._told_through
-        if self._sampler is None or (before != through and (through.changed or (before and before.changed))):
-            self._sampler, self._told = self.new_sampler(), 0
+        if (
+            self._ran_both_ways
+            or self._sampler is None
+            or (before != through and (through.changed or (before and before.changed)))
+        ):
+            self._sampler, self._told, self._ran_both_ways = self.new_sampler(), 0, False
         self._told_through = through
         goal = self.study.goal
         for point, run in self._lessons[self._told :]:
             value = None if run is None else self._value(run, through)
+            if run is not None and value is None:
+                continue  # short, and nobody can say what that means
             node_s = None if run is None else run.ending.duration_s * run.resources.nodes
             self._sampler.tell(Lesson(point, None if value is None else goal.score(value), node_s))
         self._told = len(self._lessons)
         return self._sampler
 
-    def _value(self, run: Run, through: scores.Yardstick) -> float:
-        """The goal as it compares; of a run that was stopped early an estimate, by the run it was worse than."""
+    def _value(self, run: Run, through: scores.Yardstick) -> float | None:
+        """The goal as it compares; of a short run what a whole one would measure, and of one that was stopped early an
+        estimate by the run it was worse than."""
+        if self.history.trials[run.trial].stage is Stage.SHORT:
+            return self._short.expected(run)
         stop = self.history.early_stops.get(run.number)
         if stop is None or self.study.goal.metric in run.metrics:
             return through.value(run, self.study.goal.metric)
@@ -154,7 +196,7 @@ class SearchAgenda(Agenda):
 
     def _pending(self) -> list[Point]:
         flying = [self.history.trials[r.trial] for r in self.history.open_runs.values()]
-        return [t.point for t in flying if t.stage is Stage.SEARCH] + list(self._unteachable.values())
+        return [t.point for t in flying if t.stage in (Stage.SEARCH, Stage.SHORT)] + list(self._unteachable.values())
 
     def _confirm(self) -> Next | None:
         flying = self.flying_blocks()

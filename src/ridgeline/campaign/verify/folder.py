@@ -8,6 +8,7 @@ from ridgeline import catalog
 from ridgeline.campaign.assembly import as_asked
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import question_of
+from ridgeline.campaign.thrift.short_trials import settings_of
 from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, strangers
 from ridgeline.campaign.verify.verdict import check_candidates, check_verdict
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences
@@ -76,7 +77,7 @@ def _journal(study: Study, history: History, journal: Path, found: Verification)
         found.differs(name, "a run's folder", "every run is in the journal", "this one is not")
     for trial in history.trials.values():
         try:
-            settings = study.space.settings(trial.point)
+            settings = settings_of(study, trial.point, trial.stage)
         except (ExpressionError, ValueError, LookupError) as error:
             settings = {"settings": str(error)}
         for name, stated, other in differences(trial.settings, settings):

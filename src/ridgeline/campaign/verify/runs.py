@@ -18,7 +18,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Run
 from ridgeline.records.secrets import HIDDEN
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Trial
+from ridgeline.records.trial import Stage
 from ridgeline.store.events import Event, measurement_line, outcome_line
 from ridgeline.store.folder import JOURNAL, RUNS
 from ridgeline.store.history import History
@@ -43,13 +43,14 @@ class RunCheck:
     found: Verification
 
     def all_runs(self) -> None:
-        baseline: Mapping[str, object] = {}
+        referred: set[bool] = set()  # whether a whole run, and a short one, was there to compare with
         for run in self.history.runs.values():
             self.found.runs += 1
-            self._one(run, baseline)
-            trial = self.history.trials[run.trial]
-            if not baseline and _is_reference(run, trial):
-                baseline = self.history.reference
+            stage = self.history.trials[run.trial].stage
+            short = stage is Stage.SHORT
+            self._one(run, self.history.reference_of(stage) if short in referred else {})
+            if run.outcome is not None and run.outcome.kind is Kind.OK and stage in (Stage.BASELINE, Stage.SHORT):
+                referred.add(short)
 
     def _one(self, run: Run, baseline: Mapping[str, object]) -> None:
         where = self._relative(run.folder)
@@ -229,11 +230,6 @@ def _same_evidence(stated: list[Any] | None, found: list[Any] | None) -> bool:
     if stated and found and HIDDEN in str(stated[2]):
         return stated[:2] == found[:2]
     return stated == found
-
-
-def _is_reference(run: Run, trial: Trial) -> bool:
-    """The first good run of the baseline, with which guards compare the later ones."""
-    return run.outcome is not None and run.outcome.kind is Kind.OK and trial.stage.value == "baseline"
 
 
 def _agree(stated: Measurement, found: Measurement) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ridgeline import __version__, catalog
 from ridgeline.campaign.builds.recipe import Recipe
+from ridgeline.campaign.thrift.short_trials import shortened
 from ridgeline.campaign.verify.verification import Verification
 from ridgeline.errors import RidgelineError
 from ridgeline.executors.base import EXIT_FILE, Executor
@@ -19,7 +20,7 @@ from ridgeline.records.expression import ExpressionError
 from ridgeline.records.run import Job, Run
 from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Trial
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.folder import RUNS
 from ridgeline.workloads.base import Workload
 
@@ -79,7 +80,13 @@ class GivenCheck:
             for path in sorted(kept.glob("*")):
                 (build / path.name).symlink_to(path.resolve())
             trial = replace(trial, build=build)
-        return replace(self.workload.prepare(trial, folder), modules=self.study.job.loaded(trial.settings))
+        return replace(self._workload(trial).prepare(trial, folder), modules=self.study.job.loaded(trial.settings))
+
+    def _workload(self, trial: Trial) -> Workload:
+        if trial.stage is not Stage.SHORT:
+            return self.workload
+        workload: Workload = catalog.part("workloads", self.study.workload.kind)(shortened(self.study))
+        return workload
 
     def _executor(self) -> Executor:
         executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
