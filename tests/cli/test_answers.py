@@ -13,14 +13,14 @@ import pytest
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.text.answer import answer_lines
-from ridgeline.cli.text.wording import status_lines
+from ridgeline.cli.text.wording import budget_text, status_lines
 from ridgeline.records.answer import KEEP_BASELINE, Answer
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import Job
 from ridgeline.records.study import Budget, ConfirmStage, Goal, Study
 from ridgeline.records.trial import Stage
 from ridgeline.store.events import VerdictLine
-from ridgeline.store.history import read_history
+from ridgeline.store.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
 from tests.cli.test_faces import ridgeline
@@ -208,3 +208,10 @@ def test_an_offline_answer_says_what_its_command_is_for_and_how_to_measure_again
     assert (told["pasted_as"], told["repeat"]) == ("to serve with it", " ".join(repeat))
     served = folder.parent / "llama-8b-serve"
     assert "to serve with it" not in ridgeline("best", served, cwd=served).stdout
+
+
+def test_service_units_stand_beside_the_node_hours_where_the_site_has_a_price(tmp_path: Path) -> None:
+    now = CampaignStatus(SearchQuestion(), study(tmp_path), History(tmp_path, node_hours=2.5))
+    assert "service units" not in budget_text(now)
+    site = replace(now.study.site, service_units_per_node_hour=96.0)
+    assert "2.5 node-hours (240 service units)" in budget_text(replace(now, study=replace(now.study, site=site)))

@@ -58,8 +58,13 @@ class Yardstick:
 
 
 def yardstick(study: Study, history: History) -> Yardstick:
-    effects = effects_of_nodes(study, history)
+    effects = effects_of_nodes(study, history) if _on_several_nodes(history) else []
     return Yardstick(_course(study, history, effects), corrections(effects, study.goal.direction))
+
+
+def _on_several_nodes(history: History) -> bool:
+    """Asked first because of long campaigns on one node: the effects of nodes look at every run."""
+    return len({run.ending.nodes for run in history.runs.values()}) > 1
 
 
 def search_course(study: Study, history: History) -> Regimes:

@@ -89,6 +89,8 @@ def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
     wall_s = history.wall_s if now_s is None else history.wall_now_s(now_s)
     hours = hours_text(history.node_hours)
     spent = f"{hours} of {budget.node_hours:g} node-hours" if budget.node_hours else f"{hours} node-hours"
+    if (price := now.study.site.service_units_per_node_hour) is not None:
+        spent += f" ({history.node_hours * price:,.3g} service units)"
     wall = f"{time_text(wall_s)} of {time_text(budget.wall_s)}" if budget.wall_s else time_text(wall_s)
     return f"{spent}, {wall} at work"
 
