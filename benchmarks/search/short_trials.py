@@ -1,4 +1,4 @@
-"""What short trials save: example 04 with whole trials, and with short ones first, by node-hours and by what they found.
+"""What short trials save: example 04 with whole trials and with short ones first, by node-hours and by what was found.
 
     .venv/bin/python -m benchmarks.search.short_trials [--seeds 3] [--requests 500]
 
