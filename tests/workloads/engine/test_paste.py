@@ -54,7 +54,7 @@ def run_and_pasted(
     workload = catalog.part("workloads", kind)(asked)
     assert list(workload.problems()) == []
     job = workload.prepare(trial(asked), folder / "run")
-    head = os.uname().nodename
+    head = subprocess.run("hostname -I | cut -d' ' -f1", shell=True, capture_output=True, text=True).stdout.strip()
     exported = script.exports(script.environment(job, site)) + script.setup(job, site)
     exported += script.exports({**SESSION, "RIDGELINE_HEAD": head})
     ran = seen(["sh", "-c", f"{exported}sh run/engine.sh"], folder)

@@ -231,7 +231,7 @@ def test_the_log_is_one_that_our_reader_knows(twin: TwinWorkload, tmp_path: Path
 def test_paste_is_what_a_person_types(twin: TwinWorkload) -> None:
     best = settings(tp=8, pp=2, attn_dp=8, mem_fraction_static=0.88)
     assert twin.paste({**best, "gpus": 16}).splitlines()[2:] == [
-        "rank=0 head=$(uname -n)",
+        "rank=0 head=$(hostname -I | cut -d' ' -f1)",
         "python3 -m sglang.launch_server --model-path deepseek-r1 --host 127.0.0.1 --port 30000 "
         "--tp-size 8 --pp-size 2 --attn-dp-size 8 --max-running-requests 1024 --mem-fraction-static 0.88 "
         "--attention-backend fa3 --page-size 1 --cuda-graph-max-bs-decode 1024 "

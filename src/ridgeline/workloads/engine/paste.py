@@ -46,8 +46,9 @@ class PastedServer:
         """What a person must say that nobody can know for them."""
         if self.resources.nodes > 1:
             # not every shell that is typed into knows comments
-            yield f": 'first of {self.resources.nodes} nodes; on the next: rank=1, and head is the name of this one'"
-            yield "rank=0 head=$(uname -n)"
+            yield f": 'first of {self.resources.nodes} nodes; on the next: rank=1, and head as echo $head says here'"
+            # not its name, which many nodes take for 127.0.1.1
+            yield "rank=0 head=$(hostname -I | cut -d' ' -f1)"
         for name, step in self.dialect.steps.items():
             if name in self.prepare and step.variable:
                 what = step.file or "folder"
