@@ -71,6 +71,7 @@ class History:
     build_outcomes: set[Outcome] = field(default_factory=set)  # of all builds, also those that were made again
     question: QuestionLine = field(default_factory=QuestionLine)
     asked: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the question, see agreement
+    receipts: list[Mapping[str, Any]] = field(default_factory=list)  # machine, versions and command of each opening
     candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
     search_ended: str = ""  # why no more search trials were started, and what more of them could bring
     blocks: int = 0
@@ -126,6 +127,7 @@ class History:
                 self.asked = event.get("asked", {})
                 self._opened_s, self._opened_wall_s = at, self.wall_s
                 self.openings += 1
+                self.receipts.append(event.get("receipt", {}))
                 self.stopped = None
                 # somebody may have installed it or loaded its module meanwhile
                 self.builds = {key: build for key, build in self.builds.items() if not build.missing}
