@@ -57,7 +57,7 @@ def _facts(study: Study, history: History) -> Iterator[tuple[str, str]]:
     gpus = sorted({gpu for run in history.runs.values() for m in run.ending.machines for gpu in m.gpus})
     if gpus:
         yield "GPUs of the runs", ", ".join(gpus)
-    for name, values in sorted(_versions(history).items()):
+    for name, values in sorted(versions(history).items()):
         yield name.replace("_", " "), ", ".join(sorted(values))
     started = [run.ending.started_s for run in history.runs.values() if run.ending.started_s > 0]
     if started:
@@ -72,7 +72,7 @@ def _facts(study: Study, history: History) -> Iterator[tuple[str, str]]:
     )
 
 
-def _versions(history: History) -> dict[str, set[str]]:
+def versions(history: History) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for run in history.runs.values():
         for name, value in run.texts.items():

@@ -23,7 +23,6 @@ from ridgeline.report.insights import insights
 from ridgeline.report.measured import measured
 from ridgeline.report.parts import Bullets, CodeText, FactTiles, Paragraph, Part, RunRows, Section
 from ridgeline.report.runs import runs_part
-from ridgeline.report.table import origins
 from ridgeline.stats.wording import count, metric_text, ratio_range
 from ridgeline.store.history import History
 
@@ -42,7 +41,7 @@ def sections(
     """`notes` are what the reader must know about the folder itself; `ladder_of` a campaign of steps to this winner."""
     made: list[tuple[str, str, Callable[[], Iterator[Part]]]] = [
         ("verdict", "", lambda: _verdict(study, history, answer, exhibits, notes)),
-        ("setting", "The setting", lambda: _setting(answer, exhibits)),
+        ("setting", "The setting", lambda: _setting(history, answer, exhibits)),
         ("kind", _KIND_TITLES.get(answer.kind, "What was found"), lambda: _kind(study, history, answer, exhibits)),
         ("proof", "The proof", lambda: _proof(study, history, answer)),
         ("ladder", "The ladder", lambda: _ladder(study, history, ladder_of)),
@@ -108,17 +107,25 @@ def _tiles(study: Study, history: History, answer: Answer) -> Iterator[tuple[str
             yield f"ratio, {gain.level * 100:g}% interval", ratio, interval
     yield "goal", study.goal.metric, study.goal.direction
     yield "runs", str(len(history.runs)), f"{history.node_hours:.3g} node-hours"
-    yield "numbers", origins(history.runs.values()) or "none yet", f"site {study.site.name}"
+    yield "numbers", _origin(study, history), f"site {study.site.name}"
 
 
-def _setting(answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
+def _origin(study: Study, history: History) -> str:
+    """How the goal's numbers came about."""
+    found = {m.origin for run in history.runs.values() for m in run.measurements if m.metric == study.goal.metric}
+    return " and ".join(sorted(found)) or "none yet"
+
+
+def _setting(history: History, answer: Answer, exhibits: Exhibits) -> Iterator[Part]:
     """What to type, and beside it what that changes."""
     table = exhibits.setting
     paste = bool(answer.offers and answer.confirmed and answer.paste)
     if paste:
         yield CodeText(answer.paste, copy=True)
         if answer.pasted_as:
-            again = f" To measure it again: {answer.repeat}" if answer.repeat else ""
+            # where the study folder lies today is nobody's affair who reads the page elsewhere
+            repeat = answer.repeat.replace(f"{history.root}/", "")
+            again = f" To measure it again, in the study folder: {repeat}" if repeat else ""
             yield Paragraph(f"The text is {answer.pasted_as}.{again}", "sub")
     if table is not None:
         yield table

@@ -101,13 +101,14 @@ class History:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            history._apply_all(events)
+            history.apply_all(events)
         finally:
             if collecting:
                 gc.enable()
         return history
 
-    def _apply_all(self, events: Iterable[Mapping[str, Any]]) -> None:
+    def apply_all(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """StoreError names the first event that makes no sense; those before it are applied."""
         for number, event in enumerate(events, 1):
             try:
                 require_shape(event)

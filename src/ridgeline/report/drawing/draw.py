@@ -19,7 +19,7 @@ PARALLEL_LEGEND = (
     ("l-baseline", "baseline"),
     ("l-winner", "the setting"),
 )
-WIDE_PX, NARROW_PX, SMALL_PX = 1000.0, 350.0, 350.0
+WIDE_PX, NARROW_PX, SMALL_PX = 760.0, 350.0, 350.0
 
 
 def draw(figure: Figure, width: float = WIDE_PX) -> str:
@@ -52,7 +52,7 @@ def legend(figure: Figure) -> str:
         items += [f"<li><i class=key-band></i>{escape(band.label)}" for band in figure.bands]
         if figure.strip:
             items.append(_item("points", "failed", "failed"))
-        if len(items) < 2:
+        if len(items) < 2 and not any(series.form == "line" for series in figure.series):
             return ""
     elif isinstance(figure, BarFigure):
         names = dict.fromkeys(part.name for row in figure.rows for part in row.parts)

@@ -18,13 +18,13 @@ def intervals(figure: IntervalFigure, width: float) -> str:
     known = [v for r in figure.rows for v in (r.value, r.low, r.high, *r.dots) if v is not None]
     x = pixel_scale(figure.x, [*known, *([] if figure.neutral is None else [figure.neutral])], SIDE_PX, width - SIDE_PX)
     parts = [*_axis(figure.x, x, height, width)]
-    if figure.neutral is not None:
-        parts.append(svg.line(x(figure.neutral), 0, x(figure.neutral), height, "neutral"))
     top = 4.0
     for row, lines in zip(figure.rows, labels, strict=True):
         for told in lines:
             top += LINE_PX
             parts.append(svg.text(SIDE_PX, top - 3, told, '"row halo"'))
+        if figure.neutral is not None:
+            parts.append(svg.line(x(figure.neutral), top, x(figure.neutral), top + ROW_PX, "neutral"))
         parts += _interval(row, x, top + ROW_PX / 2)
         top += ROW_PX + 4
     return svg.drawing(width, height + AXIS_PX, f"{figure.title}. {figure.says}", parts)

@@ -130,7 +130,7 @@ def step_times(logged: Sequence[EngineCourse]) -> PlotFigure | None:
         return None
     says = (
         "One decode step writes a token for each running request: requests over tokens a second is its time. What "
-        "grows with the batch is attention and KV; what is left at a small batch is weights, launches and communication."
+        "grows with the batch is attention and KV; what is left at a small batch is weights, launches, communication."
     )
     axis = Axis("running requests in the step")
     return PlotFigure(

@@ -108,7 +108,7 @@ def _runs_in_order(
         spans.append(PlotSpan(f"block {block.number + 1}{': ' + nodes if nodes else ''}", start, at + 0.5, "block"))
     values = [p.y for row in points.values() for p in row]
     series = tuple(
-        PlotSeries(setting_name(study, key, letter), tuple(points[key]), _look(letter, at), "points")
+        PlotSeries(setting_name(study, answer, key, letter), tuple(points[key]), _look(letter, at), "points")
         for at, (key, letter) in enumerate(letters.items())
         if points[key]
     )
@@ -135,8 +135,9 @@ def _look(letter: str, at: int) -> str:
     return BASELINE if letter == "A" else WINNER if letter == "B" else str(at)
 
 
-def setting_name(study: Study, key: str, letter: str) -> str:
-    return f"{letter}: {changes(study.baseline, json.loads(key)) or 'the baseline'}"
+def setting_name(study: Study, answer: Answer, key: str, letter: str) -> str:
+    told = changes(study.baseline, json.loads(key)) or answer.reference.label.removeprefix("setting A")
+    return f"{letter}: {told}" if told else letter
 
 
 def _by_block(
@@ -202,7 +203,7 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
         ]
         ratio = next((f"{ratio:.3f}" for key, ratio in block.ratios.items() if letters[key] == "B"), "–")
         rows.append((str(block.number + 1), ", ".join(block.nodes), block.order(letters), *measured, ratio))
-    names = tuple(setting_name(study, key, letter) for key, letter in letters.items())
+    names = tuple(setting_name(study, answer, key, letter) for key, letter in letters.items())
     aside = tuple(f"block {a.block + 1} was run again: {a.reason}" for a in history.set_aside)
     return TextTable("Every block", head, tuple(rows), notes=(*names, *aside))
 

@@ -83,7 +83,7 @@ def _latency(
     values = [p.y for s in series for p in s.points]
     knee = _knee(series, limits) if joined else None
     across = [PlotLimit(f"knee at {knee:g}", knee, "x")] if knee is not None else []
-    y = Axis(f"{told} (ms)", log=needs_log([*values, *(line.value for line in limits)]))
+    y = Axis("ms", log=needs_log([*values, *(line.value for line in limits)]))
     return PlotFigure(f"load-{short}", told, "", Axis(label), y, tuple(series), limits=(*limits, *across), small=True)
 
 
@@ -97,9 +97,7 @@ def _goodput(
     points = _points(runs, "goodput", load, joined)
     unit = unit_of(history, "goodput") or "requests/s"
     series = (PlotSeries("goodput", points, "0", "both" if joined else "points"),) if points else ()
-    return PlotFigure(
-        "load-goodput", "goodput", "", Axis(label), Axis(f"goodput ({unit})", from_zero=True), series, small=True
-    )
+    return PlotFigure("load-goodput", "goodput", "", Axis(label), Axis(unit, from_zero=True), series, small=True)
 
 
 def _points(
@@ -156,13 +154,13 @@ def settings_shown(study: Study, history: History, answer: Answer) -> list[tuple
 
 
 def energy_and_cost(study: Study, history: History, answer: Answer) -> list[BarFigure]:
-    """kWh and dollars for a million tokens, of the baseline and the setting; empty where neither is known."""
+    """Wh and dollars for a million tokens, of the baseline and the setting; empty where neither is known."""
     shown = settings_shown(study, history, answer)
-    energy = [(label, _mean(runs, lambda r: _kwh(r.metrics))) for label, runs in shown]
+    energy = [(label, _mean(runs, lambda r: _watt_hours(r.metrics))) for label, runs in shown]
     cost = [(label, _mean(runs, lambda r: _dollars(study, r))) for label, runs in shown]
     says = "Mean over the runs of each setting; tokens read and written both count."
     kinds = (
-        ("energy", "Energy per million tokens", "kWh", energy),
+        ("energy", "Energy per million tokens", "Wh", energy),
         ("cost", "Cost per million tokens", "dollars", cost),
     )
     return [
@@ -183,9 +181,9 @@ def _mean(runs: Sequence[Run], of: Callable[[Run], float | None]) -> float | Non
     return fmean(values) if values else None
 
 
-def _kwh(metrics: Mapping[str, float]) -> float | None:
+def _watt_hours(metrics: Mapping[str, float]) -> float | None:
     joules = metrics.get("joules_per_token")
-    return None if joules is None else joules * TOKENS / 3.6e6
+    return None if joules is None else joules * TOKENS / 3600.0
 
 
 def _dollars(study: Study, run: Run) -> float | None:
