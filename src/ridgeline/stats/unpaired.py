@@ -39,7 +39,7 @@ class UnpairedRatio:
 def unpaired(
     first: Sequence[float], second: Sequence[float], direction: Direction, level: float = 0.95, among: int = 1
 ) -> UnpairedRatio | None:
-    """Welch's interval of the logs, which holds for all of `among` looks at once. None where a value is not positive."""
+    """Welch's interval of the logs, holding for all of `among` looks; None where a value is not positive."""
     if not first or not second or min(*first, *second) <= 0:
         return None
     sign = 1.0 if direction == "maximize" else -1.0
