@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,10 +84,10 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def picture(self, selector: str = "") -> bytes:
+    def picture(self, selector: str = "", scale: float = 1.0) -> bytes:
         """A PNG of the whole page, or of the first element that fits."""
         box = self.value(_BOX % json.dumps(selector))
-        clip = {**box, "scale": 1}
+        clip = {**box, "scale": scale}
         shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         return base64.b64decode(shot["data"])
 
@@ -94,6 +95,13 @@ class Browser:
 _BOX = """(what => { const e = what ? document.querySelector(what) : document.documentElement;
  const b = e.getBoundingClientRect(); return {x: b.left + scrollX, y: b.top + scrollY, width: b.width,
  height: Math.min(16000, what ? b.height : document.documentElement.scrollHeight)}; })(%s)"""
+
+
+# Chromium reads commands from descriptor 3 and answers on 4
+_AS_3_AND_4 = """import fcntl, os, sys
+there = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 20) for number in sys.argv[1:3]]
+os.dup2(there[0], 3), os.dup2(there[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])"""
 
 
 @contextmanager
@@ -106,11 +114,10 @@ def browser(profile: Path) -> Iterator[Browser]:
         CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
         "--hide-scrollbars", f"--user-data-dir={profile}", "about:blank",
     ]  # fmt: skip
-    # Chromium reads commands from descriptor 3 and answers on 4; a shell puts them there
-    shell = ["sh", "-c", f'exec "$@" 3<&{read_there} 4>&{write_there}', "sh", *command]
+    launch = [sys.executable, "-c", _AS_3_AND_4, str(read_there), str(write_there), *command]
     with (profile.parent / "chromium.log").open("wb") as log:
         process = subprocess.Popen(
-            shell, pass_fds=(read_there, write_there), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            launch, pass_fds=(read_there, write_there), stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
     os.close(read_there)
     os.close(write_there)
