@@ -207,7 +207,7 @@ def test_every_part_of_the_catalog_can_be_imported() -> None:
             assert catalog.part(room, name) is not None, f"{room}.{name}"
 
 
-@pytest.mark.parametrize("heavy", ["optuna", "scipy", "plotly", "numpy", "typer", "rich", "pydantic"])
+@pytest.mark.parametrize("heavy", ["optuna", "scipy", "numpy", "typer", "rich", "pydantic"])
 def test_the_overview_imports_nothing_heavy(heavy: str) -> None:
     code = f"import sys; from ridgeline.cli.main import overview; overview(); sys.exit({heavy!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -279,7 +279,7 @@ def test_growth_would_be_noticed() -> None:
 
 @pytest.mark.parametrize("program", ["ridgeline.workloads.engine.session.main", "ridgeline.workloads.twin.player"])
 def test_what_runs_on_a_node_imports_nothing_heavy(program: str) -> None:
-    heavy = {"pydantic", "yaml", "optuna", "scipy", "plotly", "typer", "rich"}
+    heavy = {"pydantic", "yaml", "optuna", "scipy", "typer", "rich"}
     code = f"import sys, {program}; print(*({heavy!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == []

@@ -21,7 +21,7 @@ from ridgeline.report.figures.serving import against_load, energy_and_cost
 from ridgeline.report.figures.shapes import FigureGroup, IntervalFigure
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import measured
-from ridgeline.report.parts import Bullets, CodeText, FactTiles, Paragraph, Part, RunRows, Section
+from ridgeline.report.parts import Bullets, CodeText, FactTiles, Fold, Paragraph, Part, RunRows, Section
 from ridgeline.report.runs import runs_part
 from ridgeline.stats.wording import count, metric_text, ratio_range
 from ridgeline.store.history import History
@@ -133,8 +133,7 @@ def _setting(history: History, answer: Answer, exhibits: Exhibits) -> Iterator[P
         yield Paragraph(f"To keep: {answer.reference.label}")
         yield CodeText(answer.paste, copy=True)
     elif paste and answer.reference_paste:
-        yield Paragraph(f"To compare with: {answer.reference.label}")
-        yield CodeText(answer.reference_paste, copy=True)
+        yield Fold(f"To compare with: {answer.reference.label}", (CodeText(answer.reference_paste, copy=True),))
 
 
 def _kind(study: Study, history: History, answer: Answer, exhibits: Exhibits) -> Iterator[Part]:

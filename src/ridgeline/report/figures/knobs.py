@@ -56,7 +56,7 @@ def effects(study: Study, history: History, answer: Answer) -> IntervalFigure | 
             1 + part.low,
             1 + part.high,
             text=f"{percent(part.change, 0)} ({percent(part.low, 0)} to {percent(part.high, 0)})"
-            + ("" if part.detectable else ", not told from nothing"),
+            + ("" if part.detectable else ", no detectable effect"),
             look=WINNER if part.detectable else OTHER,
         )
         for part in found

@@ -112,9 +112,8 @@ def progress(
         _figure(f"progress-{at}", study, history, answer, points, axis, place, drifted)
         for at, (_, axis, place) in enumerate(views)
     )
-    says = (
-        "Every run that counts, with the best of the search so far; runs that failed are in the strip below the axis."
-    )
+    best = "" if groups else ", with the best of the search so far"
+    says = f"Every run that counts{best}; runs that failed are in the strip below the axis."
     notes = (drifted[1],) if drifted else ()
     return FigureGroup("progress", "Progress", says, figures, tuple(name for name, _, _ in views), notes)
 
