@@ -110,6 +110,20 @@ def test_a_wide_range_gets_a_log_axis(tmp_path: Path) -> None:
     assert isinstance(narrow, PlotFigure) and not narrow.y.log
 
 
+def test_a_machine_that_changed_is_shaded_from_then_on(tmp_path: Path) -> None:
+    question, past = a_study(tmp_path), History(tmp_path)
+    for at in range(24):
+        stage = Stage.SENTINEL if at else Stage.BASELINE
+        add(past, {"mem": 0, "kind": "a"}, stage, rate=(100.0 if at < 12 else 80.0) * (1 + 0.002 * (at % 3)))
+    group = progress(question, past)
+    figure = group.figures[0]
+    assert isinstance(figure, PlotFigure)
+    (span,) = figure.spans
+    assert (span.look, span.start, span.end) == ("drift", 13, 24)
+    assert "20" in group.notes[0] and "slower" in group.notes[0]
+    assert not progress(question, search_with_an_edge(tmp_path)).notes
+
+
 def test_the_crash_map_draws_the_edge_of_memory(tmp_path: Path) -> None:
     found = crash_map(a_study(tmp_path), search_with_an_edge(tmp_path))
     assert found is not None

@@ -190,3 +190,14 @@ def test_a_run_folder_can_be_opened_from_the_table(tab: Browser, tmp_path: Path)
     links = tab.value(paths)
     assert len(links) == len(now.history.runs)
     assert all(Path(link).is_dir() for link in links)
+
+
+def test_paper_is_wide_enough(tab: Browser, pages: dict[str, str]) -> None:
+    """A browser shrinks everything until the widest table fits the sheet, so none may be wider."""
+    tab.open(pages["search"], 760)
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    try:
+        assert tab.value("document.documentElement.scrollWidth") <= 760
+        assert tab.value("getComputedStyle(document.querySelector('.tools')).display") == "none"
+    finally:
+        tab.call("Emulation.setEmulatedMedia", media="")

@@ -1,4 +1,4 @@
-"""Sections as HTML. Everything that came from a study or a log is escaped here, and nowhere else."""
+"""Sections as HTML. Whatever came from a study or a log is escaped on its way into a tag."""
 
 from __future__ import annotations
 
@@ -155,7 +155,10 @@ def _runs(part: RunRows, folders: Folders) -> Iterator[str]:
 
 
 def _run_table(part: RunRows, rows: Iterable[Row], folders: Folders) -> str:
-    head = "".join(f"<th scope=col>{_e(name)}" for name in part.headings)
+    printed = len(part.headings) if part.on_paper is None else part.on_paper
+    head = "".join(
+        f"<th scope=col{'' if at < printed else ' class=more'}>{_e(name)}" for at, name in enumerate(part.headings)
+    )
     body = "".join(_run(part, row, folders) for row in rows)
     table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     return f"<div class='scroll runs'><table class=sortable>{table}</table></div>"
@@ -163,18 +166,22 @@ def _run_table(part: RunRows, rows: Iterable[Row], folders: Folders) -> str:
 
 def _run(part: RunRows, row: Row, folders: Folders) -> str:
     look = "bad" if row["outcome"] != "ok" else "win" if row["is"] == part.winner else ""
-    cells = "".join(_cell(name, row.get(name), folders) for name in part.columns)
+    printed = len(part.columns) if part.on_paper is None else part.on_paper
+    cells = "".join(
+        _cell(name, row.get(name), folders, "" if at < printed else "more") for at, name in enumerate(part.columns)
+    )
     return f"<tr{f' class={look}' if look else ''} data-t={row['trial']}>{cells}</tr>"
 
 
-def _cell(name: str, value: object, folders: Folders) -> str:
+def _cell(name: str, value: object, folders: Folders, look: str) -> str:
+    plain, number = (f" class={look}" if look else ""), f' class="num {look}"' if look else " class=num"
     if name == "folder":
-        return f"<td>{folders.link(str(value))}"
+        return f"<td{plain}>{folders.link(str(value))}"
     if name == "trial":
-        return f"<td class=num data-v={value}>#{value}"
+        return f"<td{number} data-v={value}>#{value}"
     if not is_number(value):
-        return f"<td>{'' if value is None else _e(value)}"
-    return f"<td class=num data-v={value!r}>{value:.6g}" if isinstance(value, float) else f"<td class=num>{value}"
+        return f"<td{plain}>{'' if value is None else _e(value)}"
+    return f"<td{number} data-v={value!r}>{value:.6g}" if isinstance(value, float) else f"<td{number}>{value}"
 
 
 def _e(value: object) -> str:

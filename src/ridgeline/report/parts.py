@@ -46,6 +46,7 @@ class RunRows:
     rows: tuple[Row, ...]
     folded: tuple[Row, ...] = ()
     winner: str = ""  # how rows of the setting are marked in their column `is`
+    on_paper: int | None = None  # how many of the columns are printed: a sheet is not as wide as a scrolled table
 
 
 @dataclass(frozen=True, slots=True)

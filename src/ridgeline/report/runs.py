@@ -24,7 +24,8 @@ def runs_part(study: Study, history: History, answer: Answer) -> RunRows:
     if not shown:
         shown, folded = folded, []
     heads = tuple(_heading(name) for name in names)
-    return RunRows(tuple(names), heads, tuple(shown), tuple(folded), WINNER_MARK)
+    on_paper = sum(name in order or name.startswith("set.") for name in names)
+    return RunRows(tuple(names), heads, tuple(shown), tuple(folded), WINNER_MARK, on_paper)
 
 
 def _mark(study: Study, history: History, answer: Answer, row: Row) -> str:
