@@ -76,16 +76,18 @@ def _log_ticks(scale: PixelScale, most: int) -> list[tuple[float, str]]:
 
 
 def tick_text(value: float, step: float) -> str:
-    size = abs(value)
-    if size >= 1e9:
-        return f"{value / 1e9:g}G"
-    if size >= 1e6:
-        return f"{value / 1e6:g}M"
-    if size and size < 1e-3:
-        return f"{value:.3g}"
-    places = max(0, -math.floor(math.log10(abs(step)) + 1e-9)) if step else 0
-    places += places > 0 and abs(step * 10**places - round(step * 10**places)) > 1e-6
-    return f"{value:,.{min(places, 8)}f}"
+    """Never rounded to where the tick does not stand: a step of 2.5 needs a decimal."""
+    for factor, suffix in ((1e9, "G"), (1e6, "M"), (1.0, "")):
+        if abs(value) >= factor or factor == 1.0:
+            places = next((p for p in range(7) if _is_whole(step / factor * 10**p)), None)
+            if places is not None and (places <= 2 or not suffix):
+                return f"{value / factor:,.{places}f}{suffix}"
+    digits = 2 + max(1, math.ceil(math.log10(abs(value / step)))) if value and step else 3
+    return f"{value:.{digits}g}"
+
+
+def _is_whole(number: float) -> bool:
+    return abs(number) >= 1 - 1e-9 and abs(number - round(number)) < 1e-6 * abs(number)
 
 
 def thinned(marks: Sequence[tuple[float, str]], scale: PixelScale, character_px: float) -> list[tuple[float, str]]:

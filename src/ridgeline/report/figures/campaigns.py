@@ -79,7 +79,8 @@ def curves(figure: CurveFigure, key: str, law: Mapping[str, Any] | None = None, 
         series.append(PlotSeries(f"{law.get('name', 'fitted law')}, {law['serial']:.0%} serial", fitted, OTHER, "line"))
     limits = (PlotLimit(f"pays to {pays_to:g}", float(pays_to), "x"),) if isinstance(pays_to, int | float) else ()
     x = Axis(figure.x_label, log=len(sizes) > 2, ticks=tuple((s, f"{s:g}") for s in sizes))
-    says = "Measured, with its interval, beside what perfect scaling would give and the law that fits best."
+    fit = " and the law that fits best" if law else "; sizes are too few, or too odd, for a law"
+    says = f"Measured, with its interval, beside what perfect scaling would give{fit}."
     return PlotFigure(key, figure.title, says, x, Axis(figure.y_label, from_zero=True), tuple(series), limits=limits)
 
 

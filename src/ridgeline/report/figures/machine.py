@@ -24,7 +24,7 @@ from ridgeline.report.figures.shapes import (
 )  # fmt: skip
 from ridgeline.report.figures.values import is_ok
 from ridgeline.stats.nodes import NodeEffect, node_effects, node_runs
-from ridgeline.stats.wording import metric_text, percent
+from ridgeline.stats.wording import count, metric_text, percent
 from ridgeline.store.history import History
 
 FORETOLD = "predicted_"
@@ -96,8 +96,14 @@ def _agreement(metric: str, points: list[PlotPoint]) -> PlotFigure:
     low, high = min(ends) * 0.95, max(ends) * 1.05
     line = PlotSeries("foretold = measured", (PlotPoint(low, low), PlotPoint(high, high)), "ideal", "line")
     errors = [p.x / p.y - 1 for p in points if p.y]
-    off = f"half of {len(errors)} runs are within {median(map(abs, errors)):.0%}" if errors else ""
-    note = f"{off}; on average it says {percent(sum(errors) / len(errors), 0)}" if errors else ""
+    says_more = percent(sum(errors) / len(errors), 0) if errors else ""
+    few = f"in {count(len(errors), 'run')} it foretold {says_more}"
+    many = (
+        f"half of {len(errors)} runs are within {median(map(abs, errors)):.0%}; on average it foretold {says_more}"
+        if errors
+        else ""
+    )
+    note = "" if not errors else few if len(errors) < 3 else many
     says = f"{metric} as the twin foretold it before the run, against what was measured; on the line they agree."
     return PlotFigure(
         f"twin-{metric}", "The twin against measurement", says,
