@@ -256,7 +256,7 @@ def test_a_new_kind_is_a_module_and_a_row(
     for verb in ("resume", "status", "best"):
         assert "4 runs scatter by 0" in shown[verb]
     assert "4 runs scatter by 0" in (tmp_path / "out" / "report.html").read_text()
-    assert "<h2>Repeats</h2>" in (tmp_path / "out" / "report.html").read_text()
+    assert "<h3>Repeats</h3>" in (tmp_path / "out" / "report.html").read_text()
 
 
 def _said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

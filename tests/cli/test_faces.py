@@ -96,8 +96,8 @@ def test_the_report_holds_the_baselines_command_too(finished: Path) -> None:
     assert text.count("To compare with: the baseline") == 1
     assert text.index("echo rate 0.423456789") < text.index("To compare with: the baseline")
     assert "echo rate 0.123456789" in text[text.index("To compare with: the baseline") :]
-    ridgeline("report", "out", "--out", "again.html", cwd=finished)
-    assert (finished / "again.html").read_text() == text
+    ridgeline("report", "out", "--out", "out/again.html", cwd=finished)
+    assert (finished / "out/again.html").read_text() == text
 
 
 def test_an_export_holds_the_answer_of_the_runs(finished: Path) -> None:

@@ -9,6 +9,7 @@ from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.confirmation import ConfirmationVerdict
 from ridgeline.campaign.verdict import gain_of, goal_text, interval_text
 from ridgeline.records.answer import Candidate, Gain
+from ridgeline.records.exhibit import changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -87,7 +88,7 @@ def refuted_text(study: Study, history: History, verdict: ConfirmationVerdict, s
         return ""
     trial = trial_of(history, key)
     assert trial is not None  # it was ranked, so it ran
-    who = f"the best of the search, #{trial.number} ({confirmation.changes(study.baseline, trial.point)}),"
+    who = f"the best of the search, #{trial.number} ({changes(study.baseline, trial.point)}),"
     if reason := verdict.disqualified.get(key):
         return f"{who} failed when it was run again: {reason}"
     judged = next((c for c in verdict.comparisons if c.candidate == key), None)

@@ -13,7 +13,7 @@ from ridgeline.campaign.kinds.extension import level_after, with_extension
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
 from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, NOTHING_PASSED
-from ridgeline.records.exhibit import ComparedSetting
+from ridgeline.records.exhibit import ComparedSetting, changes
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import ConfirmStage, Study
@@ -222,16 +222,6 @@ def compared_settings(baseline: Point, comparisons: Sequence[Comparison]) -> tup
         for c in comparisons
         if c.scale == "ratio" and c.estimate is not None and c.low is not None and c.high is not None
     )
-
-
-def changes(baseline: Point, candidate: Point) -> str:
-    """What a candidate changes, in the order of the study's knobs."""
-    names = [name for name in dict.fromkeys((*baseline, *candidate)) if baseline.get(name) != candidate.get(name)]
-    return ", ".join(f"{name} {_shown(candidate.get(name))}" for name in names)
-
-
-def _shown(value: object) -> str:
-    return "absent" if value is None else "''" if value == "" else str(value)
 
 
 def mean_value(study: Study, history: History, key: str, *stages: Stage) -> float | None:

@@ -27,6 +27,7 @@ from ridgeline.stats.contribution import contributions
 from ridgeline.store.controller import ControllerSighting, look_for_controller
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History, read_history
+from ridgeline.store.partial import read_history_as_far
 from ridgeline.workloads.base import Workload
 
 
@@ -112,6 +113,23 @@ def read_status(path: Path) -> CampaignStatus:
     study = question.applied_to(folder.load(history).study)
     controller = look_for_controller(folder.lock_path, folder.journal_path)
     return CampaignStatus(question, study, history, controller=controller)
+
+
+def read_status_as_far(path: Path) -> tuple[CampaignStatus, tuple[str, ...]]:
+    """As `read_status`, but of a damaged journal what stands before the damage, with what the reader must know."""
+    folder = StudyFolder.open(path)
+    history, notes = read_history_as_far(folder.path)
+    question = question_of(history)
+    study = question.applied_to(folder.load(history).study)
+    controller = look_for_controller(folder.lock_path, folder.journal_path)
+    now = CampaignStatus(question, study, history, controller=controller)
+    return now, notes if now.is_over else (*notes, *_still_going(now))
+
+
+def _still_going(now: CampaignStatus) -> tuple[str, ...]:
+    if not now.history.openings:
+        return ("Nothing has happened in this study yet.",)
+    return ("The campaign is not over: what follows is what it knows so far.",)
 
 
 def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answer:

@@ -23,7 +23,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "steps": ("campaign.steps:steps", "Say what each change from baseline to setting brought."),
     "nodes": ("campaign.nodes:nodes", "Name slow nodes, with interval and evidence, or say why not."),
     "verify": ("campaign.verify:verify", "Work out every number again; say what does not match."),
-    "report": ("campaign.report:report", "Write the one-page HTML report of a study folder."),
+    "report": ("campaign.report:report", "Write the report of a study folder: HTML, Markdown or PDF."),
+    "compare-studies": ("campaign.compare_studies:compare_studies", "Two study folders side by side: what changed."),
     "export": ("campaign.export:export", "Write all runs of a study folder as CSV or JSON."),
     "diagnose": ("diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
     "site": ("site:site", "Try a site with small real jobs, or list the shipped ones."),
@@ -61,8 +62,11 @@ is locked, damaged or its disk is full; 130 stopped by Ctrl-C (go on with
 `ridgeline resume`)."""
 
 
+LONGEST_IN_COLUMN = 10  # a longer verb pushes its own line to the right, so that all others fit 80 columns
+
+
 def overview() -> str:
-    width = max(map(len, VERBS))
+    width = max(len(verb) for verb in VERBS if len(verb) <= LONGEST_IN_COLUMN)
     lines = [f"  {verb:<{width}}  {line}" for verb, (_, line) in VERBS.items()]
     return "\n".join([ABOUT, *lines, "", EXIT_CODES])
 

@@ -28,6 +28,16 @@ def side_by_side(title: str, labels: tuple[str, str], first: Point, second: Poin
     return TextTable(title, ("knob", *labels), rows, changed=changed)
 
 
+def changes(baseline: Point, candidate: Point) -> str:
+    """What a candidate changes, in the order of the study's knobs."""
+    names = [name for name in dict.fromkeys((*baseline, *candidate)) if baseline.get(name) != candidate.get(name)]
+    return ", ".join(f"{name} {_shown(candidate.get(name))}" for name in names)
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else "''" if value == "" else str(value)
+
+
 def value_text(value: object) -> str:
     return "\u2013" if value is None else "''" if value == "" else str(value)
 

@@ -73,6 +73,7 @@ class History:
     build_outcomes: set[Outcome] = field(default_factory=set)  # of all builds, also those that were made again
     question: QuestionLine = field(default_factory=QuestionLine)
     asked: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the question, see agreement
+    receipts: list[Mapping[str, Any]] = field(default_factory=list)  # machine, versions and command of each opening
     candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
     search_ended: str = ""  # why no more search trials were started, and what more of them could bring
     blocks: int = 0
@@ -104,13 +105,14 @@ class History:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            history._apply_all(events)
+            history.apply_all(events)
         finally:
             if collecting:
                 gc.enable()
         return history
 
-    def _apply_all(self, events: Iterable[Mapping[str, Any]]) -> None:
+    def apply_all(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """StoreError names the first event that makes no sense; those before it are applied."""
         for number, event in enumerate(events, 1):
             try:
                 require_shape(event)
@@ -130,6 +132,7 @@ class History:
                 self.asked = event.get("asked", {})
                 self._opened_s, self._opened_wall_s = at, self.wall_s
                 self.openings += 1
+                self.receipts.append(event.get("receipt", {}))
                 self.stopped = None
                 # somebody may have installed it or loaded its module meanwhile
                 self.builds = {key: build for key, build in self.builds.items() if not build.missing}

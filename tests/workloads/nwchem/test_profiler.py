@@ -99,6 +99,6 @@ def test_a_campaign_profiles_the_baseline_and_its_best_setting(tmp_path: Path) -
     assert all(outcome["kind"] == "ok" for outcome in outcomes.values()), outcomes
     assert len(list((tmp_path / "out/runs").glob("*/perf.txt"))) == 2
     page = (tmp_path / "out/report.html").read_text()
-    assert "<h2>Profiles</h2>" in page
-    assert "the baseline" in page.partition("<h2>Profiles</h2>")[2]
+    assert "<h3>Profiles</h3>" in page
+    assert "the baseline" in page.partition("<h3>Profiles</h3>")[2]
     assert verify_folder(tmp_path / "out").mismatches == []

@@ -6,11 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.campaign.confirmation import changes
 from ridgeline.campaign.goals.cost import COST_METRIC, dollars_per_million_tokens
 from ridgeline.campaign.scores import yardstick
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.records.exhibit import TextTable
+from ridgeline.records.exhibit import TextTable, changes
 from ridgeline.records.run import Run
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.trial import Stage

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict, changes
+from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
 from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE
-from ridgeline.records.exhibit import TextTable
+from ridgeline.records.exhibit import TextTable, changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.stats.compare import confirm

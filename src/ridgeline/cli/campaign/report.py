@@ -1,18 +1,51 @@
 from __future__ import annotations
 
+import os
+import tempfile
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
+class ReportFormat(StrEnum):
+    html = "html"
+    md = "md"
+    pdf = "pdf"
+
+
 def report(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
     out: Annotated[Path | None, typer.Option(help="File to write; report.html in the folder by default.")] = None,
+    form: Annotated[
+        ReportFormat, typer.Option("--format", help="html, md (for a pull request) or pdf (needs Chromium).")
+    ] = ReportFormat.html,
 ) -> None:
-    """Write the one-page HTML report of a study folder; it needs no network to be read."""
-    from ridgeline.campaign.status import answer_on_paper, read_status
-    from ridgeline.report.page import write_report
+    """Write the report of a study folder: one page that needs no network, also while the campaign runs."""
+    # numpy's matrices are small here: on a busy machine its threads would wait for each other for seconds
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    now = read_status(folder)
-    print(write_report(now.study, now.history, answer_on_paper(now), now.exhibits, out or folder / "report.html"))
+    from ridgeline.campaign.status import answer_on_paper, read_status_as_far
+    from ridgeline.report.markdown import markdown
+    from ridgeline.report.page import write_page, write_report
+    from ridgeline.report.pdf import browser_path, write_pdf
+    from ridgeline.report.sections import sections
+    from ridgeline.store.partial import read_ladder
+
+    if form is ReportFormat.pdf:
+        browser_path()  # before anything is worked out
+    now, notes = read_status_as_far(folder)
+    target = out or folder / f"report.{form.value}"
+    what = (now.study, now.history, answer_on_paper(now), now.exhibits)
+    steps = read_ladder(folder)
+    match form:
+        case ReportFormat.html:
+            write_report(*what, target, notes, steps)
+        case ReportFormat.md:
+            text = markdown(now.study.name, now.study.question, sections(*what, notes, steps))
+            write_page(iter([text.encode(errors="replace")]), target)
+        case ReportFormat.pdf:
+            with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
+                write_pdf(write_report(*what, Path(place, "report.html"), notes, steps), target)
+    print(target)

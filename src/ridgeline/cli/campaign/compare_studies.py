@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compare_studies(
+    first: Annotated[Path, typer.Argument(help="A study folder.")],
+    second: Annotated[Path, typer.Argument(help="Another of the same question: other node, other release.")],
+    out: Annotated[Path | None, typer.Option(help="Also write it as a page: FILE.html, or FILE.md.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Two study folders side by side: what changed between them, with an interval for each setting that ran in both.
+
+    The campaigns were not interleaved, so this shows that something changed, not what caused it.
+    """
+    from ridgeline.campaign.status import answer_on_paper, read_status
+    from ridgeline.cli.text.studies import studies_lines
+    from ridgeline.report.html import Folders
+    from ridgeline.report.markdown import markdown
+    from ridgeline.report.page import whole_page, write_page
+    from ridgeline.report.studies import StudySeen, compare_studies, studies_sections
+
+    names = [path.resolve().name for path in (first, second)]
+    if names[0] == names[1]:
+        names = [f"{path.resolve().parent.name}/{name}" for path, name in zip((first, second), names, strict=True)]
+    if names[0] == names[1]:
+        names = ["A", "B"]
+    sides = []
+    for name, path in zip(names, (first, second), strict=True):
+        now = read_status(path)
+        sides.append(StudySeen(name, now.study, now.history, answer_on_paper(now)))
+    found = compare_studies(*sides)
+    if out is not None:
+        title, shown = f"{names[1]} against {names[0]}", studies_sections(found)
+        if out.suffix == ".md":
+            content = iter([markdown(title, sides[0].study.question, shown).encode(errors="replace")])
+        else:
+            content = whole_page(title, sides[0].study.question, shown, Folders(first, None))
+        write_page(content, out)
+    print(json.dumps(found.as_json(), indent=1) if as_json else "\n".join(studies_lines(found)))

@@ -1,0 +1,69 @@
+(() => {
+  'use strict';
+  const root = document.documentElement, all = (what, inside = document) => [...inside.querySelectorAll(what)];
+  root.classList.add('js');
+
+  for (const button of all('.copy')) {
+    button.hidden = false;
+    button.onclick = async () => {
+      const text = button.parentNode.querySelector('pre');
+      try { await navigator.clipboard.writeText(text.textContent); button.textContent = 'copied'; }
+      catch { getSelection().selectAllChildren(text); button.textContent = 'selected: press Ctrl-C'; }
+      setTimeout(() => { button.textContent = 'copy'; }, 2500);
+    };
+  }
+
+  const value = (row, at) => row.cells[at].dataset.v ?? row.cells[at].textContent;
+  const sort = (table, head, at) => {
+    const up = head.getAttribute('aria-sort') !== 'ascending', body = table.tBodies[0];
+    all('th', table).forEach(each => each.removeAttribute('aria-sort'));
+    head.setAttribute('aria-sort', up ? 'ascending' : 'descending');
+    const rows = [...body.rows], full = rows.filter(row => value(row, at)), empty = rows.filter(row => !value(row, at));
+    const numbers = full.every(row => !isNaN(value(row, at)));
+    full.sort(numbers ? (a, b) => value(a, at) - value(b, at) : (a, b) => value(a, at).localeCompare(value(b, at), undefined, {numeric: true}));
+    body.append(...(up ? full : full.reverse()), ...empty);
+  };
+  for (const table of all('table.sortable')) all('th', table).forEach((head, at) => {
+    head.tabIndex = 0;
+    head.onclick = () => sort(table, head, at);
+    head.onkeydown = event => { if (event.key === 'Enter') sort(table, head, at); };
+  });
+
+  const runs = () => all('table.sortable tbody tr');
+  for (const tools of all('.tools')) {
+    tools.hidden = false;
+    const input = tools.querySelector('input'), told = tools.querySelector('span');
+    input.oninput = () => {
+      const parts = input.value.toLowerCase().split(/\s+/).filter(Boolean), rows = runs();
+      let shown = 0;
+      for (const row of rows) {
+        const heads = row.closest('table').tHead.rows[0].cells;
+        row.search ??= [...row.cells].map((cell, at) => heads[at].textContent + ' ' + cell.textContent).join(' ').toLowerCase();
+        row.hidden = !parts.every(part => row.search.includes(part));
+        shown += !row.hidden;
+      }
+      told.textContent = parts.length ? `${shown} of ${rows.length} runs` : '';
+      const folded = document.getElementById('confirm-runs');
+      if (folded && parts.length) folded.open = all('tbody tr', folded).some(row => !row.hidden);
+    };
+  }
+
+  // a mark of a figure and the run's row in the table show each other
+  const light = (trial, scroll) => {
+    all('.lit').forEach(each => each.classList.remove('lit'));
+    const found = all(`[data-t="${trial}"]`);
+    found.forEach(each => each.classList.add('lit'));
+    const row = found.find(each => each.tagName === 'TR');
+    if (scroll && row) {
+      const fold = row.closest('details');
+      if (fold) fold.open = true;
+      row.scrollIntoView({block: 'center'});
+    }
+  };
+  document.addEventListener('click', event => {
+    const mark = event.target.closest('svg [data-t]'), row = event.target.closest('tr[data-t]');
+    if (mark) light(mark.dataset.t, true);
+    else if (row && !event.target.closest('a')) light(row.dataset.t, false);
+  });
+  addEventListener('beforeprint', () => all('details:not(.numbers)').forEach(each => { each.open = true; }));
+})();

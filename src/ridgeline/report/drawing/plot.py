@@ -1,0 +1,139 @@
+"""Points, lines, bands and strips on two axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ridgeline.report.drawing import svg
+from ridgeline.report.drawing.scales import PixelScale, pixel_scale, thinned, ticks
+from ridgeline.report.figures.shapes import PlotFigure, PlotSeries
+
+LANE_PX = 17.0
+TOP_PX, AXIS_PX, RIGHT_PX = 26.0, 40.0, 14.0
+
+
+def plot(figure: PlotFigure, width: float) -> str:
+    lanes = list(dict.fromkeys(mark.lane for mark in figure.strip))
+    inner = 190.0 if figure.small else 240.0 if width < 500 else 290.0
+    top = TOP_PX + (14.0 if figure.spans and figure.spans[0].look == "block" else 0.0)
+    bottom = top + inner
+    strip_end = bottom + (LANE_PX * len(lanes) + 4 if lanes else 0)
+    height = strip_end + AXIS_PX
+    y = pixel_scale(figure.y, _ys(figure), bottom, top)
+    marks = ticks(figure.y, y, 6 if inner > 200 else 4)
+    widest = max([len(t) for _, t in marks] + [min(len(lane), 12) for lane in lanes] + [3])
+    left = min(0.3 * width, widest * svg.CHARACTER_PX + 12)
+    x = pixel_scale(figure.x, _xs(figure), left, width - RIGHT_PX)
+    parts = [
+        *_spans(figure, x, top, strip_end),
+        *_y_axis(marks, y, left, width),
+        *_bands(figure, y, left, width),
+        *_x_axis(figure, x, bottom, strip_end, width),
+        *_strip(figure, lanes, x, bottom, left, width),
+        *(part for series in figure.series for part in _series(series, x, y)),
+        *_limits(figure, x, y, left, width, top, strip_end),
+        svg.text(0, 13, svg.cut(figure.y.label, width), "axis"),
+    ]
+    return svg.drawing(width, height, f"{figure.title}. {figure.says}".strip(), parts)
+
+
+def _ys(figure: PlotFigure) -> Iterator[float]:
+    for series in figure.series:
+        for p in series.points:
+            yield from (v for v in (p.y, p.low, p.high) if v is not None)
+    for band in figure.bands:
+        yield from (band.low, band.high)
+    yield from (limit.value for limit in figure.limits if limit.across == "y")
+
+
+def _xs(figure: PlotFigure) -> Iterator[float]:
+    yield from (p.x for series in figure.series for p in series.points)
+    yield from (mark.x for mark in figure.strip)
+    for span in figure.spans:
+        yield from (span.start, span.end)
+    yield from (limit.value for limit in figure.limits if limit.across == "x")
+
+
+def _y_axis(marks: list[tuple[float, str]], y: PixelScale, left: float, width: float) -> Iterator[str]:
+    for value, told in marks:
+        yield svg.line(left, y(value), width - RIGHT_PX, y(value), "grid")
+        yield svg.text(left - 6, y(value) + 4, svg.cut(told, left), "tick", "end")
+
+
+def _x_axis(figure: PlotFigure, x: PixelScale, bottom: float, end: float, width: float) -> Iterator[str]:
+    yield svg.line(x.start, bottom, x.end, bottom, "frame")
+    most = max(2, int((x.end - x.start) / 70))
+    for value, told in thinned(ticks(figure.x, x, most), x, svg.CHARACTER_PX):
+        yield svg.line(x(value), end, x(value), end + 4, "frame")
+        yield svg.text(x(value), end + 17, svg.cut(told, 110), "tick", "middle")
+    yield svg.text((x.start + x.end) / 2, end + 34, svg.cut(figure.x.label, x.end - x.start), "axis", "middle")
+
+
+def _spans(figure: PlotFigure, x: PixelScale, top: float, end: float) -> Iterator[str]:
+    for at, span in enumerate(figure.spans):
+        start, stop = x(span.start), x(span.end)
+        kind = "drift" if span.look == "drift" else "stripe" if at % 2 else "stripe0"
+        yield svg.box(start, top, stop - start, end - top, kind, span.label)
+        room = stop - start
+        if span.look == "block" and room > 14:
+            told = span.label if len(span.label) * svg.CHARACTER_PX < room else span.label.split(":")[0]
+            told = told if len(told) * svg.CHARACTER_PX < room else str(at + 1)
+            yield svg.text((start + stop) / 2, top - 4, told, "tick", "middle")
+        elif span.look == "drift":
+            yield svg.text(start + 4, top + 12, svg.cut(span.label, max(60.0, room)), "tick")
+
+
+def _bands(figure: PlotFigure, y: PixelScale, left: float, width: float) -> Iterator[str]:
+    for band in figure.bands:
+        high, low = y(band.high), y(band.low)
+        yield svg.box(left, high, width - RIGHT_PX - left, max(1.5, low - high), "band", band.label)
+
+
+def _strip(
+    figure: PlotFigure, lanes: list[str], x: PixelScale, bottom: float, left: float, width: float
+) -> Iterator[str]:
+    for at, lane in enumerate(lanes):
+        top = bottom + 3 + at * LANE_PX
+        yield svg.box(left, top, width - RIGHT_PX - left, LANE_PX - 2, "lane")
+        yield svg.text(left - 6, top + 12, svg.cut(lane, left), '"tick bad"', "end")
+    for mark in figure.strip:
+        centre = bottom + 3 + lanes.index(mark.lane) * LANE_PX + (LANE_PX - 2) / 2
+        yield svg.mark(x(mark.x), centre, "failed", mark.label, mark.trial)
+
+
+def _series(series: PlotSeries, x: PixelScale, y: PixelScale) -> Iterator[str]:
+    kind = svg.look_class(series.look)
+    if series.form in ("line", "both", "steps") and len(series.points) > 1:
+        yield f'<path d="{_path(series, x, y)}" class="line {kind}" />'
+    for p in series.points:
+        if p.low is not None and p.high is not None:
+            whisker = f'<path d="M{svg.n(x(p.x))} {svg.n(y(p.low))}V{svg.n(y(p.high))}" class="whisker {kind}">'
+            yield f"{whisker}{svg.title(p.label)}</path>"
+    if series.form in ("points", "both") or (series.form == "line" and len(series.points) == 1):
+        yield from (svg.mark(x(p.x), y(p.y), series.look, p.label, p.trial) for p in series.points)
+
+
+def _path(series: PlotSeries, x: PixelScale, y: PixelScale) -> str:
+    first, *rest = series.points
+    told = f"M{svg.n(x(first.x))} {svg.n(y(first.y))}"
+    for p in rest:
+        told += f"H{svg.n(x(p.x))}V{svg.n(y(p.y))}" if series.form == "steps" else f"L{svg.n(x(p.x))} {svg.n(y(p.y))}"
+    return told
+
+
+def _limits(
+    figure: PlotFigure, x: PixelScale, y: PixelScale, left: float, width: float, top: float, end: float
+) -> Iterator[str]:
+    row = 0
+    for limit in figure.limits:
+        if limit.across == "y":
+            yield svg.line(left, y(limit.value), width - RIGHT_PX, y(limit.value), "limit")
+            yield svg.text(width - RIGHT_PX - 2, y(limit.value) - 4, limit.label, "tick", "end")
+        else:
+            at = x(limit.value)
+            yield svg.line(at, top, at, end, "limit")
+            right = at + len(limit.label) * svg.CHARACTER_PX + 6 < width
+            yield svg.text(
+                at + (4 if right else -4), top + 12 + 14 * row, limit.label, "tick", "start" if right else "end"
+            )
+            row += 1

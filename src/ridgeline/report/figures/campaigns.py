@@ -1,0 +1,100 @@
+"""Figures of the kinds of campaign that are no search: how far one knob goes, and how a setting scales."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ridgeline.records.answer import Answer
+from ridgeline.records.exhibit import CurveFigure, CurvePoint
+from ridgeline.records.study import Study
+from ridgeline.report.figures.shapes import (
+    OTHER,
+    SEARCH,
+    WINNER,
+    Axis,
+    PlotFigure,
+    PlotLimit,
+    PlotPoint,
+    PlotSeries,
+    StripMark,
+)  # fmt: skip
+from ridgeline.report.figures.values import goal_axis, is_ok, knob_scale
+from ridgeline.stats.wording import metric_text
+from ridgeline.store.history import History
+
+
+def edge_climb(study: Study, history: History, answer: Answer, knob: str) -> PlotFigure | None:
+    """Every value of the knob that ran: what it measured, or how it failed, with the edge and the value to use."""
+    runs = [(history.trials[r.trial], r) for r in history.runs.values()]
+    scale = knob_scale(knob, [t.point.get(knob) for t, _ in runs if t.point.get(knob) is not None])
+    points, strip = [], []
+    for trial, run in runs:
+        place = scale.place(trial.point.get(knob))
+        if place is None:
+            continue
+        if is_ok(run) and study.goal.metric in run.metrics:
+            value = run.metrics[study.goal.metric]
+            told = f"#{trial.number} {knob} {place:g}: {metric_text(value)}"
+            points.append(PlotPoint(place, value, label=told, trial=trial.number))
+        elif run.outcome is not None:
+            told = f"#{trial.number} {knob} {place:g}: {run.outcome}"
+            strip.append(StripMark(place, run.outcome.kind.value, told, trial.number))
+    if not points and not strip:
+        return None
+    details = {} if history.verdict is None else history.verdict.details
+    limits = tuple(_limits(details))
+    says = f"Every run by its {knob}; those that failed are below the axis. Left of the edge all runs passed."
+    y = goal_axis(study, [p.y for p in points], answer.unit)
+    series = (PlotSeries("passed", tuple(points), SEARCH),) if points else ()
+    return PlotFigure(
+        "climb", f"How far {knob} can be raised", says, scale.axis, y, series, limits=limits, strip=tuple(strip)
+    )
+
+
+def _limits(details: Mapping[str, Any]) -> list[PlotLimit]:
+    edge, production = details.get("edge"), details.get("production")
+    found = []
+    if isinstance(production, int | float) and production != edge:
+        found.append(PlotLimit(f"for production: {production:g}", float(production), "x"))
+    if isinstance(edge, int | float):
+        found.append(PlotLimit(f"the edge: {edge:g}", float(edge), "x"))
+    return found
+
+
+def curves(figure: CurveFigure, key: str, law: Mapping[str, Any] | None = None, pays_to: object = None) -> PlotFigure:
+    """A figure of the campaign's own exhibits; of a scaling, with the fitted law and where more stops paying."""
+    sizes = sorted({p.x for curve in figure.curves for p in curve.points})
+    series = [
+        PlotSeries(
+            c.label,
+            tuple(_point(p, figure.y_label) for p in c.points),
+            "ideal" if c.ideal else WINNER,
+            "line" if c.ideal else "both",
+        )
+        for c in figure.curves
+    ]
+    if law and sizes:
+        fitted = _fitted(law, sizes, efficiency=figure.y_label == "efficiency")
+        series.append(PlotSeries(f"{law.get('name', 'fitted law')}, {law['serial']:.0%} serial", fitted, OTHER, "line"))
+    limits = (PlotLimit(f"pays to {pays_to:g}", float(pays_to), "x"),) if isinstance(pays_to, int | float) else ()
+    x = Axis(figure.x_label, log=len(sizes) > 2, ticks=tuple((s, f"{s:g}") for s in sizes))
+    fit = " and the law that fits best" if law else "; sizes are too few, or too odd, for a law"
+    says = f"Measured, with its interval, beside what perfect scaling would give{fit}."
+    return PlotFigure(key, figure.title, says, x, Axis(figure.y_label, from_zero=True), tuple(series), limits=limits)
+
+
+def _point(p: CurvePoint, what: str) -> PlotPoint:
+    return PlotPoint(p.x, p.y, p.low, p.high, f"{p.x:g}: {what} {p.y:.3g}")
+
+
+def _fitted(law: Mapping[str, Any], sizes: Sequence[float], efficiency: bool) -> tuple[PlotPoint, ...]:
+    """Gunther's law with the fitted shares; Amdahl's is the same without crosstalk."""
+    serial, crosstalk = float(law["serial"]), float(law.get("crosstalk") or 0.0)
+    low, high, found = sizes[0], sizes[-1], []
+    for at in range(25):
+        size = low * (high / low) ** (at / 24)
+        n = size / low
+        speed = n / (1 + serial * (n - 1) + crosstalk * n * (n - 1))
+        found.append(PlotPoint(size, speed / n if efficiency else speed))
+    return tuple(found)

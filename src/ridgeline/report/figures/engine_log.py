@@ -1,0 +1,230 @@
+"""What an engine's own log shows of a run: requests, KV and queue over time, and what a step takes at which batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from ridgeline.errors import RidgelineError
+from ridgeline.readers.lines import TextFile
+from ridgeline.readers.samples import read_samples
+from ridgeline.readers.sglang.facts import DecodeBatch
+from ridgeline.readers.sglang.log import read_sglang_log
+from ridgeline.records.answer import Answer
+from ridgeline.records.run import Run
+from ridgeline.records.study import Study
+from ridgeline.report.figures.serving import settings_shown
+from ridgeline.report.figures.shapes import (
+    Axis,
+    BarFigure,
+    BarPart,
+    BarRow,
+    FigureGroup,
+    HeatCell,
+    HeatFigure,
+    PlotFigure,
+    PlotPoint,
+    PlotSeries,
+)  # fmt: skip
+from ridgeline.stats.wording import metric_text
+from ridgeline.store.history import History
+
+LOGS = ("engine.log", "sglang.log")
+LARGEST_LOG_BYTES = 64 * 2**20  # read for a figure; what is larger is for `ridgeline diagnose`
+MOST_POINTS = 240  # of a line
+FEWEST_STEPS = 4  # decode lines of a run, below which there is no course to draw
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCourse:
+    """One run whose log says how its decode steps went. With attention DP, those of its first rank alone."""
+
+    label: str
+    look: str
+    steps: tuple[DecodeBatch, ...]
+    run: Run
+
+
+def logged_runs(study: Study, history: History, answer: Answer) -> list[EngineCourse]:
+    """The latest run of the baseline and of the setting whose log still lies in its folder and can be read."""
+    found = []
+    for at, (label, runs) in enumerate(settings_shown(study, history, answer)):
+        for run in reversed(runs):
+            steps = _steps(run.folder)
+            if len(steps) >= FEWEST_STEPS:
+                look = "baseline" if at == 0 else "winner"
+                found.append(EngineCourse(f"{label} (#{run.trial}{_of_rank(steps)})", look, steps, run))
+                break
+    return found
+
+
+def _steps(folder: Path) -> tuple[DecodeBatch, ...]:
+    for name in LOGS:
+        path = folder / name
+        try:
+            if not path.is_file() or path.stat().st_size > LARGEST_LOG_BYTES:
+                continue
+            steps = read_sglang_log(TextFile(path)).decodes
+        except (RidgelineError, OSError):
+            continue  # gone meanwhile, or not what it was taken for: the page does without it
+        timed = [step for step in steps if step.stamp.time is not None]
+        return tuple(step for step in timed if step.stamp.ranks == timed[0].stamp.ranks)
+    return ()
+
+
+def _of_rank(steps: Sequence[DecodeBatch]) -> str:
+    """Every attention-DP rank has requests of its own; the log of one says nothing of the others."""
+    rank = next((name for name in steps[0].stamp.ranks if name.startswith("DP")), "")
+    return f", rank {rank} alone" if rank else ""
+
+
+def over_time(logged: Sequence[EngineCourse]) -> FigureGroup | None:
+    kinds: tuple[tuple[str, str, Callable[[DecodeBatch], float | None]], ...] = (
+        ("running requests", "requests", lambda s: s.running),
+        ("KV in use", "share of the pool", lambda s: s.token_usage),
+        ("queue", "requests waiting", lambda s: s.queued),
+        ("tokens written", "tok/s", lambda s: s.gen_tok_s),
+    )
+    figures = tuple(_course(f"time-{at}", title, unit, logged, of) for at, (title, unit, of) in enumerate(kinds))
+    shown = tuple(figure for figure in figures if figure.series)
+    if not shown:
+        return None
+    says = "From the engine's own log, since its first decode step: what ran, how full the KV pool was, and who waited."
+    return FigureGroup("over-time", "The engine over time", says, shown)
+
+
+def _course(
+    key: str, title: str, unit: str, logged: Sequence[EngineCourse], of: Callable[[DecodeBatch], float | None]
+) -> PlotFigure:
+    series = []
+    for one in logged:
+        known = [(_time(step), value) for step in one.steps if (value := of(step)) is not None]
+        known = known[:: len(known) // MOST_POINTS + 1]
+        if known:
+            points = tuple(
+                PlotPoint(t - known[0][0], v, label=f"{metric_text(v)} after {t - known[0][0]:g} s") for t, v in known
+            )
+            series.append(PlotSeries(one.label, points, one.look, "line"))
+    return PlotFigure(
+        key, title, "", Axis("seconds", from_zero=True), Axis(unit, from_zero=True), tuple(series), small=True
+    )
+
+
+def _time(step: DecodeBatch) -> float:
+    return step.stamp.time.timestamp() if step.stamp.time is not None else 0.0
+
+
+def step_times(logged: Sequence[EngineCourse]) -> PlotFigure | None:
+    """Milliseconds of one decode step by its batch; steps without a CUDA graph are series of their own."""
+    series = []
+    for one in logged:
+        for graph, told in ((True, ""), (False, ", without CUDA graph")):
+            steps = [s for s in one.steps if s.gen_tok_s and s.running and (s.cuda_graph is not False) == graph]
+            steps = steps[:: len(steps) // MOST_POINTS + 1]
+            points = tuple(_step_point(s) for s in steps)
+            if points:
+                series.append(PlotSeries(one.label + told, points, one.look if graph else "other"))
+    if not series:
+        return None
+    says = (
+        "One decode step writes a token for each running request: requests over tokens a second is its time. What "
+        "grows with the batch is attention and KV; what is left at a small batch is weights, launches, communication."
+    )
+    axis = Axis("running requests in the step")
+    return PlotFigure(
+        "steps-time", "What a decode step takes", says, axis, Axis("ms a step", from_zero=True), tuple(series)
+    )
+
+
+def _step_point(step: DecodeBatch) -> PlotPoint:
+    ms = 1000.0 * step.running / (step.gen_tok_s or 1.0)
+    return PlotPoint(step.running, ms, label=f"{step.running} requests: {ms:.1f} ms a step")
+
+
+def batch_by_length(logged: Sequence[EngineCourse]) -> HeatFigure | None:
+    """Tokens per second by batch and mean length of its requests, as the logged steps covered them."""
+    if not logged:
+        return None
+    cells: dict[tuple[int, int], list[float]] = {}
+    for step in logged[-1].steps:
+        if step.running > 0 and step.tokens and step.gen_tok_s:
+            place = (_power(step.running), _power(step.tokens / step.running))
+            cells.setdefault(place, []).append(step.gen_tok_s)
+    batches = sorted({b for b, _ in cells})
+    lengths = sorted({length for _, length in cells})
+    if len(batches) < 2 or not lengths:
+        return None
+    rows = tuple(tuple(_heat(cells.get((b, length), []), b, length) for b in batches) for length in lengths)
+    says = (
+        f"Tokens written per second by how many requests ran and how long they were: the median of the logged steps of "
+        f"{logged[-1].label} in each cell."
+    )
+    return HeatFigure(
+        "batch-length", "Batch and length", says, "running requests", "tokens in each",
+        tuple(_range(b) for b in batches), tuple(map(_range, lengths)), rows, "tok/s",
+    )  # fmt: skip
+
+
+def _power(value: float) -> int:
+    """Which doubling it falls in: 5 is 32 to 63."""
+    return max(0, int(value).bit_length() - 1)
+
+
+def _range(power: int) -> str:
+    low, high = 2**power, 2 ** (power + 1) - 1
+    return f"{low}" if low >= high else f"{low}–{high}"
+
+
+def _heat(values: Sequence[float], batch: int, length: int) -> HeatCell:
+    if not values:
+        return HeatCell()
+    middle = median(values)
+    return HeatCell(
+        middle,
+        metric_text(middle),
+        f"{_range(batch)} requests of {_range(length)} tokens: {metric_text(middle)} tok/s, {len(values)} steps",
+    )
+
+
+def time_split(study: Study, history: History, answer: Answer) -> BarFigure | None:
+    """Where the wall time of a run went: engine start, CUDA graphs, the measured part, the rest."""
+    rows = []
+    for label, runs in settings_shown(study, history, answer):
+        metrics = runs[-1].metrics
+        wall, ready, measured = metrics.get("wall_s"), metrics.get("ready_s"), metrics.get("duration_s")
+        if wall is None or measured is None or wall < measured:
+            continue
+        graphs = min(metrics.get("graph_capture_s", 0.0), ready or 0.0)
+        parts = [("start of the engine", (ready or 0.0) - graphs), ("CUDA graphs", graphs), ("measured", measured)]
+        parts.append(("warm-up and the rest", max(0.0, wall - (ready or 0.0) - measured)))
+        rows.append(BarRow(label, tuple(BarPart(name, value) for name, value in parts if value > 0), f"{wall:.0f} s"))
+    if not rows:
+        return None
+    says = (
+        "The wall time of one run of each setting. Only the measured part counts for the goal; the rest is its price."
+    )
+    return BarFigure("time-split", "Where a run's time goes", says, Axis("seconds", from_zero=True), tuple(rows))
+
+
+def power(logged: Sequence[EngineCourse]) -> PlotFigure | None:
+    """GPU power over the run, from the monitor's samples."""
+    series = []
+    for one in logged:
+        try:
+            samples = read_samples(TextFile(one.run.folder / "samples.csv"))
+        except (RidgelineError, OSError):
+            continue
+        drawn = [(s.time_s, sum(g.power_w or 0.0 for g in s.gpus)) for s in samples if s.gpus]
+        if len(drawn) >= FEWEST_STEPS:
+            points = tuple(
+                PlotPoint(t - drawn[0][0], w, label=f"{w:.0f} W after {t - drawn[0][0]:.0f} s") for t, w in drawn
+            )
+            series.append(PlotSeries(one.label, points, one.look, "line"))
+    if not series:
+        return None
+    axis = Axis("seconds", from_zero=True)
+    return PlotFigure(
+        "time-power", "GPU power", "", axis, Axis("W, all GPUs", from_zero=True), tuple(series), small=True
+    )

@@ -1,0 +1,239 @@
+"""What each knob did: its effect on the way to the setting, how much of the spread it explains, slices, all at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ridgeline.records.answer import Answer
+from ridgeline.records.exhibit import changes
+from ridgeline.records.expression import Value, is_number
+from ridgeline.records.run import Run
+from ridgeline.records.space import Point
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.report.figures.shapes import (
+    BASELINE,
+    OTHER,
+    SEARCH,
+    WINNER,
+    Axis,
+    BarFigure,
+    BarPart,
+    BarRow,
+    FigureGroup,
+    IntervalFigure,
+    IntervalRow,
+    ParallelAxis,
+    ParallelFigure,
+    ParallelLine,
+    PlotFigure,
+    PlotPoint,
+    PlotSeries,
+    StripMark,
+)  # fmt: skip
+from ridgeline.report.figures.values import KnobScale, goal_axis, is_ok, judged_runs, knob_scale, varied_knobs
+from ridgeline.stats.contribution import contributions
+from ridgeline.stats.wording import metric_text, percent
+from ridgeline.store.history import History
+
+FEWEST_FOR_IMPORTANCE = 6  # runs of the search; of fewer, any knob explains everything
+PARTS = 4  # a number of many values is cut into so many parts of equal size before its share is worked out
+MOST_LINES = 300  # of the parallel coordinates: the best ones and the latest; more cannot be told apart
+SEARCHED = (Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
+
+
+def effects(study: Study, history: History, answer: Answer) -> IntervalFigure | None:
+    """Of each knob that the setting changes: what moving it alone brings, as far as the search can tell."""
+    if answer.candidate is None:
+        return None
+    trials = [(t.point, r.metrics[study.goal.metric]) for t, r in history.ok_runs(*SEARCHED)]
+    found = contributions(study.baseline, answer.candidate.point, trials, study.goal.direction, study.confirm.level)
+    rows = tuple(
+        IntervalRow(
+            _moved(study, answer.candidate.point, part.knobs),
+            1 + part.change,
+            1 + part.low,
+            1 + part.high,
+            text=f"{percent(part.change, 0)} ({percent(part.low, 0)} to {percent(part.high, 0)})"
+            + ("" if part.detectable else ", no detectable effect"),
+            look=WINNER if part.detectable else OTHER,
+        )
+        for part in found
+    )
+    if not rows:
+        return None
+    says = (
+        "What moving one knob from the baseline's value to the setting's brings by itself, estimated from the search "
+        "with knobs taken as independent: a hint where the gain comes from, not part of the proof."
+    )
+    axis = Axis(
+        "times the baseline's speed (above 1 is better)",
+        log=_wide([r.low or 1 for r in rows], [r.high or 1 for r in rows]),
+    )
+    return IntervalFigure("effects", "Effect of each knob", says, axis, rows)
+
+
+def _wide(lows: Sequence[float], highs: Sequence[float]) -> bool:
+    return min(lows) > 0 and max(highs) / min(lows) > 8
+
+
+def _moved(study: Study, point: Point, knobs: Sequence[str]) -> str:
+    return ", ".join(f"{k} {_text(study.baseline.get(k))} → {_text(point.get(k))}" for k in knobs)
+
+
+def _text(value: Value) -> str:
+    return "none" if value is None else str(value)
+
+
+def importance(study: Study, history: History) -> BarFigure | None:
+    runs = [(t.point, r.metrics[study.goal.metric]) for t, r in history.ok_runs(Stage.SEARCH)]
+    usable = [(point, math.log(value)) for point, value in runs if value > 0]
+    if len(usable) < FEWEST_FOR_IMPORTANCE:
+        return None
+    together: dict[tuple[object, ...], list[str]] = {}
+    for name in varied_knobs(study, history):
+        together.setdefault(_pattern([point.get(name) for point, _ in usable]), []).append(name)
+    shares = {" with ".join(names): _explained(names[0], usable) for names in together.values()}
+    ranked = sorted(((s, n) for n, s in shares.items() if s is not None), reverse=True)
+    if not ranked:
+        return None
+    rows = tuple(BarRow(name, (BarPart("share", share),), f"{share:.0%}") for share, name in ranked)
+    says = (
+        "The share of the spread between the search's runs that the values of one knob explain alone, less what "
+        "chance would. Shares need not add up: knobs act together, and the search did not try all values alike."
+    )
+    return BarFigure(
+        "importance", "Importance", says, Axis("share of the spread explained", from_zero=True, high=1.0), rows
+    )
+
+
+def _pattern(values: Sequence[Value]) -> tuple[object, ...]:
+    """The same for knobs that the runs never moved apart: no figures can tell these from each other."""
+    first = {repr(value): at for at, value in reversed([*enumerate(values)])}
+    return tuple(first[repr(value)] for value in values)
+
+
+def _explained(name: str, runs: Sequence[tuple[Point, float]]) -> float | None:
+    """Epsilon squared; None where every run has a value of its own, or all the same."""
+    groups: dict[object, list[float]] = {}
+    for key, value in zip(_parts([point.get(name) for point, _ in runs]), (v for _, v in runs), strict=True):
+        groups.setdefault(key, []).append(value)
+    n, k = len(runs), len(groups)
+    if k < 2 or n <= k:
+        return None
+    mean = math.fsum(v for _, v in runs) / n
+    total = math.fsum((v - mean) ** 2 for _, v in runs)
+    within = math.fsum((v - math.fsum(g) / len(g)) ** 2 for g in groups.values() for v in g)
+    if total <= 0:
+        return 0.0
+    return max(0.0, min(1.0, (total - within - (k - 1) * within / (n - k)) / total))
+
+
+def _parts(values: Sequence[Value]) -> list[object]:
+    different = sorted({float(v) for v in values if is_number(v)})
+    if len(different) <= PARTS + 2 or not all(is_number(v) for v in values):
+        return [repr(v) for v in values]
+    place = {v: at * PARTS // len(different) for at, v in enumerate(different)}
+    return [place[float(v)] for v in values]  # type: ignore[arg-type]
+
+
+def slices(study: Study, history: History, answer: Answer) -> FigureGroup | None:
+    """One small figure for each knob: its values against the goal, with the failures below."""
+    runs = [(t, r) for t, r in judged_runs(history) if t.stage in (*SEARCHED, Stage.CONFIRM)]
+    figures = tuple(_slice(study, answer, name, runs) for name in varied_knobs(study, history))
+    if not figures:
+        return None
+    says = (
+        "Each run by the value of one knob; the other knobs moved too, so that a column holds good and bad runs alike."
+    )
+    return FigureGroup("slices", "Slices: the goal against each knob", says, figures)
+
+
+def _slice(study: Study, answer: Answer, name: str, runs: Sequence[tuple[Trial, Run]]) -> PlotFigure:
+    scale = knob_scale(name, [t.point.get(name) for t, _ in runs])
+    good = [(t, r.metrics[study.goal.metric]) for t, r in runs if is_ok(r) and study.goal.metric in r.metrics]
+    looks: dict[str, list[PlotPoint]] = {SEARCH: [], BASELINE: [], WINNER: []}
+    for trial, value in good:
+        told = f"#{trial.number} {name} {_text(trial.point.get(name))}: {metric_text(value)}"
+        place = scale.place(trial.point.get(name))
+        looks[look_of(study, answer, trial)].append(PlotPoint(place or 0.0, value, label=told, trial=trial.number))
+    names = {SEARCH: "other settings", BASELINE: "baseline", WINNER: "the setting"}
+    series = tuple(PlotSeries(names[look], tuple(points), look) for look, points in looks.items() if points)
+    strip = tuple(
+        StripMark(scale.place(t.point.get(name)) or 0.0, "failed", f"#{t.number} {r.outcome}", t.number)
+        for t, r in runs
+        if not is_ok(r)
+    )
+    y = goal_axis(study, [v for _, v in good], answer.unit)
+    short = Axis(f"{study.goal.metric}{f' ({answer.unit})' if answer.unit else ''}", y.log)
+    return PlotFigure(f"slice-{name}", name, "", scale.axis, short, series, strip=strip, small=True)
+
+
+def look_of(study: Study, answer: Answer, trial: Trial) -> str:
+    if trial.point == study.baseline:
+        return BASELINE
+    return WINNER if answer.candidate is not None and trial.point == answer.candidate.point else SEARCH
+
+
+def parallel(study: Study, history: History, answer: Answer) -> ParallelFigure | None:
+    """All knobs and the goal beside each other, one line a setting that ran."""
+    names = varied_knobs(study, history)
+    latest = {t.key: (t, r) for t, r in judged_runs(history) if t.stage in (*SEARCHED, Stage.CONFIRM)}
+    runs = [*latest.values()]
+    if len(names) < 2 or len(runs) < 3:
+        return None
+    scales = [knob_scale(name, [t.point.get(name) for t, _ in runs]) for name in names]
+    values = {t.number: r.metrics[study.goal.metric] for t, r in runs if is_ok(r) and study.goal.metric in r.metrics}
+    ranked = sorted(values, key=lambda number: study.goal.score(values[number]))
+    shares = {number: at / max(1, len(ranked) - 1) for at, number in enumerate(ranked)}
+    runs.sort(key=lambda pair: shares.get(pair[0].number, -1.0))
+    runs = runs[-MOST_LINES:]
+    low, high = (min(values.values()), max(values.values())) if values else (0.0, 1.0)
+    lines = tuple(
+        ParallelLine(
+            (
+                *(_share(scale, t.point.get(n)) for scale, n in zip(scales, names, strict=True)),
+                _goal_place(values.get(t.number), low, high),
+            ),
+            t.number,
+            _line_label(study, t, r, values),
+            shares.get(t.number),
+            "failed" if t.number not in values else look_of(study, answer, t),
+        )
+        for t, r in runs
+    )
+    axes = tuple(_axis(scale) for scale in scales)
+    goal = ParallelAxis(study.goal.metric, tuple((at, metric_text(low + at * (high - low))) for at in (0.0, 0.5, 1.0)))
+    says = "One line for each setting that ran, through its knobs to what it measured; failed ones are dashed."
+    return ParallelFigure("parallel", "All knobs together", says, (*axes, goal), lines)
+
+
+def _line_label(study: Study, trial: Trial, run: Run, values: dict[int, float]) -> str:
+    measured = metric_text(values[trial.number]) if trial.number in values else str(run.outcome)
+    return f"#{trial.number} {changes(study.baseline, trial.point) or 'the baseline'}: {measured}"
+
+
+def _goal_place(value: float | None, low: float, high: float) -> float | None:
+    return None if value is None else 0.5 if high == low else (value - low) / (high - low)
+
+
+def _share(scale: KnobScale, value: Value) -> float | None:
+    place = scale.place(value)
+    return None if place is None else _between(scale, place)
+
+
+def _between(scale: KnobScale, place: float) -> float:
+    ends = [*scale.places.values()]
+    low, high, at = min(ends), max(ends), place
+    if scale.axis.log:
+        low, high, at = math.log(low), math.log(high), math.log(at)
+    return 0.5 if high == low else (at - low) / (high - low)
+
+
+def _axis(scale: KnobScale) -> ParallelAxis:
+    ticks = scale.axis.ticks
+    if not ticks:
+        ends = sorted(scale.places.values())
+        ticks = tuple((v, f"{v:g}") for v in (ends[0], ends[len(ends) // 2], ends[-1]))
+    return ParallelAxis(scale.axis.label, tuple((_between(scale, place), text) for place, text in ticks))

@@ -1,0 +1,146 @@
+"""The machine and the model of it: effects of nodes, and what a twin foretold against what was measured."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from statistics import median
+
+from ridgeline.records.answer import Answer
+from ridgeline.records.exhibit import TextTable
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage
+from ridgeline.report.figures.shapes import (
+    BASELINE,
+    OTHER,
+    SEARCH,
+    WINNER,
+    Axis,
+    IntervalFigure,
+    IntervalRow,
+    PlotFigure,
+    PlotPoint,
+    PlotSeries,
+)  # fmt: skip
+from ridgeline.report.figures.values import is_ok
+from ridgeline.stats.nodes import NodeEffect, node_effects, node_runs
+from ridgeline.stats.wording import count, metric_text, percent
+from ridgeline.store.history import History
+
+FORETOLD = "predicted_"
+MEASURED_AS = {"tok_s": "total_tok_s"}  # engines' sessions foretell the rate of all tokens
+# as the guided sampler writes down why it chose a setting
+_EXPECTED = re.compile(r"^expected ([0-9.]+) to ([0-9.]+) x the best so far")
+
+
+def nodes(study: Study, history: History) -> IntervalFigure | None:
+    """None where all ran in one place."""
+    runs = node_runs(history.ok_runs(*Stage), study.goal.metric)
+    found = node_effects(runs, study.goal.direction, study.confirm.level)
+    if len(found) < 2:
+        return None
+    rows = tuple(
+        IntervalRow(
+            e.node, e.speed, e.low, e.high, text=_told_of(e), look=BASELINE if e.verdict in ("slow", "fast") else OTHER
+        )
+        for e in found
+    )
+    says = (
+        "The speed of each node over that of its peers, with settings allowed for. An interval that crosses 1 is usual."
+    )
+    return IntervalFigure("nodes", "Nodes", says, Axis("times the speed of its peers"), rows)
+
+
+def _told_of(effect: NodeEffect) -> str:
+    return str(effect).removeprefix(f"node {effect.node}").lstrip(": ")
+
+
+def node_table(history: History) -> TextTable | None:
+    """Which node had how many runs, and which of them failed how."""
+    runs: Counter[str] = Counter()
+    failed: dict[str, Counter[str]] = {}
+    for run in history.runs.values():
+        for node in run.ending.nodes:
+            runs[node] += 1
+            if run.outcome is not None and not is_ok(run):
+                failed.setdefault(node, Counter())[run.outcome.kind.value] += 1
+    if len(runs) < 2:
+        return None
+    rows = tuple(
+        (node, str(n), ", ".join(f"{c} {k}" for k, c in failed.get(node, Counter()).items()) or "none")
+        for node, n in sorted(runs.items())
+    )
+    return TextTable("Runs by node", ("node", "runs", "failed there"), rows)
+
+
+def foretold(study: Study, history: History, answer: Answer) -> list[PlotFigure]:
+    """What the twin said before each run against what was measured; then the ranges of the sampler."""
+    return [*_predictions(study, history), *_expectations(study, history)]
+
+
+def _predictions(study: Study, history: History) -> list[PlotFigure]:
+    pairs: dict[str, list[PlotPoint]] = {}
+    for trial, run in history.ok_runs(*Stage):
+        metrics = run.metrics
+        for name, value in metrics.items():
+            plain = name.removeprefix(FORETOLD)
+            of = MEASURED_AS.get(plain, plain)
+            if name.startswith(FORETOLD) and of in metrics:
+                told = f"#{trial.number}: foretold {metric_text(value)}, measured {metric_text(metrics[of])}"
+                pairs.setdefault(of, []).append(PlotPoint(value, metrics[of], label=told, trial=trial.number))
+    return [_agreement(metric, points) for metric, points in pairs.items() if points]
+
+
+def _agreement(metric: str, points: list[PlotPoint]) -> PlotFigure:
+    ends = [v for p in points for v in (p.x, p.y)]
+    low, high = min(ends) * 0.95, max(ends) * 1.05
+    line = PlotSeries("foretold = measured", (PlotPoint(low, low), PlotPoint(high, high)), "ideal", "line")
+    errors = [p.x / p.y - 1 for p in points if p.y]
+    says_more = percent(sum(errors) / len(errors), 0) if errors else ""
+    few = f"in {count(len(errors), 'run')} it foretold {says_more}"
+    many = (
+        f"half of {len(errors)} runs are within {median(map(abs, errors)):.0%}; on average it foretold {says_more}"
+        if errors
+        else ""
+    )
+    note = "" if not errors else few if len(errors) < 3 else many
+    says = f"{metric} as the twin foretold it before the run, against what was measured; on the line they agree."
+    return PlotFigure(
+        f"twin-{metric}", "The twin against measurement", says,
+        Axis(f"{metric}, foretold"), Axis(f"{metric}, measured"),
+        (line, PlotSeries("runs", tuple(points), SEARCH)), notes=(note,) if note else (),
+    )  # fmt: skip
+
+
+def _expectations(study: Study, history: History) -> list[PlotFigure]:
+    """The guided sampler writes its range into `why`, as a multiple of the best until then."""
+    expected, measured, inside, best = [], [], 0, None
+    for trial, run in ((history.trials[r.trial], r) for r in history.runs.values()):
+        if trial.stage not in (Stage.BASELINE, Stage.SEARCH) or not is_ok(run) or study.goal.metric not in run.metrics:
+            continue
+        value = run.metrics[study.goal.metric]
+        match = _EXPECTED.match(trial.why)
+        if match and best and value > 0:
+            low, high = float(match[1]), float(match[2])
+            ratio = value / best if study.goal.direction == "maximize" else best / value
+            inside += low <= ratio <= high
+            number = trial.number
+            told = f"#{number}: expected {low:g} to {high:g}, measured {ratio:.2f}"
+            expected.append(PlotPoint(number, (low * high) ** 0.5, low, high, told, number))
+            measured.append(PlotPoint(number, ratio, label=told, trial=number))
+        if best is None or study.goal.score(value) > study.goal.score(best):
+            best = value
+    if len(measured) < 3:
+        return []
+    says = "What was expected of each trial before it ran, and what it gave, as multiples of the best until then."
+    note = f"{inside} of {len(measured)} measured values lie within what was expected."
+    return [
+        PlotFigure(
+            "expected", "Expected and measured", says, Axis("trial"), Axis("times the best so far", log=True),
+            (
+                PlotSeries("expected, 90% range", tuple(expected), OTHER, "ranges"),
+                PlotSeries("measured", tuple(measured), WINNER),
+            ),
+            notes=(note,),
+        )
+    ]  # fmt: skip

@@ -1,0 +1,234 @@
+"""The proof: every block of the confirmation with all of its runs in order, and what each block says by itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.records.answer import Answer
+from ridgeline.records.exhibit import TextTable, changes
+from ridgeline.records.run import Run
+from ridgeline.records.space import point_key
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.report.figures.shapes import (
+    BASELINE,
+    OTHER,
+    WINNER,
+    Axis,
+    IntervalFigure,
+    IntervalRow,
+    PlotFigure,
+    PlotPoint,
+    PlotSeries,
+    PlotSpan,
+)  # fmt: skip
+from ridgeline.report.figures.values import goal_axis
+from ridgeline.stats.wording import count, metric_text, ratio_range
+from ridgeline.store.history import History
+
+LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True, slots=True)
+class ProofBlock:
+    """The runs of one block that count, in order, and the ratio of each candidate in it (above 1 is better)."""
+
+    number: int
+    nodes: tuple[str, ...]
+    runs: tuple[tuple[Trial, Run], ...]
+    ratios: Mapping[str, float]
+
+    def order(self, letters: Mapping[str, str]) -> str:
+        return " ".join(letters.get(trial.key, "?") for trial, _ in self.runs)
+
+
+def proof_blocks(study: Study, history: History) -> list[ProofBlock]:
+    blocks: dict[int, list[tuple[Trial, Run]]] = {}
+    for trial, run in history.ok_runs(Stage.CONFIRM):
+        if trial.block is not None:
+            blocks.setdefault(trial.block, []).append((trial, run))
+    return [
+        ProofBlock(number, runs[0][1].ending.nodes, tuple(sorted(runs, key=_began)), _ratios(study, runs))
+        for number, runs in sorted(blocks.items())
+    ]
+
+
+def _began(pair: tuple[Trial, Run]) -> tuple[float, int]:
+    return pair[1].ending.started_s, pair[1].number
+
+
+def _ratios(study: Study, runs: Sequence[tuple[Trial, Run]]) -> dict[str, float]:
+    base, sign = point_key(study.baseline), 1.0 if study.goal.direction == "maximize" else -1.0
+    logs: dict[str, list[float]] = {}
+    for trial, run in runs:
+        value = run.metrics[study.goal.metric]
+        if value > 0:
+            logs.setdefault(trial.key, []).append(math.log(value))
+    if base not in logs:
+        return {}
+    level = math.fsum(logs[base]) / len(logs[base])
+    return {k: math.exp(sign * (math.fsum(v) / len(v) - level)) for k, v in logs.items() if k != base}
+
+
+def letters_of(study: Study, blocks: Sequence[ProofBlock], first: str | None) -> dict[str, str]:
+    """A is the reference, B the setting the answer speaks of, then the others."""
+    base = point_key(study.baseline)
+    keys = dict.fromkeys(trial.key for block in blocks for trial, _ in block.runs)
+    others = sorted((key for key in keys if key != base), key=lambda key: key != first)
+    return {base: "A", **{key: LETTERS[at % len(LETTERS)] for at, key in enumerate(others)}}
+
+
+def proof(study: Study, history: History, answer: Answer) -> list[PlotFigure | IntervalFigure]:
+    """Empty where nothing was confirmed in blocks."""
+    blocks = proof_blocks(study, history)
+    if not blocks:
+        return []
+    first = None if answer.candidate is None else point_key(answer.candidate.point)
+    letters = letters_of(study, blocks, first)
+    return [_runs_in_order(study, answer, blocks, letters), *_by_block(study, history, answer, blocks, letters)]
+
+
+def _runs_in_order(
+    study: Study, answer: Answer, blocks: Sequence[ProofBlock], letters: Mapping[str, str]
+) -> PlotFigure:
+    points: dict[str, list[PlotPoint]] = {key: [] for key in letters}
+    spans, at = [], 0
+    for block in blocks:
+        start = at + 0.5
+        for trial, run in block.runs:
+            at += 1
+            value = run.metrics[study.goal.metric]
+            told = f"block {block.number + 1}, {letters[trial.key]}, #{trial.number}: {metric_text(value)}"
+            points[trial.key].append(PlotPoint(at, value, label=told, trial=trial.number))
+        nodes = ", ".join(block.nodes)
+        spans.append(PlotSpan(f"block {block.number + 1}{': ' + nodes if nodes else ''}", start, at + 0.5, "block"))
+    values = [p.y for row in points.values() for p in row]
+    series = tuple(
+        PlotSeries(setting_name(study, answer, key, letter), tuple(points[key]), _look(letter, at), "points")
+        for at, (key, letter) in enumerate(letters.items())
+        if points[key]
+    )
+    says = (
+        f"Every run of the confirmation in the order it ran ({blocks[0].order(letters)} in the first block): "
+        "settings take turns, so that what the machine does meanwhile falls on all of them."
+    )
+    axis = Axis(
+        "run of the confirmation, in order",
+        ticks=tuple((float(n), str(n)) for n in range(1, at + 1)) if at <= 24 else (),
+    )
+    return PlotFigure(
+        "proof-runs",
+        "Every pair of runs",
+        says,
+        axis,
+        goal_axis(study, values, answer.unit),
+        series,
+        spans=tuple(spans),
+    )
+
+
+def _look(letter: str, at: int) -> str:
+    return BASELINE if letter == "A" else WINNER if letter == "B" else str(at)
+
+
+def setting_name(study: Study, answer: Answer, key: str, letter: str) -> str:
+    told = changes(study.baseline, json.loads(key)) or answer.reference.label.removeprefix("setting A")
+    return f"{letter}: {told}" if told else letter
+
+
+def _by_block(
+    study: Study, history: History, answer: Answer, blocks: Sequence[ProofBlock], letters: Mapping[str, str]
+) -> list[IntervalFigure]:
+    rows: list[IntervalRow] = []
+    judged = {c["candidate"]: c for c in comparisons(history)}
+    failed = {} if history.verdict is None else history.verdict.details.get("disqualified", {})
+    for key, letter in letters.items():
+        ratios = [block.ratios[key] for block in blocks if key in block.ratios]
+        if letter == "A" or not ratios:
+            continue
+        if letter == "B":
+            rows += [
+                IntervalRow(f"block {b.number + 1}: {b.order(letters)}", b.ratios[key], text=f"{b.ratios[key]:.3f}x")
+                for b in blocks
+                if key in b.ratios
+            ]
+        rows.append(_together(letter, ratios, judged.get(key), failed.get(key, "")))
+    if not rows:
+        return []
+    level = max((float(c["level"]) for c in judged.values()), default=study.confirm.level)
+    says = (
+        f"What each block says by itself, and all of them together with the {level * 100:g}% interval, as a ratio to "
+        "A; right of the line is better."
+    )
+    return [IntervalFigure("proof-ratios", "Block by block", says, Axis("ratio to A (above 1 is better)"), tuple(rows))]
+
+
+def _together(letter: str, ratios: Sequence[float], found: Mapping[str, Any] | None, failed: str) -> IntervalRow:
+    label = f"{letter}: {count(len(ratios), 'block')} together"
+    mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+    if failed:
+        return IntervalRow(
+            label, mean, dots=tuple(ratios), text=f"not judged, since it failed once: {failed.split(';')[0]}"
+        )
+    if found is None or found.get("scale") != "ratio" or found.get("low") is None or found.get("high") is None:
+        return IntervalRow(label, mean, dots=tuple(ratios), text=f"{mean:.3f}x, no interval yet")
+    estimate, low, high = float(found["estimate"]), float(found["low"]), float(found["high"])
+    shown, interval = ratio_range(estimate, low, high)
+    look = WINNER if found["verdict"] == "better" else OTHER
+    return IntervalRow(label, estimate, low, high, tuple(ratios), f"{shown} ({interval}), {found['verdict']}", look)
+
+
+def comparisons(history: History) -> list[Mapping[str, Any]]:
+    details = {} if history.verdict is None else history.verdict.details
+    return [row for row in details.get("comparisons", ()) if row.get("estimate") is not None]
+
+
+def proof_table(study: Study, history: History, answer: Answer) -> TextTable | None:
+    """Every block's runs: where, in which order, what each measured, and the ratio."""
+    blocks = proof_blocks(study, history)
+    if not blocks:
+        return None
+    first = None if answer.candidate is None else point_key(answer.candidate.point)
+    letters = letters_of(study, blocks, first)
+    head = ("block", "nodes", "order", *(f"{letter} measured" for letter in letters.values()), "B / A")
+    rows = []
+    for block in blocks:
+        measured = [
+            ", ".join(metric_text(r.metrics[study.goal.metric]) for t, r in block.runs if t.key == key) or "–"
+            for key in letters
+        ]
+        ratio = next((f"{ratio:.3f}" for key, ratio in block.ratios.items() if letters[key] == "B"), "–")
+        rows.append((str(block.number + 1), ", ".join(block.nodes), block.order(letters), *measured, ratio))
+    names = tuple(setting_name(study, answer, key, letter) for key, letter in letters.items())
+    aside = tuple(f"block {a.block + 1} was run again: {a.reason}" for a in history.set_aside)
+    return TextTable("Every block", head, tuple(rows), notes=(*names, *aside))
+
+
+def ladder(study: Study, history: History) -> IntervalFigure | None:
+    """What each change from the baseline to the setting brought; None where no steps were run."""
+    details = {} if history.verdict is None else history.verdict.details
+    steps = [step for step in details.get("steps", ()) if "change" in step]
+    if not steps:
+        return None
+    rows = tuple(_step(step) for step in steps)
+    says = (
+        "Each change on the way from the baseline to the setting, as a ratio to the step before, from interleaved runs."
+    )
+    return IntervalFigure(
+        "ladder", "The ladder: what each change brought", says, Axis("ratio to the step before"), rows
+    )
+
+
+def _step(step: Mapping[str, Any]) -> IntervalRow:
+    ratio, low, high = (step.get(name) for name in ("ratio", "low", "high"))
+    if ratio is None or low is None or high is None:
+        return IntervalRow(str(step["change"]), ratio, text=str(step["verdict"]))
+    shown, interval = ratio_range(ratio, low, high)
+    look = WINNER if step["verdict"] == "better" else OTHER
+    return IntervalRow(
+        str(step["change"]), ratio, low, high, text=f"{shown} ({interval}), {step['verdict']}", look=look
+    )

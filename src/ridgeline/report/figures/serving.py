@@ -1,0 +1,193 @@
+"""Serving: latency and goodput against load with their limits, energy and cost of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
+
+from ridgeline.records.answer import Answer
+from ridgeline.records.run import Run
+from ridgeline.records.space import Point
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.report.figures.shapes import (
+    Axis,
+    BarFigure,
+    BarPart,
+    BarRow,
+    FigureGroup,
+    PlotFigure,
+    PlotLimit,
+    PlotPoint,
+    PlotSeries,
+)  # fmt: skip
+from ridgeline.report.figures.values import needs_log, unit_of
+from ridgeline.stats.wording import metric_text
+from ridgeline.store.history import History
+
+LOADS = ("rate", "rate_s", "request_rate", "concurrency")  # knobs that say how much is sent
+LATENCIES = {"ttft": "time to first token", "itl": "time between tokens"}
+QUANTILES = ("p50", "p95", "p99")
+TOKENS = 1e6
+
+
+def against_load(study: Study, history: History, answer: Answer) -> FigureGroup | None:
+    """TTFT, ITL and goodput against what was sent, or where that never changed, against what was served."""
+    runs = history.ok_runs(*Stage)
+    metrics = {name for _, run in runs for name in run.metrics}
+    knob = next((k for k in LOADS if len({t.settings.get(k) for t, _ in runs}) > 1), None)
+    load, label = _load(history, knob)
+    figures = [
+        _latency(study, history, runs, short, told, load, label, joined=knob is not None)
+        for short, told in LATENCIES.items()
+        if any(f"{short}_{q}_ms" in metrics for q in QUANTILES)
+    ]
+    if "goodput" in metrics:
+        figures.append(_goodput(history, runs, load, label, joined=knob is not None))
+    shown = tuple(figure for figure in figures if figure.series)
+    if not shown:
+        return None
+    sent = "what was sent" if knob else "what was served (every run was sent the same load, so each point is a setting)"
+    return FigureGroup("load", "Latency and goodput against load", f"One point for each run, against {sent}.", shown)
+
+
+def _load(history: History, knob: str | None) -> tuple[Callable[[Trial, Run], float | None], str]:
+    if knob is not None:
+        return lambda trial, run: _number(trial.settings.get(knob)), knob
+    return lambda trial, run: run.metrics.get("requests_s"), "requests/s served"
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _latency(
+    study: Study,
+    history: History,
+    runs: Sequence[tuple[Trial, Run]],
+    short: str,
+    told: str,
+    load: Callable[[Trial, Run], float | None],
+    label: str,
+    joined: bool,
+) -> PlotFigure:
+    series = []
+    for at, quantile in enumerate(QUANTILES):
+        metric = f"{short}_{quantile}_ms"
+        points = _points(runs, metric, load, joined)
+        if points:
+            series.append(PlotSeries(quantile, points, str(at), "both" if joined else "points"))
+    limits = [
+        PlotLimit(f"limit {name} {value:g} ms", value) for name, value in slos(study) if name.startswith(f"{short}_")
+    ]
+    values = [p.y for s in series for p in s.points]
+    knee = _knee(series, limits) if joined else None
+    across = [PlotLimit(f"knee at {knee:g}", knee, "x")] if knee is not None else []
+    y = Axis("ms", log=needs_log([*values, *(line.value for line in limits)]))
+    return PlotFigure(f"load-{short}", told, "", Axis(label), y, tuple(series), limits=(*limits, *across), small=True)
+
+
+def _goodput(
+    history: History,
+    runs: Sequence[tuple[Trial, Run]],
+    load: Callable[[Trial, Run], float | None],
+    label: str,
+    joined: bool,
+) -> PlotFigure:
+    points = _points(runs, "goodput", load, joined)
+    unit = unit_of(history, "goodput") or "requests/s"
+    series = (PlotSeries("goodput", points, "0", "both" if joined else "points"),) if points else ()
+    return PlotFigure("load-goodput", "goodput", "", Axis(label), Axis(unit, from_zero=True), series, small=True)
+
+
+def _points(
+    runs: Sequence[tuple[Trial, Run]], metric: str, load: Callable[[Trial, Run], float | None], joined: bool
+) -> tuple[PlotPoint, ...]:
+    found = [(x, r.metrics[metric], t.number) for t, r in runs if metric in r.metrics and (x := load(t, r)) is not None]
+    if not joined:
+        return tuple(PlotPoint(x, y, label=f"#{n}: {metric} {metric_text(y)}", trial=n) for x, y, n in found)
+    loads = sorted({x for x, _, _ in found})
+    return tuple(_mean_point(x, [y for at, y, _ in found if at == x], metric) for x in loads)
+
+
+def _mean_point(x: float, values: Sequence[float], metric: str) -> PlotPoint:
+    mean = fmean(values)
+    low, high = (min(values), max(values)) if len(values) > 1 else (None, None)
+    return PlotPoint(x, mean, low, high, f"{metric} at {x:g}: {metric_text(mean)}")
+
+
+def slos(study: Study) -> list[tuple[str, float]]:
+    """The latency limits that the study gives its workload: `ttft_p95_ms=2000`."""
+    given = study.workload.options.get("slo", ())
+    found = []
+    for text in given if isinstance(given, list | tuple) else (given,):
+        name, _, value = str(text).partition("=")
+        try:
+            found.append((name.strip(), float(value)))
+        except ValueError:
+            continue
+    return found
+
+
+def _knee(series: Sequence[PlotSeries], limits: Sequence[PlotLimit]) -> float | None:
+    """The last load at which the limit holds; without one, where the p95 has doubled from its lowest load."""
+    last = next((s for s in series if s.name == "p95"), series[-1] if series else None)
+    if last is None or len(last.points) < 3:
+        return None
+    bound = limits[0].value if limits else 2 * last.points[0].y
+    kept = [p.x for p in last.points if p.y <= bound]
+    return max(kept) if kept and len(kept) < len(last.points) else None
+
+
+def settings_shown(study: Study, history: History, answer: Answer) -> list[tuple[str, list[Run]]]:
+    """The baseline and the answer's setting with the runs to look at: of the confirmation where there are any."""
+    wanted: list[tuple[str, Point]] = [(answer.reference.label, study.baseline)]
+    if answer.candidate is not None and answer.candidate.point != study.baseline:
+        wanted.append((answer.candidate.label, answer.candidate.point))
+    found = []
+    for label, point in wanted:
+        runs = [(t, r) for t, r in history.ok_runs(*Stage) if t.point == point]
+        confirmed = [r for t, r in runs if t.stage is Stage.CONFIRM]
+        if chosen := confirmed or [r for _, r in runs]:
+            found.append((label, chosen))
+    return found
+
+
+def energy_and_cost(study: Study, history: History, answer: Answer) -> list[BarFigure]:
+    """Wh and dollars for a million tokens, of the baseline and the setting; empty where neither is known."""
+    shown = settings_shown(study, history, answer)
+    energy = [(label, _mean(runs, lambda r: _watt_hours(r.metrics))) for label, runs in shown]
+    cost = [(label, _mean(runs, lambda r: _dollars(study, r))) for label, runs in shown]
+    says = "Mean over the runs of each setting; tokens read and written both count."
+    kinds = (
+        ("energy", "Energy per million tokens", "Wh", energy),
+        ("cost", "Cost per million tokens", "dollars", cost),
+    )
+    return [
+        BarFigure(key, title, says, Axis(f"{unit} per million tokens", from_zero=True), tuple(_bars(rows, unit)))
+        for key, title, unit, rows in kinds
+        if any(value is not None for _, value in rows)
+    ]
+
+
+def _bars(rows: Sequence[tuple[str, float | None]], unit: str) -> Iterator[BarRow]:
+    for label, value in rows:
+        if value is not None:
+            yield BarRow(label, (BarPart(unit, value),), f"{metric_text(value)} {unit}")
+
+
+def _mean(runs: Sequence[Run], of: Callable[[Run], float | None]) -> float | None:
+    values = [value for run in runs if (value := of(run)) is not None]
+    return fmean(values) if values else None
+
+
+def _watt_hours(metrics: Mapping[str, float]) -> float | None:
+    joules = metrics.get("joules_per_token")
+    return None if joules is None else joules * TOKENS / 3600.0
+
+
+def _dollars(study: Study, run: Run) -> float | None:
+    site = study.site
+    hourly = site.prices.hourly(run.resources.nodes, run.resources.gpus or site.gpus_per_node)
+    rate = run.metrics.get("total_tok_s") or run.metrics.get("output_tok_s")
+    return None if hourly is None or not rate else hourly / (rate * 3600.0) * TOKENS

@@ -1,0 +1,90 @@
+"""What several figures ask of runs and numbers: whether a run counts, how its goal is labelled, which scale suits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ridgeline.records.expression import Value, is_number
+from ridgeline.records.outcome import Kind
+from ridgeline.records.run import Run
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.report.figures.shapes import Axis
+from ridgeline.store.history import History
+
+LOG_FROM = 20.0  # times between the smallest and the largest value, from which on a log axis shows more
+
+
+def is_ok(run: Run) -> bool:
+    return run.outcome is not None and run.outcome.kind is Kind.OK
+
+
+def unit_of(history: History, metric: str) -> str:
+    return next((m.unit for run in history.runs.values() for m in run.measurements if m.metric == metric), "")
+
+
+def goal_axis(study: Study, values: Sequence[float], unit: str) -> Axis:
+    side = "higher is better" if study.goal.direction == "maximize" else "lower is better"
+    unit_text = f" ({unit})" if unit else ""
+    return Axis(f"{study.goal.metric}{unit_text}, {side}", log=needs_log(values))
+
+
+def needs_log(values: Iterable[float]) -> bool:
+    known = list(values)
+    return bool(known) and min(known) > 0 and max(known) / min(known) >= LOG_FROM
+
+
+@dataclass(frozen=True, slots=True)
+class TimeScale:
+    axis: Axis
+    unit_s: float
+
+
+def seconds_axis(label: str, seconds: Sequence[float]) -> TimeScale:
+    longest = max(seconds, default=0.0)
+    for name, unit_s, least in (("hours", 3600.0, 2 * 3600.0), ("minutes", 60.0, 180.0)):
+        if longest >= least:
+            return TimeScale(Axis(f"{label} ({name})", from_zero=True), unit_s)
+    return TimeScale(Axis(f"{label} (s)", from_zero=True), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class KnobScale:
+    """Where the values of a knob stand on an axis: numbers as they are, others one after the other."""
+
+    axis: Axis
+    places: dict[Value, float]
+
+    def place(self, value: Value) -> float | None:
+        return self.places.get(value)
+
+
+def knob_scale(name: str, seen: Iterable[Value]) -> KnobScale:
+    """Numbers keep their distances, on a log axis where they span much; names stand in a row, each with its text."""
+    values = list(dict.fromkeys(seen))
+    numbers = sorted(float(v) for v in values if is_number(v))
+    if numbers and len(numbers) == len(values):
+        log = needs_log(numbers) or (len(numbers) > 2 and numbers[0] > 0 and numbers[-1] / numbers[0] >= 8)
+        ticks = tuple((n, f"{n:g}") for n in numbers) if len(numbers) <= 7 else ()
+        return KnobScale(Axis(name, log=log, ticks=ticks), {v: float(v) for v in values})  # type: ignore[arg-type]
+    ordered = sorted(values, key=lambda v: (v is None, not is_number(v), v if is_number(v) else 0, str(v)))
+    ticks = tuple((float(at), "none" if v is None else str(v)) for at, v in enumerate(ordered))
+    return KnobScale(
+        Axis(name, ticks=ticks, low=-0.5, high=len(ordered) - 0.5), {v: float(a) for a, v in enumerate(ordered)}
+    )
+
+
+def varied_knobs(study: Study, history: History) -> list[str]:
+    """Knobs that the trials moved, in the study's order."""
+    trials = [t for t in history.trials.values() if t.stage is not Stage.PROFILE]
+    return [n for n in study.space.by_name if len({repr(t.point.get(n)) for t in trials}) > 1]
+
+
+def judged_runs(history: History) -> list[tuple[Trial, Run]]:
+    """Runs that passed, or that failed because of their setting: what a map of failures may rest on."""
+    return [
+        (history.trials[run.trial], run)
+        for run in history.runs.values()
+        if run.outcome is not None and (run.outcome.kind is Kind.OK or run.outcome.kind.caused_by_setting)
+    ]

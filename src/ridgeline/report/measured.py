@@ -1,0 +1,104 @@
+"""How it was measured: enough for another team to repeat it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ridgeline.files import text_of
+from ridgeline.records.answer import Answer
+from ridgeline.records.exhibit import TextTable
+from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage
+from ridgeline.report.parts import CodeText, Fold, Paragraph, Part
+from ridgeline.stats.wording import count
+from ridgeline.store.folder import STUDY
+from ridgeline.store.history import History
+
+LARGEST_TEXT = 40_000  # characters of a study or script on the page
+RECEIPT = {
+    "host": "driven from", "cpu": "its CPU", "cores": "its cores", "gpus": "its GPUs", "driver": "GPU driver",
+    "kernel": "kernel", "ridgeline": "Ridgeline", "python": "Python", "seed": "seed of the search",
+    "command": "command",    "load": "load of the machine at the start",
+}  # fmt: skip
+
+
+def measured(study: Study, history: History, answer: Answer) -> Iterator[Part]:
+    yield TextTable("What ran where", ("", ""), tuple(_facts(study, history)))
+    gone = sum(not run.folder.is_dir() for run in history.runs.values())
+    if gone:
+        told = (
+            f"{gone} of {count(len(history.runs), 'run folder')} can no longer be found; the journal's numbers stand."
+        )
+        yield Paragraph(told, "note")
+    yield Paragraph("To check every number of this page against the runs' own files: ridgeline verify FOLDER", "sub")
+    for label, path in _scripts(study, history, answer):
+        if text := _text(path):
+            yield Fold(f"The script of {label}: {path.parent.name}/run.sh", (CodeText(text, copy=True),))
+    if text := _text(history.root / STUDY):
+        yield Fold("The study file", (CodeText(text, copy=True),))
+
+
+def _facts(study: Study, history: History) -> Iterator[tuple[str, str]]:
+    receipt: Mapping[str, Any] = next((r for r in reversed(history.receipts) if r), {})
+    for name, label in RECEIPT.items():
+        value = receipt.get(name)
+        if value not in (None, "", []):
+            yield label, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if not receipt:
+        yield "receipt", "none: this journal is from before receipts were kept"
+    if history.openings > 1:
+        yield "taken up", count(history.openings, "time")
+    nodes = sorted({node for run in history.runs.values() for node in run.ending.nodes})
+    if nodes:
+        yield "nodes of the runs", ", ".join(nodes)
+    gpus = sorted({gpu for run in history.runs.values() for m in run.ending.machines for gpu in m.gpus})
+    if gpus:
+        yield "GPUs of the runs", ", ".join(gpus)
+    for name, values in sorted(versions(history).items()):
+        yield name.replace("_", " "), ", ".join(sorted(values))
+    started = [run.ending.started_s for run in history.runs.values() if run.ending.started_s > 0]
+    if started:
+        ends = max(run.ending.ended_s for run in history.runs.values())
+        yield "when (UTC)", f"{_when(min(started))} to {_when(ends)}"
+    yield "workload", study.workload.kind
+    yield "site", f"{study.site.name} ({study.site.batch})"
+    confirm = study.confirm
+    yield (
+        "design",
+        f"{confirm.repeats} x each setting in a block, {confirm.blocks} blocks, {confirm.level * 100:g}% intervals",
+    )
+
+
+def versions(history: History) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for run in history.runs.values():
+        for name, value in run.texts.items():
+            if name.endswith("version"):
+                found.setdefault(name, set()).add(value)
+    return found
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
+def _scripts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str, Path]]:
+    wanted = [(answer.reference.label, study.baseline)]
+    if answer.candidate is not None and answer.candidate.point != study.baseline:
+        wanted.append((answer.candidate.label, answer.candidate.point))
+    for label, point in wanted:
+        runs = [run for trial, run in history.ok_runs(*Stage) if trial.point == point]
+        paths = [run.folder / "run.sh" for run in reversed(runs)]
+        path = next((path for path in paths if path.is_file()), None)
+        if path is not None:
+            yield label, path
+
+
+def _text(path: Path) -> str:
+    text = text_of(path)
+    return (
+        text if len(text) <= LARGEST_TEXT else f"{text[:LARGEST_TEXT]}\n... cut; the file has {len(text):,} characters"
+    )

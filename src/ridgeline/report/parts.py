@@ -1,0 +1,69 @@
+"""What a page consists of, before it is HTML or Markdown: sections of paragraphs, code, tables and figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ridgeline.records.exhibit import TextTable
+from ridgeline.report.figures.shapes import Figure, FigureGroup
+from ridgeline.report.table import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """`look` is empty, `sub` for what matters less, `note` for something the reader must not overlook."""
+
+    text: str
+    look: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeText:
+    """Something to paste or to read as it stands."""
+
+    text: str
+    copy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FactTiles:
+    """A few numbers that a reader should see first: (what, value, beside it)."""
+
+    facts: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRows:
+    """All runs, with the order of columns; `folded` are those of the confirmation, shown on demand."""
+
+    columns: tuple[str, ...]
+    headings: tuple[str, ...]
+    rows: tuple[Row, ...]
+    folded: tuple[Row, ...] = ()
+    winner: str = ""  # how rows of the setting are marked in their column `is`
+    on_paper: int | None = None  # how many of the columns are printed: a sheet is not as wide as a scrolled table
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Closed until somebody opens it; printed in full."""
+
+    title: str
+    parts: tuple[Part, ...]
+
+
+Part = Paragraph | CodeText | Bullets | FactTiles | RunRows | TextTable | Figure | FigureGroup | Fold
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`key` is its anchor. One without a title is part of the page's head."""
+
+    key: str
+    title: str
+    parts: tuple[Part, ...]

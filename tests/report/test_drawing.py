@@ -1,0 +1,109 @@
+"""Drawing: ticks that say where they stand, texts that stay inside, marks that differ by form as well as colour."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.report.drawing.draw import draw, drawn, legend, table_of
+from ridgeline.report.drawing.scales import pixel_scale, ticks
+from ridgeline.report.drawing.svg import mark
+from ridgeline.report.figures.shapes import (
+    Axis,
+    BarFigure,
+    BarPart,
+    BarRow,
+    Figure,
+    HeatCell,
+    HeatFigure,
+    IntervalFigure,
+    IntervalRow,
+    ParallelAxis,
+    ParallelFigure,
+    ParallelLine,
+    PlotFigure,
+    PlotLimit,
+    PlotPoint,
+    PlotSeries,
+    StripMark,
+)  # fmt: skip
+
+numbers = st.floats(-1e12, 1e12, allow_nan=False)
+
+
+@given(numbers, st.floats(1e-6, 1e9))
+def test_a_tick_says_where_it_stands(low: float, width: float) -> None:
+    scale = pixel_scale(Axis("x"), [low, low + width], 0, 500)
+    for value, told in ticks(Axis("x"), scale, 6):
+        factor = {"G": 1e9, "M": 1e6}.get(told[-1], 1.0)
+        said = float(told.rstrip("GM").replace(",", "")) * factor
+        assert abs(scale(said) - scale(value)) < 5, "within five of 500 pixels"
+
+
+def test_steps_of_two_and_a_half_keep_their_decimal() -> None:
+    scale = pixel_scale(Axis("s", from_zero=True), [0.0, 9.0], 0, 300)
+    assert [told for _, told in ticks(Axis("s"), scale, 4)] == ["0.0", "2.5", "5.0", "7.5"]
+
+
+@given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=20))
+def test_a_log_axis_orders_values_and_has_ticks(values: list[float]) -> None:
+    axis = Axis("y", log=True)
+    scale = pixel_scale(axis, values, 0, 300)
+    places = [scale(v) for v in sorted(values)]
+    assert places == sorted(places)
+    assert ticks(axis, scale, 5)
+
+
+HOSTILE = "</svg><script>&\"'"
+FIGURES: list[Figure] = [
+    PlotFigure(
+        "p", HOSTILE, HOSTILE, Axis(HOSTILE), Axis(HOSTILE),
+        (PlotSeries(HOSTILE, (PlotPoint(1, 2, 1, 3, HOSTILE, 7), PlotPoint(2, 3)), "winner", "both"),),
+        limits=(PlotLimit(HOSTILE, 2.0), PlotLimit(HOSTILE, 1.5, "x")), strip=(StripMark(1, HOSTILE, HOSTILE, 7),),
+    ),
+    PlotFigure("empty", "t", "", Axis("x"), Axis("y")),
+    PlotFigure("one", "t", "", Axis("x"), Axis("y", log=True), (PlotSeries("s", (PlotPoint(0, 0),)),)),
+    IntervalFigure(
+        "i", HOSTILE, "", Axis("x"), (IntervalRow(HOSTILE, 1.1, 1.0, 1.2, (1.05,), HOSTILE), IntervalRow("-", None)),
+    ),
+    BarFigure(
+        "b", HOSTILE, "", Axis("x", from_zero=True), (BarRow(HOSTILE, (BarPart(HOSTILE, 2.0), BarPart("b", 1.0))),),
+    ),
+    HeatFigure(
+        "h", HOSTILE, "", HOSTILE, "y", (HOSTILE, "b"), ("l",), ((HeatCell(1.0, HOSTILE), HeatCell()),), edges=(0,),
+    ),
+    ParallelFigure(
+        "c", HOSTILE, "", (ParallelAxis(HOSTILE, ((0.0, HOSTILE),)), ParallelAxis("g", ((1.0, "x"),))),
+        (ParallelLine((0.0, 1.0), 7, HOSTILE, 1.0), ParallelLine((0.5, None), 8, "failed", None, "failed")),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
+@pytest.mark.parametrize("width", [760.0, 350.0])
+def test_whatever_a_name_holds_the_drawing_is_whole(figure: Figure, width: float) -> None:
+    text = draw(figure, width)
+    assert "<script" not in text
+    # attributes without quotes are fine in HTML; with them it must also be well-formed XML
+    quoted = re.sub(r"(\s[\w-]+)=([^\s\"'>/][^\s>]*?)(?=[\s>]|/>)", r'\1="\2"', text)
+    root = ElementTree.fromstring(quoted)
+    assert not [
+        e for e in root.iter() if "nan" in str(e.attrib).lower() or "inf" in str(e.attrib).lower().replace("inf4", "")
+    ]
+    assert "<script" not in legend(figure) + drawn(figure)
+    assert asdict(figure)["key"] == figure.key
+    assert table_of(figure).title == figure.title
+
+
+def test_looks_differ_by_form() -> None:
+    """So that they can be told apart in grey."""
+    forms = {
+        look: re.sub(r"class=\"[^\"]*\"", "", mark(0, 0, look))
+        for look in ("baseline", "winner", "search", "confirm", "failed")
+    }
+    assert len(set(forms.values())) == len(forms)

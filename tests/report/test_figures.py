@@ -1,0 +1,306 @@
+"""Figures as data: what each shows, held against campaigns whose truth is known."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ridgeline.campaign.status import CampaignStatus, read_status
+from ridgeline.records.answer import CONFIRMED, Answer, Candidate, Reference
+from ridgeline.records.guard import parse_guard
+from ridgeline.records.measurement import Measurement
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.run import Cause, Ending, Resources, Run
+from ridgeline.records.space import Discrete, Point, Space
+from ridgeline.records.study import Goal, Study, WorkloadChoice
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.report.figures.campaigns import curves, edge_climb
+from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, step_times
+from ridgeline.report.figures.failures import crash_map, failure_counts
+from ridgeline.report.figures.guards import guard_table
+from ridgeline.report.figures.knobs import importance, parallel, slices
+from ridgeline.report.figures.machine import foretold, nodes
+from ridgeline.report.figures.progress import progress, progress_points
+from ridgeline.report.figures.proof import proof, proof_blocks, proof_table
+from ridgeline.report.figures.science import closeness
+from ridgeline.report.figures.serving import against_load, energy_and_cost
+from ridgeline.report.figures.shapes import IntervalFigure, PlotFigure
+from ridgeline.store.history import History
+from tests.campaign.harness import campaign, study
+
+SAMPLES = Path(__file__).parents[1] / "samples/study-folders"
+H200 = Path(__file__).parents[2] / "examples/05-sglang-h200/results"
+
+
+def a_study(root: Path, **changes: object) -> Study:
+    space = Space((Discrete("mem", tuple(range(10)), ordered=True), Discrete("kind", ("a", "b"), ordered=False)), {})
+    goal = Goal("rate", "maximize")
+    plain = Study("s", WorkloadChoice("f", {}), space, goal, baseline={"mem": 0, "kind": "a"}, folder=root)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def add(past: History, point: Point, stage: Stage = Stage.SEARCH, kind: Kind = Kind.OK, **metrics: float) -> None:
+    number = len(past.trials) + 1
+    past.trials[number] = Trial(number, point, point, stage, "test")
+    ending = Ending(Cause.EXITED, 0, nodes=("n1",), started_s=1000.0 * number, ended_s=1000.0 * number + 360)
+    measured = tuple(Measurement(name, value, "1/s") for name, value in metrics.items())
+    past.runs[number] = Run(number, number, 1, past.root, Resources(), ending, Outcome(kind, "why"), measured)
+    past.runs_of.setdefault(number, []).append(past.runs[number])
+
+
+def answer(study: Study, point: Point | None = None) -> Answer:
+    candidate = None if point is None else Candidate("the setting", 1, point, point, 1.0, confirmed=True)
+    return Answer("search", CONFIRMED, "", Reference("the baseline", study.baseline, 1.0), candidate, unit="1/s")
+
+
+def search_with_an_edge(root: Path) -> History:
+    """Rate grows with mem; from 7 on kind b runs out of memory, from 9 on both do."""
+    past, rng = History(root), random.Random(3)
+    add(past, {"mem": 0, "kind": "a"}, Stage.BASELINE, rate=100.0)
+    for mem in range(10):
+        for kind in ("a", "b"):
+            fails = mem >= (7 if kind == "b" else 9)
+            value = 100.0 * 1.1**mem * (1 + rng.gauss(0, 0.002))
+            add(
+                past,
+                {"mem": mem, "kind": kind},
+                kind=Kind.OOM_RUN if fails else Kind.OK,
+                **({} if fails else {"rate": value}),
+            )
+    return past
+
+
+def test_failures_are_in_a_strip_and_never_among_the_values(tmp_path: Path) -> None:
+    """Also for a time to minimise, where the bottom of the figure is where the winners are."""
+    for direction in ("maximize", "minimize"):
+        question = a_study(tmp_path, goal=Goal("rate", direction))
+        figure = progress(question, search_with_an_edge(tmp_path)).figures[0]
+        assert isinstance(figure, PlotFigure)
+        assert len(figure.strip) == 4
+        assert {mark.lane for mark in figure.strip} == {"oom-run"}
+        drawn = [p.y for series in figure.series for p in series.points]
+        assert min(drawn) > 90
+
+
+def test_the_best_so_far_only_gets_better(tmp_path: Path) -> None:
+    best = [p.best for p in progress_points(a_study(tmp_path), search_with_an_edge(tmp_path)) if p.best is not None]
+    assert best == sorted(best)
+    down = a_study(tmp_path, goal=Goal("rate", "minimize"))
+    best = [p.best for p in progress_points(down, search_with_an_edge(tmp_path)) if p.best is not None]
+    assert best == sorted(best, reverse=True)
+
+
+def test_progress_counts_node_hours_of_failed_runs_too(tmp_path: Path) -> None:
+    points = progress_points(a_study(tmp_path), search_with_an_edge(tmp_path))
+    assert points[-1].node_hours == pytest.approx(0.1 * len(points))
+    assert points[0].hours == pytest.approx(0.1)
+
+
+def test_a_wide_range_gets_a_log_axis(tmp_path: Path) -> None:
+    past = History(tmp_path)
+    for value in (1.0, 10.0, 1000.0):
+        add(past, {"mem": 1, "kind": "a"}, rate=value)
+    figure = progress(a_study(tmp_path), past).figures[0]
+    assert isinstance(figure, PlotFigure) and figure.y.log
+    narrow = progress(a_study(tmp_path), search_with_an_edge(tmp_path)).figures[0]
+    assert isinstance(narrow, PlotFigure) and not narrow.y.log
+
+
+def test_a_machine_that_changed_is_shaded_from_then_on(tmp_path: Path) -> None:
+    question, past = a_study(tmp_path), History(tmp_path)
+    for at in range(24):
+        stage = Stage.SENTINEL if at else Stage.BASELINE
+        add(past, {"mem": 0, "kind": "a"}, stage, rate=(100.0 if at < 12 else 80.0) * (1 + 0.002 * (at % 3)))
+    group = progress(question, past)
+    figure = group.figures[0]
+    assert isinstance(figure, PlotFigure)
+    (span,) = figure.spans
+    assert (span.look, span.start, span.end) == ("drift", 13, 24)
+    assert "20" in group.notes[0] and "slower" in group.notes[0]
+    assert not progress(question, search_with_an_edge(tmp_path)).notes
+
+
+def test_the_crash_map_draws_the_edge_of_memory(tmp_path: Path) -> None:
+    found = crash_map(a_study(tmp_path), search_with_an_edge(tmp_path))
+    assert found is not None
+    assert found.x_label == "mem"
+    edges = {line: found.columns[edge] for line, edge in zip(found.lines, found.edges, strict=True) if edge is not None}
+    assert edges == {"a": "8", "b": "6"}
+
+
+def test_a_knob_of_many_values_loses_none_of_them_in_the_map(tmp_path: Path) -> None:
+    question = a_study(tmp_path)
+    past = History(tmp_path)
+    for mem in range(100):
+        fails = mem >= 80
+        add(
+            past,
+            {"mem": mem, "kind": "ab"[mem % 2]},
+            kind=Kind.OOM_START if fails else Kind.OK,
+            **({} if fails else {"rate": 1.0}),
+        )
+    found = crash_map(question, past)
+    assert found is not None and len(found.columns) <= 13
+    told = [cell.text for row in found.cells for cell in row if cell.text]
+    assert sum(int(text.split()[0].split("/")[-1]) for text in told) == 100
+
+
+def test_failures_are_counted_with_the_first_story(tmp_path: Path) -> None:
+    assert failure_counts(search_with_an_edge(tmp_path)) == [("oom-run", 4, "#17: oom-run; why")]
+
+
+def test_importance_goes_to_the_knob_that_matters(tmp_path: Path) -> None:
+    found = importance(a_study(tmp_path), search_with_an_edge(tmp_path))
+    assert found is not None
+    shares = {row.label: row.parts[0].value for row in found.rows}
+    assert shares["mem"] > 0.7 > 0.2 > shares["kind"]
+
+
+def test_knobs_that_only_moved_together_share_their_importance(tmp_path: Path) -> None:
+    past = History(tmp_path)
+    for at in range(12):
+        add(past, {"mem": at % 3, "kind": "abc"[at % 3]}, rate=100.0 + 10 * (at % 3) + at / 100)
+    found = importance(a_study(tmp_path), past)
+    assert found is not None
+    assert [row.label for row in found.rows] == ["mem with kind"]
+
+
+def test_slices_and_parallel_show_every_setting(tmp_path: Path) -> None:
+    question, past = a_study(tmp_path), search_with_an_edge(tmp_path)
+    told = answer(question, {"mem": 8, "kind": "a"})
+    group, lines = slices(question, past, told), parallel(question, past, told)
+    assert group is not None and lines is not None
+    assert [figure.title for figure in group.figures] == ["mem", "kind"]
+    assert len(lines.lines) == 20
+    assert [one.look for one in lines.lines].count("failed") == 4
+    best = max(lines.lines, key=lambda one: one.share if one.share is not None else -1)
+    assert best.label.startswith("#18 mem 8")
+
+
+@pytest.fixture(scope="module")
+def confirmed(tmp_path_factory: pytest.TempPathFactory) -> CampaignStatus:
+    root = tmp_path_factory.mktemp("confirmed")
+    question = study(root)
+    ran = campaign(root, question)
+    ran.run()
+    return CampaignStatus(ran.question, question, ran.history)
+
+
+def test_the_proof_shows_every_run_of_every_block_in_order(confirmed: CampaignStatus) -> None:
+    runs, ratios = proof(confirmed.study, confirmed.history, confirmed.answer)
+    assert isinstance(runs, PlotFigure) and isinstance(ratios, IntervalFigure)
+    drawn = [p.x for series in runs.series for p in series.points]
+    assert sorted(drawn) == [*range(1, confirmed.history.count(Stage.CONFIRM) + 1)]
+    assert len(runs.spans) == 3
+    for block in proof_blocks(confirmed.study, confirmed.history):
+        keys = [trial.key for trial, _ in block.runs]
+        assert keys == keys[::-1], "a block is a palindrome"
+
+
+def test_the_proof_agrees_with_the_verdict(confirmed: CampaignStatus) -> None:
+    _, ratios = proof(confirmed.study, confirmed.history, confirmed.answer)
+    assert isinstance(ratios, IntervalFigure) and confirmed.answer.candidate is not None
+    gain = confirmed.answer.candidate.gain
+    row = next(row for row in ratios.rows if row.label.startswith("B: 3 blocks together"))
+    assert gain is not None
+    assert (row.value, row.low, row.high) == (gain.ratio, gain.low, gain.high)
+    assert row.dots == pytest.approx([gain.ratio] * 3, rel=0.05)
+    table = proof_table(confirmed.study, confirmed.history, confirmed.answer)
+    assert table is not None and len(table.rows) == 3
+
+
+def test_a_time_that_fell_is_a_ratio_above_one(tmp_path: Path) -> None:
+    question = a_study(tmp_path, goal=Goal("rate", "minimize"))
+    past = History(tmp_path)
+    for mem, value in ((0, 10.0), (1, 8.0), (1, 8.0), (0, 10.0)):
+        add(past, {"mem": mem, "kind": "a"}, Stage.CONFIRM, rate=value)
+        past.trials[len(past.trials)] = replace(past.trials[len(past.trials)], block=0)
+    (block,) = proof_blocks(question, past)
+    assert [*block.ratios.values()] == pytest.approx([1.25])
+
+
+def test_a_guard_tells_its_worst_margin(tmp_path: Path) -> None:
+    question = a_study(tmp_path, guards=tuple(map(parse_guard, ("loss < 0.5", "energy within 1e-6 of baseline"))))
+    past = History(tmp_path, reference={"energy": -76.0})
+    for loss, off in ((0.1, 0.0), (0.4, 5e-7)):
+        add(past, {"mem": 1, "kind": "a"}, rate=1.0, loss=loss, energy=-76.0 + off)
+    table = guard_table(question, past)
+    assert table is not None
+    assert [row[2] for row in table.rows] == [
+        "0.4 at #2, 20% of the limit to spare",
+        "off by 5e-07 at #2, 50% of the tolerance used",
+    ]
+    (figure,) = closeness(question, past, answer(question))
+    assert figure.bands[0].high == pytest.approx(1e-6)
+
+
+def test_nodes_need_two(tmp_path: Path) -> None:
+    assert nodes(a_study(tmp_path), search_with_an_edge(tmp_path)) is None
+
+
+def test_what_was_foretold_is_held_against_what_was_measured(tmp_path: Path) -> None:
+    past = History(tmp_path)
+    for said, was in ((110.0, 100.0), (90.0, 100.0), (120.0, 100.0)):
+        add(past, {"mem": 1, "kind": "a"}, rate=was, predicted_rate=said)
+    (figure,) = foretold(a_study(tmp_path), past, answer(a_study(tmp_path)))
+    assert [(p.x, p.y) for p in figure.series[1].points] == [(110.0, 100.0), (90.0, 100.0), (120.0, 100.0)]
+    assert "within 10%" in figure.notes[0]
+
+
+def test_latency_against_load_has_limit_and_knee(tmp_path: Path) -> None:
+    space = Space((Discrete("concurrency", (1, 2, 4, 8, 16), ordered=True),), {})
+    workload = WorkloadChoice("f", {"slo": ["ttft_p95_ms=200"]})
+    question = a_study(tmp_path, space=space, workload=workload, baseline={"concurrency": 1})
+    past = History(tmp_path)
+    for load, ms in ((1, 50.0), (2, 60.0), (4, 90.0), (8, 180.0), (16, 900.0)):
+        add(past, {"concurrency": load}, rate=1.0, ttft_p95_ms=ms, ttft_p50_ms=ms / 2)
+    group = against_load(question, past, answer(question))
+    assert group is not None
+    figure = group.figures[0]
+    assert isinstance(figure, PlotFigure)
+    assert {(limit.label, limit.value) for limit in figure.limits} == {
+        ("limit ttft_p95_ms 200 ms", 200.0),
+        ("knee at 8", 8.0),
+    }
+
+
+def test_energy_is_per_million_tokens(tmp_path: Path) -> None:
+    question, past = a_study(tmp_path), History(tmp_path)
+    add(past, {"mem": 0, "kind": "a"}, rate=1.0, joules_per_token=0.036)
+    (figure,) = energy_and_cost(question, past, answer(question))
+    assert math.isclose(figure.rows[0].parts[0].value, 10.0)
+    assert figure.x.label == "Wh per million tokens"
+
+
+def test_an_engines_log_becomes_its_course() -> None:
+    now = read_status(H200 / "deepseek-v2-lite")
+    logged = logged_runs(now.study, now.history, now.answer)
+    assert [one.look for one in logged] == ["baseline", "winner"]
+    group, steps, heat = over_time(logged), step_times(logged), batch_by_length(logged)
+    assert group is not None and steps is not None and heat is not None
+    assert [figure.title for figure in group.figures] == ["running requests", "KV in use", "queue", "tokens written"]
+    running = group.figures[0]
+    assert isinstance(running, PlotFigure)
+    assert max(p.y for p in running.series[0].points) == now.history.runs[1].metrics["peak_running"]
+    assert any("without CUDA graph" in series.name for series in steps.series)
+
+
+def test_an_edge_and_a_scaling_answer_their_own_question() -> None:
+    edge = read_status(SAMPLES / "edge-finished")
+    climb = edge_climb(edge.study, edge.history, edge.answer, "mem")
+    assert climb is not None
+    assert [(limit.label, limit.value) for limit in climb.limits] == [
+        ("for production: 12", 12.0),
+        ("the edge: 13", 13.0),
+    ]
+    assert min(mark.x for mark in climb.strip) == 14
+    scale = read_status(SAMPLES / "scale-finished")
+    assert scale.history.verdict is not None
+    figure = curves(scale.exhibits.figures[0], "speed", scale.history.verdict.details["law"])
+    law = next(series for series in figure.series if series.name.startswith("Amdahl"))
+    measured = next(series for series in figure.series if series.name == "measured")
+    assert law.points[-1].y == pytest.approx(measured.points[-1].y, rel=0.02)

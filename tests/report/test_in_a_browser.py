@@ -1,0 +1,203 @@
+"""The report in a real browser: drawn, sorted, filtered, dark, on a phone, without scripts, and with hostile names."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_status_as_far
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.space import Discrete, Space
+from ridgeline.report.page import write_report
+from ridgeline.store.history import read_history
+from ridgeline.testing import ScriptedAnswer
+from tests.browser import CHROMIUM, Browser, browser, pixels
+from tests.campaign.harness import campaign, study
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {
+    "search": ROOT / "examples/05-sglang-h200/results/llama-8b",
+    "compare": ROOT / "examples/05-sglang-h200/results/llama-8b-compare",
+    "edge": ROOT / "tests/samples/study-folders/edge-finished",
+    "scale": ROOT / "tests/samples/study-folders/scale-finished",
+    "running": ROOT / "tests/samples/study-folders/twin-killed",
+}
+HOSTILE = ("<!--<script>", "</script><b>", '"><img src=x onerror=document.title="owned">', "'; alert(1) //")
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("chromium") / "profile") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    home = tmp_path_factory.mktemp("pages")
+    found = {}
+    for name, folder in FOLDERS.items():
+        now, notes = read_status_as_far(folder)
+        out = home / f"{name}.html"
+        write_report(now.study, now.history, answer_on_paper(now), now.exhibits, out, notes)
+        found[name] = out.as_uri()
+    return found
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_opens_at_every_width_without_a_complaint_or_sideways_scrolling(
+    tab: Browser, pages: dict[str, str], name: str
+) -> None:
+    for width in (1400, 800, 400):
+        tab.open(pages[name], width)
+        assert tab.value("document.documentElement.scrollWidth") <= width
+        assert tab.value("document.querySelector('.headline').textContent.length") > 10
+    assert tab.console == []
+
+
+VISIBLE = "[...document.querySelectorAll('figure svg[role=img]')].filter(e => e.getBoundingClientRect().width > 0)"
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_every_figure_is_drawn(tab: Browser, pages: dict[str, str], width: int) -> None:
+    tab.open(pages["search"], width)
+    tab.value(f"{VISIBLE}.forEach((e, at) => e.id = 'look-' + at)")
+    number = tab.value(f"{VISIBLE}.length")
+    assert number >= 10
+    for at in range(number):
+        colours = pixels(tab.picture(f"#look-{at}", scale=0.5)).colours()
+        paper = max(colours, key=lambda colour: colours[colour])
+        vivid = sum(n for c, n in colours.items() if c != paper and max(c) - min(c) > 60)
+        assert vivid > 6, f"figure {at} has next to no colour: nothing was drawn"
+
+
+def test_no_text_of_a_figure_is_cut_off(tab: Browser, pages: dict[str, str]) -> None:
+    """Labels may not leave the figure to the left or right; what is too long is cut with an ellipsis instead."""
+    for name in ("search", "edge", "scale"):
+        for width in (1400, 400):
+            tab.open(pages[name], width)
+            out = tab.value(f"""{VISIBLE}.flatMap(e => {{ const box = e.getBoundingClientRect();
+                return [...e.querySelectorAll('text')].filter(t => {{ const b = t.getBoundingClientRect();
+                return b.left < box.left - 14 || b.right > box.right + 14; }}).map(t => t.textContent); }})""")
+            assert out == []
+
+
+def test_dark_is_dark_and_light_is_light(tab: Browser, pages: dict[str, str]) -> None:
+    brightness = {}
+    for dark in (False, True):
+        tab.open(pages["search"], 800, dark=dark)
+        colours = pixels(tab.picture(".tiles")).colours()
+        brightness[dark] = sum(sum(c) / 3 * n for c, n in colours.items()) / sum(colours.values())
+        ink = tab.value("getComputedStyle(document.body).color")
+        assert ink == ("rgb(230, 234, 240)" if dark else "rgb(27, 36, 48)")
+    assert brightness[True] < 80 < 200 < brightness[False]
+
+
+TABLE = "document.querySelectorAll('table.sortable')[0]"
+
+
+def column(tab: Browser, name: str) -> list[str]:
+    at = tab.value(f"[...{TABLE}.tHead.rows[0].cells].map(c => c.textContent)").index(name)
+    rows = f"[...{TABLE}.tBodies[0].rows].filter(r => !r.hidden).map(r => r.cells[{at}].textContent)"
+    found: list[str] = tab.value(rows)
+    return found
+
+
+def click_heading(tab: Browser, name: str) -> None:
+    tab.value(f"[...{TABLE}.tHead.rows[0].cells].find(c => c.textContent === '{name}').click()")
+
+
+def test_a_click_sorts_and_another_turns_it_round(tab: Browser, pages: dict[str, str]) -> None:
+    tab.open(pages["search"])
+    click_heading(tab, "total_tok_s")
+    up = [float(text) for text in column(tab, "total_tok_s") if text]
+    assert len(up) > 3 and up == sorted(up)
+    click_heading(tab, "total_tok_s")
+    assert [float(text) for text in column(tab, "total_tok_s") if text] == up[::-1]
+
+
+def test_the_filter_leaves_what_fits(tab: Browser, pages: dict[str, str]) -> None:
+    tab.open(pages["search"])
+    every = len(column(tab, "trial"))
+    put = """(text => { const e = document.querySelector('.tools input');
+        e.value = text; e.dispatchEvent(new Event('input')); })"""
+    tab.value(f"{put}('baseline')")
+    kept = column(tab, "is")
+    assert 0 < len(kept) < every
+    assert tab.value("document.querySelector('#confirm-runs').open")
+    tab.value(f"{put}('no such thing')")
+    assert column(tab, "trial") == []
+    tab.value(f"{put}('')")
+    assert len(column(tab, "trial")) == every
+
+
+def test_a_mark_leads_to_its_run(tab: Browser, pages: dict[str, str]) -> None:
+    tab.open(pages["search"])
+    tab.value("document.querySelector('#parallel .wide .pc').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    trial = tab.value("document.querySelector('#parallel .wide .pc').dataset.t")
+    assert tab.value("[...document.querySelectorAll('tr.lit')].map(row => row.dataset.t)") == [trial]
+
+
+def test_the_setting_can_be_copied(tab: Browser, pages: dict[str, str]) -> None:
+    tab.open(pages["search"])
+    assert tab.value("!document.querySelector('.copy').hidden")
+    tab.value("navigator.clipboard.writeText = async text => { window.copied = text; }")
+    tab.value("document.querySelector('.copy').click()")
+    assert "--max-running-requests 512" in tab.value("window.copied")
+
+
+def test_without_scripts_everything_is_there(tab: Browser, pages: dict[str, str]) -> None:
+    tab.open(pages["search"], 1400, scripts=False)
+    assert tab.value("document.querySelector('.copy').hidden && document.querySelector('.tools').hidden")
+    assert tab.value(f"{VISIBLE}.length") >= 10
+    assert len(column(tab, "trial")) > 3
+    shown = "[...document.querySelectorAll('.view')].map(e => getComputedStyle(e).display)"
+    assert tab.value(shown) == ["block", "none", "none"]
+    tab.value("document.querySelectorAll('.choices input')[1].checked = true")
+    assert tab.value(shown) == ["none", "block", "none"]
+
+
+def test_no_value_of_a_knob_breaks_the_page(tab: Browser, tmp_path: Path) -> None:
+    """After `<!--<script>` inside a script element a browser takes the rest of the page for script."""
+    x = Discrete("x", (0, 1, 2), ordered=True)
+    y = Discrete("y<b>'\"", HOSTILE, ordered=False)
+    question = study(tmp_path, name=HOSTILE[2], space=Space((x, y), {}), baseline={"x": 0, "y<b>'\"": HOSTILE[0]})
+    ran = campaign(tmp_path, question, lambda settings: ScriptedAnswer({"rate": 100.0 + settings["x"]}))
+    ran.run()
+    now = CampaignStatus(ran.question, question, read_history(tmp_path))
+    now.history.runs[4] = replace(now.history.runs[4], outcome=Outcome(Kind.CRASH, HOSTILE[2]))
+    page = write_report(question, now.history, now.answer, now.exhibits, tmp_path / "report.html")
+    tab.console.clear()
+    tab.open(page.as_uri())
+    assert tab.console == []
+    assert tab.value("document.title") == HOSTILE[2]
+    assert tab.value("document.querySelectorAll('img, b').length") == 0
+    assert tab.value("document.querySelectorAll('tr[data-t]').length") == len(now.history.runs)
+
+
+def test_a_run_folder_can_be_opened_from_the_table(tab: Browser, tmp_path: Path) -> None:
+    folder = tmp_path / "a study"
+    shutil.copytree(FOLDERS["search"], folder)
+    now, notes = read_status_as_far(folder)
+    page = write_report(now.study, now.history, answer_on_paper(now), now.exhibits, folder / "report.html", notes)
+    tab.open(page.as_uri())
+    paths = "[...document.querySelectorAll('tr[data-t] a')].map(a => decodeURIComponent(new URL(a.href).pathname))"
+    links = tab.value(paths)
+    assert len(links) == len(now.history.runs)
+    assert all(Path(link).is_dir() for link in links)
+
+
+def test_paper_is_wide_enough(tab: Browser, pages: dict[str, str]) -> None:
+    """A browser shrinks everything until the widest table fits the sheet, so none may be wider."""
+    tab.open(pages["search"], 760)
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    try:
+        assert tab.value("document.documentElement.scrollWidth") <= 760
+        assert tab.value("getComputedStyle(document.querySelector('.tools')).display") == "none"
+    finally:
+        tab.call("Emulation.setEmulatedMedia", media="")
