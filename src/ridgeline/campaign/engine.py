@@ -23,7 +23,8 @@ from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import receipt
-from ridgeline.campaign.under_way import cut_output, too_much_output, write_result
+from ridgeline.campaign.steering.obedience import CANCELLED, Obedience
+from ridgeline.campaign.under_way import cut_output, not_run, too_much_output, write_result
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import StoreError
 from ridgeline.executors.base import Executor, patiently
@@ -76,15 +77,23 @@ class Campaign:
         self.record(events.opened_event(controller, question_line(self.question), self.history.asked))
         try:
             self._adopt()
+            obedience = Obedience(self.history, self.agenda, self.ledger, self.executor, self.record)
+            obedience.take_up()
             while self.history.verdict is None:
+                obedience.heed()
                 self.heed_stop()
                 self.journal.require_in_place()
                 self._heed_output()
                 changed = self._start_what_fits() | self._collect_builds() | self._collect()
-                if not self._flying and not self._unbuilt and not changed:
-                    self._next_stage()
-                elif not changed:
+                if changed:
+                    continue
+                if self._flying or self._unbuilt:
                     self._awaited().wait(LONGEST_WAIT_S)
+                elif self.history.heeded.paused:
+                    time.sleep(LONGEST_WAIT_S)
+                else:
+                    self._next_stage()
+            obedience.finish()
         except OSError as error:
             trouble = failure(Path(error.filename or self.history.root), self.history.root, error)
             self._leave(trouble)
@@ -109,6 +118,8 @@ class Campaign:
             job = self._prepare(trial, planned.folder)
             if isinstance(job, Job) and (ticket := self._ticket_of(planned, job)):
                 self._flying[ticket] = planned.number
+            elif planned.number in self.history.heeded.cancelled:
+                self._close(planned, not_run(CANCELLED.reason), Reading(), CANCELLED)
             else:
                 self._go_on(planned, job, replace(self.agenda.again(trial), on_nodes=self._pinned(planned.number)))
 
@@ -120,8 +131,8 @@ class Campaign:
     # starting
 
     def _start_what_fits(self) -> bool:
-        started = False
-        while len(self._flying) + len(self._unbuilt) < self.executor.slots and (step := self.agenda.next()) is not None:
+        started, slots = False, 0 if self.history.heeded.paused else self.executor.slots
+        while len(self._flying) + len(self._unbuilt) < slots and (step := self.agenda.next()) is not None:
             if isinstance(step, SetAside):
                 self.record(events.set_aside_event(step))
             else:
@@ -161,7 +172,7 @@ class Campaign:
         if job is None:
             self._unbuilt[planned.number] = step
         elif isinstance(job, Outcome):
-            self._close(planned, _not_run(job.reason), Reading(), job)
+            self._close(planned, not_run(job.reason), Reading(), job)
         else:
             self._submit(planned.number, replace(job, on_nodes=step.on_nodes, avoid_nodes=step.avoid_nodes))
 
@@ -191,7 +202,7 @@ class Campaign:
         return patiently(ask, self.heed_stop, SUBMIT_PATIENCE_S)
 
     def heed_stop(self) -> None:
-        if self.stop_requested():
+        if self.stop_requested() or self.history.heeded.stopping:
             raise Interrupted
 
     # ending
@@ -228,17 +239,9 @@ class Campaign:
             reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, self._pinned(number)))
         own = {**reading.texts, **reading.metrics}
         baseline = self.history.reference or own  # the first baseline run is held against itself
-        outcome = judge(
-            ending,
-            reading,
-            planned.folder,
-            self.workload.signatures,
-            self.workload.logs,
-            self.study,
-            trial.settings,
-            baseline,
-        )
-        self._close(planned, ending, reading, outcome)
+        logs, signatures = self.workload.logs, self.workload.signatures
+        outcome = judge(ending, reading, planned.folder, signatures, logs, self.study, trial.settings, baseline)
+        self._close(planned, ending, reading, CANCELLED if number in self.history.heeded.cancelled else outcome)
 
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:
         shown = tuple(map(masked, ending.leftovers))
@@ -292,8 +295,3 @@ class Campaign:
                     self._close(planned, ending, Reading(), Outcome(Kind.CANCELLED, "the campaign was stopped"))
             if self._flying:
                 self.executor.wait(0.1)
-
-
-def _not_run(reason: str) -> Ending:
-    now = round(time.time(), 3)
-    return Ending(Cause.EXITED, reason=reason, started_s=now, ended_s=now)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.records.run import Cause, Ending
 from ridgeline.records.secrets import masked
 from ridgeline.records.trial import Trial
 from ridgeline.store.events import Event
@@ -100,6 +102,12 @@ def latest_line(folder: Path) -> str:
     # a progress bar goes back to the start of its line instead of beginning another
     lines = [line for line in _COLOURS.sub("", tail).replace("\r", "\n").split("\n") if line.strip()]
     return masked("".join(c if c.isprintable() else " " for c in lines[-1][:1000]).strip()) if lines else ""
+
+
+def not_run(reason: str) -> Ending:
+    """How a run ends that was never handed over."""
+    now = round(time.time(), 3)
+    return Ending(Cause.EXITED, reason=reason, started_s=now, ended_s=now)
 
 
 def write_result(folder: Path, event: Event, trial: Trial) -> None:

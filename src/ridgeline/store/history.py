@@ -32,6 +32,7 @@ from ridgeline.store.events import (
     trial_from,
     verdict_from,
 )
+from ridgeline.store.instructions import Heeded
 from ridgeline.store.journal import read_events
 
 
@@ -84,6 +85,7 @@ class History:
     last_trial_before: int = 0  # the last extension
     search_limit: int | None = None  # how many search trials there may be, once an extension says so
     stopped: Mapping[str, Any] | None = None
+    heeded: Heeded = field(default_factory=Heeded)  # what people told it meanwhile
     wall_s: float = 0.0  # time during which a controller was at work
     node_hours: float = 0.0
     last_run_number: int = 0
@@ -127,6 +129,7 @@ class History:
                 self._opened_s, self._opened_wall_s = at, self.wall_s
                 self.openings += 1
                 self.stopped = None
+                self.heeded.take_up()
                 # somebody may have installed it or loaded its module meanwhile
                 self.builds = {key: build for key, build in self.builds.items() if not build.missing}
             case "trial":
@@ -153,6 +156,8 @@ class History:
                 self.verdict = verdict_from(event)
             case "extended":
                 self._extend(extension_from(event))
+            case "instruction":
+                self._heed(event, at)
             case "stopped":
                 self.stopped = event
         self.wall_s = self.wall_now_s(at)
@@ -231,10 +236,19 @@ class History:
         self.uncounted |= before
         self.candidates, self.blocks, self.set_aside = None, 0, []
 
+    def _heed(self, event: Mapping[str, Any], at: float) -> None:
+        self.wall_s = self.wall_now_s(at)
+        self.heeded.apply(event)
+        self._opened_s, self._opened_wall_s = at, self.wall_s  # a pause is no work: the clock goes on from here
+        if not event["refused"] and "search_limit" in event:
+            self.search_limit = event["search_limit"]
+
     # what the other rooms ask
 
     def wall_now_s(self, now_s: float) -> float:
         """Seconds a controller has been at work, up to now. Clocks may step back; work time does not."""
+        if self.heeded.paused:
+            return self.wall_s
         return max(self.wall_s, self._opened_wall_s + now_s - self._opened_s)
 
     def final_run(self, trial: Trial) -> Run | None:

@@ -85,7 +85,7 @@ def cost_line(stake: Stake) -> str:
 
 def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
     """What was spent; up to `now_s` where a controller is at work."""
-    history, budget = now.history, now.study.budget
+    history, budget = now.history, now.budget
     wall_s = history.wall_s if now_s is None else history.wall_now_s(now_s)
     hours = hours_text(history.node_hours)
     spent = f"{hours} of {budget.node_hours:g} node-hours" if budget.node_hours else f"{hours} node-hours"
