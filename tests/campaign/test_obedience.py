@@ -1,4 +1,4 @@
-"""What people tell a running campaign: obeyed once, answered in the journal or refused with a reason; kill -9 or not."""
+"""What people tell a running campaign: obeyed once and answered in the journal, or refused with a reason."""
 
 from __future__ import annotations
 

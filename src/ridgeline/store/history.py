@@ -102,14 +102,15 @@ class History:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            history._apply_all(events)
+            history.apply_all(events)
         finally:
             if collecting:
                 gc.enable()
         return history
 
-    def _apply_all(self, events: Iterable[Mapping[str, Any]]) -> None:
-        for number, event in enumerate(events, 1):
+    def apply_all(self, events: Iterable[Mapping[str, Any]], first_line: int = 1) -> None:
+        """StoreError, which names the line, where one of them makes no sense."""
+        for number, event in enumerate(events, first_line):
             try:
                 require_shape(event)
                 self.apply(event)
