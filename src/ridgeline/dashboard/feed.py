@@ -34,6 +34,7 @@ class Feed:
     _version: int = field(default=0, init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _viewers: int = field(default=0, init=False)
+    _over: bool = field(default=False, init=False)
     _looking: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def listen(self) -> AsyncIterator[str]:
@@ -45,7 +46,7 @@ class Feed:
         seen, steerable = -1, None
         try:
             yield "retry: 1000\n\n"
-            while True:
+            while not self._over:
                 if self._picture is not None and seen != self._version:
                     seen, picture = self._version, self._picture
                     changed = {name: html for name, html in picture.sections.items() if sent.get(name) != html}
@@ -63,10 +64,15 @@ class Feed:
         finally:
             self._viewers -= 1
 
+    def end(self) -> None:
+        """Everybody who listens is let go: the server is about to stop."""
+        self._over = True
+        self._news.set()
+
     async def _look(self) -> None:
         last: object = None
         drawn_s = took_s = 0.0
-        while self._viewers:
+        while self._viewers and not self._over:
             now_s = time.monotonic()
             pulse = await asyncio.to_thread(self.pulse)
             due = pulse != last and now_s - drawn_s >= REST * took_s

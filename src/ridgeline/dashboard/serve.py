@@ -44,6 +44,7 @@ def listening(host: str, port: int) -> socket.socket:
         found = socket.socket(family)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
+        found.listen(128)  # whoever follows the printed address at once waits for the server instead of being refused
     except OSError as error:
         hint = "choose another with --port; --port 0 takes any free one"
         raise InputError(f"{host} port {port} cannot be used ({error.strerror or error}); {hint}") from None
@@ -54,14 +55,31 @@ def serve(dashboard: Dashboard, host: str, port: int, token: str, say: Callable[
     """Until SIGINT or SIGTERM. `say` is told the address, with its token, as the first line."""
     bound = listening(host, port)
     port = bound.getsockname()[1]
-    names = None if host in EVERYWHERE else (*LOOPBACK, host.lower(), socket.gethostname().lower(), socket.getfqdn())
-    door = Door(token, f"ridgeline-{port}", LOOPBACK if host in LOOPBACK else names)
+    own = (host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())
+    names = LOOPBACK if host in LOOPBACK else None if host in EVERYWHERE else (*LOOPBACK, *own)
+    door = Door(token, f"ridgeline-{port}", names)
     shown = socket.getfqdn() if host in EVERYWHERE else f"[{host}]" if ":" in host else host
     say(f"http://{shown}:{port}/?token={token}")
     if host in LOOPBACK:
         login = quote(f"{getpass.getuser()}@{socket.gethostname()}")
         say(f"from another machine: ssh -L {port}:127.0.0.1:{port} {login}   and open the same address there")
     say(f"process {os.getpid()}; Ctrl-C ends this page, never the campaign")
+    server_of(dashboard, door).run(sockets=[bound])
+
+
+class _Server(uvicorn.Server):
+    """Lets those go who listen to events: uvicorn would wait for them, and then say so with a stack of calls."""
+
+    def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
+        super().__init__(config)
+        self._dashboard = dashboard
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._dashboard.end()
+        await super().shutdown(sockets)
+
+
+def server_of(dashboard: Dashboard, door: Door) -> uvicorn.Server:
     config = uvicorn.Config(
         dashboard.app(door),
         log_level="warning",
@@ -71,4 +89,4 @@ def serve(dashboard: Dashboard, host: str, port: int, token: str, say: Callable[
         ws="none",
         timeout_graceful_shutdown=1,
     )
-    uvicorn.Server(config).run(sockets=[bound])
+    return _Server(config, dashboard)

@@ -52,6 +52,10 @@ class Dashboard:
         ]
         return Guarded(Starlette(routes=routes), door)
 
+    def end(self) -> None:
+        for feed in (self._index, *self._feeds.values()):
+            feed.end()
+
     # pages
 
     async def index(self, request: Request) -> Response:
