@@ -125,14 +125,7 @@ class History:
         at = float(event["at"])
         match event["event"]:
             case "opened":
-                self.question = question_from(event)
-                self.asked = event.get("asked", {})
-                self._opened_s, self._opened_wall_s = at, self.wall_s
-                self.openings += 1
-                self.stopped = None
-                self.heeded.take_up()
-                # somebody may have installed it or loaded its module meanwhile
-                self.builds = {key: build for key, build in self.builds.items() if not build.missing}
+                self._open(event, at)
             case "trial":
                 trial = trial_from(event)
                 if trial.number != len(self.trials) + 1:
@@ -162,6 +155,16 @@ class History:
             case "stopped":
                 self.stopped = event
         self.wall_s = self.wall_now_s(at)
+
+    def _open(self, event: Mapping[str, Any], at: float) -> None:
+        self.question = question_from(event)
+        self.asked = event.get("asked", {})
+        self._opened_s, self._opened_wall_s = at, self.wall_s
+        self.openings += 1
+        self.stopped = None
+        self.heeded.take_up()
+        # somebody may have installed it or loaded its module meanwhile
+        self.builds = {key: build for key, build in self.builds.items() if not build.missing}
 
     def _build(self, event: Mapping[str, Any]) -> None:
         outcome, missing = outcome_from(event["outcome"]), event.get("missing", {})

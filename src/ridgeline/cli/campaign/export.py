@@ -122,7 +122,8 @@ def _written(form: Format, now: CampaignStatus, out: Path) -> int:
 
 def _opened_by(form: Format, out: Path) -> str:
     if form is Format.mlflow:
-        return f"mlflow ui --backend-store-uri {out}"
+        # MLflow 3 opens folders only when told to; earlier ones ignore the variable
+        return f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {out}"
     return f"optuna-dashboard {out}"
 
 
