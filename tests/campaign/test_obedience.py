@@ -13,6 +13,7 @@ import pytest
 from ridgeline.campaign import engine
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.status import CampaignStatus
+from ridgeline.records.run import Cause
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage
 from ridgeline.store.history import read_history
@@ -170,6 +171,7 @@ def test_a_cancelled_run_stays_cancelled_after_a_kill(tmp_path: Path, monkeypatc
     again = campaign(tmp_path, study(tmp_path), world=world)
     again.run()
     assert str(again.history.runs[number].outcome) == "cancelled; a person asked for it"
+    assert again.history.runs[number].ending.cause is Cause.CANCELLED, "the site is told after all"
     assert len(again.history.runs_of[again.history.runs[number].trial]) == 1
     assert len(answers(tmp_path)) == 1
     assert not waiting_instructions(tmp_path)
@@ -197,7 +199,8 @@ def test_a_pause_starts_nothing_and_is_no_work_time(tmp_path: Path, monkeypatch:
     def sleep(seconds: float) -> None:
         history = running.history
         assert history.heeded.paused and not history.open_runs
-        idle.append((len(history.trials), history.wall_now_s(9e9)))
+        assert history.count(Stage.SEARCH) <= 4, "one more may have been started before the file was seen"
+        idle.append((len(history.trials), history.wall_now_s(9e9 * (len(idle) + 1))))
         if len(idle) == 3:
             tell(tmp_path, "resume", "resume")
 

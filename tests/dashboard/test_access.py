@@ -184,3 +184,58 @@ def test_another_address_needs_a_token_that_somebody_chose(open_study: Path, tmp
     strong.write_text("0123456789abcdef\n")
     assert token_from(strong, "0.0.0.0") == "0123456789abcdef"
     assert len(token_from(None, "127.0.0.1")) >= 32
+
+
+def test_prometheus_gets_all_studies_with_one_head_for_each_name(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        quick(tmp_path / name, finish=False)
+        text = (tmp_path / name / "quick" / "study.yaml").read_text()
+        (tmp_path / name / "quick" / "study.yaml").write_text(text.replace("name: quick", f"name: quick-{name}"))
+    with served(tmp_path) as there:
+        text = there.ask("/metrics", **there.cookie).text
+    assert text.count("# TYPE ridgeline_paused gauge") == 1
+    assert 'ridgeline_paused{study="quick-a"} 0\nridgeline_paused{study="quick-b"} 0\n' in text
+
+
+def _harm(study: Path, harm: str) -> None:
+    if harm == "empty journal":
+        (study / "journal.jsonl").write_text("")
+    elif harm == "no journal":
+        (study / "journal.jsonl").unlink()
+    elif harm == "no study file":
+        (study / "study.yaml").unlink()
+    else:
+        (study / "study.yaml").write_text("version: 1\nname: [\n")
+
+
+@pytest.mark.parametrize(
+    ("harm", "meanwhile", "later"),
+    [
+        ("empty journal", "nobody at work", "nobody at work"),
+        ("no journal", "was the folder moved?", None),
+        ("no study file", "nobody at work", "no study.yaml here"),
+        ("half a study file", "nobody at work", "not YAML"),
+    ],
+)
+def test_a_folder_with_something_wrong_is_shown_with_a_note(
+    tmp_path: Path, harm: str, meanwhile: str, later: str | None
+) -> None:
+    study = quick(tmp_path, finish=False)
+    with served(study) as there:
+        assert there.ask("/", **there.cookie).status == 200
+        _harm(study, harm)
+        page = there.ask("/", **there.cookie)
+        assert page.status == 200 and meanwhile in page.text and "quick" in page.text
+    if later is None:
+        return  # no longer a study folder: the verb says so
+    with served(tmp_path) as there:
+        listed, page = there.ask("/", **there.cookie), there.ask("/study/quick/", **there.cookie)
+        assert listed.status == page.status == 200
+        assert later in page.text and "Traceback" not in page.text
+
+
+def test_only_watch_pays_for_the_server() -> None:
+    code = "import sys, ridgeline.cli.campaign.follow, ridgeline.cli.campaign.watch as w; w.FoundFolders; "
+    code += "sys.exit(bool({'starlette', 'uvicorn', 'anyio'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,7 +14,7 @@ from ridgeline.records.study import Study
 from ridgeline.report.figures import ProgressPoint, progress
 from ridgeline.store.history import History
 
-WIDTH, HEIGHT, LEFT, STRIP, TOP = 760.0, 300.0, 64.0, 26.0, 12.0
+WIDTH, HEIGHT, LEFT, STRIP, TOP = 760.0, 300.0, 78.0, 26.0, 12.0
 
 
 def live_figures(study: Study, history: History, exhibits: Exhibits) -> str:
@@ -76,7 +76,7 @@ def _said(point: ProgressPoint) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    raw = (high - low) / 4
+    raw = (high - low) / 5
     size = 10 ** math.floor(math.log10(raw))
     step = next(size * n for n in (1, 2, 5, 10) if size * n >= raw)
     return [step * n for n in range(math.ceil(low / step), math.floor(high / step) + 1)]

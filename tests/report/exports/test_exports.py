@@ -162,6 +162,8 @@ def test_an_mlflow_store_has_a_folder_for_each_run_and_stays_in_its_place(done: 
     assert int(at) > 1e12 and float(value) > 10 and step == "0"
     assert {p.name for p in (one / "params").iterdir()} == {"_a b", "b", "c"}
     assert (one / "metrics" / "got_.._x").exists()
+    artifacts = {path.name: path for path in (one / "artifacts").iterdir()}
+    assert "env" not in artifacts and artifacts["stdout"].is_symlink() and "rate" in artifacts["stdout"].read_text()
 
 
 def test_an_optuna_storage_is_opened_by_optuna(done: CampaignStatus, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from ridgeline.store.instructions import INSTRUCTIONS, Instruction, waiting_inst
 from ridgeline.store.logs import newest_log
 from ridgeline.store.tail import JournalTail
 
+# what a folder that is damaged, edited or half gone may bring: said on the page, whoever looks next
+TROUBLE = (RidgelineError, OSError, ValueError, LookupError, ArithmeticError)
 CURRENT_S = 1.0  # a picture is good for so long where nothing changed: its clocks move
 
 
@@ -67,7 +69,7 @@ class WatchedStudy:
             now = self.status()
             figures = live_figures(now.study, now.history, now.exhibits)
             return replace(snapshot_of(now, time.time(), waiting_instructions(self.path)), figures=figures)
-        except RidgelineError as error:
+        except TROUBLE as error:
             before = Snapshot(self.path.name, State.DAMAGED, "") if self._shown is None else self._shown[2]
             return replace(before, state=State.DAMAGED, state_text="", note=str(error), steerable=False)
 
@@ -78,7 +80,7 @@ class WatchedStudy:
                 StudyFolder.open(self.path)
             try:
                 self._read_on()
-            except RidgelineError:
+            except TROUBLE:
                 self._forget()
                 raise
             history = self._history
@@ -102,7 +104,7 @@ class WatchedStudy:
     def knobs(self) -> tuple[Sequence[Knob], Point]:
         try:
             now = self.status()
-        except RidgelineError:
+        except TROUBLE:
             return (), {}
         if now.question.kind != "search":
             return (), {}
@@ -112,7 +114,7 @@ class WatchedStudy:
     def refusal(self, told: Instruction) -> str:
         try:
             now = self.status()
-        except RidgelineError as error:
+        except TROUBLE as error:
             return str(error)
         if not now.is_over:
             return ""
@@ -122,14 +124,17 @@ class WatchedStudy:
     def metrics(self) -> str:
         try:
             now = self.status()
-        except RidgelineError:
+        except TROUBLE:
             return ""
         return metrics_text(now.as_json(), now.study.goal.metric)
 
     def report(self) -> bytes:
         from ridgeline.report.page import page
 
-        now = self.status()
+        try:
+            now = self.status()
+        except TROUBLE:
+            return b""
         return b"".join(page(now.study, now.history, answer_on_paper(now), now.exhibits))
 
 

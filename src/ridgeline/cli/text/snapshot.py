@@ -23,7 +23,7 @@ from ridgeline.cli.text.wording import (
 )
 from ridgeline.dashboard.snapshot import Gauge, RunningRun, Said, Snapshot, State
 from ridgeline.records.run import Run
-from ridgeline.records.trial import Stage
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.controller import Presence
 from ridgeline.store.history import History
 from ridgeline.store.instructions import Instruction
@@ -97,11 +97,11 @@ def _gauges(now: CampaignStatus, state: State, now_s: float) -> Iterator[Gauge]:
     share = progress.done / progress.of if progress.of else None
     limit = f" of {progress.of}" if progress.of else ""
     yield Gauge(progress.stage, f"{progress.done}{limit} {progress.unit}", share)
-    at_work = state in (State.RUNNING, State.PAUSED)
+    at_work = state in (State.RUNNING, State.PAUSED) and history.openings
     wall_s = history.wall_now_s(now_s) if at_work else history.wall_s
     yield Gauge("time at work", *_of(time_text(wall_s), wall_s, budget.wall_s, time_text))
     yield Gauge("node-hours", *_of(hours_text(history.node_hours), history.node_hours, budget.node_hours, hours_text))
-    if state is State.RUNNING and (end := expected_end(now, now_s)):
+    if state is State.RUNNING and history.openings and (end := expected_end(now, now_s)):
         yield Gauge("expected end", end)
     passed = sum(n for kind, n in history.outcomes.items() if kind.value == "ok")
     total = sum(history.outcomes.values())
@@ -138,10 +138,23 @@ def _running(now: CampaignStatus, run: RunUnderWay, state: State, now_s: float) 
         planned.number if can_cancel else 0,
         f"#{run.trial.number} {now.question.called(run.trial)}, {clock}",
         setting_text(run.trial.point),
-        run.trial.why or ("" if run.trial.stage is not Stage.SEARCH else f"proposed by {run.trial.proposer}"),
+        why_chosen(run.trial, now.history.blocks),
         "\n".join(last_lines(log, LOG_LINES)),
         "" if log is None else log.relative_to(now.history.root).as_posix(),
     )
+
+
+def why_chosen(trial: Trial, blocks: int) -> str:
+    """What a trial is for, in a sentence; its proposer's own reason where there is one."""
+    if trial.why:
+        return trial.why
+    if trial.stage is Stage.CONFIRM and trial.block is not None:
+        return f"block {trial.block + 1} of {blocks}: fresh runs of the best settings and the baseline, interleaved"
+    return {
+        Stage.BASELINE: "the setting that all others are compared with",
+        Stage.SENTINEL: "the baseline once more, to see whether the machine has changed",
+        Stage.PROFILE: "under the profiler; compared with nothing",
+    }.get(trial.stage, f"proposed by {trial.proposer}")
 
 
 def crashes(history: History) -> list[tuple[str, int, str]]:

@@ -34,7 +34,7 @@ def write_mlflow(study: Study, history: History, folder: Path) -> int:
             partial.mkdir()
             _experiment(partial, place, number, study, history)
             for run in history.runs.values():
-                _run(partial, number, history.trials[run.trial], run, study)
+                _run(partial, place, history.trials[run.trial], run)
             shutil.rmtree(place, ignore_errors=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written ({error.strerror}); name another folder with --out") from None
@@ -57,15 +57,15 @@ def _experiment(partial: Path, place: Path, number: str, study: Study, history: 
     )
 
 
-def _run(partial: Path, experiment: str, trial: Trial, run: Run, study: Study) -> None:
+def _run(partial: Path, place: Path, trial: Trial, run: Run) -> None:
     assert run.outcome is not None
     run_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{run.folder}#{run.number}").hex
     name = f"{run.number:04d} {trial.stage.value} {trial.label}"[:200]
     meta = {
-        "artifact_uri": run.folder.absolute().as_uri(),
+        "artifact_uri": (place.absolute() / run_id / "artifacts").as_uri(),
         "end_time": _ms(run.ending.ended_s),
         "entry_point_name": "",
-        "experiment_id": experiment,
+        "experiment_id": place.name,
         "lifecycle_stage": "active",
         "run_id": run_id,
         "run_name": name,
@@ -82,6 +82,7 @@ def _run(partial: Path, experiment: str, trial: Trial, run: Run, study: Study) -
     for part in ("artifacts", "metrics", "params", "tags"):
         (folder / part).mkdir(parents=True)
     _meta(folder, meta)
+    _link_files(run.folder, folder / "artifacts")
     _texts(folder / "params", {k: str(v)[:LONGEST_VALUE] for k, v in trial.settings.items() if v is not None})
     at = _ms(run.ending.ended_s)
     figures = {**run.metrics, "duration_s": run.ending.duration_s, "node_hours": run.node_hours}
@@ -89,6 +90,14 @@ def _run(partial: Path, experiment: str, trial: Trial, run: Run, study: Study) -
     tags = {"mlflow.runName": name, "stage": trial.stage.value, "trial": str(trial.number), "proposer": trial.proposer}
     tags |= {"why": trial.why, "outcome": run.outcome.kind.value, "reason": str(run.outcome), **dict(run.texts)}
     _texts(folder / "tags", tags)
+
+
+def _link_files(run_folder: Path, artifacts: Path) -> None:
+    """Links, so that whoever deletes the run in MLflow deletes nothing of the study; and no `env`, which is private."""
+    shown = [run_folder / name for name in ("run.sh", "result.json", "stdout", "stderr")]
+    for file in (*shown, *(sorted(run_folder.glob("*.log")) if run_folder.is_dir() else ())):
+        if file.is_file():
+            (artifacts / file.name).symlink_to(file.absolute())
 
 
 def _meta(folder: Path, meta: Mapping[str, Any]) -> None:
