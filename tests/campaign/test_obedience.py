@@ -13,6 +13,7 @@ import pytest
 from ridgeline.campaign import engine
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.status import CampaignStatus
+from ridgeline.cli.campaign.live import Face
 from ridgeline.records.run import Cause
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage
@@ -210,6 +211,19 @@ def test_a_pause_starts_nothing_and_is_no_work_time(tmp_path: Path, monkeypatch:
     assert len(set(idle)) == 1, "no trial was started, and no time was spent"
     assert [answer["act"] for answer in answers(tmp_path)] == ["pause", "resume"]
     assert running.history.verdict is not None
+
+
+def test_the_terminal_of_the_campaign_says_what_somebody_else_told_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = campaign(tmp_path, study(tmp_path))
+    face = Face(quiet=False)
+    face.title(running)
+    when(running, lambda now: searched(now) == 2, lambda: tell(tmp_path, "wish", "try", point={"x": 99}))
+    act = running.on_change
+    running.on_change = lambda now: (act(now), face.update(now), None)[-1]
+    running.run()
+    assert "  somebody said try x 99: refused: x=99 lies outside the study's space" in capsys.readouterr().out
 
 
 def test_stop_leaves_as_ctrl_c_does_and_the_campaign_goes_on_later(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from ridgeline.store.logs import last_lines
 
 EVENTS_SHOWN = 60
 TAIL_LINES = 20
+SPEAK = ("why", "evidence", "reason", "url")  # details that need no name
 BAD = ("mend", "mend-failed", "ended")
 
 
@@ -64,7 +65,7 @@ class WatchedService:
             "taken down" if is_down else f"{up} of {len(members)} members ready, as far as the journal tells",
             gauges=(
                 Gauge("members ready", f"{up} of {len(members)}", up / len(members) if members else None),
-                Gauge("mended", f"{sum(member.mended for member in members.values())} times"),
+                Gauge("mended", _times(sum(member.mended for member in members.values()))),
             ),
             running=[self._shown(name, member) for name, member in members.items()],
             events=[_said(event) for event in reversed(events[-EVENTS_SHOWN:])]
@@ -75,7 +76,7 @@ class WatchedService:
     def _shown(self, name: str, member: _Member) -> RunningRun:
         logs = self._logs(name)
         newest = max(logs, key=lambda log: log.stat().st_mtime, default=None) if logs else None
-        mended = f"; mended {member.mended} times" if member.mended else ""
+        mended = f", mended {_times(member.mended)}" if member.mended else ""
         title = f"{name}: {member.state}"
         named = "" if newest is None else newest.relative_to(self.path).as_posix()
         return RunningRun(
@@ -118,11 +119,14 @@ def _said(event: Mapping[str, Any]) -> Said:
     at = event.get("at")
     when = time.strftime("%m-%d %H:%M:%S", time.localtime(at)) if isinstance(at, int | float) else ""
     member = f"{event['member']}: " if event.get("member") else ""
-    more = ", ".join(
-        f"{name} {value}" for name, value in event.items() if name not in ("event", "at", "member") and value != ""
-    )
+    details = {name: value for name, value in event.items() if name not in ("event", "at", "member") and value != ""}
+    more = ", ".join(f"{value}" if name in SPEAK else f"{name} {value}" for name, value in details.items())
     told = f"{member}{event.get('event')}{f' ({more})' if more else ''}"
     return Said(when, masked(told), event.get("event") in BAD)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from shlex import quote
 from typing import Any
@@ -13,10 +13,12 @@ from ridgeline.campaign.under_way import RunUnderWay
 from ridgeline.campaign.verdict import goal_text
 from ridgeline.cli.text.wording import (
     KIND_TEXT,
+    answered_text,
     candidate_lines,
     clock_text,
     controller_text,
     hours_text,
+    instruction_text,
     run_time_text,
     setting_text,
     time_text,
@@ -84,9 +86,12 @@ def _headline(now: CampaignStatus) -> str:
 def _best(now: CampaignStatus) -> Iterator[str]:
     if now.answer.conclusion is None and now.answer.candidate is not None:
         yield f"#{now.answer.candidate.trial}, one look; {now.answer.told}"
-    else:
+    elif not now.answer.confirmed:
         yield from candidate_lines(now)
-    if now.answer.candidate is not None:
+    verdict = now.history.verdict
+    if paste := "" if verdict is None else str(verdict.details.get("paste", "")):
+        yield paste
+    elif now.answer.candidate is not None:
         yield setting_text(now.answer.candidate.point)
     if now.answer.refuted:
         yield now.answer.refuted
@@ -186,22 +191,7 @@ def _row(now: CampaignStatus, run: Run) -> tuple[str, ...]:
 
 
 def _answered(line: Mapping[str, Any]) -> Said:
-    when = time.strftime("%H:%M:%S", time.localtime(line["at"]))
-    refused = "refused: " if line["refused"] else ""
-    return Said(when, f"{instruction_text(line)}: {refused}{line['told']}", line["refused"])
-
-
-def instruction_text(line: Mapping[str, Any]) -> str:
-    """`extend by 5 trials`, `try x 3  y 2`, `cancel run 12`."""
-    amounts: Iterable[str] = (
-        *([f"{line['trials']} trials"] if "trials" in line else []),
-        *([time_text(line["wall_s"])] if "wall_s" in line else []),
-        *([f"{line['node_hours']:g} node-hours"] if "node_hours" in line else []),
-    )
-    more = ", ".join(amounts)
-    run = f" run {line['run']}" if "run" in line else ""
-    setting = f" {setting_text(line['point'])}" if "point" in line else ""
-    return f"{line['act']}{run}{setting}{f' by {more}' if more else ''}"
+    return Said(time.strftime("%H:%M:%S", time.localtime(line["at"])), answered_text(line), line["refused"])
 
 
 def _waits(told: Instruction | str, now: CampaignStatus, state: State) -> str:
