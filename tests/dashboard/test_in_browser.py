@@ -17,7 +17,7 @@ import pytest
 
 from ridgeline.store.history import read_history
 from ridgeline.store.lock import holder_of
-from tests.browser import NEEDS_CHROMIUM, Browser, Tab, open_browser
+from tests.dashboard.chromium import NEEDS_CHROMIUM, Browser, Tab, open_browser
 from tests.dashboard.served import served
 from tests.dashboard.test_access import quick
 

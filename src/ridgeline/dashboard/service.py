@@ -80,7 +80,7 @@ class WatchedService:
         title = f"{name}: {member.state}"
         named = "" if newest is None else newest.relative_to(self.path).as_posix()
         return RunningRun(
-            0, title, "", f"start {member.generation}{mended}", "\n".join(last_lines(newest, TAIL_LINES)), named
+            0, title, f"start {member.generation}{mended}", "", "\n".join(last_lines(newest, TAIL_LINES)), named
         )
 
     def _logs(self, name: str) -> list[Path]:
