@@ -121,6 +121,8 @@ def test_a_campaign_grows_while_the_page_is_open_and_is_paused_and_resumed_from_
         tab.until(says("state", "finished"))
         tab.until(says("headline", "109 GF/s"))
         assert process.wait(60) == 0
+        tab.click("#report summary")
+        tab.until("document.getElementById('report').dataset.drawn")
         assert tab.value("document.querySelectorAll('#figures circle').length") >= 4
         assert not tab.value("window.pwned || document.querySelector('pre.log b') !== null")
         assert colours(tab.picture(tmp_path / "page.png")) > 50

@@ -38,7 +38,7 @@ def study_page(slug: str, now: Snapshot, knobs: tuple[Knob, ...], start: Point, 
         f"<p class=question>{escape(now.question)}</p><div id=state>{drawn['state']}</div></header>{SCRIPTLESS}"
         f"<p id=away class='note bad' hidden></p><div id=headline>{drawn['headline']}</div>"
         f"<div id=gauges>{drawn['gauges']}</div>{_steering(now, drawn['buttons'], knobs, start)}"
-        f"<div id=told>{drawn['told']}</div>{panels}"
+        f"<div id=told>{drawn['told']}</div>{panels}{'' if now.is_service else _report(slug)}"
     )
     return _framed(now.name, f"/study/{slug}/", body)
 
@@ -55,6 +55,14 @@ def index_page(studies: Mapping[str, Snapshot], where: str) -> str:
 def _framed(title: str, base: str, body: str) -> str:
     head = HEAD.format(title=escape(title))
     return f"{head}<body data-base='{escape(base)}'><main>{body}</main></body></html>"
+
+
+def _report(slug: str) -> str:
+    """The whole report below, drawn when somebody opens it; as a stranger, whose scripts can do nothing here."""
+    return (
+        f"<section class=panel><details id=report data-from='/study/{escape(slug)}/report'><summary>Every figure: the "
+        "report as of now</summary><iframe title=report sandbox=allow-scripts></iframe></details></section>"
+    )
 
 
 def _shown(name: str, now: Snapshot) -> bool:

@@ -25,7 +25,7 @@ STATIC = {"watch.js": "text/javascript", "watch.css": "text/css"}
 # the report brings its own scripts: it may run them, as a stranger that cannot use our cookie
 REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads allow-modals; default-src 'none'; script-src 'unsafe-inline'; "
-    "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 
 
@@ -84,7 +84,7 @@ class Dashboard:
         page = await asyncio.to_thread(folder.report)
         if not page:
             return PlainTextResponse("there is no report of this folder yet\n", 404)
-        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
+        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY, "X-Frame-Options": "SAMEORIGIN"})
 
     async def metrics(self, request: Request) -> Response:
         chosen = [await self._folder(request)] if "slug" in request.path_params else [*self._look_around().values()]

@@ -24,12 +24,30 @@ function away(text) {
 }
 
 const source = new EventSource(base + "events");
-source.addEventListener("sections", event => { away(""); show(JSON.parse(event.data)); });
+source.addEventListener("sections", event => {
+  const sections = JSON.parse(event.data);
+  away("");
+  show(sections);
+  if (sections.figures) draw_report();
+});
 source.addEventListener("steerable", event => {
   const place = byId("steering");
   if (place) place.hidden = event.data !== "true";
 });
 source.onerror = () => away("The connection to `ridgeline watch` is lost; what you see may be old. It is tried again.");
+
+// the whole report takes a while to draw: only where somebody looks, not too often, and not under their hand
+const AGAIN_MS = 15000;
+const report = byId("report");
+let drawn_at = 0;
+function draw_report() {
+  const frame = report?.querySelector("iframe");
+  if (!report?.open || frame.matches(":hover") || Date.now() - drawn_at < AGAIN_MS) return;
+  drawn_at = Date.now();
+  frame.onload = () => { report.dataset.drawn = "yes"; };
+  frame.src = report.dataset.from;
+}
+report?.addEventListener("toggle", draw_report);
 
 function answer(text, bad) {
   const place = byId("answer");
