@@ -18,7 +18,7 @@ from ridgeline.records.run import Cause
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage
 from ridgeline.store.history import read_history
-from ridgeline.store.instructions import (
+from ridgeline.store.live.instructions import (
     INSTRUCTIONS,
     instruction_from,
     leave_instruction,

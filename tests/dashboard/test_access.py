@@ -18,7 +18,7 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.dashboard.serve import token_from
 from ridgeline.errors import InputError
 from ridgeline.store.history import read_history
-from ridgeline.store.instructions import waiting_instructions
+from ridgeline.store.live.instructions import waiting_instructions
 from tests.cli.test_faces import QUICK, message, ridgeline
 from tests.dashboard.served import TOKEN, Served, served
 

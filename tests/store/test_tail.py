@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.errors import StoreError
 from ridgeline.store.journal import Journal
-from ridgeline.store.tail import JournalTail
+from ridgeline.store.live.tail import JournalTail
 
 
 def line(number: int) -> bytes:

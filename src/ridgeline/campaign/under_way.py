@@ -15,7 +15,7 @@ from ridgeline.records.run import Cause, Ending
 from ridgeline.records.trial import Trial
 from ridgeline.store.events import Event
 from ridgeline.store.history import History
-from ridgeline.store.logs import latest_line
+from ridgeline.store.live.logs import latest_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from ridgeline.dashboard.feed import Feed, Picture
 from ridgeline.dashboard.page import index_page, study_page
 from ridgeline.dashboard.sections import index_rows, sections
 from ridgeline.dashboard.snapshot import Folders, Watched
-from ridgeline.store.instructions import LARGEST_BYTES, instruction_from, leave_instruction
+from ridgeline.store.live.instructions import LARGEST_BYTES, instruction_from, leave_instruction
 
 STATIC = {"watch.js": "text/javascript", "watch.css": "text/css"}
 # the report brings its own scripts: it may run them, as a stranger that cannot use our cookie

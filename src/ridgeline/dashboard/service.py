@@ -12,9 +12,9 @@ from ridgeline.dashboard.snapshot import Gauge, RunningRun, Said, Snapshot, Stat
 from ridgeline.errors import StoreError
 from ridgeline.records.secrets import masked
 from ridgeline.records.space import Knob, Point
-from ridgeline.store.instructions import Instruction
 from ridgeline.store.journal import read_events
-from ridgeline.store.logs import last_lines
+from ridgeline.store.live.instructions import Instruction
+from ridgeline.store.live.logs import last_lines
 
 EVENTS_SHOWN = 60
 TAIL_LINES = 20

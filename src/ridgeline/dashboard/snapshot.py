@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ridgeline.records.space import Knob, Point
-from ridgeline.store.instructions import Instruction
+from ridgeline.store.live.instructions import Instruction
 
 
 class State(StrEnum):

@@ -32,8 +32,8 @@ from ridgeline.store.events import (
     trial_from,
     verdict_from,
 )
-from ridgeline.store.instructions import Heeded
 from ridgeline.store.journal import read_events
+from ridgeline.store.live.instructions import Heeded
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.trial import Stage
 from ridgeline.store.events import Event
 from ridgeline.store.history import History
-from ridgeline.store.instructions import Act, Instruction, put_away, waiting_instructions
+from ridgeline.store.live.instructions import Act, Instruction, put_away, waiting_instructions
 
 CANCELLED = Outcome(Kind.CANCELLED, "a person asked for it")
 

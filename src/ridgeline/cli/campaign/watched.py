@@ -21,9 +21,9 @@ from ridgeline.report.exports.prometheus import metrics_text
 from ridgeline.store.controller import Presence, look_for_controller
 from ridgeline.store.folder import STUDY, StudyFolder
 from ridgeline.store.history import History
-from ridgeline.store.instructions import INSTRUCTIONS, Instruction, waiting_instructions
-from ridgeline.store.logs import newest_log
-from ridgeline.store.tail import JournalTail
+from ridgeline.store.live.instructions import INSTRUCTIONS, Instruction, waiting_instructions
+from ridgeline.store.live.logs import newest_log
+from ridgeline.store.live.tail import JournalTail
 
 # what a folder that is damaged, edited or half gone may bring: said on the page, whoever looks next
 TROUBLE = (RidgelineError, OSError, ValueError, LookupError, ArithmeticError)

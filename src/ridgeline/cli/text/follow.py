@@ -9,7 +9,7 @@ from ridgeline.cli.text.picture import cut, picture_lines
 from ridgeline.cli.text.snapshot import expected_end, run_rows
 from ridgeline.cli.text.table import aligned
 from ridgeline.cli.text.wording import controller_text
-from ridgeline.store.logs import last_lines, newest_log
+from ridgeline.store.live.logs import last_lines, newest_log
 
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 LEAST_HEIGHT = 12

@@ -28,8 +28,8 @@ from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.controller import Presence
 from ridgeline.store.history import History
-from ridgeline.store.instructions import Instruction
-from ridgeline.store.logs import last_lines, newest_log
+from ridgeline.store.live.instructions import Instruction
+from ridgeline.store.live.logs import last_lines, newest_log
 
 RUNS_SHOWN, TOLD_SHOWN, LOG_LINES, RUNNING_SHOWN = 15, 6, 40, 8
 
