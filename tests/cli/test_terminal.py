@@ -24,7 +24,6 @@ from rich.console import Console
 
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.status import CampaignStatus, read_status
-from ridgeline.campaign.under_way import latest_line
 from ridgeline.cli.campaign import live
 from ridgeline.cli.campaign.live import Face
 from ridgeline.cli.main import VERBS, overview
@@ -34,6 +33,7 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.events import run_event, trial_event
+from ridgeline.store.live.logs import latest_line
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, slots, study
 from tests.cli.test_faces import QUICK, ridgeline

@@ -82,6 +82,24 @@ class Agenda(ABC):
         """Runs that the baseline and the search must leave room for."""
         return Reserve()
 
+    # what people may tell it meanwhile
+
+    def to_be_tried(self, point: Point) -> tuple[Point, str]:
+        """A setting that somebody wants tried, whole; and why it cannot be, empty where it can."""
+        return point, "a campaign of this kind has a fixed list of settings; start a search with `ridgeline tune`"
+
+    @property
+    def trials_limit(self) -> int | None:
+        """How many search trials there may be; None: as many as time and node-hours allow."""
+        return None
+
+    def why_no_more_trials(self) -> str:
+        """Why the limit of trials cannot be raised now; empty where it can."""
+        return "a campaign of this kind has no trials to add to"
+
+    def reconsider(self) -> None:  # noqa: B027  most kinds decide from the history alone
+        """Called when somebody told it something: what was given up for lack of budget may be possible now."""
+
     # what a finished run means for all of them
 
     def learn(self, run: Run) -> None:
@@ -100,7 +118,7 @@ class Agenda(ABC):
         if run is None or run.outcome is None:
             return not self.is_open(trial.number)
         if run.outcome.kind is Kind.CANCELLED:
-            return True
+            return run.number not in self.history.heeded.cancelled
         if self.history.build_that_lacked(trial.settings) is not None:
             return False  # a program that is not there does not come by itself
         runs = self.history.runs_of[trial.number]

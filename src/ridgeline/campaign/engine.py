@@ -6,15 +6,12 @@ for at the site and adopted, or handed over if it never was.
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from ridgeline import __version__
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.builds.builder import Builder
 from ridgeline.campaign.confirmation import ConfirmationPlan
@@ -22,16 +19,17 @@ from ridgeline.campaign.judge import judge, misplaced, without_secrets
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
-from ridgeline.campaign.receipt import receipt
+from ridgeline.campaign.receipt import controller
+from ridgeline.campaign.steering.obedience import CANCELLED, Obedience
 from ridgeline.campaign.thrift.early_stop import EarlyStops
 from ridgeline.campaign.thrift.overseer import Overseer
-from ridgeline.campaign.under_way import write_result
+from ridgeline.campaign.under_way import not_run, write_result
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import StoreError
 from ridgeline.executors.base import Executor, patiently
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.records.run import Cause, Ending, Job, Run
+from ridgeline.records.run import Ending, Job, Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -76,20 +74,26 @@ class Campaign:
 
     def run(self) -> CampaignVerdict:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError or StoreError."""
-        controller: dict[str, object] = {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
-        controller["receipt"] = receipt(self.study)
-        self.record(events.opened_event(controller, question_line(self.question), self.history.asked))
+        self.record(events.opened_event(controller(self.study), question_line(self.question), self.history.asked))
         try:
             self._adopt()
+            obedience = Obedience(self.history, self.agenda, self.ledger, self.executor, self.record)
+            obedience.take_up()
             while self.history.verdict is None:
+                obedience.heed()
                 self.heed_stop()
                 self.journal.require_in_place()
                 self._heed_running()
                 changed = self._start_what_fits() | self._collect_builds() | self._collect()
-                if not self._flying and not self._unbuilt and not changed:
-                    self._next_stage()
-                elif not changed:
+                if changed:
+                    continue
+                if self._flying or self._unbuilt:
                     self._awaited().wait(LONGEST_WAIT_S)
+                elif self.history.heeded.paused:
+                    time.sleep(LONGEST_WAIT_S)
+                else:
+                    self._next_stage()
+            obedience.finish()
         except OSError as error:
             trouble = failure(Path(error.filename or self.history.root), self.history.root, error)
             self._leave(trouble)
@@ -116,6 +120,8 @@ class Campaign:
                 self._flying[ticket] = planned.number
                 if self._overseer.was_told(planned):
                     self.executor.cancel(ticket)
+            elif planned.number in self.history.heeded.cancelled:
+                self._close(planned, not_run(CANCELLED.reason), Reading(), CANCELLED)
             else:
                 self._go_on(planned, job, replace(self.agenda.again(trial), on_nodes=self._pinned(planned.number)))
 
@@ -127,8 +133,8 @@ class Campaign:
     # starting
 
     def _start_what_fits(self) -> bool:
-        started = False
-        while len(self._flying) + len(self._unbuilt) < self.executor.slots and (step := self.agenda.next()) is not None:
+        started, slots = False, 0 if self.history.heeded.paused else self.executor.slots
+        while len(self._flying) + len(self._unbuilt) < slots and (step := self.agenda.next()) is not None:
             if isinstance(step, SetAside):
                 self.record(events.set_aside_event(step))
             else:
@@ -171,7 +177,7 @@ class Campaign:
         if job is None:
             self._unbuilt[planned.number] = step
         elif isinstance(job, Outcome):
-            self._close(planned, _not_run(job.reason), Reading(), job)
+            self._close(planned, not_run(job.reason), Reading(), job)
         else:
             self._submit(planned.number, replace(job, on_nodes=step.on_nodes, avoid_nodes=step.avoid_nodes))
 
@@ -201,7 +207,7 @@ class Campaign:
         return patiently(ask, self.heed_stop, SUBMIT_PATIENCE_S)
 
     def heed_stop(self) -> None:
-        if self.stop_requested():
+        if self.stop_requested() or self.history.heeded.stopping:
             raise Interrupted
 
     # ending
@@ -236,7 +242,7 @@ class Campaign:
         baseline = self.history.reference_of(trial.stage) or own  # the first baseline run is held against itself
         told_by = (self.workload.signatures, self.workload.logs)
         outcome = judge(ending, reading, planned.folder, *told_by, self.study, trial.settings, baseline)
-        self._close(planned, ending, reading, outcome)
+        self._close(planned, ending, reading, CANCELLED if number in self.history.heeded.cancelled else outcome)
 
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:
         shown = tuple(map(masked, ending.leftovers))
@@ -290,8 +296,3 @@ class Campaign:
                     self._close(planned, ending, Reading(), Outcome(Kind.CANCELLED, "the campaign was stopped"))
             if self._flying:
                 self.executor.wait(0.1)
-
-
-def _not_run(reason: str) -> Ending:
-    now = round(time.time(), 3)
-    return Ending(Cause.EXITED, reason=reason, started_s=now, ended_s=now)

@@ -46,6 +46,11 @@ class Ledger:
             self.learn(run)
 
     @property
+    def limits(self) -> Budget:
+        """The budget as it is now: people may have extended it."""
+        return self.history.heeded.budget(self.budget)
+
+    @property
     def search_trials(self) -> int | None:
         """How many search trials may be started; None: as many as time and node-hours allow."""
         if self.budget == Budget():
@@ -79,10 +84,11 @@ class Ledger:
         flying_runs = self.history.open_runs.values()
         flying = [max(self._flying_s(run.trial) - (self.clock() - run.planned_s), 0.0) for run in flying_runs]
         typical_s = self._typical_s or expected
-        reserve_s = reserve.of(self.budget.wall_s, typical_s)
+        limits = self.limits
+        reserve_s = reserve.of(limits.wall_s, typical_s)
         wall_ok = expected + max(flying, default=0.0) + reserve_s <= self._left_s()
         open_hours = sum(self._flying_s(run.trial) * run.resources.nodes / 3600.0 for run in flying_runs)
-        reserve_hours = reserve.of(self.budget.node_hours, typical_s * self._nodes / 3600.0)
+        reserve_hours = reserve.of(limits.node_hours, typical_s * self._nodes / 3600.0)
         hours_ok = expected * nodes / 3600.0 + open_hours + reserve_hours <= self._left_node_hours()
         return wall_ok and hours_ok
 
@@ -97,9 +103,9 @@ class Ledger:
         return self.expected_s(self.history.trials[trial].point) or 0.0
 
     def _left_s(self) -> float:
-        return (
-            float("inf") if self.budget.wall_s is None else self.budget.wall_s - self.history.wall_now_s(self.clock())
-        )
+        limit_s = self.limits.wall_s
+        return float("inf") if limit_s is None else limit_s - self.history.wall_now_s(self.clock())
 
     def _left_node_hours(self) -> float:
-        return float("inf") if self.budget.node_hours is None else self.budget.node_hours - self.history.node_hours
+        limit = self.limits.node_hours
+        return float("inf") if limit is None else limit - self.history.node_hours

@@ -10,6 +10,7 @@ import os
 import platform
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,11 @@ from ridgeline.records.study import Study
 # nvidia-smi wakes every GPU that sleeps, which takes seconds on a large node; a campaign does not wait for that
 NVIDIA_SMI_PATIENCE_S = 2.0
 PROC = Path("/proc")
+
+
+def controller(study: Study) -> dict[str, Any]:
+    """Who takes up a campaign, with the receipt."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__, "receipt": receipt(study)}
 
 
 def receipt(study: Study) -> dict[str, Any]:

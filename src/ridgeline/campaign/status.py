@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ridgeline.errors import InputError, RidgelineError
 from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits
 from ridgeline.records.space import Point
-from ridgeline.records.study import Study
+from ridgeline.records.study import Budget, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.contribution import contributions
 from ridgeline.store.controller import ControllerSighting, look_for_controller
@@ -56,6 +56,11 @@ class CampaignStatus:
         return shown if profiled is None else replace(shown, tables=(*shown.tables, profiled))
 
     @property
+    def budget(self) -> Budget:
+        """As it is now: people may have extended it while the campaign ran."""
+        return self.history.heeded.budget(self.study.budget)
+
+    @property
     def is_over(self) -> bool:
         return self.history.verdict is not None or self.history.stopped is not None
 
@@ -83,11 +88,8 @@ class CampaignStatus:
             "moved": [{"trial": t.number, "why": t.why, "outcome": _ended(history, t)} for t in self.moved],
             "node_hours": history.node_hours,
             "wall_s": history.wall_s,
-            "budget": {
-                "trials": self.study.budget.trials,
-                "wall_s": self.study.budget.wall_s,
-                "node_hours": self.study.budget.node_hours,
-            },
+            "budget": asdict(self.budget),
+            "paused": history.heeded.paused,
             "baseline": answer.reference.value,
             "unit": answer.unit,
             "simulated": answer.simulated,

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.records.secrets import masked
+from ridgeline.records.run import Cause, Ending
 from ridgeline.records.trial import Trial
 from ridgeline.store.events import Event
 from ridgeline.store.history import History
-
-TAIL_BYTES = 4096
-LOGS = (".log", ".out", ".err")
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+from ridgeline.store.live.logs import latest_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +79,10 @@ def _outputs(folder: Path, logs: Iterable[str]) -> Iterator[tuple[Path, int]]:
             continue
 
 
-def latest_line(folder: Path) -> str:
-    """The last line of the log written to last, without control characters; empty where nothing was written."""
-    newest: tuple[float, Path] | None = None
-    try:
-        for entry in os.scandir(folder):
-            log = entry.name in ("stdout", "stderr") or entry.name.endswith(LOGS)
-            if log and entry.is_file() and (seen := entry.stat()).st_size:
-                newest = max(newest or (0.0, Path(entry)), (seen.st_mtime, Path(entry)))
-        if newest is None:
-            return ""
-        with newest[1].open("rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
-            tail = stream.read(TAIL_BYTES).decode(errors="replace")
-    except OSError:
-        return ""  # deleted meanwhile, or on a disk that is away: the picture goes on without it
-    # a progress bar goes back to the start of its line instead of beginning another
-    lines = [line for line in _COLOURS.sub("", tail).replace("\r", "\n").split("\n") if line.strip()]
-    return masked("".join(c if c.isprintable() else " " for c in lines[-1][:1000]).strip()) if lines else ""
+def not_run(reason: str) -> Ending:
+    """How a run ends that was never handed over."""
+    now = round(time.time(), 3)
+    return Ending(Cause.EXITED, reason=reason, started_s=now, ended_s=now)
 
 
 def write_result(folder: Path, event: Event, trial: Trial) -> None:

@@ -16,6 +16,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
     "resume": ("campaign.resume:resume", "Continue a campaign that was stopped or killed."),
     "status": ("campaign.status:status", "Show how far a campaign has got."),
+    "watch": ("campaign.watch:watch", "Show campaigns in the browser while they run; steer them."),
     "best": ("campaign.best:best", "Print the setting to paste, with its interval."),
     "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
     "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),

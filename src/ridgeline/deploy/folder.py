@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +71,7 @@ class ServiceFolder:
 
     def record(self, event: Mapping[str, Any]) -> None:
         assert self.journal is not None, "only who holds the lock may write"
-        self.journal.append(event)
+        self.journal.append({"at": round(time.time(), 3), **event})
         self._apply(event)
 
     def _apply(self, event: Mapping[str, Any]) -> None:

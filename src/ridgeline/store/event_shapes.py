@@ -124,6 +124,10 @@ _SHAPES: dict[str, Test] = {
         }
     ),
     "extended": _shape({"trials": _whole, "blocks": _whole}),
+    "instruction": _shape(
+        {"id": _text, "act": _text, "told": _text, "refused": _is(bool)},
+        {"run": _whole, "point": _setting, "search_limit": _whole, "wall_s": _number, "node_hours": _number},
+    ),
     "stopped": _shape({"reason": _text}),
 }
 

@@ -1,8 +1,8 @@
 """The lines of a journal: every record's one shape on disk, and back.
 
 A line is a JSON object with `event` and `at` (seconds since the epoch). Events, in the order of a trial's life:
-opened, build, trial, run, submitted, stopping, ended; and for the campaign:
-confirm, set-aside, verdict, extended, stopped.
+opened, build, trial, run, submitted, stopping, ended; and for the campaign: confirm, set-aside, instruction, verdict,
+extended, stopped.
 """
 
 from __future__ import annotations

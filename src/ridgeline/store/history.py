@@ -35,6 +35,7 @@ from ridgeline.store.events import (
     verdict_from,
 )
 from ridgeline.store.journal import read_events
+from ridgeline.store.live.instructions import Heeded
 
 
 @dataclass(slots=True)
@@ -88,6 +89,7 @@ class History:
     last_trial_before: int = 0  # the last extension
     search_limit: int | None = None  # how many search trials there may be, once an extension says so
     stopped: Mapping[str, Any] | None = None
+    heeded: Heeded = field(default_factory=Heeded)  # what people told it meanwhile
     wall_s: float = 0.0  # time during which a controller was at work
     node_hours: float = 0.0
     last_run_number: int = 0
@@ -111,9 +113,9 @@ class History:
                 gc.enable()
         return history
 
-    def apply_all(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """StoreError names the first event that makes no sense; those before it are applied."""
-        for number, event in enumerate(events, 1):
+    def apply_all(self, events: Iterable[Mapping[str, Any]], first_line: int = 1) -> None:
+        """StoreError names the line of the first event that makes no sense; those before it are applied."""
+        for number, event in enumerate(events, first_line):
             try:
                 require_shape(event)
                 self.apply(event)
@@ -128,14 +130,7 @@ class History:
         at = float(event["at"])
         match event["event"]:
             case "opened":
-                self.question = question_from(event)
-                self.asked = event.get("asked", {})
-                self._opened_s, self._opened_wall_s = at, self.wall_s
-                self.openings += 1
-                self.receipts.append(event.get("receipt", {}))
-                self.stopped = None
-                # somebody may have installed it or loaded its module meanwhile
-                self.builds = {key: build for key, build in self.builds.items() if not build.missing}
+                self._open(event, at)
             case "trial":
                 trial = trial_from(event)
                 if trial.number != len(self.trials) + 1:
@@ -162,9 +157,22 @@ class History:
                 self.verdict = verdict_from(event)
             case "extended":
                 self._extend(extension_from(event))
+            case "instruction":
+                self._heed(event, at)
             case "stopped":
                 self.stopped = event
         self.wall_s = self.wall_now_s(at)
+
+    def _open(self, event: Mapping[str, Any], at: float) -> None:
+        self.question = question_from(event)
+        self.asked = event.get("asked", {})
+        self._opened_s, self._opened_wall_s = at, self.wall_s
+        self.openings += 1
+        self.receipts.append(event.get("receipt", {}))
+        self.stopped = None
+        self.heeded.take_up()
+        # somebody may have installed it or loaded its module meanwhile
+        self.builds = {key: build for key, build in self.builds.items() if not build.missing}
 
     def _build(self, event: Mapping[str, Any]) -> None:
         outcome, missing = outcome_from(event["outcome"]), event.get("missing", {})
@@ -199,17 +207,10 @@ class History:
     def _end(self, event: Mapping[str, Any]) -> None:
         planned = self._open_run(event)
         del self.open_runs[planned.number]
-        run = Run(
-            number=planned.number,
-            trial=planned.trial,
-            attempt=planned.attempt,
-            folder=planned.folder,
-            resources=planned.resources,
-            ending=ending_from(event["ending"]),
-            outcome=outcome_from(event["outcome"]),
-            measurements=tuple(Measurement(*m) for m in event.get("measurements", ())),
-            texts=event.get("texts", {}),
-        )
+        planned_as = (planned.number, planned.trial, planned.attempt, planned.folder, planned.resources)
+        measured = tuple(Measurement(*m) for m in event.get("measurements", ()))
+        came_out = (ending_from(event["ending"]), outcome_from(event["outcome"]), measured, event.get("texts", {}))
+        run = Run(*planned_as, *came_out)
         self.runs[run.number] = run
         self.runs_of.setdefault(run.trial, []).append(run)
         self.node_hours += run.node_hours
@@ -246,6 +247,13 @@ class History:
         self.uncounted |= before
         self.candidates, self.blocks, self.set_aside = None, 0, []
 
+    def _heed(self, event: Mapping[str, Any], at: float) -> None:
+        self.wall_s = self.wall_now_s(at)
+        self.heeded.apply(event)
+        self._opened_s, self._opened_wall_s = at, self.wall_s  # a pause is no work: the clock goes on from here
+        if not event["refused"] and "search_limit" in event:
+            self.search_limit = event["search_limit"]
+
     # what the other rooms ask
 
     def reference_of(self, stage: Stage) -> Mapping[str, Any]:
@@ -254,6 +262,8 @@ class History:
 
     def wall_now_s(self, now_s: float) -> float:
         """Seconds a controller has been at work, up to now. Clocks may step back; work time does not."""
+        if self.heeded.paused:
+            return self.wall_s
         return max(self.wall_s, self._opened_wall_s + now_s - self._opened_s)
 
     def final_run(self, trial: Trial) -> Run | None:

@@ -111,14 +111,15 @@ def read_events(path: Path) -> Iterator[Event]:
         for number, line in enumerate(file, 1):
             if damaged is not None:
                 raise StoreError(damaged)
-            event = _parse(line)
+            event = parse_line(line)
             if event is None:
-                damaged = _damage(path, number)
+                damaged = damage(path, number)
             else:
                 yield event
 
 
-def _parse(line: bytes) -> Event | None:
+def parse_line(line: bytes) -> Event | None:
+    """The event of a line, or None where it is torn or damaged."""
     try:
         event = json.loads(line.decode())  # decoded here: loads would first guess the encoding of every line
     except (ValueError, RecursionError):
@@ -126,7 +127,8 @@ def _parse(line: bytes) -> Event | None:
     return event if isinstance(event, dict) else None
 
 
-def _damage(path: Path, number: int) -> str:
+def damage(path: Path, number: int) -> str:
+    """What to tell the user about a line that is no event and is not the last."""
     what = f"{path}:{number}: this line is not a journal event, and others follow it; the file was edited or damaged"
     return f"{what}. Restore a copy of it; or cut it off from line {number} on and resume: later runs are repeated"
 
@@ -135,9 +137,9 @@ def _repair(path: Path, descriptor: int) -> None:
     """Finish or cut off a last line that a crash left unfinished."""
     size = os.fstat(descriptor).st_size
     start, tail = _last_line(descriptor, size)
-    if not tail or (tail.endswith(b"\n") and _parse(tail) is not None):
+    if not tail or (tail.endswith(b"\n") and parse_line(tail) is not None):
         return
-    if _parse(tail) is not None:  # complete but for its line end
+    if parse_line(tail) is not None:  # complete but for its line end
         _write_all(descriptor, b"\n")
     else:
         _keep_aside(path.with_name("journal.torn"), tail)

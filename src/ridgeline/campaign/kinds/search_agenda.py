@@ -22,6 +22,8 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import Refusal, Sampler
 
+PERSON = "person"  # who proposed a setting that somebody asked for while the campaign ran
+
 
 @dataclass
 class SearchAgenda(Agenda):
@@ -93,7 +95,7 @@ class SearchAgenda(Agenda):
         if self._short and (first := self._first_short()) is not None:
             return first
         done = self._short.settings_tried if self._short else self.history.count(Stage.SEARCH)
-        limit = self.ledger.search_trials if self.history.search_limit is None else self.history.search_limit
+        limit = self.trials_limit
         if limit is not None and done >= limit:
             if (last := self._promoted(self.study.confirm.top)) is not None or self._awaits_short_runs():
                 return last
@@ -114,11 +116,8 @@ class SearchAgenda(Agenda):
         run = self.history.final_run(tried[-1]) if tried else None
         if run is not None and run.outcome is not None and not self.is_open(run.trial):
             raise short_baseline_failure(self.study, run.outcome)
-        return (
-            None
-            if tried
-            else self.new(self.study.baseline, Stage.SHORT, "baseline", "short, to learn what short means")
-        )
+        why = "short, to learn what short means"
+        return None if tried else self.new(self.study.baseline, Stage.SHORT, "baseline", why)
 
     def _promoted(self, at_least: int = 0) -> Next | None:
         """A setting that ran short and deserves a whole run."""
@@ -132,7 +131,8 @@ class SearchAgenda(Agenda):
         return bool(self._short) and Stage.SHORT in stages
 
     def _proposal(self) -> Next | None:
-        if not self._presets and not self._advice.waits and (why := little_left(self._taught(), self._pending())):
+        nothing_waits = not self._presets and not self._advice.waits and self._wanted() is None
+        if nothing_waits and (why := little_left(self._taught(), self._pending())):
             self.search_over = why
             return None
         proposer, proposal = self._proposed()
@@ -144,16 +144,70 @@ class SearchAgenda(Agenda):
             if not self.history.open_runs:
                 self.search_over = "another run would not fit into the budget"
             return None
-        return self.new(proposal.point, Stage.SHORT if self._short else Stage.SEARCH, proposer, proposal.why)
+        return self.new(
+            proposal.point, Stage.SHORT if self._short and proposer != PERSON else Stage.SEARCH, proposer, proposal.why
+        )
 
     def _proposed(self) -> tuple[str, Proposal | None]:
-        """By whom, and what: the way out of the oldest failure first, then the study's presets, then the sampler."""
+        """By whom, and what: a person's wish, the way out of the oldest failure, the study's presets, the sampler."""
+        if (wanted := self._wanted()) is not None:
+            return PERSON, Proposal(wanted, "somebody asked for it")
         if self._advice.waits and (advised := self._advice.next(self._already_tried())) is not None:
             return PROPOSER, advised
         for preset in self._presets.values():
             if not self.cannot_be_built(preset):
                 return "preset", Proposal(preset)
         return self.study.search.sampler, self.buildable(self._taught().ask, self._pending())
+
+    def _wanted(self) -> Point | None:
+        """The oldest setting that somebody asked for and that has not run yet."""
+        waiting = (point for point in self.history.heeded.wanted if point_key(point) not in self._already_tried())
+        return next(waiting, None)
+
+    def to_be_tried(self, point: Point) -> tuple[Point, str]:
+        if self.history.question.kind != "search":
+            return super().to_be_tried(point)
+        space = self.study.space
+        if outside := [name for name in point if name not in space.by_name]:
+            return point, f"{outside[0]} is not a knob of this study; it has {', '.join(space.by_name)}"
+        for name, value in point.items():
+            if not space.by_name[name].contains(value):
+                return point, f"{name}={value} lies outside the study's space"
+        point = space.restrict({**self.study.baseline, **point})
+        return point, self._why_not(point)
+
+    def _why_not(self, point: Point) -> str:
+        if gaps := self.study.space.missing(point):
+            return f"{', '.join(gaps)} needs a value there as well"
+        if why := self.refusal(point):
+            return f"it is refused: {why}"
+        if point_key(point) in self._already_tried() | {point_key(each) for each in self.history.heeded.wanted}:
+            return "it was tried already, or is about to be"
+        if self.history.candidates is not None or self.search_over:
+            why = self.search_over or self.history.search_ended or "its best are being confirmed"
+            return f"the search is over: {why}"
+        waiting = sum(point_key(each) not in self._already_tried() for each in self.history.heeded.wanted)
+        if self.trials_limit is not None and self.history.count(Stage.SEARCH) + waiting >= self.trials_limit:
+            return f"all {self.trials_limit} trials of the budget are used; extend it first"
+        return ""
+
+    @property
+    def trials_limit(self) -> int | None:
+        return self.ledger.search_trials if self.history.search_limit is None else self.history.search_limit
+
+    def why_no_more_trials(self) -> str:
+        if self.history.question.kind != "search":
+            return super().why_no_more_trials()
+        if self.history.candidates is not None:
+            return (
+                "the search is over and its best are being confirmed; after the verdict: `ridgeline resume --trials +N`"
+            )
+        return (
+            "" if self.trials_limit is not None else "the study sets no limit of trials, so there is nothing to extend"
+        )
+
+    def reconsider(self) -> None:
+        self.search_over = ""
 
     def _taught(self) -> Sampler:
         """The sampler, told every lesson as scores compare now.

@@ -1,24 +1,39 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from ridgeline.errors import InputError
 
+if TYPE_CHECKING:
+    from ridgeline.campaign.status import CampaignStatus
+
 
 class Format(StrEnum):
     csv = "csv"
     json = "json"
+    parquet = "parquet"
+    mlflow = "mlflow"
+    optuna = "optuna"
+    prometheus = "prometheus"
+
+
+NEEDS_OUT = {Format.parquet: "runs.parquet", Format.mlflow: "mlruns", Format.optuna: "optuna.log"}
 
 
 def export(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
-    form: Annotated[Format, typer.Option("--format", help="csv or json.")] = Format.csv,
-    out: Annotated[Path | None, typer.Option(help="File to write; standard output by default.")] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="csv, json, parquet, mlflow, optuna or prometheus.")
+    ] = Format.csv,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write (mlflow: folder); standard output by default.")
+    ] = None,
     front: Annotated[
         bool,
         typer.Option("--front", help="Of a study with a second goal: settings on or near the front, instead of runs."),
@@ -28,33 +43,91 @@ def export(
     """Write all runs of a study folder, one row each: settings, outcome, measurements, nodes, times.
 
     JSON has the answer beside the runs; in CSV the runs of its setting carry verdict and interval (`answer.` columns).
+    mlflow is a folder for `mlflow ui`, optuna a storage for optuna-dashboard, prometheus the metrics of this moment.
     """
     from ridgeline.campaign.status import answer_on_paper, read_status
-    from ridgeline.report.table import read_rows, write_csv, write_json
 
-    answer = answer_on_paper(read_status(folder))
-    rows = _front(folder) if front else read_rows(folder, answer)
-
-    def write(stream: TextIO) -> None:
-        if as_json or form is Format.json:
-            write_json(rows, answer, stream)
-        else:
-            write_csv(rows, stream)
-
-    if out is None:
-        write(sys.stdout)
-    else:
-        try:
-            with out.open("w", newline="") as stream:
-                write(stream)
-        except OSError as error:
-            raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
+    form = Format.json if as_json else form
+    if out is None and form in NEEDS_OUT:
+        raise InputError(f"--format {form} is not for a terminal; say where to, such as --out {NEEDS_OUT[form]}")
+    if front and form not in (Format.csv, Format.json, Format.parquet):
+        raise InputError(f"--front gives rows, which --format {form} has no place for; use csv, json or parquet")
+    now = read_status(folder)
+    if form in (Format.mlflow, Format.optuna) and out is not None:
+        print(f"{_written(form, now, out)} runs written to {out}; open it with: {_opened_by(form, out)}")
+        return
+    if form is Format.prometheus:
+        _put(lambda stream: stream.write(_metrics(now)), out)
+        return
+    rows = _front(now) if front else _rows(folder, now)
+    _write_rows(form, rows, answer_on_paper(now), out)
+    if out is not None:
         print(f"{len(rows)} {'settings' if front else 'runs'} written to {out}")
 
 
-def _front(folder: Path) -> list[dict[str, Any]]:
-    from ridgeline.campaign.goals.front import front_rows
-    from ridgeline.campaign.status import read_status
+def _rows(folder: Path, now: CampaignStatus) -> list[dict[str, Any]]:
+    from ridgeline.campaign.status import answer_on_paper
+    from ridgeline.report.table import read_rows
 
-    now = read_status(folder)
+    return read_rows(folder, answer_on_paper(now))
+
+
+def _front(now: CampaignStatus) -> list[dict[str, Any]]:
+    from ridgeline.campaign.goals.front import front_rows
+
     return front_rows(now.study, now.history)
+
+
+def _write_rows(form: Format, rows: list[dict[str, Any]], answer: Any, out: Path | None) -> None:
+    from ridgeline.report.exports.parquet import write_parquet
+    from ridgeline.report.table import write_csv, write_json
+
+    if form is Format.parquet and out is not None:
+        try:
+            with out.open("wb") as stream:
+                write_parquet(rows, stream)
+        except OSError as error:
+            raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
+    elif form is Format.json:
+        _put(lambda stream: write_json(rows, answer, stream), out)
+    else:
+        _put(lambda stream: write_csv(rows, stream), out)
+
+
+def _put(write: Callable[[TextIO], object], out: Path | None) -> None:
+    if out is None:
+        write(sys.stdout)
+        return
+    from ridgeline.files import in_one_step
+
+    try:
+        if out.exists() and not out.is_file():  # a pipe, say
+            with out.open("w", newline="") as stream:
+                write(stream)
+            return
+        # in one step: Prometheus' node exporter may read the file at any moment
+        with in_one_step(out) as partial, partial.open("w", newline="") as stream:
+            write(stream)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
+
+
+def _written(form: Format, now: CampaignStatus, out: Path) -> int:
+    from ridgeline.report.exports.mlflow import write_mlflow
+    from ridgeline.report.exports.optuna import write_optuna
+
+    write = write_mlflow if form is Format.mlflow else write_optuna
+    return write(now.study, now.history, out)
+
+
+def _opened_by(form: Format, out: Path) -> str:
+    if form is Format.mlflow:
+        # MLflow 3 opens folders only when told to; earlier ones ignore the variable
+        return f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {out}"
+    return f"optuna-dashboard {out}"
+
+
+def _metrics(now: CampaignStatus) -> str:
+    from ridgeline.report.exports.prometheus import metrics_text
+
+    return metrics_text(now.as_json(), now.study.goal.metric)

@@ -21,7 +21,7 @@ from ridgeline.campaign.status import CampaignStatus, pasted_answer
 from ridgeline.campaign.verdict import goal_text, is_simulated
 from ridgeline.cli.text.answer import answer_lines
 from ridgeline.cli.text.picture import fitted, picture_lines
-from ridgeline.cli.text.wording import KIND_TEXT, leftover_text, run_time_text, setting_text
+from ridgeline.cli.text.wording import KIND_TEXT, answered_text, leftover_text, run_time_text, setting_text
 from ridgeline.errors import NothingFound
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
@@ -120,6 +120,7 @@ class Face:
         self._campaign: Campaign | None = None
         self._shown_runs = 0
         self._shown_aside = 0
+        self._shown_answers = 0
         self._height = 0
         self._drawn_s = 0.0
         self._told_simulated = False
@@ -128,6 +129,7 @@ class Face:
         self._campaign = campaign
         study, done = campaign.study, len(campaign.history.runs)
         self._shown_runs, self._shown_aside = done, len(campaign.history.set_aside)
+        self._shown_answers = len(campaign.history.heeded.answers)
         if not self._quiet:
             resumed = f"   {done} runs kept" if done else ""
             _tell(f"{study.name}   {study.workload.kind} on {study.site.name}   {study.search.sampler}{resumed}\n")
@@ -166,6 +168,10 @@ class Face:
         for block in aside[self._shown_aside :]:
             self._print(_printable(f"  block {block.block} of the confirmation is run again: {block.reason}"))
         self._shown_aside = len(aside)
+        answers = campaign.history.heeded.answers
+        for line in islice(answers.values(), self._shown_answers, None):
+            self._print(_printable(f"  somebody said {answered_text(line)}"))
+        self._shown_answers = len(answers)
         if time.monotonic() - self._drawn_s > REDRAW_S:
             self._draw(campaign)
 

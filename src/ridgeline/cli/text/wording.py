@@ -7,9 +7,10 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.campaign.verdict import goal_text
+from ridgeline.stats.wording import count
 from ridgeline.store.controller import ControllerSighting, Presence
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def cost_line(stake: Stake) -> str:
 
 def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
     """What was spent; up to `now_s` where a controller is at work."""
-    history, budget = now.history, now.study.budget
+    history, budget = now.history, now.budget
     wall_s = history.wall_s if now_s is None else history.wall_now_s(now_s)
     hours = hours_text(history.node_hours)
     spent = f"{hours} of {budget.node_hours:g} node-hours" if budget.node_hours else f"{hours} node-hours"
@@ -98,7 +99,8 @@ def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
 def status_lines(now: CampaignStatus, now_s: float) -> Iterable[str]:
     study, history, answer = now.study, now.history, now.answer
     simulated = "   simulated: nothing is measured" if answer.simulated else ""
-    yield f"{study.name}   {now.progress.stage}   {len(history.runs)} runs{simulated}"
+    paused = "   paused" if history.heeded.paused and not now.is_over else ""
+    yield f"{study.name}   {now.progress.stage}{paused}   {len(history.runs)} runs{simulated}"
     if now.controller is not None and not now.is_over:
         yield f"  {controller_text(now.controller, str(history.root), now_s)}"
     alive = not now.is_over and (now.controller is None or now.controller.presence is not Presence.GONE)
@@ -165,4 +167,23 @@ def progress_text(now: CampaignStatus) -> str:
     typical_s = history.wall_s / len(history.runs) if history.runs else None
     left = f", about {time_text(progress.runs_left * typical_s)} left" if progress.runs_left and typical_s else ""
     limit = f" of {progress.of}" if progress.of else ""
-    return f"{progress.stage} {progress.done}{limit} {progress.unit}{left}"
+    paused = "paused: " if history.heeded.paused else ""
+    return f"{paused}{progress.stage} {progress.done}{limit} {progress.unit}{left}"
+
+
+def answered_text(line: Mapping[str, Any]) -> str:
+    """What somebody told a campaign and what became of it: `pause: refused: the campaign is over`."""
+    return f"{instruction_text(line)}: {'refused: ' if line['refused'] else ''}{line['told']}"
+
+
+def instruction_text(line: Mapping[str, Any]) -> str:
+    """`extend by 5 trials`, `try x 3  y 2`, `cancel run 12`."""
+    amounts: Iterable[str] = (
+        *([count(line["trials"], "trial")] if "trials" in line else []),
+        *([time_text(line["wall_s"])] if "wall_s" in line else []),
+        *([f"{line['node_hours']:g} node-hours"] if "node_hours" in line else []),
+    )
+    more = ", ".join(amounts)
+    run = f" run {line['run']}" if "run" in line else ""
+    setting = f" {setting_text(line['point'])}" if "point" in line else ""
+    return f"{line['act']}{run}{setting}{f' by {more}' if more else ''}"

@@ -1,0 +1,124 @@
+"""Doing what people tell a running campaign: each instruction is answered in the journal once, obeyed or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.campaign.agenda import Agenda
+from ridgeline.campaign.ledger import Ledger
+from ridgeline.executors.base import Executor
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.trial import Stage
+from ridgeline.store.events import Event
+from ridgeline.store.history import History
+from ridgeline.store.live.instructions import Act, Instruction, put_away, waiting_instructions
+
+CANCELLED = Outcome(Kind.CANCELLED, "a person asked for it")
+
+
+class Refused(Exception):  # noqa: N818  told to a person, not an error
+    """Why an instruction is not obeyed, and what to do instead."""
+
+
+@dataclass
+class Obedience:
+    """What instructions do to one campaign. `record` puts a line into its journal."""
+
+    history: History
+    agenda: Agenda
+    ledger: Ledger
+    executor: Executor
+    record: Callable[[Event], None]
+
+    def take_up(self) -> None:
+        """At the beginning: what was left to a controller that is gone. Whoever starts a campaign wants it to run."""
+        late = "it was left before the campaign was taken up again"
+        self._answer({Act.PAUSE: late, Act.STOP: late})
+        for planned in self.history.open_runs.values():
+            if planned.number in self.history.heeded.cancelled and planned.ticket:
+                self.executor.cancel(planned.ticket)
+
+    def heed(self) -> bool:
+        """Answers what waits; whether there was anything."""
+        return self._answer({})
+
+    def finish(self) -> None:
+        """At the end: what came too late."""
+        self._answer(dict.fromkeys(Act, "the campaign is over; `ridgeline resume --help` says how it can go on"))
+
+    def _answer(self, refusals: dict[Act, str]) -> bool:
+        waiting = waiting_instructions(self.history.root)
+        for name, told in waiting.items():
+            if name not in self.history.heeded.answers:
+                self._answer_one(name, told, refusals)
+            put_away(self.history.root, name)
+        return bool(waiting)
+
+    def _answer_one(self, name: str, told: Instruction | str, refusals: dict[Act, str]) -> None:
+        if isinstance(told, str):
+            line: Event = {"id": name, "act": "unreadable", "told": told, "refused": True}
+        else:
+            try:
+                if why := refusals.get(told.act):
+                    raise Refused(why)  # noqa: TRY301  one way for all refusals
+                line = {**told.as_line(), **self._obeyed(told), "refused": False}
+            except Refused as why_not:
+                line = {**told.as_line(), "told": str(why_not), "refused": True}
+        self.record({"event": "instruction", **line})
+        if not line["refused"] and line["act"] == Act.CANCEL:
+            self.executor.cancel(self.history.open_runs[line["run"]].ticket)
+        self.agenda.reconsider()
+
+    def _obeyed(self, told: Instruction) -> dict[str, Any]:
+        """What the journal keeps of it; Refused where it cannot be."""
+        paused = self.history.heeded.paused
+        match told.act:
+            case Act.PAUSE:
+                return {"told": "it was paused already" if paused else "what runs goes on, nothing new is started"}
+            case Act.RESUME:
+                return {"told": "goes on" if paused else "it was not paused"}
+            case Act.STOP:
+                return {"told": "stopped, as with Ctrl-C"}
+            case Act.CANCEL:
+                return {"told": self._cancel(told.run)}
+            case Act.TRY:
+                return self._try(told)
+            case Act.EXTEND:
+                return self._extend(told)
+
+    def _cancel(self, number: int | None) -> str:
+        planned = self.history.open_runs.get(number or 0)
+        if planned is None:
+            over = "is over" if number in self.history.runs else "does not exist"
+            raise Refused(f"run {number} {over}")
+        stage = self.history.trials[planned.trial].stage
+        if stage is not Stage.SEARCH or self.history.question.kind != "search":
+            raise Refused(
+                f"run {number} cannot be left out: all others are compared with it; stop the campaign instead"
+            )
+        if not planned.ticket:
+            raise Refused(f"run {number} is still being built or handed over; try again once it runs")
+        return f"run {number} is cancelled; its setting is not tried again"
+
+    def _try(self, told: Instruction) -> dict[str, Any]:
+        point, why = self.agenda.to_be_tried(told.point)
+        if why:
+            raise Refused(why)
+        return {"point": dict(point), "told": "it is tried as soon as a run can start"}
+
+    def _extend(self, told: Instruction) -> dict[str, Any]:
+        more, limits = told.more, self.ledger.limits
+        if more.trials and (why := self.agenda.why_no_more_trials()):
+            raise Refused(why)
+        for name, asked, limit in (
+            ("time", more.wall_s, limits.wall_s),
+            ("node-hours", more.node_hours, limits.node_hours),
+        ):
+            if asked and limit is None:
+                raise Refused(f"the study sets no limit of {name}, so there is nothing to extend")
+        line: dict[str, Any] = {"told": "the budget is extended"}
+        if more.trials:
+            line["search_limit"] = (self.agenda.trials_limit or 0) + more.trials
+        return line

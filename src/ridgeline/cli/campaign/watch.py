@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ridgeline.dashboard.snapshot import Watched
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR|FOLDER", help="A study folder, or a folder of several.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8765,
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's own need a token.")] = (
+        "127.0.0.1"
+    ),
+    token_file: Annotated[
+        Path | None, typer.Option(help="A token of your own, instead of a new one each time.")
+    ] = None,
+) -> None:
+    """Show a campaign in the browser while it runs; pause it, stop it, add to its budget, try a setting.
+
+    Prints the address with its token. Also shows the journal of a service that `ridgeline keep` watches.
+
+    Example: ridgeline watch studies --port 8765
+    """
+    from ridgeline.dashboard.serve import serve, token_from
+    from ridgeline.dashboard.server import Dashboard
+
+    token = token_from(token_file, host)
+    found = FoundFolders(folder)
+    serve(
+        Dashboard(found.look_around, str(folder), found.several),
+        host,
+        port,
+        token,
+        lambda line: print(line, flush=True),
+    )
+
+
+class FoundFolders:
+    """The studies and services at a path: itself, or those one or two folders below; they may come and go."""
+
+    def __init__(self, root: Path) -> None:
+        from ridgeline.dashboard.service import is_service
+        from ridgeline.errors import StoreError
+        from ridgeline.store.folder import StudyFolder
+
+        self._root = root
+        self._known: dict[Path, Watched] = {}
+        self.several = not (root / "study.yaml").is_file() and not is_service(root)
+        if not self.several and not is_service(root) and not (root / "journal.jsonl").is_file():
+            StudyFolder.open(root)  # says what is missing
+        if self.several and (not root.is_dir() or not self._paths()):
+            raise StoreError(f"{root}: no study folder here, nor in a folder below; name what `ridgeline tune` wrote")
+
+    def _paths(self) -> list[Path]:
+        if not self.several:
+            return [self._root]
+        return sorted({path.parent for depth in ("*", "*/*") for path in self._root.glob(f"{depth}/journal.jsonl")})
+
+    def look_around(self) -> dict[str, Watched]:
+        from ridgeline.cli.campaign.watched import WatchedStudy
+        from ridgeline.dashboard.service import WatchedService, is_service
+
+        shown: dict[str, Watched] = {}
+        for path in self._paths():
+            if path not in self._known:
+                self._known[path] = WatchedService(path) if is_service(path) else WatchedStudy(path)
+            shown[_slug(path.relative_to(self._root) if self.several else Path(path.resolve().name), shown)] = (
+                self._known[path]
+            )
+        return shown
+
+
+def _slug(path: Path, taken: dict[str, Watched]) -> str:
+    """The folder's name as part of an address."""
+    import re
+
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", str(path)).strip("-") or "study"
+    return slug if slug not in taken else next(f"{slug}-{n}" for n in range(2, 10**6) if f"{slug}-{n}" not in taken)

@@ -1,0 +1,146 @@
+"""A study folder as the dashboard sees it: its journal read on as it grows, told in the words of every other face."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ridgeline.campaign.kinds.base import question_of
+from ridgeline.campaign.status import CampaignStatus, answer_on_paper
+from ridgeline.cli.text.snapshot import snapshot_of
+from ridgeline.dashboard.figures import live_figures
+from ridgeline.dashboard.snapshot import Snapshot, State
+from ridgeline.errors import RidgelineError
+from ridgeline.records.space import Knob, Point
+from ridgeline.records.study import Study
+from ridgeline.report.exports.prometheus import metrics_text
+from ridgeline.store.controller import Presence, look_for_controller
+from ridgeline.store.folder import STUDY, StudyFolder
+from ridgeline.store.history import History
+from ridgeline.store.live.instructions import INSTRUCTIONS, Instruction, waiting_instructions
+from ridgeline.store.live.logs import newest_log
+from ridgeline.store.live.tail import JournalTail
+
+# what a folder that is damaged, edited or half gone may bring: said on the page, whoever looks next
+TROUBLE = (RidgelineError, OSError, ValueError, LookupError, ArithmeticError)
+CURRENT_S = 1.0  # a picture is good for so long where nothing changed: its clocks move
+
+
+@dataclass
+class WatchedStudy:
+    """Several threads may ask at once; they wait for each other, and share what one of them worked out."""
+
+    path: Path
+    _tail: JournalTail = field(init=False)
+    _history: History = field(init=False)
+    _study: Study | None = field(default=None, init=False)
+    _shown: tuple[object, float, Snapshot] | None = field(default=None, init=False)
+    _busy: threading.RLock = field(default_factory=threading.RLock, init=False)
+
+    def __post_init__(self) -> None:
+        self._tail = JournalTail(self.path / "journal.jsonl")
+        self._history = History(self.path.resolve())
+
+    def pulse(self) -> object:
+        with self._busy:
+            logs = [newest_log(run.folder) for run in self._history.open_runs.values()]
+        files = (self._tail.path, self.path / STUDY, self.path / INSTRUCTIONS, *(log for log in logs if log))
+        return (*map(_stamp, files), self._presence())
+
+    def _presence(self) -> Presence | None:
+        try:
+            return look_for_controller(self.path / "lock", self._tail.path).presence
+        except OSError:
+            return None
+
+    def snapshot(self) -> Snapshot:
+        with self._busy:
+            pulse, now_s = self.pulse(), time.monotonic()
+            if self._shown is None or self._shown[0] != pulse or now_s - self._shown[1] > CURRENT_S:
+                self._shown = (pulse, now_s, self._look())
+            return self._shown[2]
+
+    def _look(self) -> Snapshot:
+        try:
+            now = self.status()
+            figures = live_figures(now.study, now.history, now.exhibits)
+            return replace(snapshot_of(now, time.time(), waiting_instructions(self.path)), figures=figures)
+        except TROUBLE as error:
+            before = Snapshot(self.path.name, State.DAMAGED, "") if self._shown is None else self._shown[2]
+            return replace(before, state=State.DAMAGED, state_text="", note=str(error), steerable=False)
+
+    def status(self) -> CampaignStatus:
+        """As `read_status`, but of a long journal only what is new is read."""
+        with self._busy:
+            if self._study is None:
+                StudyFolder.open(self.path)
+            try:
+                self._read_on()
+            except TROUBLE:
+                self._forget()
+                raise
+            history = self._history
+            question = question_of(history)
+            if self._study is None:
+                self._study = StudyFolder(self.path).load(history).study
+            controller = look_for_controller(self.path / "lock", self._tail.path)
+            return CampaignStatus(question, question.applied_to(self._study), history, controller=controller)
+
+    def _read_on(self) -> None:
+        before = self._tail.lines
+        anew, events = self._tail.look()
+        if anew:
+            self._history, self._study, before = History(self.path.resolve()), None, 0
+        self._history.apply_all(events, before + 1)
+
+    def _forget(self) -> None:
+        self._tail.restart()
+        self._history, self._study = History(self.path.resolve()), None
+
+    def knobs(self) -> tuple[Sequence[Knob], Point]:
+        try:
+            now = self.status()
+        except TROUBLE:
+            return (), {}
+        if now.question.kind != "search":
+            return (), {}
+        best = now.answer.candidate
+        return now.study.space.knobs, now.study.baseline if best is None else best.point
+
+    def refusal(self, told: Instruction) -> str:
+        try:
+            now = self.status()
+        except TROUBLE as error:
+            return str(error)
+        if not now.is_over:
+            return ""
+        more = " --trials +N" if now.history.verdict is not None else ""
+        return f"the campaign is over; go on with: ridgeline resume {shlex.quote(str(self.path))}{more}"
+
+    def metrics(self) -> str:
+        try:
+            now = self.status()
+        except TROUBLE:
+            return ""
+        return metrics_text(now.as_json(), now.study.goal.metric)
+
+    def report(self) -> bytes:
+        from ridgeline.report.page import page
+
+        try:
+            now = self.status()
+        except TROUBLE:
+            return b""
+        return b"".join(page(now.study, now.history, answer_on_paper(now), now.exhibits))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        seen = path.stat()
+    except OSError:
+        return 0, 0
+    return seen.st_size, seen.st_mtime_ns

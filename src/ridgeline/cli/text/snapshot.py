@@ -1,0 +1,202 @@
+"""How the dashboard words a campaign: the status of every face, cut into the pieces of a page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from shlex import quote
+from typing import Any
+
+from ridgeline.campaign.status import CampaignStatus
+from ridgeline.campaign.under_way import RunUnderWay
+from ridgeline.campaign.verdict import goal_text
+from ridgeline.cli.text.wording import (
+    KIND_TEXT,
+    answered_text,
+    candidate_lines,
+    clock_text,
+    controller_text,
+    hours_text,
+    instruction_text,
+    run_time_text,
+    setting_text,
+    time_text,
+)
+from ridgeline.dashboard.snapshot import Gauge, RunningRun, Said, Snapshot, State
+from ridgeline.records.run import Run
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.store.controller import Presence
+from ridgeline.store.history import History
+from ridgeline.store.live.instructions import Instruction
+from ridgeline.store.live.logs import last_lines, newest_log
+
+RUNS_SHOWN, TOLD_SHOWN, LOG_LINES, RUNNING_SHOWN = 15, 6, 40, 8
+
+
+def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruction | str]) -> Snapshot:
+    state = _state(now)
+    open_ones = {name: told for name, told in waiting.items() if name not in now.history.heeded.answers}
+    return Snapshot(
+        name=now.study.name,
+        question=now.study.question,
+        state=state,
+        state_text=_state_text(now, state, now_s),
+        headline=_headline(now),
+        best=list(_best(now)),
+        gauges=list(_gauges(now, state, now_s)),
+        running=[_running(now, run, state, now_s) for run in islice(now.under_way(now_s), RUNNING_SHOWN)],
+        crashes=crashes(now.history),
+        runs=run_rows(now, RUNS_SHOWN),
+        told=[_answered(line) for line in islice(reversed(now.history.heeded.answers.values()), TOLD_SHOWN)],
+        waiting=[_waits(told, now, state) for told in open_ones.values()],
+        steerable=not now.is_over,
+    )
+
+
+def _state(now: CampaignStatus) -> State:
+    if now.history.verdict is not None:
+        return State.FINISHED
+    if now.history.stopped is not None:
+        return State.STOPPED
+    if now.controller is not None and now.controller.presence is Presence.GONE:
+        return State.GONE
+    return State.PAUSED if now.history.heeded.paused else State.RUNNING
+
+
+def _state_text(now: CampaignStatus, state: State, now_s: float) -> str:
+    resume = f"ridgeline resume {quote(str(now.history.root))}"
+    if state is State.FINISHED:
+        return "there is a verdict"
+    if state is State.STOPPED and now.history.stopped is not None:
+        reason = str(now.history.stopped["reason"])
+        return reason if "ridgeline resume" in reason else f"{reason}; go on with: {resume}"
+    told = "" if now.controller is None else controller_text(now.controller, str(now.history.root), now_s)
+    return f"what runs goes on, nothing new is started; {told}" if state is State.PAUSED else told
+
+
+def _headline(now: CampaignStatus) -> str:
+    """The verdict; before there is one, the best so far."""
+    answer = now.answer
+    if answer.conclusion is None and answer.candidate is not None and answer.change:
+        return f"{answer.candidate.short or answer.candidate.label} so far: {answer.change}"
+    return answer.told
+
+
+def _best(now: CampaignStatus) -> Iterator[str]:
+    if now.answer.conclusion is None and now.answer.candidate is not None:
+        yield f"#{now.answer.candidate.trial}, one look; {now.answer.told}"
+    elif not now.answer.confirmed:
+        yield from candidate_lines(now)
+    verdict = now.history.verdict
+    if paste := "" if verdict is None else str(verdict.details.get("paste", "")):
+        yield paste
+    elif now.answer.candidate is not None:
+        yield setting_text(now.answer.candidate.point)
+    if now.answer.refuted:
+        yield now.answer.refuted
+
+
+def _gauges(now: CampaignStatus, state: State, now_s: float) -> Iterator[Gauge]:
+    history, progress, budget = now.history, now.progress, now.budget
+    share = progress.done / progress.of if progress.of else None
+    limit = f" of {progress.of}" if progress.of else ""
+    yield Gauge(progress.stage, f"{progress.done}{limit} {progress.unit}", share)
+    at_work = state in (State.RUNNING, State.PAUSED) and history.openings
+    wall_s = history.wall_now_s(now_s) if at_work else history.wall_s
+    yield Gauge("time at work", *_of(time_text(wall_s), wall_s, budget.wall_s, time_text))
+    yield Gauge("node-hours", *_of(hours_text(history.node_hours), history.node_hours, budget.node_hours, hours_text))
+    if state is State.RUNNING and history.openings and (end := expected_end(now, now_s)):
+        yield Gauge("expected end", end)
+    passed = sum(n for kind, n in history.outcomes.items() if kind.value == "ok")
+    total = sum(history.outcomes.values())
+    yield Gauge("runs that passed", f"{passed} of {total}", passed / total if total else None)
+
+
+def _of(text: str, spent: float, limit: float | None, told: Any) -> tuple[str, float | None]:
+    return (f"{text} of {told(limit)}", spent / limit) if limit else (text, None)
+
+
+def expected_end(now: CampaignStatus, now_s: float) -> str:
+    """`about 14:32, in 1:05:00`; the budget's own end where that comes first; empty where nobody can tell."""
+    history, limit_s = now.history, now.budget.wall_s
+    ends: list[float] = []
+    if now.progress.runs_left is not None and history.runs:
+        ends.append(now.progress.runs_left * history.wall_now_s(now_s) / len(history.runs))
+    if limit_s is not None:
+        ends.append(max(0.0, limit_s - history.wall_now_s(now_s)))
+    if not ends:
+        return ""
+    end_s = now_s + min(ends)
+    same_day = time.localtime(end_s)[:3] == time.localtime(now_s)[:3]
+    when = time.strftime("%H:%M" if same_day else "%a %d %b %H:%M", time.localtime(end_s))
+    return f"about {when}, in {time_text(min(ends))}"
+
+
+def _running(now: CampaignStatus, run: RunUnderWay, state: State, now_s: float) -> RunningRun:
+    planned = next(each for each in now.history.open_runs.values() if each.trial == run.trial.number)
+    log = newest_log(planned.folder)
+    alive = state in (State.RUNNING, State.PAUSED)
+    clock = clock_text(run, now_s) if alive else "was under way"
+    can_cancel = run.trial.stage is Stage.SEARCH and now.question.kind == "search" and planned.ticket
+    return RunningRun(
+        planned.number if can_cancel else 0,
+        f"#{run.trial.number} {now.question.called(run.trial)}, {clock}",
+        setting_text(run.trial.point),
+        why_chosen(run.trial, now.history.blocks),
+        "\n".join(last_lines(log, LOG_LINES)),
+        "" if log is None else log.relative_to(now.history.root).as_posix(),
+    )
+
+
+def why_chosen(trial: Trial, blocks: int) -> str:
+    """What a trial is for, in a sentence; its proposer's own reason where there is one."""
+    if trial.why:
+        return trial.why
+    if trial.stage is Stage.CONFIRM and trial.block is not None:
+        return f"block {trial.block + 1} of {blocks}: fresh runs of the best settings and the baseline, interleaved"
+    return {
+        Stage.BASELINE: "the setting that all others are compared with",
+        Stage.SENTINEL: "the baseline once more, to see whether the machine has changed",
+        Stage.PROFILE: "under the profiler; compared with nothing",
+    }.get(trial.stage, f"proposed by {trial.proposer}")
+
+
+def crashes(history: History) -> list[tuple[str, int, str]]:
+    """Kind, how many, and the latest of them; most frequent first."""
+    latest: dict[str, tuple[int, str]] = {}
+    for run in history.runs.values():
+        if run.outcome is not None and run.outcome.kind.value not in ("ok", "cancelled"):
+            kind = KIND_TEXT.get(run.outcome.kind.value, run.outcome.kind.value)
+            latest[kind] = (latest.get(kind, (0, ""))[0] + 1, f"#{run.trial}: {run.outcome}")
+    return sorted(((kind, n, story) for kind, (n, story) in latest.items()), key=lambda row: -row[1])
+
+
+def run_rows(now: CampaignStatus, count: int) -> list[tuple[str, ...]]:
+    """The latest runs, newest first, below a head; of each setting what differs from the baseline."""
+    runs = islice(reversed(now.history.runs.values()), count)
+    return [("trial", "for", now.study.goal.metric, "took", "setting"), *(_row(now, run) for run in runs)]
+
+
+def _row(now: CampaignStatus, run: Run) -> tuple[str, ...]:
+    trial = now.history.trials[run.trial]
+    assert run.outcome is not None
+    if run.outcome.kind == "ok":
+        result = goal_text(now.study, now.history).value(run.metrics[now.study.goal.metric])
+    else:
+        result = KIND_TEXT.get(run.outcome.kind.value, run.outcome.kind.value)
+    changed = {name: value for name, value in trial.point.items() if now.study.baseline.get(name) != value}
+    setting = setting_text(changed) or now.question.reference
+    return f"#{run.trial}", now.question.called(trial), result, run_time_text(run.ending.duration_s), setting
+
+
+def _answered(line: Mapping[str, Any]) -> Said:
+    return Said(time.strftime("%H:%M:%S", time.localtime(line["at"])), answered_text(line), line["refused"])
+
+
+def _waits(told: Instruction | str, now: CampaignStatus, state: State) -> str:
+    text = told if isinstance(told, str) else instruction_text(told.as_line())
+    resume = f"ridgeline resume {quote(str(now.history.root))}"
+    if state in (State.GONE, State.STOPPED, State.FINISHED):
+        return f"{text}: waits, and nobody is at work on this folder; it is answered after: {resume}"
+    return f"{text}: waits for the controller"

@@ -1,0 +1,92 @@
+"""From an address and a port to a server that answers until it is told to stop."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+
+import uvicorn
+
+from ridgeline.dashboard.access import LOOPBACK, SHORTEST_TOKEN, Door
+from ridgeline.dashboard.server import Dashboard
+from ridgeline.errors import InputError
+
+EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  refused without a token of one's own
+
+
+def token_from(file: Path | None, host: str) -> str:
+    """The token in this file, or a new one. InputError for an address that others reach and a token nobody chose."""
+    if file is None:
+        if host not in LOOPBACK:
+            raise InputError(
+                f"--host {host}: others can reach that address; put a token of your own into a file (umask 077; "
+                "openssl rand -hex 16 > FILE) and name it with --token-file. Or stay on 127.0.0.1 and use ssh -L"
+            )
+        return secrets.token_urlsafe(24)
+    try:
+        token = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: the token cannot be read ({error}); name another --token-file") from None
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.replace("-", "").replace("_", "").isalnum():
+        raise InputError(f"{file}: a token has at least {SHORTEST_TOKEN} letters, digits, - or _ and nothing else")
+    return token
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """InputError where the port is taken or the address is not of this machine."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        found = socket.socket(family)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(128)  # whoever follows the printed address at once waits for the server instead of being refused
+    except OSError as error:
+        hint = "choose another with --port; --port 0 takes any free one"
+        raise InputError(f"{host} port {port} cannot be used ({error.strerror or error}); {hint}") from None
+    return found
+
+
+def serve(dashboard: Dashboard, host: str, port: int, token: str, say: Callable[[str], None]) -> None:
+    """Until SIGINT or SIGTERM. `say` is told the address, with its token, as the first line."""
+    bound = listening(host, port)
+    port = bound.getsockname()[1]
+    own = (host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())
+    names = LOOPBACK if host in LOOPBACK else None if host in EVERYWHERE else (*LOOPBACK, *own)
+    door = Door(token, f"ridgeline-{port}", names)
+    shown = socket.getfqdn() if host in EVERYWHERE else f"[{host}]" if ":" in host else host
+    say(f"http://{shown}:{port}/?token={token}")
+    if host in LOOPBACK:
+        login = quote(f"{getpass.getuser()}@{socket.gethostname()}")
+        say(f"from another machine: ssh -L {port}:127.0.0.1:{port} {login}   and open the same address there")
+    say(f"process {os.getpid()}; Ctrl-C ends this page, never the campaign")
+    server_of(dashboard, door).run(sockets=[bound])
+
+
+class _Server(uvicorn.Server):
+    """Lets those go who listen to events: uvicorn would wait for them, and then say so with a stack of calls."""
+
+    def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
+        super().__init__(config)
+        self._dashboard = dashboard
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._dashboard.end()
+        await super().shutdown(sockets)
+
+
+def server_of(dashboard: Dashboard, door: Door) -> uvicorn.Server:
+    config = uvicorn.Config(
+        dashboard.app(door),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    return _Server(config, dashboard)
