@@ -11,7 +11,7 @@ from html import escape
 
 from ridgeline.records.exhibit import ComparedSetting, Exhibits, TextTable
 from ridgeline.records.study import Study
-from ridgeline.report.figures import ProgressPoint, progress
+from ridgeline.report.figures.progress import ProgressPoint, progress_points
 from ridgeline.store.history import History
 
 WIDTH, HEIGHT, LEFT, STRIP, TOP = 760.0, 300.0, 78.0, 26.0, 12.0
@@ -19,7 +19,7 @@ WIDTH, HEIGHT, LEFT, STRIP, TOP = 760.0, 300.0, 78.0, 26.0, 12.0
 
 def live_figures(study: Study, history: History, exhibits: Exhibits) -> str:
     """HTML: progress, what was compared, and the tables of this kind of campaign."""
-    points = progress(study, history, exhibits.groups)
+    points = progress_points(study, history, groups=exhibits.groups)
     parts = [*_progress(points, f"{study.goal.metric} ({study.goal.direction})")]
     if exhibits.comparisons:
         parts += [f"<h2>{escape(exhibits.comparisons_title)}</h2>", *_comparisons(exhibits.comparisons)]

@@ -144,9 +144,8 @@ class SearchAgenda(Agenda):
             if not self.history.open_runs:
                 self.search_over = "another run would not fit into the budget"
             return None
-        return self.new(
-            proposal.point, Stage.SHORT if self._short and proposer != PERSON else Stage.SEARCH, proposer, proposal.why
-        )
+        stage = Stage.SHORT if self._short and proposer != PERSON else Stage.SEARCH
+        return self.new(proposal.point, stage, proposer, proposal.why)
 
     def _proposed(self) -> tuple[str, Proposal | None]:
         """By whom, and what: a person's wish, the way out of the oldest failure, the study's presets, the sampler."""

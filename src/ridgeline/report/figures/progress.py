@@ -70,6 +70,8 @@ def progress_points(
         trial = history.trials[run.trial]
         value = run.metrics.get(study.goal.metric) if is_ok(run) else None
         spent += run.node_hours
+        if trial.stage is Stage.SHORT:
+            continue  # nothing that a whole run can be compared with
         if value is not None and not groups and trial.stage is Stage.SEARCH:
             better = best is None or study.goal.score(value) > study.goal.score(best)
             best = value if better else best
@@ -113,7 +115,7 @@ def progress(
         for at, (_, axis, place) in enumerate(views)
     )
     best = "" if groups else ", with the best of the search so far"
-    says = f"Every run that counts{best}; runs that failed are in the strip below the axis."
+    says = f"Every run that counts{best}; runs that failed or were stopped early are in the strip below."
     notes = (drifted[1],) if drifted else ()
     return FigureGroup("progress", "Progress", says, figures, tuple(name for name, _, _ in views), notes)
 
