@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ridgeline.analyzers.base import Analyzer, Claimed, Quote, cited, rereadable
 from ridgeline.analyzers.engine_failures import failure_claims
+from ridgeline.analyzers.knobs import EngineKnobs
 from ridgeline.readers.vllm_log import VllmLog, read_vllm_log
 from ridgeline.records.finding import Finding
 
@@ -16,7 +17,9 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     text = rereadable(lines)
     log = read_vllm_log(text)
     last_work = max((t.line for t in log.throughput), default=0)
-    failures = failure_claims("vllm", [(f.kind, f.ready, f.line) for f in log.failures], last_work)
+    failures = failure_claims(
+        "vllm", [(f.kind, f.ready, f.line) for f in log.failures], last_work, EngineKnobs("vllm", log.args)
+    )
     return cited(source, text, [*failures, *_preemptions(log), *_pool(log), *_cap(log), *_hits(log)])
 
 
