@@ -60,10 +60,11 @@ class Analyzer:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A line to show as evidence; of a long line, the part around `about`."""
+    """A line to show as evidence; of a long line, the part around `about`. `text` where it is known already."""
 
     line: int
     about: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,8 @@ def cited(source: str, lines: Iterable[str] | Mapping[int, str], claims: Sequenc
     texts = lines if isinstance(lines, Mapping) else _quoted(lines, claims)
     findings = []
     for claim in claims:
-        shown = [
-            Evidence(source, q.line, _excerpt(plain(texts[q.line]), q.about)) for q in claim.quotes if q.line in texts
-        ]
+        said = ((q, q.text or texts.get(q.line, "")) for q in claim.quotes if q.text or q.line in texts)
+        shown = [Evidence(source, q.line, _excerpt(plain(text), q.about)) for q, text in said]
         if shown:
             share = None if claim.share is None else min(1.0, max(0.0, claim.share))
             findings.append(
@@ -121,7 +121,7 @@ def cited(source: str, lines: Iterable[str] | Mapping[int, str], claims: Sequenc
 
 
 def _quoted(lines: Iterable[str], claims: Sequence[Claimed]) -> dict[int, str]:
-    wanted = {quote.line for claim in claims for quote in claim.quotes}
+    wanted = {quote.line for claim in claims for quote in claim.quotes if not quote.text}
     last = max(wanted, default=0)
     texts: dict[int, str] = {}
     if wanted:

@@ -14,7 +14,6 @@ from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint
 from ridgeline.records.finding import KnobToTry
 
 _MUCH = 0.25  # of the working time, from which on something is called the limit
-_FEWEST_LINES = 10  # decode lines below which nothing is said about the run as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +27,7 @@ class Served:
     cap_flag: str
     knobs: Callable[[str], tuple[KnobToTry, ...]]
     offline: bool = False
+    fewest_lines: int = 10  # below which nothing is said about the run as a whole
 
     @property
     def totals(self) -> ServedTotals:
@@ -38,7 +38,7 @@ def what_limits(served: Served) -> list[Claimed]:
     """One note: where the time went, how full batch and pool were, and what holds the engine back."""
     totals = served.totals
     quotes = [Quote(line) for line in dict.fromkeys(map(served.line, ("limits", "busiest", "peak"))) if line]
-    if totals.decodes < _FEWEST_LINES or not quotes:
+    if totals.decodes < served.fewest_lines or not quotes:
         return []
     limit, advice, share = _limit(served)
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ridgeline.analyzers.base import Analyzer, Claimed, PortraitFigure, Portrait, Quote, cited
+from ridgeline.analyzers.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
 from ridgeline.analyzers.engine_failures import failure_claims
 from ridgeline.analyzers.knobs import EngineKnobs
 from ridgeline.analyzers.served import Served, queue_growth, served_curves, served_figures, what_limits

@@ -9,7 +9,7 @@ import re
 from datetime import datetime
 
 from ridgeline.readers.served import ServedSecond
-from ridgeline.readers.sglang.sums import SglangTally, PrefillStretch
+from ridgeline.readers.sglang.sums import PrefillStretch, SglangTally
 
 # possessive throughout: a line either is of this shape or is left to the other reader at once
 _ROW = re.compile(
