@@ -57,7 +57,7 @@ def _communication(tally: KernelTally) -> list[Claimed]:
             "algorithm and protocol from a log with NCCL_DEBUG=INFO before setting any. Where it runs beside compute "
             "on a stream of its own, less than this is lost; waiting for a slow rank looks the same.",
             "warning" if share >= 0.3 else "advice",
-            share=share,
+            share=_of_time(tally, share),
             key="kernels.communication",
         )
     ]
@@ -124,7 +124,7 @@ def _moe(tally: KernelTally) -> list[Claimed]:
             _quotes(kernels[:2]),
             "Look in the engine's log for a missing tuned configuration of the fused MoE kernel, try other runners "
             "(--moe-runner-backend) and expert parallelism; small batches per expert waste the most.",
-            share=share,
+            share=_of_time(tally, share),
             key="kernels.moe",
         )
     ]
@@ -142,7 +142,7 @@ def _copies(tally: KernelTally) -> list[Claimed]:
             f"copies take {share:.0%} of GPU time",
             _quotes(longest),
             "Keep data on the GPU, copy from pinned memory on a stream of its own, and look for KV offloading.",
-            share=share,
+            share=_of_time(tally, share),
             key="kernels.copies",
         )
     ]
@@ -162,6 +162,11 @@ def _split(tally: KernelTally) -> list[Claimed]:
             key="kernels.split",
         )
     ]
+
+
+def _of_time(tally: KernelTally, share: float) -> float:
+    """A share of GPU time as a share of all time, where the profile tells how long the GPU had nothing to do."""
+    return share * (1 - tally.idle_share) if tally.idle_share is not None else share
 
 
 def _quotes(kernels: Iterable[KernelTime]) -> tuple[Quote, ...]:
