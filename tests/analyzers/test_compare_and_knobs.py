@@ -121,8 +121,12 @@ def test_check_accepts_the_knobs_of_an_sglang_log(examples: Path, merge: bool) -
 def test_every_move_of_an_engine_is_one_that_check_accepts(examples: Path) -> None:
     said: dict[str, dict[str, object]] = {
         "sglang": {
-            **{"max_running_requests": 256, "mem_fraction_static": 0.85, "cuda_graph_max_bs": 256},
-            **{"chunked_prefill_size": 8192, "disable_cuda_graph": True, "kv_cache_dtype": "auto"},
+            "max_running_requests": 256,
+            "mem_fraction_static": 0.85,
+            "cuda_graph_max_bs": 256,
+            "chunked_prefill_size": 8192,
+            "disable_cuda_graph": True,
+            "kv_cache_dtype": "auto",
         },
         "vllm": {"max_num_seqs": 256, "gpu_memory_utilization": 0.8, "max_num_batched_tokens": 8192},
     }

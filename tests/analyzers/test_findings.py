@@ -215,7 +215,11 @@ def test_a_manager_is_no_imbalance_and_its_waiting_does_not_count() -> None:
     claims = [f.claim for f in findings("mpip/manager.mpiP")]
     assert len(claims) == 1 and "manager or progress rank" in claims[0], claims
     # the same ranks without the manager's row: one of the others has twice the work
-    text = (SAMPLES / "mpip" / "manager.mpiP").read_text().replace("   3        100       4.1     4.10", "   3        200       4.1     2.05")
+    text = (
+        (SAMPLES / "mpip" / "manager.mpiP")
+        .read_text()
+        .replace("   3        100       4.1     4.10", "   3        200       4.1     2.05")
+    )
     assert any("rank 3 computes" in f.claim for f in analyzed("mpip", text))
 
 

@@ -88,7 +88,9 @@ def test_a_torn_trace_gives_what_came_before_and_a_note(tmp_path: Path) -> None:
 def test_an_event_that_is_garbage_is_skipped_and_the_rest_is_read() -> None:
     kernel = b'{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 5, "args": {"device": 0}}'
     broken = b'{"ph": "X", "cat": "kernel", "name": "k", "ts": \xff\xfe oops '
-    text = b'{"traceEvents": [' + b",".join([kernel] * 100) + b"," + broken + b"," + b",".join([kernel] * 60_000) + b"]}"
+    text = (
+        b'{"traceEvents": [' + b",".join([kernel] * 100) + b"," + broken + b"," + b",".join([kernel] * 60_000) + b"]}"
+    )
     pieces = [text[n : n + 65_536] for n in range(0, len(text), 65_536)]
     tally, damage = read_chrome_trace(pieces)
     assert tally.launches > 60_000 and "skipped" in damage

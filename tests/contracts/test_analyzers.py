@@ -14,7 +14,21 @@ from tests.readers.nsys_database import database_bytes
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 GROUPS = (
-    *("batch", "bindings", "dmon", "ipm", "mpip", "nccl", "nsys", "nwchem", "pbs", "perf", "sacct", "sglang", "torch-trace"),
+    *(
+        "batch",
+        "bindings",
+        "dmon",
+        "ipm",
+        "mpip",
+        "nccl",
+        "nsys",
+        "nwchem",
+        "pbs",
+        "perf",
+        "sacct",
+        "sglang",
+        "torch-trace",
+    ),
     *("vllm", "vtune"),
 )
 FILES = [path.read_bytes() for group in GROUPS for path in sorted((SAMPLES / group).iterdir()) if path.is_file()]

@@ -20,18 +20,18 @@ def write_database(path: Path, steps: int = 50) -> None:
     database.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
     database.executemany("INSERT INTO StringIds VALUES (?, ?)", list(enumerate(NAMES, 1)))
     database.execute(
-        "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,"
-        " streamId INTEGER NOT NULL, demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL)"
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER,"
+        " streamId INTEGER, demangledName INTEGER, shortName INTEGER)"
     )
-    database.execute(
-        "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NOT NULL, nameId INTEGER NOT NULL)"
-    )
+    database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, nameId INTEGER)")
     for step in range(steps):
         at = 1_000_000 + 120_000 * step
         for name, began, lasted in ((1, 0, 40_000), (2, 50_000, 3_000), (2, 60_000, 3_000), (3, 70_000, 40_000)):
             row = (at + began, at + began + lasted, 0, 7, name, name)
             database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", row)
-            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 4)", (row[0] - 9_000, row[0] - 2_000))
+            database.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 4)", (row[0] - 9_000, row[0] - 2_000)
+            )
     database.commit()
     database.close()
 

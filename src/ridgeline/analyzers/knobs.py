@@ -116,7 +116,7 @@ def knobs_yaml(findings: Iterable[Finding]) -> str:
 
 def _document(program: str, knobs: Mapping[str, Sequence[tuple[KnobToTry, Finding]]]) -> str:
     kinds = " or ".join(STUDY_KINDS[program])
-    lines = [f"# for a study of kind {kinds}: add these lines to its space and its baseline", "space:"]
+    lines = [f"# study of kind {kinds}: add to its space and baseline", "space:"]
     for name, tried in knobs.items():
         values = sorted(dict.fromkeys(v for t, _ in tried for v in t.values), key=_in_order)
         for _, finding in tried:
@@ -135,7 +135,7 @@ def _in_order(value: Value) -> tuple[int, float, str]:
 
 def _one_line(claim: str) -> str:
     text = "".join(c if c.isprintable() else " " for c in claim)
-    return text if len(text) <= 100 else text[:99] + "…"
+    return text if len(text) <= 76 else text[:75] + "…"
 
 
 def _scalar(value: Value) -> str:
