@@ -72,10 +72,10 @@ def best_of(times: int, command: list[str]) -> tuple[float, float, float]:
     core = min(os.sched_getaffinity(0))
     runs = []
     for _ in range(times):
-        sink = tempfile.TemporaryFile()  # grep stops at its first match when nobody reads
         began = time.perf_counter()
-        child = subprocess.Popen(command, stdout=sink, preexec_fn=lambda: os.sched_setaffinity(0, {core}))
-        _, status, usage = os.wait4(child.pid, 0)
+        with tempfile.TemporaryFile() as sink:  # not /dev/null, for which grep stops at its first match
+            child = subprocess.Popen(command, stdout=sink, preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+            _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         assert child.returncode == 0, (command, child.returncode)
         runs.append((usage.ru_utime + usage.ru_stime, time.perf_counter() - began, usage.ru_maxrss * 1024))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
@@ -144,6 +145,25 @@ def test_blocks_and_single_lines_tell_the_same(path: Path) -> None:
     assert tally.last_work_line == max([b.stamp.line for b in work] + [r.line for r in log.results], default=0)
     for line, text in tally.texts().items():
         assert text == path.read_bytes().split(b"\n")[line - 1].decode("utf-8", "replace")[: len(text)].rstrip("\r")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_blocks_and_single_lines_tell_the_same_of_a_damaged_log(seed: int) -> None:
+    pick = random.Random(seed)
+    text = bytearray(pick.choice([*SGLANG, SERVED]).read_bytes().replace(b"Benchmark...", b"Go"))
+    for _ in range(400):
+        here = pick.randrange(len(text))
+        swap = pick.choice(
+            (b"", b"x", b"9", b",", b"\n", b"]", b"[", b": ", b" ", b"-1", b".", b"\xff", b"\r", b"True")
+        )
+        text[here : here + pick.randrange(3)] = swap
+    lines = [line.decode("utf-8", "replace") for line in bytes(text).split(b"\n")]
+    log, tally = read_sglang_log(lines), tally_sglang_log(lines)
+    totals = tally.served.totals
+    assert (totals.decodes, totals.prefills) == (len(log.decodes), len(log.prefills))
+    assert totals.running == sum(d.running for d in log.decodes)
+    assert totals.decode_tok_s == pytest.approx(sum(d.gen_tok_s or 0 for d in log.decodes))
+    assert tally.prompts.new == sum(p.new_tokens for p in log.prefills)
 
 
 def test_batch_lines_of_other_releases_and_of_ranks_count_too() -> None:

@@ -13,6 +13,7 @@ from ridgeline.readers.lines import blocks_of, plain
 from ridgeline.readers.sglang.facts import (
     Compile,
     DecodeBatch,
+    Fact,
     GraphCapture,
     KvPool,
     Limits,
@@ -48,16 +49,19 @@ class _Tallying(BatchRows):
         super().__init__()
         self.lines = SglangReader()
 
-    def other(self, line: int, raw: bytes) -> None:
-        if b"HTTP/1" in raw:
+    def facts_of(self, line: int, raw: bytes) -> list[Fact]:
+        if b"HTTP/1" in raw and b" batch" not in raw:
             if refused := _ANSWERED.search(raw):
                 code = refused.group(1).decode()
                 self.tally.refused[code] = self.tally.refused.get(code, 0) + 1
                 self.first(f"answered-{code[0]}", line)
-            return
-        for fact in self.lines.line(line, plain(raw.decode("utf-8", "replace").rstrip("\r"))):
-            if take := _TAKEN.get(type(fact)):
-                take(self, fact)
+            return []
+        return list(self.lines.line(line, plain(raw.decode("utf-8", "replace").rstrip("\r"))))
+
+    def take(self, facts: list[Fact]) -> None:
+        for fact in facts:
+            if taken := _TAKEN.get(type(fact)):
+                taken(self, fact)
 
     def _row(self, fact: DecodeBatch | PrefillBatch) -> None:
         """A batch line of a shape that the pattern for blocks does not know."""
@@ -157,7 +161,6 @@ class _Tallying(BatchRows):
             self.tally.quotes.pop(name, None)
             self.pending.pop(name, None)
         self.end_stretch()
-        self.peak, self.most, self.starved = 0.0, 0, False
 
 
 # what the processes of a server that was told to stop say to each other
