@@ -43,7 +43,7 @@ def log(folder: Path, megabytes: int) -> None:
     size = write_log(path, megabytes * 1_000_000)
     for label, command in (
         ("ridgeline diagnose", [sys.executable, "-m", "ridgeline", "diagnose", "--json", str(path)]),
-        ("grep -c of one pattern", ["grep", "-c", "Decode .*, #queue-req: [1-9]", str(path)]),
+        ("grep -c of one pattern", ["grep", "-c", "#running-req: [1-9][0-9]*, #token", str(path)]),
     ):
         cpu_s, wall_s, peak = best_of(3, command)
         print(
@@ -87,10 +87,8 @@ def write_log(path: Path, size: int) -> int:
     source = next(p for p in sorted(SERVED.glob("*/engine.log")) if b"Decode batch" in p.read_bytes())
     lines = source.read_bytes().split(b"\n")
     work = [n for n, line in enumerate(lines) if b" batch, #" in line]
-    start, rows = (
-        lines[: work[0]],
-        [line for line in lines[work[0] :] if line.startswith(b"[") and b"SIGTERM" not in line],
-    )
+    start = lines[: work[0]]
+    rows = [line for line in lines[work[0] :] if b" batch, #" in line or b' - "POST ' in line]
     pick = random.Random(15)
     written = 0
     with path.open("wb") as file:
