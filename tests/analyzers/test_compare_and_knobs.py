@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ridgeline import catalog
+from ridgeline.analyzers.base import Analyzer
+from ridgeline.analyzers.comparison import compare_files
 from ridgeline.analyzers.knobs import STUDY_KINDS, EngineKnobs, knob, knobs_yaml
+from ridgeline.cli.text.diagnosis import comparison_text
 from ridgeline.records.finding import Finding, KnobToTry
 from ridgeline.records.outcome import Evidence
 
@@ -66,8 +70,12 @@ def test_a_file_does_not_differ_from_itself() -> None:
     ],
 )
 def test_every_kind_can_be_compared(pair: tuple[str, str]) -> None:
-    done = ridgeline("diagnose", "--compare", *(SAMPLES / name for name in pair))
-    assert done.returncode == 0 and "figures" in done.stdout, done.stdout + done.stderr
+    analyzers: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
+    comparison = compare_files(SAMPLES / pair[0], SAMPLES / pair[1], analyzers)
+    assert comparison.figures and comparison.findings
+    lines = comparison_text(comparison).replace(str(SAMPLES), "").split("\n")
+    assert "figures" in "".join(lines) and max(map(len, lines)) <= 80
+    json.dumps(comparison.as_json())
 
 
 def test_two_files_of_different_kinds_and_one_file_alone_are_refused() -> None:
