@@ -45,8 +45,8 @@ def log(folder: Path, megabytes: int) -> None:
     cpu_s, wall_s, peak = best_of(3, [*verb, str(path)])
     start_s, _, _ = best_of(3, [*verb, str(short)])
     print(
-        f"SGLang log, {size / 1e6:.0f} MB  ridgeline diagnose  {size / 1e6 / cpu_s:.0f} MB/s of processor time with its "
-        f"start of {start_s:.2f} s, {(size - start_size) / 1e6 / (cpu_s - start_s):.0f} MB/s without; "
+        f"SGLang log, {size / 1e6:.0f} MB  ridgeline diagnose  {size / 1e6 / cpu_s:.0f} MB/s of processor time with "
+        f"its start of {start_s:.2f} s, {(size - start_size) / 1e6 / (cpu_s - start_s):.0f} MB/s without; "
         f"{size / 1e6 / wall_s:.0f} MB/s of wall time, {peak / 1e6:.0f} MB of memory"
     )
     cpu_s, wall_s, _ = best_of(3, ["grep", "-c", "#running-req: [1-9][0-9]*, #token", str(path)])
