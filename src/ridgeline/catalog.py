@@ -51,9 +51,14 @@ TABLE: dict[str, dict[str, str]] = {
         "ipm": "ridgeline.analyzers.profiles:IPM",
         "vtune": "ridgeline.analyzers.profiles:VTUNE",
         "perf": "ridgeline.analyzers.profiles:PERF",
-        "nsys": "ridgeline.analyzers.profiles:NSYS",
+        "nsys": "ridgeline.analyzers.kernels:NSYS",
+        "nsys-sqlite": "ridgeline.analyzers.kernels:SQLITE",
+        "torch-trace": "ridgeline.analyzers.kernels:TRACE",
         "batch-footer": "ridgeline.analyzers.batch:FOOTER",
         "bindings": "ridgeline.analyzers.batch:BINDINGS",
+        "sacct": "ridgeline.analyzers.accounting:SACCT",
+        "pbs-jobs": "ridgeline.analyzers.accounting:PBS",
+        "dmon": "ridgeline.analyzers.dmon:ANALYZER",
     },
 }
 

@@ -14,7 +14,10 @@ SAMPLES = Path(__file__).parent.parent / "samples"
 ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
 FILES = sorted(
     p
-    for kind in ("batch", "bindings", "ipm", "mpip", "nccl", "nsys", "nwchem", "perf", "sglang", "vllm", "vtune")
+    for kind in (
+        *("batch", "bindings", "dmon", "ipm", "mpip", "nccl", "nsys", "nwchem", "pbs", "perf", "sacct", "sglang"),
+        *("torch-trace", "vllm", "vtune"),
+    )
     for p in (SAMPLES / kind).iterdir()
 )
 
@@ -60,6 +63,30 @@ def analyzed(kind: str, text: str) -> list[Finding]:
         ("vllm/pool-too-small.log", "no room for the KV pool", "Raise the memory fraction"),
         ("batch/gadi-gpu-killed.txt", "walltime 3621 exceeded limit 3600", "more time"),
         ("batch/gadi.txt", "1536 cores were busy 43%", "ridgeline scale"),
+        ("torch-trace/decode-moe-eager.json", "no kernel ran for at least 44% of the time", "CUDA graphs"),
+        ("torch-trace/decode-moe-eager.json", "NCCL kernels take 31% of GPU time, all-reduce 31%", "tensor-parallel"),
+        ("torch-trace/decode-moe-eager.json", "MoE kernels take 40%", "tuned configuration"),
+        ("torch-trace/cpu-only-2.13.json", "37 events of the host and no kernel", "ProfilerActivity.CUDA"),
+        ("dmon/two-gpus-one-behind.txt", "GPU 1 is at 42% while the others are at 98%", "CUDA_VISIBLE_DEVICES"),
+        ("dmon/two-gpus-one-behind.txt", "the power limit held down the clock of 1 of 2 GPUs", "POWER"),
+        ("dmon/idle-with-time.txt", "no kernel ran in 83% of the samples of 1 GPU", "batch"),
+        ("sacct/week.txt", "job 4102 ran into the time limit", "more time"),
+        ("sacct/week.txt", "job 4103 ran out of memory", "fewer ranks"),
+        ("sacct/week.txt", "job 4105 lost a node (on n4,n5)", "--exclude"),
+        ("sacct/week.txt", "job 4104 kept its 16 cores 7% busy", "ridgeline scale"),
+        ("sacct/week.txt", "2 of 7 jobs completed; 86.82 core-hours", "--compare"),
+        ("sacct/plain.txt", "job 3 failed (exit code 7)", "output"),
+        ("pbs/qstat-fx.txt", "job 18.vm ran into the time limit", "more time"),
+        ("pbs/qstat-fx.txt", "job 17.vm kept its 16 cores 15% busy", "fewer cores"),
+        ("pbs/qstat.json", "job 0.vm failed (exit code 7)", "output"),
+        ("pbs/tracejob.txt", "job 21.vm failed (exit code 137)", "137 is a kill"),
+        ("pbs/accounting.txt", "job 22.vm for 7 times as much", "earlier"),
+        ("perf/by-library.txt", "31% of the time is in the operating system's kernel", "page faults"),
+        ("perf/by-library.txt", "by library: libopenblas.so.0 46%", "faster library"),
+        ("nwchem/no-basis.err", "basis set was not found", "NWCHEM_BASIS_LIBRARY"),
+        ("nwchem/direct-1h2o.out", "finished: DFT energy -76.420", "guard"),
+        ("nccl/no-peer-access.txt", "GPUs of one node talk through host memory", "NCCL_P2P_DISABLE"),
+        ("mpip/manager.mpiP", "rank 0 does next to nothing but communicate", "by design"),
         ("bindings/openmpi-map-by-node.txt", "1 of 4 ranks are not bound", "--bind-to core"),
     ],
 )
@@ -90,11 +117,12 @@ def test_every_sample_is_recognised_as_its_own_kind_only(path: Path) -> None:
     assert kinds[0].startswith(path.parent.name)
 
 
-def test_faults_come_first() -> None:
-    order = ["fault", "warning", "advice", "note"]
+def test_faults_come_first_and_then_what_is_most_at_stake() -> None:
+    order = {"fault": 0, "warning": 1, "advice": 1, "note": 2}
     for path in FILES:
-        ranks = [order.index(f.severity) for f in diagnose(path, ANALYZERS).findings]
-        assert ranks == sorted(ranks)
+        found = diagnose(path, ANALYZERS).findings
+        keys = [(order[f.severity], -(-1.0 if f.share is None else f.share)) for f in found]
+        assert keys == sorted(keys), "faults first, notes last, the time at stake between them"
 
 
 def decode(line: int, running: int, usage: float, queued: int, graph: bool = True) -> str:
@@ -181,6 +209,23 @@ def test_nccl_algorithm_that_was_not_used() -> None:
     )
     (finding,) = analyzed("nccl-log", text)
     assert "NCCL_ALGO is Tree, yet AllReduce of 1024 bytes used RING" in finding.claim
+
+
+def test_a_manager_is_no_imbalance_and_its_waiting_does_not_count() -> None:
+    claims = [f.claim for f in findings("mpip/manager.mpiP")]
+    assert len(claims) == 1 and "manager or progress rank" in claims[0], claims
+    # the same ranks without the manager's row: one of the others has twice the work
+    text = (
+        (SAMPLES / "mpip" / "manager.mpiP")
+        .read_text()
+        .replace("   3        100       4.1     4.10", "   3        200       4.1     2.05")
+    )
+    assert any("rank 3 computes" in f.claim for f in analyzed("mpip", text))
+
+
+def test_a_cancelled_job_is_no_failure() -> None:
+    claims = " ".join(f.claim for name in ("sacct/week.txt", "pbs/qstat-fx.txt") for f in findings(name))
+    assert "4106" not in claims and "19.vm" not in claims
 
 
 def test_two_ranks_on_one_core() -> None:

@@ -10,37 +10,61 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, ReadError
+from ridgeline.readers.byte_stream import Watch
 from ridgeline.readers.lines import TextFile, plain
-from ridgeline.records.finding import Finding, Severity
+from ridgeline.records.exhibit import CurveFigure
+from ridgeline.records.finding import Finding, KnobToTry, Severity, most_at_stake_first
 from ridgeline.records.outcome import Evidence
 from ridgeline.records.secrets import masked
 
 _QUOTE_CHARS = 220
 _HEAD_LINES, _TAIL_LINES, _MARK_CHARS = 5000, 1000, 2000
-_ORDER: dict[Severity, int] = {"fault": 0, "warning": 1, "advice": 2, "note": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class PortraitFigure:
+    """One number of a log or profile that can be held against the same number of another."""
+
+    name: str
+    value: float
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Portrait:
+    """What a file says in numbers: figures, the settings that ran, and curves over time. All of it is plain data."""
+
+    figures: tuple[PortraitFigure, ...] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    curves: tuple[CurveFigure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Analyzer:
-    """`mark` matches in at least one line of every file of this kind, and in no line of other kinds."""
+    """`mark` matches in at least one line of every file of this kind, and in no line of other kinds.
+
+    `portray` is optional: it gives the numbers that `diagnose --compare` holds side by side.
+    """
 
     kind: str
     what: str
     mark: re.Pattern[str]
     analyze: Callable[[str, Iterable[str]], list[Finding]]
+    portray: Callable[[Iterable[str]], Portrait] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A line to show as evidence; of a long line, the part around `about`."""
+    """A line to show as evidence; of a long line, the part around `about`. `text` where it is known already."""
 
     line: int
     about: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +75,26 @@ class Claimed:
     quotes: tuple[Quote, ...]
     advice: str
     severity: Severity = "advice"
+    share: float | None = None
+    knobs: tuple[KnobToTry, ...] = ()
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is known of one file. `kinds` is empty when no analyzer recognised it; a file can be of several kinds."""
+    """What is known of one file. `kinds` is empty when no analyzer recognised it; a file can be of several kinds.
+
+    `notes` say what kept parts of the file from being read.
+    """
 
     path: Path
     kinds: tuple[str, ...]
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        findings = [
-            {
-                "severity": f.severity,
-                "claim": f.claim,
-                "evidence": [{"file": e.source, "line": e.line_number, "text": e.text} for e in f.evidence],
-                "advice": f.advice,
-            }
-            for f in self.findings
-        ]
-        return {"file": str(self.path), "kinds": list(self.kinds), "findings": findings}
+        findings = [finding.as_json() for finding in self.findings]
+        return {"file": str(self.path), "kinds": list(self.kinds), "findings": findings, "notes": list(self.notes)}
 
 
 def rereadable(lines: Iterable[str]) -> Iterable[str]:
@@ -79,36 +102,60 @@ def rereadable(lines: Iterable[str]) -> Iterable[str]:
     return list(lines) if isinstance(lines, Iterator) else lines
 
 
-def cited(source: str, lines: Iterable[str], claims: Sequence[Claimed]) -> list[Finding]:
-    """Claims with their lines quoted, gravest first. Without a line to show, in a torn file, a claim is dropped."""
-    wanted = {quote.line for claim in claims for quote in claim.quotes}
+def cited(source: str, lines: Iterable[str] | Mapping[int, str], claims: Sequence[Claimed]) -> list[Finding]:
+    """Claims with their lines quoted, most at stake first. Without a line to show, in a torn file, a claim is dropped.
+
+    `lines` are all lines of the file, or those to be quoted by their number.
+    """
+    texts = lines if isinstance(lines, Mapping) else _quoted(lines, claims)
+    findings = []
+    for claim in claims:
+        said = ((q, q.text or texts.get(q.line, "")) for q in claim.quotes if q.text or q.line in texts)
+        shown = [Evidence(source, q.line, _excerpt(plain(text), q.about)) for q, text in said]
+        if shown:
+            share = None if claim.share is None else min(1.0, max(0.0, claim.share))
+            findings.append(
+                Finding(claim.claim, tuple(shown), claim.advice, claim.severity, share, claim.knobs, claim.key)
+            )
+    return most_at_stake_first(findings)
+
+
+def _quoted(lines: Iterable[str], claims: Sequence[Claimed]) -> dict[int, str]:
+    wanted = {quote.line for claim in claims for quote in claim.quotes if not quote.text}
     last = max(wanted, default=0)
     texts: dict[int, str] = {}
     if wanted:
         for number, line in enumerate(lines, 1):
             if number in wanted:
-                texts[number] = plain(line)
+                texts[number] = line
             if number >= last:
                 break
-    findings = []
-    for claim in claims:
-        shown = [Evidence(source, q.line, _excerpt(texts[q.line], q.about)) for q in claim.quotes if q.line in texts]
-        if shown:
-            findings.append(Finding(claim.claim, tuple(shown), claim.advice, claim.severity))
-    return sorted(findings, key=lambda f: _ORDER[f.severity])
+    return texts
 
 
-def diagnose(path: Path, analyzers: Sequence[Analyzer]) -> Diagnosis:
-    """Find out what a file is and what it means."""
+def diagnose(path: Path, analyzers: Sequence[Analyzer], watch: Watch | None = None) -> Diagnosis:
+    """Find out what a file is and what it means; `watch` is told how far into the file we are."""
+    text = opened(path, watch)
+    known = kinds_of(text, analyzers)
+    findings: list[Finding] = []
+    notes: dict[str, None] = {}
+    for analyzer in known:
+        try:
+            findings += analyzer.analyze(str(path), text)
+        except ReadError as error:
+            notes[str(error)] = None
+        if text.damage:
+            notes[f"{path}: {text.damage}"] = None
+    return Diagnosis(path, tuple(a.kind for a in known), tuple(most_at_stake_first(findings)), tuple(notes))
+
+
+def opened(path: Path, watch: Watch | None = None) -> TextFile:
+    """InputError where there is no file of this name."""
     if not path.exists():
         raise InputError(f"{path}: no such file")
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the files in it, for example {path}/*")
-    text = TextFile(path)
-    known = kinds_of(text, analyzers)
-    findings = [finding for analyzer in known for finding in analyzer.analyze(str(path), text)]
-    findings.sort(key=lambda f: _ORDER[f.severity])
-    return Diagnosis(path, tuple(a.kind for a in known), tuple(findings))
+    return TextFile(path, watch)
 
 
 def kinds_of(lines: Iterable[str], analyzers: Sequence[Analyzer]) -> list[Analyzer]:
@@ -125,6 +172,9 @@ def kinds_of(lines: Iterable[str], analyzers: Sequence[Analyzer]) -> list[Analyz
 
 
 def _ends(lines: Iterable[str]) -> Iterator[str]:
+    if isinstance(lines, TextFile):
+        yield from lines.ends(_HEAD_LINES, _TAIL_LINES)
+        return
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     for number, line in enumerate(lines):
         if number < _HEAD_LINES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ridgeline.analyzers.base import Claimed, Quote
+from ridgeline.analyzers.knobs import EngineKnobs
 
 _FRACTION = {"sglang": "--mem-fraction-static", "vllm": "--gpu-memory-utilization"}
 
@@ -24,7 +25,9 @@ _CAUSES = (
 )
 
 
-def failure_claims(engine: str, failures: Sequence[tuple[str, bool, int]], last_work_line: int) -> list[Claimed]:
+def failure_claims(
+    engine: str, failures: Sequence[tuple[str, bool, int]], last_work_line: int, knobs: EngineKnobs
+) -> list[Claimed]:
     """One claim for the cause of a failed run, from (kind, whether the engine was ready, line).
 
     An exception after which the engine went on working (up to `last_work_line`) was handled and is no failure.
@@ -34,7 +37,11 @@ def failure_claims(engine: str, failures: Sequence[tuple[str, bool, int]], last_
         return []
     kind, ready, line = min(fatal, key=lambda f: _CAUSES.index(f[0]) if f[0] in _CAUSES else len(_CAUSES))
     claim, advice = _meaning(kind, ready, _FRACTION[engine])
-    return [Claimed(claim, (Quote(line),), advice, "fault")]
+    tried = knobs.named(_MOVES.get(kind, ""))
+    return [Claimed(claim, (Quote(line),), advice, "fault", knobs=tried, key=f"{engine}.failed-{kind}")]
+
+
+_MOVES = {"cuda-oom": "less-memory", "pool-too-small": "more-pool", "graph-capture": "fewer-graphs"}
 
 
 def _meaning(kind: str, ready: bool, fraction: str) -> tuple[str, str]:

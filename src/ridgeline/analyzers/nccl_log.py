@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ridgeline.analyzers.base import Analyzer, Claimed, Quote, cited, rereadable
+from ridgeline.analyzers.knobs import knob
 from ridgeline.readers.nccl_log import NcclLog, read_nccl_log
 from ridgeline.records.finding import Finding
 
@@ -14,7 +15,7 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of an output in which NCCL_DEBUG=INFO was on."""
     text = rereadable(lines)
     log = read_nccl_log(text)
-    rules = (_unapplied, _refused, _sockets, _ethernet, _chosen, _no_gpu_direct, _warnings)
+    rules = (_unapplied, _refused, _sockets, _ethernet, _chosen, _no_gpu_direct, _no_p2p, _warnings)
     return cited(source, text, [claim for rule in rules for claim in rule(log)])
 
 
@@ -55,6 +56,7 @@ def _sockets(log: NcclLog) -> list[Claimed]:
             "Look above for `NET/IB : No device found`: the container needs /dev/infiniband and libibverbs, "
             "NCCL_IB_DISABLE must be 0, and NCCL_IB_HCA must name ports that exist (see `ridgeline preflight`).",
             "warning",
+            key="nccl.sockets",
         )
     ]
 
@@ -72,8 +74,15 @@ def _ethernet(log: NcclLog) -> list[Claimed]:
             (Quote(wrong[0].line, wrong[0].name),),
             f"List the InfiniBand ports only: NCCL_IB_HCA={','.join(right)}",
             "warning",
+            knobs=knob("engine", "NCCL_IB_HCA", _asked(log, "NCCL_IB_HCA"), [",".join(right)]),
+            key="nccl.ethernet",
         )
     ]
+
+
+def _asked(log: NcclLog, name: str) -> str:
+    said = log.settings.get(name) or log.exported.get(name)
+    return said.value.rstrip(".") if said else ""
 
 
 def _chosen(log: NcclLog) -> list[Claimed]:
@@ -106,6 +115,35 @@ def _no_gpu_direct(log: NcclLog) -> list[Claimed]:
             "InfiniBand is used without GPUDirect: data passes through host memory",
             (Quote(plain[0].line),),
             "Load the nvidia_peermem module on the nodes, and see nvidia-smi topo -m for a NIC far from its GPU.",
+            key="nccl.no-gpu-direct",
+        )
+    ]
+
+
+def _no_p2p(log: NcclLog) -> list[Claimed]:
+    """Ranks of one node that talk through host memory, although GPUs of one node can reach each other."""
+    shared = [t for t in log.transports if t.name.startswith("SHM")]
+    direct = [t for t in log.transports if t.name.startswith(("P2P", "NVLS"))]
+    off = next((s for n, s in log.settings.items() if n == "NCCL_P2P_DISABLE" and s.value.rstrip(".") != "0"), None)
+    if not shared and off is None and log.no_p2p_line is None:
+        return []
+    within = sum(t.channels for t in shared) + sum(t.channels for t in direct)
+    part = f": {sum(t.channels for t in shared)} of {within} channels within a node" if shared else ""
+    lines = [off.line if off else None, log.no_p2p_line, shared[0].line if shared else None]
+    advice = (
+        "Unset NCCL_P2P_DISABLE."
+        if off
+        else "See nvidia-smi topo -m: NV# between GPUs means NVLink. Without it look at the container (one that hides "
+        "GPUs from each other), at ACS and IOMMU for PCIe, and at `ridgeline preflight`."
+    )
+    return [
+        Claimed(
+            f"GPUs of one node talk through host memory, not by NVLink or PCIe peer access{part}",
+            tuple(Quote(line) for line in lines if line),
+            advice,
+            "warning",
+            knobs=knob("engine", "NCCL_P2P_DISABLE", off.value.rstrip("."), ["0"]) if off else (),
+            key="nccl.no-p2p",
         )
     ]
 
@@ -114,7 +152,7 @@ def _warnings(log: NcclLog) -> list[Claimed]:
     if not log.warnings:
         return []
     first = log.warnings[0]
-    times = f" {len(log.warnings)} times, first" if len(log.warnings) > 1 else ""
+    times = f" {log.warned} times, first" if log.warned > 1 else ""
     return [
         Claimed(
             f"NCCL warned{times}: {first.text.strip()[:120]}",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ridgeline.analyzers.base import Analyzer, Claimed, Quote, cited, rereadable
+from ridgeline.analyzers.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited, rereadable
+from ridgeline.analyzers.knobs import knob
 from ridgeline.readers.nwchem.facts import NwchemOut
 from ridgeline.readers.nwchem.output import read_nwchem_out
 from ridgeline.readers.report_bindings import RankBinding, read_bindings
@@ -21,7 +22,48 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     out = read_nwchem_out(text)
     rules = (_wrong_density, _failed, _unfinished, _recomputed, _direct, _guess, _idle, _coarse)
     claims = [claim for rule in rules for claim in rule(out)]
-    return cited(source, text, [*claims, *_progress_ranks(out, read_bindings(text))])
+    return cited(source, text, [*claims, *_progress_ranks(out, read_bindings(text)), *_sound(out)])
+
+
+def portray(lines: Iterable[str]) -> Portrait:
+    out = read_nwchem_out(lines)
+    figures = [PortraitFigure(f"{t} energy", e, "Ha") for t in _THEORIES if (e := out.energy(t)) is not None]
+    if out.total:
+        figures += [
+            PortraitFigure("wall time", out.total.wall_s, "s"),
+            PortraitFigure("cpu time", out.total.cpu_s, "s"),
+        ]
+    if out.iterations:
+        figures.append(PortraitFigure("iterations", len(out.iterations)))
+        figures.append(PortraitFigure("iterating", sum(out.iterative_s), "s"))
+    if out.cached_share is not None:
+        figures.append(PortraitFigure("integrals kept", out.cached_share, "share"))
+    said = {"nproc": out.nproc, "grid": out.grid, "version": out.version, "basis functions": out.basis_functions}
+    memory = {f"memory {n} bytes": getattr(out.memory, f"{n}_bytes") for n in ("heap", "stack", "global", "total")}
+    return Portrait(tuple(figures), {**said, **memory})
+
+
+_THEORIES = ("SCF", "DFT", "MP2", "CCSD", "CCSD(T)", "PSPW")
+
+
+def _sound(out: NwchemOut) -> list[Claimed]:
+    """A run that ended well: its energy, and where its time went."""
+    if not out.finished or not out.converged or out.failures or out.total is None:
+        return []
+    energy, total = out.energies[-1], out.total
+    spent = (
+        f"{_iterating(out):.0%} of {total.wall_s:.1f} s in {len(out.iterations)} iterations" if out.iterations else ""
+    )
+    return [
+        Claimed(
+            f"finished: {energy.theory} energy {energy.hartree:.6f} Ha on {out.nproc or 1} ranks"
+            + (f", {spent}" if spent else ""),
+            (Quote(energy.line), Quote(total.line)),
+            "Hold other settings to this energy (a guard of 1e-6), and `ridgeline scale` to see how many ranks pay.",
+            "note",
+            key="nwchem.finished",
+        )
+    ]
 
 
 def _failed(out: NwchemOut) -> list[Claimed]:
@@ -88,6 +130,9 @@ def _recomputed(out: NwchemOut) -> list[Claimed]:
             (Quote(cache.line), Quote(out.integral_files[-1].line)),
             f"Let semidirect keep them: `semidirect memsize {doubles} filesize 0` (doubles per process; "
             "add it to the stack of the memory line).",
+            share=_iterating(out) * cache.direct_share,
+            knobs=knob("nwchem", "memsize_mb", 0, [_mb(doubles)]),
+            key="nwchem.recomputed",
         )
     ]
 
@@ -108,6 +153,12 @@ def _direct(out: NwchemOut) -> list[Claimed]:
             f"{_mib(most)} and {_mib(free)} is unused",
             (Quote(out.memory.line), Quote(rows[-1].line)),
             f"Replace `direct` by `semidirect memsize {doubles} filesize 0` (doubles per process) and compare.",
+            share=_iterating(out),
+            knobs=(
+                *knob("nwchem", "integrals", "direct", ["semidirect"]),
+                *knob("nwchem", "memsize_mb", 0, [_mb(doubles)]),
+            ),
+            key="nwchem.direct",
         )
     ]
 
@@ -125,6 +176,9 @@ def _guess(out: NwchemOut) -> list[Claimed]:
                         (Quote(first.times.line), Quote(second.times.line)),
                         "Remove `task scf` unless its energy is wanted, and check that the DFT energy stays inside "
                         "its guard.",
+                        share=share,
+                        knobs=knob("nwchem", "scf_guess", True, [False]),
+                        key="nwchem.scf-guess",
                     )
                 ]
     return []
@@ -140,6 +194,9 @@ def _idle(out: NwchemOut) -> list[Claimed]:
             (Quote(total.line),),
             "It waited for the disk, for other ranks, or for a core it shares: check scratch, binding "
             "(--report-bindings) and what else ran on the node.",
+            share=1 - total.cpu_s / total.wall_s,
+            knobs=knob("nwchem", "bind_to", "none", ["core"]),
+            key="nwchem.idle",
         )
     ]
 
@@ -153,6 +210,8 @@ def _coarse(out: NwchemOut) -> list[Claimed]:
             (Quote(out.energies[-1].line),),
             "It is fast and moves the energy by some 1e-5 Ha: above the usual guard of 1e-6. Use medium or fine.",
             "warning",
+            knobs=knob("nwchem", "grid", out.grid, ["medium", "fine"]),
+            key="nwchem.coarse-grid",
         )
     ]
 
@@ -171,6 +230,16 @@ def _progress_ranks(out: NwchemOut, bindings: Iterable[RankBinding]) -> list[Cla
             "note",
         )
     ]
+
+
+def _iterating(out: NwchemOut) -> float:
+    """The part of the run between the first and the last iteration: at most that much goes into integrals."""
+    total = out.total.wall_s if out.total else 0.0
+    return min(1.0, sum(out.iterative_s) / total) if total > 0 else 0.0
+
+
+def _mb(doubles: int) -> int:
+    return max(1, -(-doubles * 8 // 1_000_000))
 
 
 def _mib(size: float) -> str:
@@ -213,6 +282,10 @@ _FAILURES = {
 ANALYZER = Analyzer(
     "nwchem-out",
     "output of NWChem",
-    re.compile(r"Northwest Computational Chemistry Package|NWChem (?:Input|DFT|SCF) Module|see the NWChem manual at"),
+    re.compile(
+        r"Northwest Computational Chemistry Package|NWChem (?:Input|DFT|SCF) Module|see the NWChem manual at"
+        r"|^\[\d{1,6}\] ARMCI Error: "
+    ),
     analyze,
+    portray,
 )

@@ -3,200 +3,269 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterable
 
-from ridgeline.analyzers.base import Analyzer, Claimed, Quote, cited, rereadable
+from ridgeline.analyzers.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
 from ridgeline.analyzers.engine_failures import failure_claims
-from ridgeline.readers.sglang.facts import DecodeBatch, PrefillBatch, SglangLog
-from ridgeline.readers.sglang.log import read_sglang_log
-from ridgeline.records.finding import Finding
+from ridgeline.analyzers.knobs import EngineKnobs
+from ridgeline.analyzers.served import Served, queue_growth, served_curves, served_figures, what_limits
+from ridgeline.readers.sglang.sums import SglangTally
+from ridgeline.readers.sglang.tally import tally_sglang_log
+from ridgeline.records.finding import Finding, Severity
 
 # Chat templates and chance give a few shared tokens; above this a benchmark's prompts were seen before.
 CONTAMINATED_SHARE = 0.02
+_STARVED_SHARE = 0.35
 
 
 def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
-    """Findings of one engine's or server's log."""
-    text = rereadable(lines)
-    log = read_sglang_log(text)
-    work = [p.stamp.line for p in log.prefills] + [d.stamp.line for d in log.decodes] + [r.line for r in log.results]
-    failed = [(f.kind, f.ready, f.stamp.line) for f in log.failures]
-    failures = failure_claims("sglang", failed, max(work, default=0))
-    rules = (_contaminated, _graphs, _pool, _retractions, _queue, _compiles, _chunks, _notices)
-    return cited(source, text, [*failures, *(claim for rule in rules for claim in rule(log))])
+    """Findings of one engine's or server's log, in one pass and constant memory."""
+    log = tally_sglang_log(lines)
+    knobs = _knobs(log)
+    served = Served("sglang", log.served, log.line, log.cap, "--max-running-requests", knobs.named, _offline(log))
+    failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
+    claims = failure_claims("sglang", failed, log.last_work_line, knobs)
+    for rule in (
+        _contaminated,
+        _graphs,
+        _pool,
+        _retractions,
+        _capped,
+        _compiles,
+        _chunks,
+        _notices,
+        _answers,
+        _stop,
+        _never_ready,
+    ):
+        claims += rule(log, knobs)
+    return cited(source, log.texts(), [*claims, *queue_growth(served), *what_limits(served)])
 
 
-def _measured(log: SglangLog) -> tuple[list[PrefillBatch], list[DecodeBatch]]:
-    start = log.benchmark_line or 0
-    return [p for p in log.prefills if p.stamp.line > start], [d for d in log.decodes if d.stamp.line > start]
+def portray(lines: Iterable[str]) -> Portrait:
+    log = tally_sglang_log(lines)
+    figures = list(served_figures(log.served))
+    if log.result is not None:
+        figures.insert(0, PortraitFigure("result: duration", log.result.duration_s, "s"))
+        if log.result.total_tok_s is not None:
+            figures.insert(0, PortraitFigure("result: throughput", log.result.total_tok_s, "tok/s"))
+    figures += [
+        PortraitFigure("requests taken back", log.retracted),
+        PortraitFigure("KV pool size", _tokens(log), "tokens"),
+    ]
+    if (share := log.cached_token_share) is not None:
+        figures.append(PortraitFigure("prompt tokens from cache", share, "share"))
+    return Portrait(tuple(figures), log.settings, served_curves(log.served))
 
 
-def _contaminated(log: SglangLog) -> list[Claimed]:
+def _tokens(log: SglangTally) -> float:
+    return float(log.pool.tokens if log.pool else 0)
+
+
+def _knobs(log: SglangTally) -> EngineKnobs:
+    said = dict(log.settings)
+    said.setdefault("max_running_requests", log.cap)
+    if log.cap and not isinstance(said["max_running_requests"], int):
+        said["max_running_requests"] = log.cap
+    said["cuda_graph_max_bs"] = log.largest_graph
+    if log.limits:
+        said["chunked_prefill_size"] = log.limits.chunked_prefill_size
+    return EngineKnobs("sglang", said)
+
+
+def _contaminated(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
     share = log.cached_token_share
     if share is None or share <= CONTAMINATED_SHARE:
         return []
-    prefills, _ = _measured(log)
-    most = max(prefills, key=lambda p: p.cached_tokens)
     return [
         Claimed(
             f"{share:.1%} of the prompt tokens came from the cache: these prompts were seen before",
-            (Quote(most.stamp.line, "#cached-token"),),
+            (Quote(log.line("cached"), "#cached-token"),),
             "Unless users really share these prefixes, the result is too good. Use another seed for warm-up and "
             "measurement, call /flush_cache between runs, or measure with --disable-radix-cache.",
             "warning",
+            key="sglang.contaminated",
         )
     ]
 
 
-def _graphs(log: SglangLog) -> list[Claimed]:
-    largest = log.largest_decode_graph
-    _, decodes = _measured(log)
-    without = [d for d in decodes if d.cuda_graph is False]
-    if not without:
+def _graphs(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
+    totals, largest = log.served.totals, log.largest_graph
+    if not totals.eager:
         return []
-    capture = [Quote(g.stamp.line) for g in log.graphs if g.phase == "decode"][:1]
-    worst = max(without, key=lambda d: d.running)
-    quotes = (*capture, Quote(worst.stamp.line))
+    capture = [Quote(log.line("graphs"))] if log.line("graphs") else []
     if largest is None:
         return [
             Claimed(
-                f"{len(without)} of {len(decodes)} decode lines ran without a CUDA graph, and none was captured",
-                quotes,
+                f"{totals.eager} of {totals.decodes} decode lines ran without a CUDA graph, and none was captured",
+                (*capture, Quote(log.line("eager"))),
                 "Decode steps of small batches are then limited by the host. Leave CUDA graphs on unless they do not "
                 "fit; lower --mem-fraction-static a little to make room for them.",
+                share=totals.share(totals.eager_s),
+                knobs=knobs.named("no-graphs"),
+                key="sglang.no-graphs",
             )
         ]
-    beyond = [d for d in without if d.running > largest]
-    if not beyond:
+    if not totals.beyond:
         return []
     return [
         Claimed(
-            f"{len(beyond)} of {len(decodes)} decode lines ran more requests ({min(d.running for d in beyond)} to "
-            f"{worst.running}) than the largest captured CUDA graph holds ({largest}), so the host became the limit",
-            quotes,
-            f"Raise --cuda-graph-max-bs-decode (older versions: --cuda-graph-max-bs) towards {worst.running}, or set "
+            f"{totals.beyond} of {totals.decodes} decode lines ran more requests ({log.least_beyond} to "
+            f"{log.most_beyond}) than the largest captured CUDA graph holds ({largest}), so the host became the limit",
+            (*capture, Quote(log.line("beyond"))),
+            f"Raise --cuda-graph-max-bs-decode (older versions: --cuda-graph-max-bs) towards {log.most_beyond}, or set "
             f"--max-running-requests to {largest}. Larger graphs cost memory: watch the KV pool.",
+            share=totals.share(totals.beyond_s),
+            knobs=knobs.graphs_up_to(log.most_beyond),
+            key="sglang.graph-misses",
         )
     ]
 
 
-def _pool(log: SglangLog) -> list[Claimed]:
-    _, decodes = _measured(log)
-    full = [d for d in decodes if (d.token_usage or 0.0) >= 0.95 and (d.queued or 0) > 0]
-    if len(full) < max(2, len(decodes) // 10):
+def _pool(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
+    totals = log.served.totals
+    if totals.full < max(2, totals.decodes // 10):
         return []
-    free = log.limits[-1].available_gpu_bytes if log.limits else None
+    free = log.limits.available_gpu_bytes if log.limits else None
     spare = f" {free / 2**30:.1f} GiB of GPU memory stayed free after start." if free else ""
-    pool = [Quote(log.kv_pools[0].stamp.line)] if log.kv_pools else []
+    pool = [Quote(log.line("pool"))] if log.line("pool") else []
     return [
         Claimed(
-            f"the KV pool limits the batch: full in {len(full)} of {len(decodes)} decode lines while requests waited",
-            (*pool, Quote(full[0].stamp.line, "token usage")),
+            f"the KV pool limits the batch: full in {totals.full} of {totals.decodes} decode lines while requests "
+            "waited",
+            (*pool, Quote(log.line("full"), "token usage")),
             f"Raise --mem-fraction-static in small steps (`ridgeline edge` finds the last safe value), use "
             f"--kv-cache-dtype fp8_e5m2 where accuracy allows, or spread the model over more GPUs.{spare}",
+            share=totals.share(totals.full_s),
+            knobs=knobs.named("more-pool"),
+            key="sglang.pool-full",
         )
     ]
 
 
-def _retractions(log: SglangLog) -> list[Claimed]:
+def _retractions(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
     if not log.retractions:
         return []
-    requests = sum(r.requests for r in log.retractions)
-    first, last = log.retractions[0].stamp.line, log.retractions[-1].stamp.line
+    lines = dict.fromkeys((log.line("retraction"), log.line("last-retraction")))
     return [
         Claimed(
-            f"{requests} requests were taken back because the KV pool was full, and computed again later",
-            tuple(Quote(line) for line in dict.fromkeys((first, last))),
+            f"{log.retracted} requests were taken back because the KV pool was full, and computed again later",
+            tuple(Quote(line) for line in lines),
             "Raise --schedule-conservativeness (1.3, say), lower --max-running-requests, or give the pool more memory.",
             "warning",
+            knobs=knobs.named("retractions"),
+            key="sglang.retractions",
         )
     ]
 
 
-def _queue(log: SglangLog) -> list[Claimed]:
+def _capped(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
     """Requests wait although the pool has room: the cap on running requests is the limit."""
-    _, decodes = _measured(log)
-    caps = [lim.max_running_requests for lim in log.limits if lim.max_running_requests]
-    if not caps or not decodes:
+    totals = log.served.totals
+    if log.cap is None or totals.capped < max(2, totals.decodes // 10):
         return []
-    cap = min(caps)
-    capped = [d for d in decodes if (d.queued or 0) > 0 and d.running >= 0.98 * cap and (d.token_usage or 0.0) < 0.8]
-    if len(capped) < max(2, len(decodes) // 10):
-        return []
-    usage = max(d.token_usage or 0.0 for d in capped)
     return [
         Claimed(
-            f"requests waited in {len(capped)} of {len(decodes)} decode lines at the cap of {cap} running requests, "
-            f"with the KV pool at most {usage:.0%} full",
-            (Quote(log.limits[0].stamp.line, "max_running_requests"), Quote(capped[0].stamp.line)),
+            f"requests waited in {totals.capped} of {totals.decodes} decode lines at the cap of {log.cap} running "
+            f"requests, with the KV pool at most {log.capped_kv_share:.0%} full",
+            (Quote(log.line("limits"), "max_running_requests"), Quote(log.line("capped"))),
             "Raise --max-running-requests, and --cuda-graph-max-bs-decode with it.",
+            share=totals.share(totals.capped_s),
+            knobs=knobs.named("cap"),
+            key="sglang.cap",
         )
     ]
 
 
-def _compiles(log: SglangLog) -> list[Claimed]:
-    start = log.benchmark_line or log.ready_line
-    late = [c for c in log.compiles if start is not None and c.stamp.line > start]
-    if not late:
+def _compiles(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
+    if not log.late_compiles:
         return []
     return [
         Claimed(
-            f"kernels were compiled while the run was being measured ({len(late)} lines)",
-            (Quote(late[0].stamp.line),),
+            f"kernels were compiled while the run was being measured ({log.late_compiles} lines)",
+            (Quote(log.line("compile")),),
             "The first run of a setting pays this once. Compile before (sglang.compile_deep_gemm, a warm-up with the "
             "same shapes) and measure again; do not count this run.",
             "warning",
+            key="sglang.late-compiles",
         )
     ]
 
 
-def _chunks(log: SglangLog) -> list[Claimed]:
-    """Long stretches of full prefill chunks keep running requests from their next token."""
-    chunk = log.limits[-1].chunked_prefill_size if log.limits else None
-    if not chunk or chunk < 0:
+def _chunks(log: SglangTally, knobs: EngineKnobs) -> list[Claimed]:
+    """Prefill keeps running requests from their next token: in one long stretch, or over the whole log."""
+    totals, stretch = log.served.totals, log.longest
+    share = totals.share(totals.starved_s)
+    chunk = log.limits.chunked_prefill_size if log.limits else None
+    advice = (
+        "Right for a batch of requests known beforehand; under a latency limit try a smaller --chunked-prefill-size "
+        "or --enable-mixed-chunk."
+    )
+    severity: Severity = "note" if _offline(log) else "advice"
+    key, tried = "sglang.prefill-starves-decode", knobs.named("chunk")
+    if stretch.chunks >= 10 and chunk:
+        seconds = stretch.last_s - stretch.first_s if stretch.last_s and stretch.first_s else None
+        lasting = f" for {seconds:.0f} s" if seconds else ""
+        claim = (
+            f"{stretch.chunks} full prefill chunks of {chunk} tokens in a row{lasting}, while up to {stretch.running} "
+            "running requests got no token"
+        )
+        quotes = (Quote(log.line("stretch-first")), Quote(log.line("stretch-last")))
+        return [Claimed(claim, quotes, advice, severity, share, tried, key)]
+    if share is None or share < _STARVED_SHARE or totals.busy_s < 5 or not log.line("starved"):
         return []
-    longest: list[PrefillBatch] = []
-    stretch: list[PrefillBatch] = []
-    decode_lines = [d.stamp.line for d in log.decodes]
-    for batch in log.prefills:
-        interrupted = stretch and _between(decode_lines, stretch[-1].stamp.line, batch.stamp.line)
-        if batch.new_tokens < 0.95 * chunk or not batch.running or interrupted:
-            stretch = []
-        if batch.new_tokens >= 0.95 * chunk and batch.running:
-            stretch.append(batch)
-        if len(stretch) > len(longest):
-            longest = stretch
-    if len(longest) < 10:
+    claim = f"prefill took {share:.0%} of the working time while other requests were waiting for their next token"
+    return [Claimed(claim, (Quote(log.line("starved")),), advice, severity, share, tried, key)]
+
+
+def _offline(log: SglangTally) -> bool:
+    """A batch known beforehand has no latency to keep: prefill first is then no fault of the setting."""
+    return log.result is not None or log.line("benchmark") > 0 or not log.line("ready")
+
+
+def _answers(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
+    failed = sum(count for code, count in log.refused.items() if code.startswith("5") and code != "503")
+    if failed < 2 or not log.line("answered-5"):
         return []
-    first, last = longest[0], longest[-1]
-    seconds = (last.stamp.time - first.stamp.time).total_seconds() if first.stamp.time and last.stamp.time else None
-    lasting = f" for {seconds:.0f} s" if seconds else ""
     return [
         Claimed(
-            f"{len(longest)} full prefill chunks of {chunk} tokens in a row{lasting}, while up to "
-            f"{last.running} running requests got no token",
-            (Quote(first.stamp.line), Quote(last.stamp.line)),
-            "Right for a batch of requests known beforehand; under a latency limit try a smaller "
-            "--chunked-prefill-size or --enable-mixed-chunk.",
-            "note",
+            f"{failed} requests were answered with a server error",
+            (Quote(log.line("answered-5")),),
+            "Look for the exception above each; a measurement with failed requests does not count.",
+            "warning",
+            key="sglang.server-errors",
         )
     ]
 
 
-def _between(lines: list[int], low: int, high: int) -> bool:
-    """Whether a sorted list has a number between the two."""
-    return bisect_left(lines, low) < bisect_left(lines, high)
+def _stop(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
+    if not log.stop_line:
+        return []
+    advice = "Nothing to do: what its processes say to each other after that line is the stop, not a crash."
+    return [Claimed("the server was told to stop", (Quote(log.line("stop")),), advice, "note", key="sglang.stopped")]
 
 
-def _notices(log: SglangLog) -> list[Claimed]:
+def _never_ready(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
+    if not log.line("settings") or log.limits or log.failures or log.stop_line or log.last_work_line:
+        return []
+    return [
+        Claimed(
+            "the log ends before the engine was ready, without saying why",
+            (Quote(log.line("settings"), "ServerArgs("),),
+            "It is still starting, or was killed from outside (time limit, memory of the node): look at the batch "
+            "system's record of the job.",
+            "warning",
+            key="sglang.never-ready",
+        )
+    ]
+
+
+def _notices(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
     claims = []
     for kind, claim, advice in _NOTICES:
-        said = [n for n in log.notices if n.kind == kind]
-        if said:
-            claims.append(
-                Claimed(claim, (Quote(said[0].stamp.line),), advice, "note" if kind == "deprecated" else "advice")
-            )
+        if line := log.line(kind):
+            severity: Severity = "note" if kind == "deprecated" else "advice"
+            claims.append(Claimed(claim, (Quote(line),), advice, severity, key=f"sglang.{kind}"))
     return claims
 
 
@@ -219,4 +288,5 @@ ANALYZER = Analyzer(
     "log of an SGLang server or engine",
     re.compile(r"ServerArgs\(model_path=|(?:Prefill|Decode) batch.{0,40}#(?:new-seq|running-req)"),
     analyze,
+    portray,
 )

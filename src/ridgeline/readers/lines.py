@@ -3,37 +3,107 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from ridgeline.errors import ReadError
+from ridgeline.readers.byte_stream import ByteStream, Watch
 
 # Longer lines exist only as progress bars and binary garbage; cutting them bounds memory and every regex below it.
 LONGEST_LINE_BYTES = 1 << 20
+_TAIL_BYTES = 1 << 20
+_UNZIPPED_LOOK = 200_000  # lines of a gzipped file, which has no end to jump to
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class TextFile:
-    """The lines of a file, without their newline; can be iterated again, and never holds more than one line.
+    """The lines of a file, without their newline; can be iterated again, and holds a block of them at most.
 
-    Lines are counted as `grep -n` counts them: only a newline ends one, a carriage return does not.
+    Lines are counted as `grep -n` counts them: only a newline ends one, a carriage return does not. A gzipped file is
+    unpacked on the way; `damage` says afterwards why the rest of a torn one is missing.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, watch: Watch | None = None) -> None:
         self.path = path
+        self.stream = ByteStream(path, watch)
+
+    @property
+    def damage(self) -> str:
+        return self.stream.damage
 
     def __iter__(self) -> Iterator[str]:
+        for block in self.blocks():
+            for line in block[:-1].decode("utf-8", "replace").split("\n"):
+                yield line.rstrip("\r\n")
+
+    def blocks(self) -> Iterator[bytes]:
+        """The same lines as bytes, many at a time, each with its newline, also the last."""
+        return _blocks(self.stream)
+
+    def ends(self, first: int, last: int) -> Iterator[str]:
+        """The first and last lines, without reading what lies between."""
+        lines = iter(self)
+        yield from islice(lines, first)
+        if self.stream.zipped:
+            yield from deque(islice(lines, _UNZIPPED_LOOK), maxlen=last)
+            return
+        if next(lines, None) is None:
+            return
         try:
             with self.path.open("rb") as file:
-                torn = False
-                while piece := file.readline(LONGEST_LINE_BYTES):
-                    if not torn:
-                        yield piece.decode("utf-8", "replace").rstrip("\r\n")
-                    torn = not piece.endswith(b"\n")
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _TAIL_BYTES))
+                tail_bytes = file.read(_TAIL_BYTES)
         except OSError as error:
             raise ReadError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+        yield from tail_bytes.decode("utf-8", "replace").split("\n")[-last - 1 :]
+
+
+def blocks_of(lines: Iterable[str]) -> Iterator[bytes]:
+    """Lines as blocks of bytes, each line with its newline, for readers that look at many lines at once."""
+    if isinstance(lines, TextFile):
+        yield from lines.blocks()
+        return
+    source = iter(lines)
+    while some := list(islice(source, 5000)):
+        yield ("\n".join(line.replace("\n", " ") for line in some) + "\n").encode("utf-8", "replace")
+
+
+def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    rest: bytes = b""
+    torn = False  # within a line that is longer than we keep
+    for piece in pieces:
+        if torn:
+            _, newline, piece = piece.partition(b"\n")
+            if not newline:
+                continue
+            torn = False
+        whole, newline, left = piece.rpartition(b"\n")
+        if newline:
+            yield from _cut(rest + whole + newline)
+            rest = left
+        else:
+            rest += piece
+        if len(rest) >= LONGEST_LINE_BYTES:
+            yield rest[:LONGEST_LINE_BYTES] + b"\n"
+            rest, torn = b"", True
+    if rest:
+        yield rest + b"\n"
+
+
+def _cut(block: bytes) -> Iterator[bytes]:
+    """The block, with its first line cut where that is too long; the others lie within one piece."""
+    end = block.index(b"\n")
+    if end > LONGEST_LINE_BYTES:
+        yield block[:LONGEST_LINE_BYTES] + b"\n"
+        block = block[end + 1 :]
+    if block:
+        yield block
 
 
 def plain(line: str) -> str:

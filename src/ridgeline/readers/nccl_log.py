@@ -30,6 +30,7 @@ _CHOSEN = re.compile(r"(?:(\w{1,40}): )?(\d{1,18}) Bytes -> Algo (\w{1,20}) prot
 _IGNORED = re.compile(r"(?=.{0,400}NCCL_)(?:.{0,400})(?:ignor|[Ii]nvalid|unknown|not supported|deprecated)")
 
 # NCCL before 2.23 prints the numbers of its enums
+_MOST_KEPT = 1000  # of what a log can repeat without end
 _ALGORITHMS = dict(enumerate(("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")))
 _PROTOCOLS = dict(enumerate(("LL", "LL128", "SIMPLE")))
 
@@ -96,6 +97,8 @@ class NcclLog:
     nranks: int | None = None
     warnings: tuple[NcclWarning, ...] = ()
     info_lines: int = 0
+    warned: int = 0  # all warnings; `warnings` are the first of them
+    no_p2p_line: int | None = None
 
     def unapplied(self, asked: Mapping[str, str]) -> dict[str, str | None]:
         """Of the settings asked for, those NCCL did not echo with this value: name -> what it says instead, or None.
@@ -130,6 +133,7 @@ class _NcclReader:
         self.refused: list[NcclWarning] = []
         self.warnings: list[NcclWarning] = []
         self.info_lines = 0
+        self.warned = 0
 
     def gathered(self) -> NcclLog:
         return NcclLog(
@@ -141,6 +145,7 @@ class _NcclReader:
             chosen=tuple(self.chosen),
             warnings=tuple(self.warnings),
             info_lines=self.info_lines,
+            warned=self.warned,
             **self.single,
         )
 
@@ -156,14 +161,15 @@ class _NcclReader:
         self.info_lines += said.group(1) == "INFO"
         self._message(line, said.group(2))
         if said.group(1) != "INFO":
-            self.warnings.append(NcclWarning(said.group(2)[:300], line))
-        if _IGNORED.match(said.group(2)):
+            self.warned += 1
+            if len(self.warnings) < _MOST_KEPT:
+                self.warnings.append(NcclWarning(said.group(2)[:300], line))
+        if len(self.refused) < _MOST_KEPT and _IGNORED.match(said.group(2)):
             self.refused.append(NcclWarning(said.group(2)[:300], line))
 
     def _message(self, line: int, text: str) -> None:
         if found := _CHANNEL.search(text):
-            self.transports[found.group(3)] += 1
-            self.transport_lines.setdefault(found.group(3), line)
+            self._transport(line, found.group(3))
         elif found := _CHOSEN.search(text):
             self._choice(line, *found.groups())
         elif found := _SET.search(text):
@@ -177,8 +183,15 @@ class _NcclReader:
             for name, count in zip(("coll", "collnet", "nvls", "p2p"), found.groups(), strict=True):
                 if count is not None and name != "collnet":
                     self.single.setdefault(f"{name}_channels", int(count))
+        elif "P2P is disabled" in text or "peer access is not supported" in text:
+            self.single.setdefault("no_p2p_line", line)
         elif found := _COMPLETE.search(text):
             self.single["nranks"] = int(found.group(2))
+
+    def _transport(self, line: int, name: str) -> None:
+        if name in self.transports or len(self.transports) < _MOST_KEPT:
+            self.transports[name] += 1
+            self.transport_lines.setdefault(name, line)
 
     def _choice(self, line: int, collective: str | None, size: str, algorithm: str, protocol: str) -> None:
         size_bytes = whole(size)
@@ -187,7 +200,8 @@ class _NcclReader:
         a, p = whole(algorithm), whole(protocol)
         name = algorithm.upper() if a is None else _ALGORITHMS.get(a, algorithm)
         kind = protocol.upper() if p is None else _PROTOCOLS.get(p, protocol)
-        self.chosen.append(Chosen(collective or "?", size_bytes, name, kind, line))
+        if len(self.chosen) < _MOST_KEPT:
+            self.chosen.append(Chosen(collective or "?", size_bytes, name, kind, line))
 
     def _nics(self, line: int, text: str) -> None:
         for name, port, link in _NIC.findall(text.partition("OOB")[0]):

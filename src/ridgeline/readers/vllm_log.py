@@ -29,6 +29,8 @@ _PREEMPTED = re.compile(r"preempted by .{1,60} mode because|total_num_cumulative
 _CUMULATIVE = re.compile(r"total_num_cumulative_preemption=(\d{1,9})", re.ASCII)
 # of /metrics: 0.32 resets the log's own counter before it prints it, so its log keeps silent
 _METRIC = re.compile(r"^vllm:num_preemptions(?:_total)?(?:\{[^}]{0,300}\})? ([\d.eE+]{1,20})\s*$", re.ASCII)
+_TIME = re.compile(r"\bINFO (\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
+_MOST_CACHES = 10_000
 _SECRETS = ("api_key", "hf_token", "ssl_keyfile_password")
 
 _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -63,6 +65,9 @@ class Throughput:
     kv_share: float | None
     prefix_hit_share: float | None
     preemptions: int | None
+    prompt_tok_s: float | None = None
+    decode_tok_s: float | None = None
+    time: str = ""  # month-day hours:minutes:seconds, as vLLM writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,41 +102,62 @@ class VllmLog:
 
 def read_vllm_log(lines: Iterable[str]) -> VllmLog:
     """Gather the facts of a log."""
-    single: dict[str, Any] = {}
-    caches: list[KvCache] = []
-    rows: list[Throughput] = []
-    failures: list[VllmFailure] = []
-    preempted, preempted_line = 0, None
+    reader = VllmReader()
     for line_number, raw in enumerate(lines, 1):
-        line = plain(raw)
+        reader.line(line_number, plain(raw))
+    return VllmLog(
+        kv_caches=tuple(reader.caches),
+        throughput=tuple(reader.rows),
+        preemptions=reader.preempted,
+        preemption_line=reader.preempted_line,
+        failures=tuple(reader.failures),
+        **reader.single,
+    )
+
+
+class VllmReader:
+    """Takes one line after the other. Whoever sums up instead of gathering replaces `row` and `failure`."""
+
+    def __init__(self) -> None:
+        self.single: dict[str, Any] = {}
+        self.caches: list[KvCache] = []
+        self.rows: list[Throughput] = []
+        self.failures: list[VllmFailure] = []
+        self.preempted = 0
+        self.preempted_line: int | None = None
+
+    def row(self, row: Throughput) -> None:
+        self.rows.append(row)
+
+    def failure(self, failure: VllmFailure) -> None:
+        self.failures.append(failure)
+
+    def line(self, line_number: int, line: str) -> None:
         if "Avg prompt throughput" in line:
             row = _throughput(line, line_number)
             if row is not None:
-                rows.append(row)
-                if row.preemptions:
-                    preempted, preempted_line = preempted + row.preemptions, preempted_line or line_number
+                self.row(row)
+                self._preempted(row.preemptions or 0, line_number)
         elif found := _KV_TOKENS.search(line):
             tokens = whole(found.group(2).replace(",", ""))
-            if tokens is not None:
-                caches.append(KvCache(found.group(1), tokens, line_number))
+            if tokens is not None and len(self.caches) < _MOST_CACHES:
+                self.caches.append(KvCache(found.group(1), tokens, line_number))
             # 0.32 says both in one line
-            _single(line, line_number, single)
+            _single(line, line_number, self.single)
         elif (found := _METRIC.match(line)) and (counted := number(found.group(1))):
-            preempted, preempted_line = preempted + round(counted), line_number
+            self.preempted, self.preempted_line = self.preempted + round(counted), line_number
         elif _PREEMPTED.search(line):
             count = _CUMULATIVE.search(line)
-            preempted = max(preempted + 1, int(count.group(1)) if count else 0)
-            preempted_line = preempted_line or line_number
-        elif not _single(line, line_number, single):
-            failures += _failure(line, line_number, bool(caches))
-    return VllmLog(
-        kv_caches=tuple(caches),
-        throughput=tuple(rows),
-        preemptions=preempted,
-        preemption_line=preempted_line,
-        failures=tuple(failures),
-        **single,
-    )
+            known = int(count.group(1)) if count else 0
+            self._preempted(max(1, known - self.preempted), line_number)
+        elif not _single(line, line_number, self.single):
+            for failure in _failure(line, line_number, bool(self.caches)):
+                self.failure(failure)
+
+    def _preempted(self, count: int, line_number: int) -> None:
+        if count:
+            self.preempted += count
+            self.preempted_line = self.preempted_line or line_number
 
 
 def _single(line: str, line_number: int, into: dict[str, object]) -> bool:
@@ -187,6 +213,9 @@ def _throughput(line: str, line_number: int) -> Throughput | None:
         kv_share=_share(usage),
         prefix_hit_share=_share(row.get("Prefix cache hit rate")),
         preemptions=whole(row.get("Preemptions")),
+        prompt_tok_s=number(row.get("Avg prompt throughput")),
+        decode_tok_s=number(row.get("Avg generation throughput")),
+        time=stamp.group(1) if (stamp := _TIME.search(line[:120])) else "",
     )
 
 

@@ -9,6 +9,7 @@ import csv
 from collections.abc import Iterable
 
 from ridgeline.readers.lines import number, whole
+from ridgeline.readers.profiles.kernels import SMALL_S, KernelTally
 from ridgeline.readers.profiles.profile import Call, Function, Profile, is_nccl, summed
 
 
@@ -50,6 +51,39 @@ def read_nsys(lines: Iterable[str]) -> Profile:
         calls=summed(calls or mpi),
         functions=tuple(sorted(kernels, key=lambda f: -f.share)),
     )
+
+
+def read_nsys_kernels(lines: Iterable[str]) -> KernelTally:
+    """The kernels of cuda_gpu_kern_sum and the calls of cuda_api_sum; sums only, so a name counts by its mean."""
+    tally, columns = KernelTally("nsys", sizes_known=False), list[str]()
+    for line_number, raw in enumerate(lines, 1):
+        line = raw[:8000]
+        if line.startswith(('"Time (%)"', "Time (%),")):
+            columns = _cells(line)
+        elif columns and line[:1].isdigit():
+            _kernel_row(dict(zip(columns, _cells(line), strict=False)), line_number, line, tally)
+        elif not line.strip():
+            columns = []
+    return tally
+
+
+def _kernel_row(row: dict[str, str], line_number: int, line: str, tally: KernelTally) -> None:
+    nanoseconds, name = number(row.get("Total Time (ns)")), row.get("Name")
+    if nanoseconds is None or nanoseconds < 0 or not name or name.startswith("MPI_") or "Source" in row:
+        return
+    seconds = nanoseconds / 1e9
+    if (calls := whole(row.get("Num Calls"))) is not None:
+        tally.host(name, seconds, line_number, line, calls)
+        return
+    count = max(1, whole(row.get("Instances")) or 1)
+    kernel = tally.kernel(name)
+    kernel.count += count
+    kernel.seconds += seconds
+    if seconds / count < SMALL_S:
+        kernel.small += count
+        kernel.small_s += seconds
+    if seconds >= kernel.longest_s:
+        kernel.longest_s, kernel.line, kernel.text = seconds, line_number, line
 
 
 def _row(row: dict[str, str], line_number: int, kernels: list[Function], mpi: list[Call]) -> None:

@@ -25,6 +25,7 @@ _MPI_NAME = re.compile(r"^P?MPI_\w{2,40}|^(?:ompi|opal|mca|orte|pmix|MPIDI?|MPIR
 _MPI_MODULE = re.compile(
     r"^(?:libmpi|libpmpi|libmpich|libopen-(?:pal|rte)|mca_|libuc[pst]\b|libuct|libpsm|libfabric|libfi|libarmci|libcomex)"
 )
+_MANAGING = 0.05  # of the usual rank's computing: less is no share of the work
 _NCCL = re.compile(r"nccl(?:Dev)?Kernel|ncclKernel|all_reduce_kernel|allreduce_fusion|cross_device_reduce")
 
 
@@ -100,6 +101,49 @@ class Profile:
             return min(1.0, sum(s or 0.0 for s in shares))
         return sum(c.seconds for c in self.calls if c.waits) / total if total > 0 else None
 
+    def modules(self) -> list[tuple[str, float]]:
+        """Shares of libraries and programs, largest first; empty where functions have no module."""
+        sums: dict[str, float] = {}
+        for function in self.functions:
+            if function.module:
+                sums[function.module] = sums.get(function.module, 0.0) + function.share
+        return sorted(sums.items(), key=lambda m: -m[1])
+
+    @property
+    def managers(self) -> tuple[RankTime, ...]:
+        return managers_among(self.rank_times)
+
+    @property
+    def working_share(self) -> float | None:
+        """Communication's share of the time of ranks that compute; managers, which only communicate, are left out."""
+        return self.communication_share if not self.managers else _shares(self)[0]
+
+    @property
+    def working_waiting_share(self) -> float | None:
+        """`waiting_share` without the managers, all of whose waiting is by design."""
+        return self.waiting_share if not self.managers else _shares(self)[1]
+
+
+def _shares(profile: Profile) -> tuple[float | None, float | None]:
+    idle = {t.rank for t in profile.managers}
+    workers = [t for t in profile.rank_times if t.rank not in idle]
+    time_s, communication_s = sum(t.time_s for t in workers), sum(t.communication_s for t in workers)
+    managing_s = sum(t.communication_s for t in profile.managers)
+    waits_s = (profile.waiting_share or 0.0) * (communication_s + managing_s) - managing_s
+    return (
+        communication_s / time_s if time_s > 0 else None,
+        min(1.0, max(0.0, waits_s) / communication_s) if communication_s > 0 else None,
+    )
+
+
+def managers_among(times: tuple[RankTime, ...]) -> tuple[RankTime, ...]:
+    """Ranks that hand out work or make progress for others: they compute next to nothing while most ranks do."""
+    busy = [max(0.0, t.time_s - t.communication_s) for t in times]
+    ordered = sorted(busy)
+    usual = ordered[len(ordered) // 2] if ordered else 0.0
+    found = tuple(t for t, b in zip(times, busy, strict=True) if b < _MANAGING * usual)
+    return found if len(times) >= 3 and len(found) <= len(times) // 3 else ()
+
 
 def is_mpi(name: str, module: str) -> bool:
     """Whether a sampled function belongs to MPI or the layers below it."""
@@ -111,7 +155,9 @@ def is_nccl(kernel: str) -> bool:
 
 
 def busy_ratio(times: tuple[RankTime, ...]) -> float | None:
-    busy = [max(0.0, t.time_s - t.communication_s) for t in times]
+    """The busiest rank over the mean of those that compute: a manager is no imbalance."""
+    managing = {t.rank for t in managers_among(times)}
+    busy = [max(0.0, t.time_s - t.communication_s) for t in times if t.rank not in managing]
     mean = sum(busy) / len(busy) if busy else 0.0
     return max(busy) / mean if mean > 0 else None
 

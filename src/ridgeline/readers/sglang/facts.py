@@ -159,7 +159,7 @@ class OfflineResult:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A turning point: ready, warmup or benchmark."""
+    """A turning point: ready, warmup, benchmark or stop."""
 
     stamp: Stamp
     name: str

@@ -104,11 +104,9 @@ def _all_of(kind: type[F], facts: Iterable[Fact]) -> tuple[F, ...]:
 
 def sglang_facts(lines: Iterable[str]) -> Iterator[Fact]:
     """Stream the facts of a log in its order."""
-    reader = _SglangReader()
+    reader = SglangReader()
     for line_number, raw in enumerate(lines, 1):
-        # ranks write into one file without locking: several messages can share a physical line
-        for stamp, message in _messages(line_number, plain(raw)):
-            yield from reader.read(stamp, message)
+        yield from reader.line(line_number, plain(raw))
 
 
 def _messages(line_number: int, line: str) -> Iterator[tuple[Stamp, str]]:
@@ -124,7 +122,7 @@ def _messages(line_number: int, line: str) -> Iterator[tuple[Stamp, str]]:
     yield stamp, line[start:]
 
 
-class _SglangReader:
+class SglangReader:
     """Keeps what a later line needs from an earlier one: the free memory before loading, the sizes being captured."""
 
     def __init__(self) -> None:
@@ -132,6 +130,11 @@ class _SglangReader:
         self.before: dict[tuple[str, ...], int | None] = {}
         self.sizes: dict[tuple[tuple[str, ...], str], tuple[int, ...]] = {}
         self.block = ResultBlock()
+
+    def line(self, line_number: int, text: str) -> Iterator[Fact]:
+        # ranks write into one file without locking: several messages can share a physical line
+        for stamp, message in _messages(line_number, text):
+            yield from self.read(stamp, message)
 
     def read(self, stamp: Stamp, message: str) -> Iterator[Fact]:
         if (result := self.block.read(stamp.line, message)) is not None:
@@ -169,6 +172,8 @@ class _SglangReader:
             yield Mark(stamp, message.strip(" .\n").lower())
         elif "The server is fired up and ready to roll" in message:
             yield Mark(stamp, "ready")
+        elif "SIGTERM received" in message:
+            yield Mark(stamp, "stop")
         elif any(word in message for word in _COMPILES):
             yield Compile(stamp, message[:200])
         elif any(word in message for word in _NOTICES):

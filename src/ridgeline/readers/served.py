@@ -1,0 +1,244 @@
+"""What a serving engine's log says over time, summed up in constant memory, whichever engine wrote it.
+
+A log line of a batch tells what the engine just did. Lines that bear the same second share it evenly, so that the sums
+below are times and not counts of lines. Gaps in front of a batch that found nothing running are time without work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Real = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_BINS = 240  # of the timeline; two become one when the log outlasts them
+_IDLE_GAP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedMoment:
+    """Means over a stretch of the log; `start_s` counts from its first batch line."""
+
+    start_s: float
+    length_s: float
+    running: float
+    queued: float
+    kv_share: float
+    decode_tok_s: float
+
+
+@dataclass(slots=True)
+class ServedSecond:
+    """Sums over the batch lines that bear one time stamp."""
+
+    lines: int = 0
+    decodes: int = 0
+    prefills: int = 0
+    starved: int = 0  # prefill lines while requests that run got no token
+    eager: int = 0  # decode lines without a CUDA graph
+    beyond: int = 0  # of those, more requests than the largest graph
+    full: int = 0  # decode lines with a full KV pool and requests waiting
+    capped: int = 0  # decode lines at the cap with room in the pool and requests waiting
+    waiting: int = 0  # decode lines with requests waiting
+    running: int = 0
+    queued: int = 0
+    kv_share: float = 0.0
+    decode_tok_s: float = 0.0
+    from_idle: bool = False
+
+
+@dataclass(slots=True)
+class _Bin:
+    lines: int = 0
+    running: float = 0.0
+    queued: float = 0.0
+    kv_share: float = 0.0
+    decode_tok_s: float = 0.0
+
+    def add(self, lines: int, running: float, queued: float, kv_share: float, decode_tok_s: float) -> None:
+        self.lines += lines
+        self.running += running
+        self.queued += queued
+        self.kv_share += kv_share
+        self.decode_tok_s += decode_tok_s
+
+
+@dataclass(slots=True)
+class ServedTotals:
+    """Counts are lines; the names ending in _s are seconds spent in that way, of `span_s` altogether."""
+
+    decodes: int = 0
+    prefills: int = 0
+    starved: int = 0
+    eager: int = 0
+    beyond: int = 0
+    full: int = 0
+    capped: int = 0
+    waiting: int = 0
+    running: int = 0
+    most_running: int = 0
+    kv_share: float = 0.0
+    decode_tok_s: float = 0.0
+    peak_kv_share: float = 0.0
+    span_s: float = 0.0
+    idle_s: float = 0.0
+    decode_s: float = 0.0
+    prefill_s: float = 0.0
+    starved_s: float = 0.0
+    eager_s: float = 0.0
+    beyond_s: float = 0.0
+    full_s: float = 0.0
+    capped_s: float = 0.0
+    waiting_s: float = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        return self.span_s - self.idle_s
+
+    def share(self, seconds: float) -> float | None:
+        """Of the time in which there was work; None where the log has no times, or too few."""
+        return min(1.0, seconds / self.busy_s) if self.busy_s > 0 else None
+
+    @property
+    def mean_running(self) -> float:
+        return self.running / self.decodes if self.decodes else 0.0
+
+    @property
+    def mean_kv_share(self) -> float:
+        return self.kv_share / self.decodes if self.decodes else 0.0
+
+    @property
+    def mean_decode_tok_s(self) -> float:
+        return self.decode_tok_s / self.decodes if self.decodes else 0.0
+
+
+@dataclass(slots=True)
+class ServedTally:
+    """Takes one `ServedSecond` after the other."""
+
+    totals: ServedTotals = field(default_factory=ServedTotals)
+    _bins: list[_Bin] = field(default_factory=list)
+    _width_s: float = 1.0
+    _last_s: float | None = None
+    _first_s: float = 0.0
+
+    def add(self, time_s: float | None, second: ServedSecond) -> None:
+        """`time_s` counts from anywhere; None for lines without a stamp, which have counts but no duration."""
+        length = self._length(time_s)
+        totals = self.totals
+        for name in _COUNTS:
+            setattr(totals, name, getattr(totals, name) + getattr(second, name))
+        totals.kv_share += second.kv_share
+        totals.decode_tok_s += second.decode_tok_s
+        totals.span_s += length
+        if second.from_idle and length >= _IDLE_GAP_S:
+            totals.idle_s += length
+        elif second.lines and length:
+            each = length / second.lines
+            for name, count in _TIMED:
+                setattr(totals, name, getattr(totals, name) + each * getattr(second, count))
+        if time_s is not None:
+            self._into_bin(time_s - self._first_s, second)
+
+    def add_many(self, times_s: Real, sums: Mapping[str, Real], from_idle: Mask) -> None:
+        """The same for many seconds at once, one in each place of the arrays; a time may be not a number."""
+        totals, lines = self.totals, sums["decodes"] + sums["prefills"]
+        known = ~np.isnan(times_s)
+        length = self._lengths(times_s, known)
+        for name in _COUNTS:
+            setattr(totals, name, getattr(totals, name) + int(sums[name].sum()))
+        totals.kv_share += float(sums["kv_share"].sum())
+        totals.decode_tok_s += float(sums["decode_tok_s"].sum())
+        totals.span_s += float(length.sum())
+        idle = from_idle & (length >= _IDLE_GAP_S)
+        totals.idle_s += float(length[idle].sum())
+        each = np.where(idle, 0.0, length / np.maximum(lines, 1.0))
+        for name, count in _TIMED:
+            setattr(totals, name, getattr(totals, name) + float((each * sums[count]).sum()))
+        self._into_bins(times_s[known] - self._first_s, {name: sums[name][known] for name in _BINNED})
+
+    def _lengths(self, times_s: Real, known: Mask) -> Real:
+        length = np.zeros(len(times_s))
+        if known.any():
+            present = times_s[known]
+            if self._last_s is None:
+                self._first_s = self._last_s = float(present[0])
+            latest = np.maximum.accumulate(np.append(self._last_s, present))
+            length[known] = np.diff(latest)
+            self._last_s = float(latest[-1])
+        return length
+
+    def _into_bins(self, since_s: Real, sums: Mapping[str, Real]) -> None:
+        used = (sums["decodes"] > 0) & (since_s >= 0)
+        if not used.any():
+            return
+        since_s = since_s[used]
+        while since_s.max() >= _BINS * self._width_s:
+            self._halve()
+        at = (since_s / self._width_s).astype(np.int64)
+        while len(self._bins) <= at.max():
+            self._bins.append(_Bin())
+        added = [np.bincount(at, sums[name][used], len(self._bins)).tolist() for name in _BINNED]
+        for into, decodes, running, queued, kv_share, rate in zip(self._bins, *added, strict=True):
+            if decodes:
+                into.add(int(decodes), running, queued, kv_share, rate)
+
+    def _length(self, time_s: float | None) -> float:
+        if time_s is None:
+            return 0.0
+        if self._last_s is None:
+            self._first_s = self._last_s = time_s
+            return 0.0
+        length = max(0.0, time_s - self._last_s)
+        self._last_s = max(self._last_s, time_s)
+        return length
+
+    def _into_bin(self, since_s: float, second: ServedSecond) -> None:
+        if not second.decodes or since_s < 0:
+            return
+        while since_s >= _BINS * self._width_s:
+            self._halve()
+        at = int(since_s / self._width_s)
+        while len(self._bins) <= at:
+            self._bins.append(_Bin())
+        self._bins[at].add(second.decodes, second.running, second.queued, second.kv_share, second.decode_tok_s)
+
+    def _halve(self) -> None:
+        pairs = [self._bins[i : i + 2] for i in range(0, len(self._bins), 2)]
+        self._bins, self._width_s = [_Bin() for _ in pairs], self._width_s * 2
+        for into, pair in zip(self._bins, pairs, strict=True):
+            for old in pair:
+                into.add(old.lines, old.running, old.queued, old.kv_share, old.decode_tok_s)
+
+    def timeline(self) -> tuple[ServedMoment, ...]:
+        """At most some hundred stretches of equal length; those without a decode line are left out."""
+        return tuple(
+            ServedMoment(
+                at * self._width_s,
+                self._width_s,
+                b.running / b.lines,
+                b.queued / b.lines,
+                b.kv_share / b.lines,
+                b.decode_tok_s / b.lines,
+            )
+            for at, b in enumerate(self._bins)
+            if b.lines
+        )
+
+
+_COUNTS = ("decodes", "prefills", "starved", "eager", "beyond", "full", "capped", "waiting", "running")
+_BINNED = ("decodes", "running", "queued", "kv_share", "decode_tok_s")
+_TIMED = (
+    ("decode_s", "decodes"),
+    ("prefill_s", "prefills"),
+    ("starved_s", "starved"),
+    ("eager_s", "eager"),
+    ("beyond_s", "beyond"),
+    ("full_s", "full"),
+    ("capped_s", "capped"),
+    ("waiting_s", "waiting"),
+)
