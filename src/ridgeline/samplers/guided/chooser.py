@@ -21,6 +21,7 @@ from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import ChanceModel, Forecast, Foreseen, Scale, ScoreModel, Taught
+from ridgeline.samplers.guided.opinion import ScoreTrees
 
 SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
 HOPELESS = 0.2  # a chance to pass below this, or below half the best one
@@ -114,6 +115,25 @@ class Chooser:
         forecast = _forecast(scores, view.chances, field)
         row = int(_hopes(forecast, view.to_beat, costs[chosen]).argmax())
         return Proposal(field.points[row], _why(forecast, row, view, scores, len(lessons)))
+
+    def second_opinion(
+        self, lessons: Sequence[Lesson], pending: Sequence[Point], taken: Collection[str]
+    ) -> Proposal | None:
+        """What trees would try next, of the candidates that the first model thinks worth a look; for searches that
+        nothing was foretold of."""
+        view = self._view(lessons, taken)
+        own = [point for point in pending[-BELIEVED:] if encode(self._space, point) is not None]
+        flying, seen = self._features.of(own), view.seen
+        believed = np.concatenate([seen.values, view.scores.at(flying, None)[0] if own else []])
+        trees = ScoreTrees(replace(seen, rows=np.concatenate([seen.rows, flying]), values=believed))
+        view = replace(view, best=trees.best)
+        field = _screened(view, view.scores)
+        forecast = Forecast(*trees.at(field.rows), view.chances.at(field.rows, None))
+        costs = relative_cost(lessons, seen.rows, field.rows)
+        chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs), field, taken, 1)
+        if not chosen:
+            return None
+        return Proposal(field.points[chosen[0]], _why(forecast, chosen[0], view, view.scores, len(lessons)))
 
     def prospect(self, lessons: Sequence[Lesson], taken: Collection[str], worth: float) -> Prospect:
         """How likely an untried point beats the best by more than `worth`, and what the best of them may bring."""
