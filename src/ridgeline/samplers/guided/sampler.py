@@ -49,7 +49,8 @@ class GuidedSampler:
         self._outlook = outlook
 
     def recall(self, earlier: Sequence[Lesson]) -> None:
-        self._earlier = list(earlier)
+        # lessons of another space guide nobody, and the first trials must not rest on them
+        self._earlier = [lesson for lesson in earlier if encode(self._space, lesson.point) is not None]
 
     def tell(self, lesson: Lesson) -> None:
         self._told.add(point_key(lesson.point))
