@@ -119,21 +119,30 @@ class Chooser:
     def second_opinion(
         self, lessons: Sequence[Lesson], pending: Sequence[Point], taken: Collection[str]
     ) -> Proposal | None:
-        """What trees would try next, of the candidates that the first model thinks worth a look; for searches that
-        nothing was foretold of."""
+        """What trees would try next, for searches that nothing was foretold of."""
         view = self._view(lessons, taken)
         own = [point for point in pending[-BELIEVED:] if encode(self._space, point) is not None]
         flying, seen = self._features.of(own), view.seen
         believed = np.concatenate([seen.values, view.scores.at(flying, None)[0] if own else []])
         trees = ScoreTrees(replace(seen, rows=np.concatenate([seen.rows, flying]), values=believed))
+        field = self._all_around(view, lessons, taken)
         view = replace(view, best=trees.best)
-        field = _screened(view, view.scores)
         forecast = Forecast(*trees.at(field.rows), view.chances.at(field.rows, None))
         costs = relative_cost(lessons, seen.rows, field.rows)
         chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs), field, taken, 1)
         if not chosen:
             return None
         return Proposal(field.points[chosen[0]], _why(forecast, chosen[0], view, view.scores, len(lessons)))
+
+    def _all_around(self, view: _View, lessons: Sequence[Lesson], taken: Collection[str]) -> _Field:
+        """The neighbours of the best settings and an even share of all candidates, another one each time: what the
+        first model thinks of them is no matter here."""
+        _, centres = _standing(view.scores, view.seen, lessons)
+        near = around(self._space, centres, random.Random(f"around {self._seed} {len(lessons)}"), taken)
+        step = max(1, len(view.field.keys) // SCREENED)
+        even = view.field.only(range(len(lessons) % step, len(view.field.keys), step))
+        rows = np.concatenate([even.rows, self._features.of(list(near.values()))])
+        return _Field([*even.points, *near.values()], [*even.keys, *near], rows, None)
 
     def prospect(self, lessons: Sequence[Lesson], taken: Collection[str], worth: float) -> Prospect:
         """How likely an untried point beats the best by more than `worth`, and what the best of them may bring."""
