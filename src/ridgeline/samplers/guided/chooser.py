@@ -30,6 +30,7 @@ CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts s
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY = 4  # of the best candidates, those of which the outlook itself is asked
+TIE_BREAK = 0.02  # trees cannot tell the settings of a leaf apart: so much counts what the first model hopes
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
 DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
 
@@ -126,10 +127,12 @@ class Chooser:
         believed = np.concatenate([seen.values, view.scores.at(flying, None)[0] if own else []])
         trees = ScoreTrees(replace(seen, rows=np.concatenate([seen.rows, flying]), values=believed))
         field = self._all_around(view, lessons, taken)
+        first = log_expected_improvement(*view.scores.at(field.rows, None), view.to_beat)
         view = replace(view, best=trees.best)
         forecast = Forecast(*trees.at(field.rows), view.chances.at(field.rows, None))
         costs = relative_cost(lessons, seen.rows, field.rows)
-        chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs), field, taken, 1)
+        hopes = _hopes(forecast, view.to_beat, costs) + TIE_BREAK * first
+        chosen = self._most_hopeful(hopes, field, taken, 1)
         if not chosen:
             return None
         return Proposal(field.points[chosen[0]], _why(forecast, chosen[0], view, view.scores, len(lessons)))
