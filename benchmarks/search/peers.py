@@ -3,11 +3,13 @@
     python -m venv PEERS && PEERS/bin/pip install smac pydantic PyYAML     (for smac)
     PYTHONPATH=src:. PEERS/bin/python -m benchmarks.search.run TABLES --samplers smac
 
+For optuna-gp the packages are optuna, scipy and torch (its build for processors is the smaller one).
 A peer may ask for a point twice; that costs it a trial, as it would a user.
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -52,4 +54,35 @@ class Smac:
         self._smac.tell(self._asked["info"], TrialValue(cost=cost))
 
 
-PEERS: Mapping[str, Callable[..., Any]] = {"smac": Smac}
+class OptunaGaussian:
+    """Optuna's GPSampler (Gaussian process, log expected improvement, in torch). Times are told in logs, which a
+    Gaussian process needs where they span decades; a failure is a violated constraint."""
+
+    def __init__(self, space: Space, seed: int, options: Mapping[str, object], refusal: object) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._study = optuna.create_study(sampler=optuna.samplers.GPSampler(seed=seed, n_startup_trials=10))
+        self._knobs = [knob for knob in space.knobs if isinstance(knob, Discrete)]
+        self._trial: Any = None
+        self._worst = 0.0
+
+    def ask(self, pending: Sequence[Point] = ()) -> Proposal:
+        self._trial = self._study.ask()
+        return Proposal({knob.name: knob.values[self._index(knob)] for knob in self._knobs}, "GPSampler")
+
+    def _index(self, knob: Discrete) -> int:
+        last = len(knob.values) - 1
+        if knob.ordered:
+            return int(self._trial.suggest_int(knob.name, 0, last))
+        return int(self._trial.suggest_categorical(knob.name, tuple(range(last + 1))))
+
+    def tell(self, lesson: Lesson) -> None:
+        failed = lesson.score is None
+        cost = self._worst if lesson.score is None else math.log(-lesson.score)
+        self._worst = max(self._worst, cost)
+        self._trial.set_constraint("failed", 1.0 if failed else 0.0)
+        self._study.tell(self._trial, cost)
+
+
+PEERS: Mapping[str, Callable[..., Any]] = {"smac": Smac, "optuna-gp": OptunaGaussian}

@@ -137,6 +137,61 @@ def test_a_constant_objective_is_searched_without_complaint(value: float) -> Non
     assert len({point_key(point) for point, _ in found}) == 20
 
 
+def test_the_only_point_of_a_space_is_proposed_once() -> None:
+    sampler = make(Space((Discrete("a", (7,), True),), {}))
+    first = sampler.ask()
+    assert first is not None and first.point == {"a": 7}
+    assert sampler.ask([first.point]) is None
+    sampler.tell(Lesson(first.point, 1.0))
+    assert sampler.ask() is None
+    assert sampler.prospect() is None
+
+
+def test_the_earlier_lessons_of_another_space_are_no_guide() -> None:
+    stranger, plain = make(), make()
+    stranger.recall([Lesson({"threads": n, "b": 3}, float(n)) for n in range(10)])
+    found = searched(stranger, hill, 12)
+    assert all(set(point) == {"a", "b"} for point, _ in found)
+    assert [point for point, _ in found[:6]] == [point for point, _ in searched(plain, hill, 6)]
+
+
+def half_fails(point: Point) -> float | None:
+    return None if number(point, "a") < 10 else 1.0 + number(point, "b")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_first_trials_turn_from_where_others_failed(seed: int) -> None:
+    sampler = make(seed=seed, startup=12)
+    found = searched(sampler, half_fails, 12)
+    failed = [value is None for _, value in found]
+    assert sum(failed[4:]) <= 2  # of eight; an even spread has four
+
+
+def test_trees_and_process_take_turns_where_nothing_was_foretold() -> None:
+    sampler = make()
+    searched(sampler, hill, 10)
+    asked: list[str] = []
+    chooser = sampler._choosing()
+    for name in ("choice", "second_opinion"):
+        setattr(chooser, name, _recording(getattr(chooser, name), name, asked))
+    searched(sampler, hill, 4)
+    assert asked == ["second_opinion", "choice"] * 2
+
+
+def _recording(ask: Callable[..., object], name: str, asked: list[str]) -> Callable[..., object]:
+    def recorded(*told: object) -> object:
+        asked.append(name)
+        return ask(*told)
+
+    return recorded
+
+
+def test_what_was_foretold_leaves_no_turn_to_trees() -> None:
+    sampler = guided_by(hill)
+    sampler._choosing().second_opinion = None  # type: ignore[method-assign, assignment]
+    searched(sampler, hill, 6)
+
+
 def test_when_all_fail_it_fills_the_space() -> None:
     found = searched(make(), lambda point: None, 20)
     assert len({point_key(point) for point, _ in found}) == 20

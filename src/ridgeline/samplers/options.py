@@ -37,7 +37,7 @@ class GuidedOptions(Form):
 
     whose = "the sampler guided"
     startup: Annotated[int, CountedIn("trials")] = Field(
-        default=8, ge=1, description="Space-filling trials before it learns; none where a twin or a formula guides it."
+        default=6, ge=1, description="Space-filling trials before it learns; none where a twin or a formula guides it."
     )
     worth: float = Field(
         default=0.02,

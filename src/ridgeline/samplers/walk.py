@@ -30,6 +30,15 @@ class Walk:
             del self._ahead[key]
         return found if found is not None else self._further(told, pending)
 
+    def free(self, told: Collection[str], pending: Collection[str], count: int) -> list[dict[str, Value]]:
+        """The first so many that are free, fewer at the end of the sequence."""
+        found: list[dict[str, Value]] = []
+        passed = set(pending)
+        while len(found) < count and (point := self.first_free(told, passed)) is not None:
+            found.append(point)
+            passed.add(point_key(point))
+        return found
+
     def _further(self, told: Collection[str], pending: Collection[str]) -> dict[str, Value] | None:
         for point in self._sequence:
             key = point_key(point)

@@ -21,6 +21,7 @@ from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import ChanceModel, Forecast, Foreseen, Scale, ScoreModel, Taught
+from ridgeline.samplers.guided.opinion import ScoreTrees
 
 SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
 HOPELESS = 0.2  # a chance to pass below this, or below half the best one
@@ -29,6 +30,7 @@ CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts s
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY = 4  # of the best candidates, those of which the outlook itself is asked
+TIE_BREAK = 0.02  # trees cannot tell the settings of a leaf apart: so much counts what the first model hopes
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
 DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
 
@@ -114,6 +116,36 @@ class Chooser:
         forecast = _forecast(scores, view.chances, field)
         row = int(_hopes(forecast, view.to_beat, costs[chosen]).argmax())
         return Proposal(field.points[row], _why(forecast, row, view, scores, len(lessons)))
+
+    def second_opinion(
+        self, lessons: Sequence[Lesson], pending: Sequence[Point], taken: Collection[str]
+    ) -> Proposal | None:
+        """What trees would try next, for searches that nothing was foretold of."""
+        view = self._view(lessons, taken)
+        own = [point for point in pending[-BELIEVED:] if encode(self._space, point) is not None]
+        flying, seen = self._features.of(own), view.seen
+        believed = np.concatenate([seen.values, view.scores.at(flying, None)[0] if own else []])
+        trees = ScoreTrees(replace(seen, rows=np.concatenate([seen.rows, flying]), values=believed))
+        field = self._all_around(view, lessons, taken)
+        first = log_expected_improvement(*view.scores.at(field.rows, None), view.to_beat)
+        view = replace(view, best=trees.best)
+        forecast = Forecast(*trees.at(field.rows), view.chances.at(field.rows, None))
+        costs = relative_cost(lessons, seen.rows, field.rows)
+        hopes = _hopes(forecast, view.to_beat, costs) + TIE_BREAK * first
+        chosen = self._most_hopeful(hopes, field, taken, 1)
+        if not chosen:
+            return None
+        return Proposal(field.points[chosen[0]], _why(forecast, chosen[0], view, view.scores, len(lessons)))
+
+    def _all_around(self, view: _View, lessons: Sequence[Lesson], taken: Collection[str]) -> _Field:
+        """The neighbours of the best settings and an even share of all candidates, another one each time: what the
+        first model thinks of them is no matter here."""
+        _, centres = _standing(view.scores, view.seen, lessons)
+        near = around(self._space, centres, random.Random(f"around {self._seed} {len(lessons)}"), taken)
+        step = max(1, len(view.field.keys) // SCREENED)
+        even = view.field.only(range(len(lessons) % step, len(view.field.keys), step))
+        rows = np.concatenate([even.rows, self._features.of(list(near.values()))])
+        return _Field([*even.points, *near.values()], [*even.keys, *near], rows, None)
 
     def prospect(self, lessons: Sequence[Lesson], taken: Collection[str], worth: float) -> Prospect:
         """How likely an untried point beats the best by more than `worth`, and what the best of them may bring."""

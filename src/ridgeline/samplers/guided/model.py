@@ -15,7 +15,7 @@ import numpy as np
 
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, GaussianProcess, fitted
 from ridgeline.samplers.guided.improvement import normal_share
-from ridgeline.samplers.guided.trees import Trees
+from ridgeline.samplers.guided.trees import Habit, Trees
 
 REMEMBERED = 150  # lessons the process sees: the best, the latest, and some of the rest
 FITTED = 80  # of them, lessons that length scales are found from
@@ -24,6 +24,7 @@ WORST = 4.0  # results this many times farther below the middle than the best is
 DOUBT = 1.0  # few lessons tell little about length scales: spreads are wider by this over the root of their number
 LEVEL_SPREAD = 3.0
 LABEL_NOISE = 0.1
+PASSING = Habit(trees=20, cuts=8, leaf=1, doubt=1.0)  # trees that tell what passes
 SURE = 0.002  # chances nearer to 0 are not believed
 
 
@@ -90,7 +91,7 @@ class ScoreModel:
     def __init__(self, seen: Taught, columns: Columns, fit: Fit | None = None) -> None:
         passed = np.flatnonzero(~np.isnan(seen.values))
         self._kept = passed[remembered(seen.values[passed])]
-        values = _without_the_worst(seen.values[self._kept]) if seen.expected is None else seen.values[self._kept]
+        values = without_the_worst(seen.values[self._kept]) if seen.expected is None else seen.values[self._kept]
         self._expected = None if seen.expected is None else seen.expected[self._kept]
         self._level = float(values.mean())
         self._middle = 0.0 if self._expected is None else float(self._expected.mean())
@@ -176,7 +177,7 @@ class ChanceModel:
         fit = fitted(rows[some].astype(float), labels[some], self._columns)
         self._process = GaussianProcess(rows, self._columns, fit)
         self._dual = self._process.solved(labels)
-        self._trees = Trees(rows, passed[self._kept].astype(float))
+        self._trees = Trees(rows, passed[self._kept].astype(float), PASSING)
 
     def _expected_label(self, odds: Array | None, some: Columns | slice = slice(None)) -> Array | float:
         if odds is None:
@@ -204,7 +205,7 @@ class ChanceModel:
         across = self._process.across(rows)
         spread = self._process.spread(across)
         smooth = normal_share((label + across @ self._dual) / np.sqrt(LABEL_NOISE + spread**2))
-        found: Array = np.clip(np.sqrt(smooth * self._trees.at(rows)), SURE, 1.0)
+        found: Array = np.clip(np.sqrt(smooth * self._trees.at(rows)[0]), SURE, 1.0)
         return found
 
 
@@ -215,7 +216,7 @@ def _with_odds(rows: Array, odds: Array | None, some: Columns | slice, columns: 
     return np.concatenate([rows, place[:, None].astype(rows.dtype)], axis=1), np.append(columns, columns.max() + 1)
 
 
-def _without_the_worst(values: Array) -> Array:
+def without_the_worst(values: Array) -> Array:
     """How bad the bad ones are matters little, and would stretch the scale for the good."""
     middle = float(np.median(values))
     above = max(float(values.max()) - middle, float(values.std()))  # many may share the best

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from ridgeline.samplers.guided.chooser import Chooser
 
 FEWEST_PASSED = 2  # results without which a model says nothing
+OFFERED = 50  # points that fill the space, of which one that may pass is taken
 
 
 class GuidedSampler:
     """Space-filling until `startup` points are told or pending, then expected improvement per cost x chance to pass.
+
+    A Gaussian process and trees take turns to say what is to be expected.
 
     Where something is expected of the points, the model is asked from the first trial on.
     """
@@ -46,7 +49,8 @@ class GuidedSampler:
         self._outlook = outlook
 
     def recall(self, earlier: Sequence[Lesson]) -> None:
-        self._earlier = list(earlier)
+        # lessons of another space guide nobody, and the first trials must not rest on them
+        self._earlier = [lesson for lesson in earlier if encode(self._space, lesson.point) is not None]
 
     def tell(self, lesson: Lesson) -> None:
         self._told.add(point_key(lesson.point))
@@ -63,11 +67,24 @@ class GuidedSampler:
         guided = self._outlook is not None or bool(self._earlier)
         startup = 0 if guided else self._options.startup
         if known < startup:
-            return Proposal(filled, f"space-filling start, {known + 1} of {startup}")
+            return Proposal(self._first(filled, pending), f"space-filling start, {known + 1} of {startup}")
         if passed < (1 if guided else FEWEST_PASSED):
-            return Proposal(filled, "space-filling, since too little has passed to learn from")
-        chosen = self._choosing().choice(self._lessons, pending, self._told | flying)
+            return Proposal(self._first(filled, pending), "space-filling, since too little has passed to learn from")
+        turns = not guided and known % 2 == 0
+        ask = self._choosing().second_opinion if turns else self._choosing().choice
+        chosen = ask(self._lessons, pending, self._told | flying)
         return chosen or Proposal(filled, "space-filling, since the model proposed nothing new that is legal")
+
+    def _first(self, filled: Point, pending: Sequence[Point]) -> Point:
+        """`filled`, or another of the first that fill the space, where some settings passed and others failed."""
+        passed = {lesson.score is not None for lesson in self._lessons}
+        if len(passed) < 2:
+            return filled
+        from ridgeline.samplers.guided.start import careful_start  # numpy: not before it is needed
+
+        own = [point for point in pending if encode(self._space, point) is not None]
+        offered = self._walk.free(self._told, keys(pending), OFFERED)
+        return careful_start(self._space, self._lessons, own, offered)
 
     def prospect(self, pending: Sequence[Point] = ()) -> Prospect | None:
         passed = sum(lesson.score is not None for lesson in self._lessons)

@@ -1,96 +1,117 @@
-"""Extremely randomised trees: what failed together under which values, where edges are sharp.
+"""Extremely randomised trees: what went together under which values, where edges are sharp.
 
 A Gaussian process sees a slope where a program has an edge (a memory that is full, two values that exclude each other);
-trees cut there. Few and small, since they only have to tell what fails.
+trees cut there. All trees grow at once, a level at a time: few lessons make small trees, and numpy likes large arrays.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.samplers.guided.gaussian import Array
 
-TREES = 20
-CUTS = 6  # drawn for a node, of which the best is taken
 DEEPEST = 12
-DOUBT = 0.5  # a leaf is believed as if so many more lessons had come out as the rest
+SAME = 1e-12  # values that differ by less are the same
 
 
-@dataclass
-class _Tree:
-    """Nodes as columns: the feature cut (-1 for a leaf), where, the two children, and the value."""
+@dataclass(frozen=True)
+class Habit:
+    """How trees grow: how many; random cuts drawn for a node, of which the best is taken; lessons of a node that is
+    not cut any more; and the doubt: a node is believed as if so many more lessons had come out as the node above."""
 
-    feature: list[int] = field(default_factory=list)
-    at: list[float] = field(default_factory=list)
-    low: list[int] = field(default_factory=list)
-    high: list[int] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
+    trees: int
+    cuts: int
+    leaf: int
+    doubt: float
 
-    def node(self) -> int:
-        for column, empty in ((self.feature, -1), (self.low, 0), (self.high, 0)):
-            column.append(empty)
-        for numbers in (self.at, self.value):
-            numbers.append(0.0)
-        return len(self.feature) - 1
 
-    def of(self, rows: Array) -> Array:
-        feature, at, value = np.array(self.feature), np.array(self.at), np.array(self.value)
-        low, high = np.array(self.low), np.array(self.high)
-        here = np.zeros(len(rows), dtype=np.intp)
-        inside = np.flatnonzero(feature[here] >= 0)
-        while inside.size:
-            node = here[inside]
-            here[inside] = np.where(rows[inside, feature[node]] <= at[node], low[node], high[node])
-            inside = inside[feature[here[inside]] >= 0]
-        found: Array = value[here]
-        return found
+@dataclass(frozen=True)
+class _Level:
+    """The nodes of one level of all trees: the feature cut (-1 for a leaf), where, the first child's number among all
+    nodes (the second follows it), and the mean and variance of what the lessons there showed."""
+
+    feature: Array
+    at: Array
+    child: Array
+    value: Array
+    variance: Array
 
 
 class Trees:
-    """The share of `labels` (0 or 1) that are 1 around a row."""
+    """What `values` are around a row. The same for the same rows and values."""
 
-    def __init__(self, rows: Array, labels: Array, seed: int = 0) -> None:
-        rng = np.random.default_rng(seed)
-        self._trees = []
-        for _ in range(TREES):
-            tree = _Tree()
-            _grow(tree, rows, labels, np.arange(len(labels)), float(labels.mean()), rng, 0)
-            self._trees.append(tree)
+    def __init__(self, rows: Array, values: Array, habit: Habit) -> None:
+        levels = _levels(rows, values, habit, np.random.default_rng(0))
+        self._habit = habit
+        self._feature = np.concatenate([level.feature for level in levels])
+        self._at = np.concatenate([level.at for level in levels])
+        self._child = np.concatenate([level.child for level in levels])
+        self._value = np.concatenate([level.value for level in levels])
+        self._variance = np.concatenate([level.variance for level in levels])
 
-    def at(self, rows: Array) -> Array:
-        found: Array = np.mean([tree.of(rows) for tree in self._trees], axis=0)
+    def at(self, rows: Array) -> tuple[Array, Array]:
+        """Mean of the trees, and how far they and the lessons in their leaves are apart."""
+        leaves = self._leaves(rows)
+        values = self._value[leaves]
+        return values.mean(axis=1), np.sqrt(values.var(axis=1) + self._variance[leaves].mean(axis=1))
+
+    def _leaves(self, rows: Array) -> Array:
+        trees = self._habit.trees
+        here, row = np.tile(np.arange(trees), len(rows)), np.repeat(np.arange(len(rows)), trees)
+        inside = np.flatnonzero(self._feature[here] >= 0)
+        while inside.size:
+            node = here[inside]
+            above = rows[row[inside], self._feature[node]] > self._at[node]
+            here[inside] = self._child[node] + above
+            inside = inside[self._feature[here[inside]] >= 0]
+        found: Array = here.reshape(len(rows), trees)
         return found
 
 
-def _grow(
-    tree: _Tree, rows: Array, labels: Array, here: np.ndarray, around: float, rng: np.random.Generator, depth: int
-) -> int:
-    node = tree.node()
-    own = labels[here]
-    share = tree.value[node] = float((own.sum() + DOUBT * around) / (len(own) + DOUBT))
-    if depth == DEEPEST or own.min() == own.max() or (cut := _cut(rows[here], own, rng)) is None:
-        return node
-    feature, at = cut
-    below = rows[here, feature] <= at
-    tree.feature[node], tree.at[node] = feature, at
-    tree.low[node] = _grow(tree, rows, labels, here[below], share, rng, depth + 1)
-    tree.high[node] = _grow(tree, rows, labels, here[~below], share, rng, depth + 1)
-    return node
+def _levels(rows: Array, values: Array, habit: Habit, rng: np.random.Generator) -> list[_Level]:
+    trees = habit.trees
+    node, value, row = np.repeat(np.arange(trees), len(rows)), np.tile(values, trees), np.tile(rows, (trees, 1))
+    around, first = np.full(trees, float(values.mean())), 0
+    levels: list[_Level] = []
+    while around.size:
+        size = around.size
+        count, total = np.bincount(node, minlength=size), np.bincount(node, weights=value, minlength=size)
+        squares = np.bincount(node, weights=value**2, minlength=size)
+        variance = np.maximum(squares / count - (total / count) ** 2, 0.0)
+        mean = (total + habit.doubt * around) / (count + habit.doubt)
+        feature, at, parts = _cuts(node, row, value, habit.cuts, rng)
+        parts &= (variance > SAME) & (count > habit.leaf) & (len(levels) < DEEPEST)
+        first += size
+        child = first + 2 * (np.cumsum(parts) - 1)
+        levels.append(_Level(np.where(parts, feature, -1), at, child, mean, variance))
+        above = row[np.arange(len(row)), feature[node]] > at[node]
+        kept = parts[node]
+        node, value, row = (child[node] - first + above)[kept], value[kept], row[kept]
+        around = np.repeat(mean[parts], 2)
+    return levels
 
 
-def _cut(rows: Array, labels: Array, rng: np.random.Generator) -> tuple[int, float] | None:
-    """Of some random cuts the one that parts the labels best."""
-    low, high = rows.min(axis=0), rows.max(axis=0)
-    movable = np.flatnonzero(high > low)
-    if not movable.size:
-        return None
-    features = rng.choice(movable, CUTS)
-    at = low[features] + rng.random(CUTS) * (high[features] - low[features])
-    below = rows[:, features] <= at
-    count = below.sum(axis=0)
-    ones, rest = labels @ below, len(labels) - count
-    parted = ones**2 / np.maximum(count, 1) + (labels.sum() - ones) ** 2 / np.maximum(rest, 1)
-    best = int(np.where((count > 0) & (rest > 0), parted, -1.0).argmax())
-    return (int(features[best]), float(at[best])) if 0 < count[best] < len(labels) else None
+def _cuts(node: Array, row: Array, value: Array, cuts: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+    """For each node, of some random cuts the one that parts its values best; and whether it parts anything."""
+    order, size = np.argsort(node, kind="stable"), int(node.max()) + 1
+    starts = np.searchsorted(node[order], np.arange(size))
+    low, high = (ends.reduceat(row[order], starts, axis=0) for ends in (np.minimum, np.maximum))
+    # a random feature among those that differ inside the node
+    lots = rng.random((size, cuts, row.shape[1])) * (high > low)[:, None, :]
+    feature = lots.argmax(axis=2)
+    least, most = np.take_along_axis(low, feature, axis=1), np.take_along_axis(high, feature, axis=1)
+    at = least + rng.random((size, cuts)) * (most - least)
+    below = row[np.arange(len(row))[:, None], feature[node]] <= at[node]
+    count, total = _sums(below, node, size), _sums(below * value[:, None], node, size)
+    rest, others = np.bincount(node, minlength=size)[:, None] - count, _sums(value[:, None], node, size) - total
+    parted = total**2 / np.maximum(count, 1) + others**2 / np.maximum(rest, 1)
+    parted = np.where((count > 0) & (rest > 0), parted, -1.0)
+    best, every = parted.argmax(axis=1), np.arange(size)
+    return feature[every, best], at[every, best], parted[every, best] >= 0.0
+
+
+def _sums(columns: Array, node: Array, size: int) -> Array:
+    """Sum of each column by node."""
+    return np.stack([np.bincount(node, weights=column, minlength=size) for column in columns.T], axis=1)
