@@ -75,12 +75,16 @@ def race(
     cost_of: Callable[[Point, float | None], float] = lambda point, value: 1.0,
     score_of: Callable[[float], float] = as_cost,
     enough: Callable[[Asked], bool] = lambda sampler: False,
+    at_most: int = 0,
 ) -> Race:
+    """A race that found nothing in its `trials` goes on until it does, or to `at_most`; crashes are those of `trials`."""
     rng = random.Random(f"noise {seed}")
     best_seen, chosen, best_tried = -math.inf, -math.inf, -math.inf
     found_at, cost_at, spent, crashes, asking_s, done = None, None, 0.0, 0, 0.0, 0
     regret: dict[int, float] = {}
-    for number in range(1, trials + 1):
+    for number in range(1, max(trials, at_most) + 1):
+        if number > trials and found_at is not None:
+            break
         start = time.perf_counter()
         proposal = None if enough(sampler) else sampler.ask()
         asking_s += time.perf_counter() - start
@@ -89,7 +93,7 @@ def race(
         done, value, drawn = number, truth(proposal.point), noise.draw(rng)
         spent += cost_of(proposal.point, value)
         if value is None:
-            crashes += 1
+            crashes += number <= trials
             sampler.tell(Lesson(proposal.point, None))
         else:
             seen = value + drawn

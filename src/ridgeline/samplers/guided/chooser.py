@@ -28,7 +28,7 @@ SCREENED = 1_500  # candidates that get a closer look
 CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts so many times over
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
-ASKED_EXACTLY = 4  # of the best candidates, those of which the outlook itself is asked
+ASKED_EXACTLY, TURNS = 4, 4  # of the best candidates, those of which the outlook itself is asked in a turn
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
 DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
 
@@ -43,14 +43,12 @@ class _Field:
     foreseen: Foreseen | None
 
     def only(self, rows: Sequence[int]) -> _Field:
-        foreseen = self.foreseen
-        if foreseen is not None:
-            foreseen = replace(foreseen, values=foreseen.values[rows], odds=foreseen.odds[rows])
+        foreseen = None if self.foreseen is None else self.foreseen.only(rows)
         return _Field([self.points[i] for i in rows], [self.keys[i] for i in rows], self.rows[rows], foreseen)
 
     @property
     def expected(self) -> Array | None:
-        return None if self.foreseen is None else self.foreseen.values
+        return None if self.foreseen is None else self.foreseen.columns
 
     @property
     def odds(self) -> Array | None:
@@ -102,17 +100,19 @@ class Chooser:
         view = self._view(lessons, taken)
         scores = self._believing(view, pending[-BELIEVED:]) if pending else view.scores
         field = _screened(view, scores)
-        forecast = _forecast(scores, view.chances, field)
         costs = relative_cost(lessons, view.seen.rows, field.rows)
-        chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs), field, taken)
-        if not chosen:
-            return None
-        field = field.only(chosen)
-        if self._current is not None:
-            # of the few that are left the outlook itself is asked
-            field = replace(field, foreseen=self._current.at(field.keys, field.rows, field.points))
-        forecast = _forecast(scores, view.chances, field)
-        row = int(_hopes(forecast, view.to_beat, costs[chosen]).argmax())
+        told, asked = [lesson.point for lesson in lessons], dict[str, Point]()
+        for turn in range(TURNS + 1):
+            forecast = _forecast(scores, view.chances, field)
+            chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs), field, taken)
+            if not chosen:
+                return None
+            if self._current is None or field.keys[chosen[0]] in asked or turn == TURNS:
+                break
+            # of the most hopeful the outlook itself is asked, until one that it was asked of leads
+            asked |= {field.keys[i]: field.points[i] for i in chosen}
+            field = replace(field, foreseen=self._current.at(field.keys, field.rows, [*told, *asked.values()]))
+        row = next((i for i in chosen if field.keys[i] in asked), chosen[0])
         return Proposal(field.points[row], _why(forecast, row, view, scores, len(lessons)))
 
     def prospect(self, lessons: Sequence[Lesson], taken: Collection[str], worth: float) -> Prospect:
@@ -175,7 +175,7 @@ class Chooser:
         rows, seen = self._features.of(own), view.seen
         values = None
         if self._current is not None:
-            values = self._current.at([point_key(point) for point in own], rows, own).values
+            values = self._current.at([point_key(point) for point in own], rows, own).columns
         mean, _ = view.scores.at(rows, values)
         expected = None if values is None or seen.expected is None else np.concatenate([seen.expected, values])
         believed = Taught(np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean]), expected, None)
