@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import os
+import random
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -27,11 +28,14 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
 from benchmarks.search.hidden import CLUSTERS, Hidden  # noqa: E402
-from benchmarks.search.race import Noise, Race, race  # noqa: E402
+from benchmarks.search.race import CLOSE, Noise, Race, race  # noqa: E402
 from ridgeline import catalog  # noqa: E402
 from ridgeline.records.lesson import Lesson  # noqa: E402
+from ridgeline.records.space import Point  # noqa: E402
 
 NOISE = Noise(heavy_tail=0.05)
+EARLIER = 30  # lessons of a misleading earlier study
+Claimed = tuple[str, int | None, float | None]
 Job = tuple[int, int, int, int, int, str, Path]
 
 
@@ -41,22 +45,56 @@ def _hidden(number: int, tables: Path, truth: int) -> Hidden:
 
 
 def _sampler(name: str, hidden: Hidden, seed: int) -> Any:
-    kind = "guided" if name in ("reversed", "blind") else name
+    kind = "guided" if name in ("reversed", "blind", "misled") else name
     sampler = catalog.part("samplers", kind)(hidden.study.study.space, seed, {}, hidden.refusal)
     if name in ("guided", "reversed"):
         sampler.expect(hidden.outlook(turned=name == "reversed"))
+    if name == "misled":
+        sampler.recall(_misleading(hidden, seed))
     return sampler
 
 
-def one(job: Job) -> tuple[int, Race]:
+def _misleading(hidden: Hidden, seed: int) -> list[Lesson]:
+    """An earlier study that learned the reverse of the truth."""
+    drawn = random.Random(f"earlier {seed}").sample(list(hidden.legal), EARLIER)
+    return [Lesson(point, None if value is None else math.exp(-value)) for point in drawn for value in [hidden.truth(point)]]
+
+
+class _Claim:
+    """When the search would have ended, and by how much the best of all then was better than the best that was tried."""
+
+    def __init__(self, hidden: Hidden) -> None:
+        self._hidden = hidden
+        self._best, self._tried = -math.inf, 0
+        self.at: int | None = None
+        self.missed: float | None = None
+
+    def truth(self, point: Point) -> float | None:
+        value = self._hidden.truth(point)
+        self._tried += 1
+        self._best = self._best if value is None else max(self._best, value)
+        return value
+
+    def watch(self, sampler: Any) -> bool:
+        """Listens only: the race goes on."""
+        if self.at is None and self._tried and hasattr(sampler, "prospect"):
+            prospect = sampler.prospect()
+            if prospect is not None and prospect.over:
+                self.at, self.missed = self._tried, math.expm1(-self._best)
+        return False
+
+
+def one(job: Job) -> tuple[int, Race, Claimed]:
     number, seed, truth, trials, at_most, name, tables = job
     hidden = _hidden(number, tables, truth)
     sampler, baseline = _sampler(name, hidden, seed), hidden.study.study.baseline
     if (value := hidden.truth(baseline)) is not None:
         sampler.tell(Lesson(baseline, math.exp(value)))
-    return number, race(
-        sampler, name, seed, hidden.truth, trials, NOISE, hidden.node_hours, math.exp, at_most=at_most
+    claim = _Claim(hidden)
+    result = race(
+        sampler, name, seed, claim.truth, trials, NOISE, hidden.node_hours, math.exp, claim.watch, at_most=at_most
     )
+    return number, result, (name, claim.at, claim.missed)
 
 
 def main() -> None:
@@ -72,7 +110,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="every race as a JSON line; races that are there already are kept")
     asked = parser.parse_args()
     asked.tables.mkdir(parents=True, exist_ok=True)
-    races = kept(asked.out)
+    races, claims = kept(asked.out)
     have = {(number, r.sampler, r.seed) for number, r in races}
     jobs = [
         (number, seed, seed % asked.truths, asked.trials, asked.at_most, name, asked.tables)
@@ -82,21 +120,36 @@ def main() -> None:
         if (number, name, seed) not in have
     ]
     with ProcessPoolExecutor(asked.processes) as pool:
-        for number, result in pool.map(one, jobs):
+        for number, result, claim in pool.map(one, jobs):
             races.append((number, result))
+            claims.append(claim)
             if asked.out:
+                row = {"cluster": number, "claim": claim[1:], **asdict(result)}
                 with asked.out.open("a") as file:
-                    file.write(json.dumps({"cluster": number, **asdict(result)}) + "\n")
+                    file.write(json.dumps(row) + "\n")
     show(races, asked.trials)
+    show_claims(claims)
 
 
-def kept(path: Path | None) -> list[tuple[int, Race]]:
+def kept(path: Path | None) -> tuple[list[tuple[int, Race]], list[Claimed]]:
     if path is None or not path.exists():
-        return []
+        return [], []
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
         row["regret"] = {int(n): value for n, value in row["regret"].items()}
-    return [(row.pop("cluster"), Race(**row)) for row in rows]
+    claims = [(row["sampler"], *row.pop("claim")) for row in rows]
+    return [(row.pop("cluster"), Race(**row)) for row in rows], claims
+
+
+def show_claims(claims: Sequence[Claimed]) -> None:
+    """A search that ends says that nothing untried is more than 2% better than what it tried: was that so?"""
+    print()
+    for name in dict.fromkeys(name for name, _, _ in claims):
+        ended = [(at, missed) for own, at, missed in claims if own == name and at is not None and missed is not None]
+        if ended:
+            right = sum(missed <= CLOSE for _, missed in ended)
+            middle = statistics.median(at for at, _ in ended)
+            print(f"{name}: {len(ended)} searches would have ended, at trial {middle:.0f} in the middle; {right} were right")
 
 
 def show(races: Sequence[tuple[int, Race]], trials: int) -> None:

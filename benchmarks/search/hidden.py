@@ -24,7 +24,7 @@ from ridgeline.records.space import Point, Settings, point_key
 from ridgeline.samplers.base import LeaningOutlook
 from ridgeline.serving.engine.memory import STARTUP_OOM
 from ridgeline.serving.traffic.requests import Slo, summarise
-from ridgeline.serving.twin.factors import NAMES, PRIOR_SPREAD
+from ridgeline.serving.twin.factors import NAMES
 from ridgeline.serving.twin.simulate import SimulationResult
 from ridgeline.workloads.twin.workload import TwinWorkload, _Case
 
@@ -120,15 +120,9 @@ class _QuickTwin(TwinWorkload):
 class _GoodputTwin(_QuickTwin):
     """Foretells the requests a second that keep the limits of users."""
 
-    def expectation(self, settings: Settings) -> Expectation | None:
-        said, case = super().expectation(settings), self._case(settings)
-        if said is None or said.mean is None or said.low is None or said.high is None or isinstance(case, str):
-            return said
-        result = self._result(settings, case)
-        assert result is not None
+    def _foretold(self, result: SimulationResult) -> float | None:
         summary = summarise(result.records, LIMITS)
-        kept = max(summary.goodput_s or 0.0, 0.5 / summary.duration_s)  # half a request, where none kept them
-        return replace(said, mean=kept, low=kept * said.low / said.mean, high=kept * said.high / said.mean)
+        return max(summary.goodput_s or 0.0, 0.5 / summary.duration_s)  # half a request, where none kept them
 
 
 class Hidden:
@@ -141,7 +135,7 @@ class Hidden:
         factors = {name: math.exp(rng.uniform(-OFF, OFF)) for name in NAMES}
         self.foretold = foretold(cluster, tables, {})
         self._really = foretold(cluster, tables, factors)
-        self._moved = [foretold(cluster, tables, {name: math.exp(off)}) for name, off in PRIOR_SPREAD.items()]
+        self._leanings = _Leanings(cluster, self.study, tables)
         knobs = sorted(self.study.study.space.by_name)
         self._interacting = rng.sample(list(itertools.combinations(knobs, 2)), 2)
         self._edge = rng.uniform(0.15, 0.85)  # the chance at which memory really ends
@@ -155,7 +149,7 @@ class Hidden:
 
     def outlook(self, turned: bool = False) -> LeaningOutlook:
         """What the twin says, or the reverse of it."""
-        return _TableOutlook(self.foretold, self._moved, turned)
+        return _TableOutlook(self.foretold, self._leanings, turned)
 
     def refusal(self, point: Point) -> str | None:
         return None if point_key(point) in self.foretold else "not legal"
@@ -184,7 +178,7 @@ class Hidden:
 @dataclass(frozen=True)
 class _TableOutlook:
     said: Table
-    moved: Sequence[Table]  # with each factor one standard deviation off
+    moves: _Leanings
     turned: bool
 
     def __call__(self, point: Point) -> Expectation | None:
@@ -194,12 +188,26 @@ class _TableOutlook:
         return replace(said, mean=1.0 / said.mean, low=1.0 / said.high, high=1.0 / said.low)
 
     def leanings(self, point: Point) -> tuple[float, ...]:
-        means = [table[point_key(point)] for table in (self.said, *self.moved)]
-        logs = [math.log(said.mean) if said and said.mean else None for said in means]
         sign = -1.0 if self.turned else 1.0
-        if logs[0] is None:
-            return ()
-        return tuple(0.0 if log is None else sign * (log - logs[0]) for log in logs[1:])
+        return tuple(sign * move for move in self.moves.of(point))
+
+
+class _Leanings:
+    """What the twin's own answers rest on, asked of it where a sampler asks; memory hardly matters to that."""
+
+    def __init__(self, cluster: Cluster, study: CheckedStudy, tables: Path) -> None:
+        self._study, self._workload = study.study, _twin(cluster, study)
+        self._path = tables / f"{_name(cluster, {})}.leanings"
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        self._known: dict[str, tuple[float, ...]] = {key: tuple(moves) for key, moves in map(json.loads, lines)}
+
+    def of(self, point: Point) -> tuple[float, ...]:
+        key = point_key({**point, "mem_fraction_static": 0.0})
+        if key not in self._known:
+            self._known[key] = self._workload.leanings(self._study.space.settings(point))
+            with self._path.open("a") as file:
+                file.write(json.dumps([key, self._known[key]]) + "\n")
+        return self._known[key]
 
 
 def legal_points(study: CheckedStudy) -> Sequence[Point]:
@@ -208,7 +216,7 @@ def legal_points(study: CheckedStudy) -> Sequence[Point]:
 
 def foretold(cluster: Cluster, tables: Path, factors: Mapping[str, float]) -> Table:
     """What the twin with these factors says of every legal setting; read from the file where it is there."""
-    name = hashlib.sha256(f"{_text(cluster, '')} {cluster.rate} {sorted(factors.items())}".encode()).hexdigest()[:16]
+    name = _name(cluster, factors)
     path = tables / f"{name}.json"
     if not path.exists():
         more = ""
@@ -216,12 +224,20 @@ def foretold(cluster: Cluster, tables: Path, factors: Mapping[str, float]) -> Ta
             (tables / f"{name}.factors").write_text(json.dumps({"version": 1, "factors": factors, "spread": 0.05}))
             more = f"  calibration: {name}.factors"
         study = _study(cluster, tables, more)
-        workload = (_QuickTwin if cluster.rate is None else _GoodputTwin)(study.study)
-        outlook = outlook_of(study.study, workload)
+        outlook = outlook_of(study.study, _twin(cluster, study))
         assert outlook is not None
         rows = [[point_key(point), _kept(outlook(point))] for point in legal_points(_study(cluster, tables, ""))]
         path.write_text(json.dumps(rows))
     return {key: None if row is None else Expectation(*row) for key, row in json.loads(path.read_text())}
+
+
+def _name(cluster: Cluster, factors: Mapping[str, float]) -> str:
+    told = f"{_text(cluster, '')} {cluster.rate} {sorted(factors.items())}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _twin(cluster: Cluster, study: CheckedStudy) -> TwinWorkload:
+    return (_QuickTwin if cluster.rate is None else _GoodputTwin)(study.study)
 
 
 def _kept(said: Expectation | None) -> list[float | None] | None:

@@ -24,11 +24,12 @@ from ridgeline.samplers.guided.model import ChanceModel, Forecast, Foreseen, Sca
 
 SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
 HOPELESS = 0.2  # a chance to pass below this, or below half the best one
+FORETOLD_HOPELESS = 0.4  # the same where the chance was foretold: an edge of memory that is known is not tried out
 SCREENED = 1_500  # candidates that get a closer look
 CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts so many times over
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
-ASKED_EXACTLY, TURNS = 4, 4  # of the best candidates, those of which the outlook itself is asked in a turn
+ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the outlook itself is asked in a turn
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
 DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
 
@@ -104,7 +105,8 @@ class Chooser:
         told, asked = [lesson.point for lesson in lessons], dict[str, Point]()
         for turn in range(TURNS + 1):
             forecast = _forecast(scores, view.chances, field)
-            chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs), field, taken)
+            hopeless = HOPELESS if self._current is None else FORETOLD_HOPELESS
+            chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs, hopeless), field, taken)
             if not chosen:
                 return None
             if self._current is None or field.keys[chosen[0]] in asked or turn == TURNS:
@@ -242,13 +244,13 @@ def _forecast(scores: ScoreModel, chances: ChanceModel, field: _Field) -> Foreca
     return Forecast(mean, spread, chances.at(field.rows, field.odds))
 
 
-def _hopes(forecast: Forecast, best: float, costs: Array) -> Array:
+def _hopes(forecast: Forecast, best: float, costs: Array, hopeless: float) -> Array:
     """`best` is what a trial has to beat to be worth anything. What almost surely fails comes last, whatever it
     promises: beyond an edge of memory a model sees speed that nobody will ever have."""
     gains = log_expected_improvement(forecast.mean, forecast.spread, best)
     hopes = gains + CAUTION * np.log(forecast.chance) - np.log(costs)
-    hopeless = forecast.chance < min(HOPELESS, 0.5 * float(forecast.chance.max()))
-    found: Array = np.where(hopeless, hopes - 1e12, hopes)
+    last = forecast.chance < min(hopeless, 0.5 * float(forecast.chance.max()))
+    found: Array = np.where(last, hopes - 1e12, hopes)
     return found
 
 
