@@ -80,7 +80,7 @@ def race(
     enough: Callable[[Asked], bool] = lambda sampler: False,
     at_most: int = 0,
 ) -> Race:
-    """A race that found nothing in its `trials` goes on until it does, or to `at_most`; crashes are those of `trials`."""
+    """A race that found nothing in its `trials` goes on until it does, or to `at_most`. Crashes are of the `trials`."""
     rng = random.Random(f"noise {seed}")
     best_seen, chosen, best_tried = -math.inf, -math.inf, -math.inf
     found_at, cost_at, spent, crashes, asking_s, done = None, None, 0.0, 0, 0.0, 0

@@ -128,7 +128,7 @@ def test_an_expectation_that_says_what_it_rests_on_is_set_right_in_a_few_trials(
 
 @pytest.mark.parametrize("rests", [(math.nan,), (math.inf, 1.0)])
 def test_leanings_that_are_no_numbers_are_left_out(rests: tuple[float, ...]) -> None:
-    assert trials_when_off(OffAlongA(rests), 0) <= 40
+    assert trials_when_off(OffAlongA(rests), 0) == trials_when_off(OffAlongA(()), 0)
 
 
 def test_what_is_proposed_was_asked_of_the_outlook_itself() -> None:

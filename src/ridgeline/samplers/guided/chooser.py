@@ -30,6 +30,7 @@ CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts s
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the outlook itself is asked in a turn
+FEW_LESSONS = 8  # with no fewer, one turn does: the model has learned where the outlook was carried wrongly
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
 DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
 
@@ -103,13 +104,14 @@ class Chooser:
         field = _screened(view, scores)
         costs = relative_cost(lessons, view.seen.rows, field.rows)
         told, asked = [lesson.point for lesson in lessons], dict[str, Point]()
-        for turn in range(TURNS + 1):
+        turns = TURNS if len(lessons) < FEW_LESSONS else 1
+        for turn in range(turns + 1):
             forecast = _forecast(scores, view.chances, field)
             hopeless = HOPELESS if self._current is None else FORETOLD_HOPELESS
             chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs, hopeless), field, taken)
             if not chosen:
                 return None
-            if self._current is None or field.keys[chosen[0]] in asked or turn == TURNS:
+            if self._current is None or field.keys[chosen[0]] in asked or turn == turns:
                 break
             # of the most hopeful the outlook itself is asked, until one that it was asked of leads
             asked |= {field.keys[i]: field.points[i] for i in chosen}

@@ -94,7 +94,7 @@ class Expected:
         return Foreseen(values, np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS), self.spread, self._leanings(rows))
 
     def _ask_what_they_rest_on(self) -> dict[str, tuple[float, ...]]:
-        """By key of points of the survey: the score's moves. None on a scale without logs, where a factor is no move."""
+        """By key of points of the survey: the moves of the score. None on a scale without logs."""
         if not self._scale.sign or not isinstance(self._outlook, LeaningOutlook):
             return {}
         found: dict[str, tuple[float, ...]] = {}
