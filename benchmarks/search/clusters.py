@@ -155,9 +155,7 @@ def show_claims(claims: Sequence[Claimed]) -> None:
         if ended:
             right = sum(missed <= CLOSE for _, missed in ended)
             middle = statistics.median(at for at, _ in ended)
-            print(
-                f"{name}: {len(ended)} searches would have ended, at trial {middle:.0f} in the middle; {right} were right"
-            )
+            print(f"{name}: {len(ended)} would have ended, in the middle at {middle:.0f}; {right} were right")
 
 
 def show(races: Sequence[tuple[int, Race]], trials: int) -> None:

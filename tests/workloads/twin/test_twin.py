@@ -334,6 +334,13 @@ def test_the_twin_says_what_its_answers_rest_on(twin: TwinWorkload) -> None:
     assert moves["host"] <= 0 and moves["prefill_host"] <= 0, "a slower host makes nothing faster"
 
 
+def test_what_an_answer_rests_on_is_simulated_once(twin: TwinWorkload, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler is made again and again while a campaign runs."""
+    before = twin.leanings(settings())
+    monkeypatch.setattr("ridgeline.workloads.twin.workload.simulate", None)
+    assert twin.leanings(settings()) == before
+
+
 def test_a_setting_that_cannot_run_and_a_calibrated_twin_rest_on_nothing(
     twin: TwinWorkload, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ class TwinWorkload:
         self._names = Names(study, self._told, SGLANG)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
+        self._leanings: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._longest: int | None = None
         self.signatures = signatures(SGLANG.flags)
         self.logs = (LOG, "stderr")
@@ -139,9 +140,17 @@ class TwinWorkload:
 
         Nothing once the twin is calibrated: then the factors are known, and what is left lies elsewhere.
         """
-        case, traffic, calibration = self._case(settings), self._options.traffic, self._options.calibration
-        if isinstance(case, str) or traffic is None or calibration.points:
+        case = self._case(settings)
+        if isinstance(case, str) or self._options.calibration.points:
             return ()
+        key = self._key(settings)
+        if key not in self._leanings:
+            self._leanings[key] = self._moves(case)
+        return self._leanings[key]
+
+    def _moves(self, case: _Case) -> tuple[float, ...]:
+        traffic, calibration = self._options.traffic, self._options.calibration
+        assert traffic is not None
         short = replace(traffic, requests=min(traffic.requests, LEANING_REQUESTS))
         try:
             values = [
