@@ -136,7 +136,7 @@ def test_what_is_proposed_was_asked_of_the_outlook_itself() -> None:
     sampler = make()
     sampler.expect(outlook)
     sampler.tell(Lesson({"a": 0, "b": 19}, 1.0))
-    for _ in range(8):
+    for _ in range(12):
         proposal = sampler.ask()
         assert proposal is not None and point_key(proposal.point) in outlook.asked
         outlook.asked -= {point_key(proposal.point)}  # a point is proposed once

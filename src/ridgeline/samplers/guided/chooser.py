@@ -30,7 +30,6 @@ CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts s
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the outlook itself is asked in a turn
-FEW_LESSONS = 8  # with no fewer, one turn does: the model has learned where the outlook was carried wrongly
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
 DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
 
@@ -104,19 +103,19 @@ class Chooser:
         field = _screened(view, scores)
         costs = relative_cost(lessons, view.seen.rows, field.rows)
         told, asked = [lesson.point for lesson in lessons], dict[str, Point]()
-        turns = TURNS if len(lessons) < FEW_LESSONS else 1
-        for turn in range(turns + 1):
+        for turn in range(TURNS + 1):
             forecast = _forecast(scores, view.chances, field)
             hopeless = HOPELESS if self._current is None else FORETOLD_HOPELESS
-            chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs, hopeless), field, taken)
+            hopes = _hopes(forecast, view.to_beat, costs, hopeless)
+            chosen = self._most_hopeful(hopes, field, taken)
             if not chosen:
                 return None
-            if self._current is None or field.keys[chosen[0]] in asked or turn == turns:
+            if self._current is None or field.keys[chosen[0]] in asked or turn == TURNS:
                 break
             # of the most hopeful the outlook itself is asked, until one that it was asked of leads
             asked |= {field.keys[i]: field.points[i] for i in chosen}
             field = replace(field, foreseen=self._current.at(field.keys, field.rows, [*told, *asked.values()]))
-        row = next((i for i in chosen if field.keys[i] in asked), chosen[0])
+        row = max((i for i, key in enumerate(field.keys) if key in asked), key=lambda i: hopes[i], default=chosen[0])
         return Proposal(field.points[row], _why(forecast, row, view, scores, len(lessons)))
 
     def prospect(self, lessons: Sequence[Lesson], taken: Collection[str], worth: float) -> Prospect:
