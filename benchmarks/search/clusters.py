@@ -1,228 +1,196 @@
-"""Clusters whose truth is hidden from the sampler: the twin with other physics, and things no twin has.
+"""Searches with a twin: node-hours until a setting within 2% of the best is chosen, on clusters whose truth is hidden.
 
-    python -m benchmarks.search.clusters [--seeds 10] [--trials 40] [--samplers guided,reversed,tpe,random]
+    python -m benchmarks.search.clusters --tables FOLDER [--seeds 30] [--samplers guided,reversed,tpe,random]
 
-Each cluster is a study of its own (8 to 104 GPUs, offline throughput or latency under a rate). Its truth is the twin
-with every factor of its physics drawn within 40%, an edge of memory that lies elsewhere, pairs of values that help or
-hurt each other by some percent, heavy-tailed noise and a slow node. `guided` is guided by the twin as it comes;
-`reversed` by the same twin with its order turned round; `blind` is guided without one. Reported are node-hours until a
-setting within 2% of the best is chosen, and crashes.
+Eight clusters of 8 to 104 GPUs, offline throughput or goodput (hidden.py); the seed of a race also draws the truth, one
+of `--truths`. Runs have heavy-tailed noise (3%, one in twenty four times that), on four nodes of which one is 8%
+slower. `guided` is guided by the twin as it comes, `reversed` by the same twin with its order turned round, `blind` by
+nothing, `misled` by an earlier study that learned the reverse of the truth. FOLDER keeps what the twin says: the first
+call works for minutes. Every race goes on to `--trials`, and those that found nothing until then to `--at-most`.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import itertools
 import json
 import math
 import os
 import random
 import statistics
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-from benchmarks.search.race import Noise, Race, as_cost, race  # noqa: E402
+from benchmarks.search.hidden import CLUSTERS, Hidden  # noqa: E402
+from benchmarks.search.race import CLOSE, Noise, Race, race  # noqa: E402
 from ridgeline import catalog  # noqa: E402
-from ridgeline.campaign.check import CheckedStudy, check_study  # noqa: E402
-from ridgeline.campaign.guidance.expectations import outlook_of  # noqa: E402
-from ridgeline.records.lesson import Expectation, Lesson  # noqa: E402
-from ridgeline.records.space import Point, point_key  # noqa: E402
-from ridgeline.serving.twin.factors import NAMES  # noqa: E402
+from ridgeline.records.lesson import Lesson  # noqa: E402
+from ridgeline.records.space import Point  # noqa: E402
 
-START_S = 240.0  # start-up, load and capture of a run; a crash costs about that much
-LASTS_S = 300.0  # of the benchmark itself at the best setting
-OFF = 0.4  # factors are drawn within so much
-PAIR = 0.06  # half width of what two values do to each other
-REQUESTS = 120
 NOISE = Noise(heavy_tail=0.05)
+EARLIER = 30  # lessons of a misleading earlier study
+WATCHED = 4  # trials between two looks at whether the search would have ended
+Claimed = tuple[str, int | None, float | None]
+Job = tuple[int, int, int, int, int, str, Path]
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """`goal` is maximize: total_tok_s, or minimize: e2e_p95_ms under `rate`."""
-
-    name: str
-    model: str
-    gpu: str
-    nodes: int
-    gpus: int
-    goal: str = "maximize: total_tok_s"
-    rate: float | None = None
+@lru_cache(maxsize=32)
+def _hidden(number: int, tables: Path, truth: int) -> Hidden:
+    return Hidden(CLUSTERS[number], tables, truth)
 
 
-CLUSTERS = (
-    Cluster("llama-8b, 8 H100", "llama-8b", "h100", 1, 8),
-    Cluster("qwen3-32b, 8 A100", "qwen3-32b", "a100", 1, 8),
-    Cluster("llama-70b, 8 H100", "llama-70b", "h100", 1, 8),
-    Cluster("llama-70b, 16 H200, latency", "llama-70b", "h200", 2, 8, "minimize: e2e_p95_ms", 8.0),
-    Cluster("deepseek-r1, 16 H100", "deepseek-r1", "h100", 2, 8),
-    Cluster("qwen3-235b, 16 H200", "qwen3-235b-a22b", "h200", 2, 8),
-    Cluster("deepseek-r1, 32 H800", "deepseek-r1", "h800", 4, 8),
-    Cluster("deepseek-v3, 104 H100", "deepseek-v3", "h100", 13, 8),
-)
-
-STUDY = """
-version: 1
-name: hidden
-workload:
-  kind: twin
-  model: {model}
-  gpu: {gpu}
-  traffic: {{dataset: sharegpt, requests: {requests}, seed: 7}}
-{more}
-site: {{version: 1, name: hidden, batch: simulated, nodes: {nodes}, gpus_per_node: {gpus}}}
-space:
-  tp: [1, 2, 4, 8, 16]
-  pp: [1, 2, 4, 8, 13]
-  dp: [1, 2, 4, 8, 13]
-  attn_dp: [1, 2, 4, 8]
-  max_running_requests: [64, 256, 1024, 4096]
-  mem_fraction_static: [0.70, 0.80, 0.86, 0.90, 0.94]
-  attention_backend: [fa3, flashinfer, triton]
-derived:
-  gpus: tp * pp * dp
-rules:
-  - {{refuse: gpus != {all_gpus}, because: use the whole cluster}}
-  - {{refuse: attn_dp > tp, because: attention DP splits a tensor-parallel group}}
-goal: {{{goal}}}
-baseline: {baseline}
-job: {{nodes: {nodes}, gpus: {gpus}}}
-"""
+def _sampler(name: str, hidden: Hidden, seed: int) -> Any:
+    kind = "guided" if name in ("reversed", "blind", "misled") else name
+    sampler = catalog.part("samplers", kind)(hidden.study.study.space, seed, {}, hidden.refusal)
+    if name in ("guided", "reversed"):
+        sampler.expect(hidden.outlook(turned=name == "reversed"))
+    if name == "misled":
+        sampler.recall(_misleading(hidden, seed))
+    return sampler
 
 
-class Hidden:
-    """A cluster with its truth, drawn from the seed."""
+def _misleading(hidden: Hidden, seed: int) -> list[Lesson]:
+    """An earlier study that learned the reverse of the truth."""
+    drawn = random.Random(f"earlier {seed}").sample(list(hidden.legal), EARLIER)
+    return [
+        Lesson(point, None if value is None else math.exp(-value)) for point in drawn for value in [hidden.truth(point)]
+    ]
 
-    def __init__(self, cluster: Cluster, folder: Path, seed: int) -> None:
-        rng = random.Random(f"{cluster.name} {seed}")
-        self.cluster, self._seed = cluster, seed
-        factors = {name: math.exp(rng.uniform(-OFF, OFF)) for name in NAMES}
-        (folder / "truth.json").write_text(json.dumps({"version": 1, "factors": factors, "spread": 0.05}))
-        self.study = _study(cluster, folder, "study.yaml", "")
-        self._true = _study(cluster, folder, "true.yaml", "  calibration: truth.json")
-        knobs = sorted(self.study.study.space.by_name)
-        self._interacting = rng.sample(list(itertools.combinations(knobs, 2)), 2)
-        self._edge = rng.uniform(0.15, 0.85)  # the chance at which memory really ends
-        outlook, self._really = (
-            outlook_of(self.study.study, self.study.workload),
-            outlook_of(self._true.study, self._true.workload),
-        )
-        assert outlook is not None and self._really is not None
-        self.outlook = outlook
-        self._known: dict[str, float | None] = {}
-        space = self.study.study.space
-        self.legal = [point for point in space.points() if self.study.refusal(point) is None]
-        self.best = max(score for score in map(self._score, self.legal) if score is not None)
+
+class _Claim:
+    """When the search would have ended, and by how much the best of all was better than the best tried by then."""
+
+    def __init__(self, hidden: Hidden) -> None:
+        self._hidden = hidden
+        self._best, self._tried = -math.inf, 0
+        self.at: int | None = None
+        self.missed: float | None = None
 
     def truth(self, point: Point) -> float | None:
-        score = self._score(point)
-        return None if score is None else score - self.best
+        value = self._hidden.truth(point)
+        self._tried += 1
+        self._best = self._best if value is None else max(self._best, value)
+        return value
 
-    def _score(self, point: Point) -> float | None:
-        key = point_key(point)
-        if key not in self._known:
-            said = self._really(point) if self._really else None
-            fails = said is None or said.mean is None or said.chance < self._edge
-            logs = (
-                0.0
-                if fails or said is None or said.mean is None
-                else math.copysign(1, said.mean) * math.log(abs(said.mean))
-            )
-            self._known[key] = None if fails else logs + self._pairs(point)
-        return self._known[key]
-
-    def _pairs(self, point: Point) -> float:
-        """What the values of two pairs of knobs do to each other, which no model knows."""
-        return sum(PAIR * (2 * _dice(f"{self._seed} {a}={point[a]} {b}={point[b]}") - 1) for a, b in self._interacting)
-
-    def node_hours(self, point: Point, value: float | None) -> float:
-        seconds = START_S if value is None else START_S + min(LASTS_S * math.exp(-value), 3600.0)
-        return self.cluster.nodes * seconds / 3600.0
+    def watch(self, sampler: Any) -> bool:
+        """Listens only: the race goes on."""
+        if self.at is None and self._tried and self._tried % WATCHED == 0:
+            prospect = sampler.prospect()
+            if prospect is not None and prospect.over:
+                self.at, self.missed = self._tried, math.expm1(-self._best)
+        return False
 
 
-def _dice(text: str) -> float:
-    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 0xFFFFFFFF
+def _never(sampler: Any) -> bool:
+    return False
 
 
-def _study(cluster: Cluster, folder: Path, name: str, more: str) -> CheckedStudy:
-    if cluster.rate:
-        more += f"\n  rate: {cluster.rate}"
-    whole = cluster.nodes * cluster.gpus
-    base = {"tp": 8, "pp": cluster.nodes, "dp": 1, "attn_dp": 1, "max_running_requests": 256}
-    base |= {"mem_fraction_static": 0.8, "attention_backend": "flashinfer"}
-    facts: Mapping[str, object] = {
-        "model": cluster.model, "gpu": cluster.gpu, "nodes": cluster.nodes, "gpus": cluster.gpus, "more": more,
-        "all_gpus": whole, "goal": cluster.goal, "requests": REQUESTS, "baseline": json.dumps(base),
-    }  # fmt: skip
-    path = folder / name
-    path.write_text(STUDY.format(**facts))
-    return check_study(path)
-
-
-def _turned(outlook: Expectation | None) -> Expectation | None:
-    return (
-        None
-        if outlook is None or outlook.mean is None
-        else replace(outlook, mean=1.0 / outlook.mean, low=None, high=None)
-    )
-
-
-def _one(job: tuple[int, int, int, tuple[str, ...]]) -> list[tuple[str, Race]]:
-    number, seeds, trials, samplers = job
-    cluster = CLUSTERS[number]
-    with tempfile.TemporaryDirectory() as folder:
-        hidden = Hidden(cluster, Path(folder), number)
-        space, baseline = hidden.study.study.space, hidden.study.study.baseline
-        score = math.exp if cluster.goal.startswith("max") else as_cost
-        found = []
-        for seed, name in itertools.product(range(seeds), samplers):
-            kind = "guided" if name in ("reversed", "blind") else name
-            sampler = catalog.part("samplers", kind)(space, seed, {}, hidden.study.refusal)
-            if name == "guided":
-                sampler.expect(hidden.outlook)
-            elif name == "reversed":
-                sampler.expect(lambda point: _turned(hidden.outlook(point)))
-            if (value := hidden.truth(baseline)) is not None:
-                sampler.tell(Lesson(baseline, score(value)))
-            result = race(sampler, name, seed, hidden.truth, trials, NOISE, hidden.node_hours, score)
-            found.append((f"{cluster.name} ({len(hidden.legal)} legal)", result))
-    return found
+def one(job: Job) -> tuple[int, Race, Claimed]:
+    number, seed, truth, trials, at_most, name, tables = job
+    hidden = _hidden(number, tables, truth)
+    sampler, baseline = _sampler(name, hidden, seed), hidden.study.study.baseline
+    if (value := hidden.truth(baseline)) is not None:
+        sampler.tell(Lesson(baseline, math.exp(value)))
+    claim = _Claim(hidden)
+    watch = claim.watch if name == "guided" else _never
+    result = race(sampler, name, seed, claim.truth, trials, NOISE, hidden.node_hours, math.exp, watch, at_most=at_most)
+    return number, result, (name, claim.at, claim.missed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--tables", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--truths", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--at-most", type=int, default=120)
     parser.add_argument("--samplers", default="guided,reversed,blind,tpe,random")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="*", default=list(range(len(CLUSTERS))))
+    parser.add_argument("--out", type=Path, help="every race as a JSON line; races that are there already are kept")
     asked = parser.parse_args()
-    jobs = [(number, asked.seeds, asked.trials, tuple(asked.samplers.split(","))) for number in asked.only]
+    asked.tables.mkdir(parents=True, exist_ok=True)
+    races, claims = kept(asked.out)
+    have = {(number, r.sampler, r.seed) for number, r in races}
+    jobs = [
+        (number, seed, seed % asked.truths, asked.trials, asked.at_most, name, asked.tables)
+        for seed in range(asked.seeds)
+        for number in asked.only
+        for name in asked.samplers.split(",")
+        if (number, name, seed) not in have
+    ]
     with ProcessPoolExecutor(asked.processes) as pool:
-        for races in pool.map(_one, jobs):
-            _show(races, asked.trials)
+        for number, result, claim in pool.map(one, jobs):
+            races.append((number, result))
+            claims.append(claim)
+            if asked.out:
+                row = {"cluster": number, "claim": claim[1:], **asdict(result)}
+                with asked.out.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+    show(races, asked.trials)
+    show_claims(claims)
 
 
-def _show(races: list[tuple[str, Race]], trials: int) -> None:
-    print(f"\n{races[0][0]}")
-    print("  sampler    node-hours to 2%   trials   found   regret at 20   crashes", flush=True)
-    for name in dict.fromkeys(r.sampler for _, r in races):
-        rows = [r for _, r in races if r.sampler == name]
-        hours = statistics.median(r.cost_at if r.cost_at is not None else r.cost for r in rows)
-        reached = statistics.median(r.found_at or trials + 1 for r in rows)
-        found = sum(r.found_at is not None for r in rows)
-        crashes, regret = statistics.mean(r.crashes for r in rows), statistics.median(r.regret[20] for r in rows)
+def kept(path: Path | None) -> tuple[list[tuple[int, Race]], list[Claimed]]:
+    if path is None or not path.exists():
+        return [], []
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["regret"] = {int(n): value for n, value in row["regret"].items()}
+    claims = [(row["sampler"], *row.pop("claim")) for row in rows]
+    return [(row.pop("cluster"), Race(**row)) for row in rows], claims
+
+
+def show_claims(claims: Sequence[Claimed]) -> None:
+    """A search that ends says that nothing untried is more than 2% better than what it tried: was that so?"""
+    print()
+    for name in dict.fromkeys(name for name, _, _ in claims):
+        ended = [(at, missed) for own, at, missed in claims if own == name and at is not None and missed is not None]
+        if ended:
+            right = sum(missed <= CLOSE for _, missed in ended)
+            middle = statistics.median(at for at, _ in ended)
+            print(f"{name}: {len(ended)} would have ended, in the middle at {middle:.0f}; {right} were right")
+
+
+def show(races: Sequence[tuple[int, Race]], trials: int) -> None:
+    names = list(dict.fromkeys(r.sampler for _, r in races))
+    hours: dict[tuple[int, str], float] = {}
+    crashes: dict[tuple[int, str], float] = {}
+    for number in sorted({number for number, _ in races}):
+        print(f"\n{CLUSTERS[number].name}")
+        print("  sampler    node-hours to 2% (quartiles)   trials   found   regret at 20   at 40   crashes     ask")
+        for name in names:
+            rows = [r for n, r in races if n == number and r.sampler == name]
+            low, middle, high = statistics.quantiles((hours_of(r) for r in rows), n=4, method="inclusive")
+            hours[number, name], crashes[number, name] = middle, statistics.mean(r.crashes for r in rows)
+            reached = statistics.median(r.found_at or r.trials + 1 for r in rows)
+            found = sum(r.found_at is not None and r.found_at <= trials for r in rows)
+            at = [statistics.median(r.regret[n] for r in rows) for n in (20, 40)]
+            ask = statistics.mean(r.ask_ms for r in rows)
+            print(
+                f"  {name:9}  {middle:8.2f} ({low:6.2f} to {high:6.2f})   {reached:6.1f}   {found:3}/{len(rows)}"
+                f"   {at[0]:8.1%}   {at[1]:8.1%}   {crashes[number, name]:6.1f}   {ask:4.0f} ms"
+            )
+    print("\nagainst random and tpe, cluster by cluster: median node-hours, and crashes")
+    for name, peer in [(n, p) for n in names if n not in ("tpe", "random") for p in ("tpe", "random") if p in names]:
+        ratios = [hours[n, name] / hours[n, peer] for n, own in hours if own == name]
+        fewer = [crashes[n, name] / max(crashes[n, peer], 1e-9) for n, own in hours if own == name]
+        each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         print(
-            f"  {name:9}  {hours:10.2f}   {reached:12.1f}   {found:3}/{len(rows)}   {regret:8.1%}   {crashes:9.1f}",
-            flush=True,
+            f"  {name} / {peer}: median {statistics.median(ratios):.2f}, worst {max(ratios):.2f} ({each}); "
+            f"crashes {statistics.median(fewer):.2f}, worst {max(fewer):.2f}"
         )
+
+
+def hours_of(result: Race) -> float:
+    """What was paid until it was found; all that was paid where it never was."""
+    return result.cost if result.cost_at is None else result.cost_at
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ NODES = 4
 SLOW_NODE = 0.08  # the last node is so much slower than its peers
 NODE_SPREAD = 0.01
 CLOSE = 0.02  # of the optimum: the setting is found
+CONFIRMED = 3  # settings that a campaign confirms
 LOOKS = (20, 40, 60)  # trials after which regret is looked at
 
 
@@ -57,6 +58,8 @@ class Race:
     promised: float
     ask_ms: float
     trials: int
+    shortlisted_at: int | None = None  # after which one of the three that look best is: those are confirmed
+    shortlisted_cost: float | None = None
     missed: float = 0.0  # how much better the best of all is than the best that was tried
 
 
@@ -75,12 +78,18 @@ def race(
     cost_of: Callable[[Point, float | None], float] = lambda point, value: 1.0,
     score_of: Callable[[float], float] = as_cost,
     enough: Callable[[Asked], bool] = lambda sampler: False,
+    at_most: int = 0,
 ) -> Race:
+    """A race that found nothing in its `trials` goes on until it does, or to `at_most`. Crashes are of the `trials`."""
     rng = random.Random(f"noise {seed}")
     best_seen, chosen, best_tried = -math.inf, -math.inf, -math.inf
     found_at, cost_at, spent, crashes, asking_s, done = None, None, 0.0, 0, 0.0, 0
     regret: dict[int, float] = {}
-    for number in range(1, trials + 1):
+    looks: list[tuple[float, float]] = []  # of the three that look best: how they look and what they are
+    listed_at, listed_cost = None, None
+    for number in range(1, max(trials, at_most) + 1):
+        if number > trials and found_at is not None:
+            break
         start = time.perf_counter()
         proposal = None if enough(sampler) else sampler.ask()
         asking_s += time.perf_counter() - start
@@ -89,14 +98,17 @@ def race(
         done, value, drawn = number, truth(proposal.point), noise.draw(rng)
         spent += cost_of(proposal.point, value)
         if value is None:
-            crashes += 1
+            crashes += number <= trials
             sampler.tell(Lesson(proposal.point, None))
         else:
             seen = value + drawn
             best_tried = max(best_tried, value)
             if seen > best_seen:
                 best_seen, chosen = seen, value
+            looks = sorted([*looks, (seen, value)], reverse=True)[:CONFIRMED]
             sampler.tell(Lesson(proposal.point, score_of(seen), cost_of(proposal.point, value)))
+        if listed_at is None and any(true >= -math.log1p(CLOSE) for _, true in looks):
+            listed_at, listed_cost = number, spent
         if found_at is None and chosen >= -math.log1p(CLOSE):
             found_at, cost_at = number, spent
         if number in LOOKS:
@@ -106,4 +118,6 @@ def race(
     promised = best_seen - chosen if math.isfinite(chosen) else 0.0
     ask_ms = 1000 * asking_s / max(1, done)
     missed = math.expm1(-best_tried)
-    return Race(name, seed, found_at, cost_at, spent, regret, crashes, promised, ask_ms, done, missed)
+    return Race(
+        name, seed, found_at, cost_at, spent, regret, crashes, promised, ask_ms, done, listed_at, listed_cost, missed
+    )

@@ -73,6 +73,9 @@ class Knowing:
             raise ZeroDivisionError
         return None if settings["x"] == 4 else Expectation(settings["x"] + 1.0, 1.0, 20.0, 0.9)
 
+    def leanings(self, settings: Any) -> tuple[float, ...]:
+        return (1.0 / (settings["x"] - 3),)
+
 
 def test_what_a_workload_foretells_comes_in_scores(tmp_path: Path) -> None:
     slow = replace(study(tmp_path), goal=replace(study(tmp_path).goal, direction="minimize"))
@@ -85,6 +88,13 @@ def test_what_a_workload_foretells_comes_in_scores(tmp_path: Path) -> None:
 def test_where_it_fails_or_says_nothing_nothing_is_expected(x: int, tmp_path: Path) -> None:
     outlook = outlook_of(study(tmp_path), Knowing())  # type: ignore[arg-type]
     assert outlook is not None and outlook({"x": x, "y": 0}) is None
+
+
+def test_what_a_workload_rests_on_is_handed_on_and_a_fault_in_it_says_nothing(tmp_path: Path) -> None:
+    outlook = outlook_of(written(tmp_path, "leaning").study, Knowing())  # type: ignore[arg-type]
+    assert outlook is not None
+    assert outlook.leanings({"x": 5}) == (0.5,)
+    assert outlook.leanings({"x": 3}) == ()
 
 
 def test_a_formula_of_the_study_comes_before_the_workloads_model(tmp_path: Path) -> None:

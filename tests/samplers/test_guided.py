@@ -98,6 +98,51 @@ def test_an_expectation_upside_down_is_seen_through() -> None:
     assert trials_to_the_top(guided_by(upside_down)) <= 30
 
 
+class OffAlongA:
+    """Expects the top at a 4 instead of 13; `rests`: and says that where it lies is uncertain by 4."""
+
+    def __init__(self, rests: tuple[float, ...] = (4.0,)) -> None:
+        self.rests, self.asked = rests, set[str]()
+
+    def __call__(self, point: Point) -> Expectation | None:
+        self.asked.add(point_key(point))
+        return Expectation(hill({**point, "a": number(point, "a") + 9}))
+
+    def leanings(self, point: Point) -> tuple[float, ...]:
+        off = number(point, "a") - 4
+        return tuple((off**2 - (off - by) ** 2) / 80 for by in self.rests)
+
+
+def trials_when_off(outlook: OffAlongA, seed: int) -> int:
+    sampler = make(seed=seed)
+    sampler.expect(outlook)
+    sampler.tell(Lesson({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
+    return trials_to_the_top(sampler)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_expectation_that_says_what_it_rests_on_is_set_right_in_a_few_trials(seed: int) -> None:
+    assert trials_when_off(OffAlongA(), seed) <= 6
+    assert trials_when_off(OffAlongA(), seed) < trials_when_off(OffAlongA(()), seed)
+
+
+@pytest.mark.parametrize("rests", [(math.nan,), (math.inf, 1.0)])
+def test_leanings_that_are_no_numbers_are_left_out(rests: tuple[float, ...]) -> None:
+    assert trials_when_off(OffAlongA(rests), 0) == trials_when_off(OffAlongA(()), 0)
+
+
+def test_what_is_proposed_was_asked_of_the_outlook_itself() -> None:
+    outlook = OffAlongA()
+    sampler = make()
+    sampler.expect(outlook)
+    sampler.tell(Lesson({"a": 0, "b": 19}, 1.0))
+    for _ in range(12):
+        proposal = sampler.ask()
+        assert proposal is not None and point_key(proposal.point) in outlook.asked
+        outlook.asked -= {point_key(proposal.point)}  # a point is proposed once
+        sampler.tell(Lesson(proposal.point, hill(proposal.point)))
+
+
 def test_an_outlook_that_says_nothing_is_no_outlook() -> None:
     assert trials_to_the_top(guided_by(lambda point: None)) <= 30
 

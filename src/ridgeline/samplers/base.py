@@ -25,6 +25,17 @@ Refusal = Callable[[Point], str | None]  # why a point may not run; None: it may
 Outlook = Callable[[Point], Expectation | None]
 
 
+@runtime_checkable
+class LeaningOutlook(Protocol):
+    """An outlook that also says how it would change, were each thing that it rests on one standard deviation off."""
+
+    def __call__(self, point: Point) -> Expectation | None: ...
+
+    def leanings(self, point: Point) -> tuple[float, ...]:
+        """Logs of factors on what is expected; the same things at every point, empty where it cannot say."""
+        ...
+
+
 class Sampler(Protocol):
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None: ...
 

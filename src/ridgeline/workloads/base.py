@@ -80,5 +80,15 @@ class Streaming(Protocol):
         ...
 
 
+@runtime_checkable
+class Leaning(Protocol):
+    """What a foretelling workload may add: how its answer would move, were what it rests on otherwise."""
+
+    def leanings(self, settings: Settings) -> tuple[float, ...]:
+        """Log of the factor on the goal's metric, were each assumption one standard deviation off. The same assumptions
+        at every setting; empty where there is nothing to say here."""
+        ...
+
+
 class WorkloadFactory(Protocol):
     def __call__(self, study: Study) -> Workload: ...

@@ -7,7 +7,7 @@ then, for a real engine on hardware that is known, the twin of the study.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ridgeline import catalog
 from ridgeline.errors import RidgelineError
@@ -15,35 +15,58 @@ from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.lesson import Expectation
 from ridgeline.records.space import Point, Settings
 from ridgeline.records.study import Study
-from ridgeline.samplers.base import Outlook
-from ridgeline.workloads.base import Foretelling, Workload
+from ridgeline.samplers.base import LeaningOutlook
+from ridgeline.workloads.base import Foretelling, Leaning, Workload
 
 FORMULA = "expect"  # the key of `search` that holds a formula
 ENGINE_ENDINGS = ("-offline", "-serve")
 
+FAULTS = (RidgelineError, ExpressionError, ValueError, ArithmeticError, LookupError, TypeError)
+
 Foretold = Callable[[Settings], Expectation | None]
+Leaned = Callable[[Settings], tuple[float, ...]]
 
 
-def outlook_of(study: Study, workload: Workload) -> Outlook | None:
+def outlook_of(study: Study, workload: Workload) -> LeaningOutlook | None:
     """None where nobody expects anything. An outlook that fails at a point expects nothing there."""
-    foretold = _formula(study) or _foretelling(workload) or _twin_of(study)
-    return None if foretold is None else lambda point: _in_scores(study, foretold, point)
+    for teller in (_formula(study), _foretelling(workload), _twin_of(study)):
+        if teller is not None:
+            return _StudyOutlook(study, *teller)
+    return None
 
 
-def _in_scores(study: Study, foretold: Foretold, point: Point) -> Expectation | None:
-    try:
-        said = foretold(study.space.settings(point))
-    except (RidgelineError, ExpressionError, ValueError, ArithmeticError, LookupError, TypeError):
-        return None
-    if said is None or said.mean is None:
-        return said
-    score = study.goal.score
-    ends = sorted(score(end) for end in (said.low, said.high) if end is not None)
-    low, high = ends if len(ends) == 2 else (None, None)
-    return replace(said, mean=score(said.mean), low=low, high=high)
+@dataclass(frozen=True)
+class _StudyOutlook:
+    """What is foretold of settings, as scores of points."""
+
+    study: Study
+    foretold: Foretold
+    leaned: Leaned
+
+    def __call__(self, point: Point) -> Expectation | None:
+        try:
+            said = self.foretold(self.study.space.settings(point))
+        except FAULTS:
+            return None
+        if said is None or said.mean is None:
+            return said
+        score = self.study.goal.score
+        ends = sorted(score(end) for end in (said.low, said.high) if end is not None)
+        low, high = ends if len(ends) == 2 else (None, None)
+        return replace(said, mean=score(said.mean), low=low, high=high)
+
+    def leanings(self, point: Point) -> tuple[float, ...]:
+        try:
+            return self.leaned(self.study.space.settings(point))
+        except FAULTS:
+            return ()
 
 
-def _formula(study: Study) -> Foretold | None:
+def _on_nothing(settings: Settings) -> tuple[float, ...]:
+    return ()
+
+
+def _formula(study: Study) -> tuple[Foretold, Leaned] | None:
     text = study.search.options.get(FORMULA)
     if not text:
         return None
@@ -54,14 +77,16 @@ def _formula(study: Study) -> Foretold | None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return Expectation(float(value)) if is_number else None  # type: ignore[arg-type]
 
-    return foretold
+    return foretold, _on_nothing
 
 
-def _foretelling(workload: object) -> Foretold | None:
-    return workload.expectation if isinstance(workload, Foretelling) else None
+def _foretelling(workload: object) -> tuple[Foretold, Leaned] | None:
+    if not isinstance(workload, Foretelling):
+        return None
+    return workload.expectation, workload.leanings if isinstance(workload, Leaning) else _on_nothing
 
 
-def _twin_of(study: Study) -> Foretold | None:
+def _twin_of(study: Study) -> tuple[Foretold, Leaned] | None:
     """The study as the twin reads it: the keys are the same, but it must know the GPU and give the goal's metric."""
     if not study.workload.kind.endswith(ENGINE_ENDINGS):
         return None

@@ -25,11 +25,12 @@ from ridgeline.samplers.guided.opinion import ScoreTrees
 
 SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
 HOPELESS = 0.2  # a chance to pass below this, or below half the best one
+FORETOLD_HOPELESS = 0.4  # the same where the chance was foretold: an edge of memory that is known is not tried out
 SCREENED = 1_500  # candidates that get a closer look
 CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts so many times over
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
-ASKED_EXACTLY = 4  # of the best candidates, those of which the outlook itself is asked
+ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the outlook itself is asked in a turn
 TIE_BREAK = 0.02  # trees cannot tell the settings of a leaf apart: so much counts what the first model hopes
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
 DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
@@ -45,14 +46,12 @@ class _Field:
     foreseen: Foreseen | None
 
     def only(self, rows: Sequence[int]) -> _Field:
-        foreseen = self.foreseen
-        if foreseen is not None:
-            foreseen = replace(foreseen, values=foreseen.values[rows], odds=foreseen.odds[rows])
+        foreseen = None if self.foreseen is None else self.foreseen.only(rows)
         return _Field([self.points[i] for i in rows], [self.keys[i] for i in rows], self.rows[rows], foreseen)
 
     @property
     def expected(self) -> Array | None:
-        return None if self.foreseen is None else self.foreseen.values
+        return None if self.foreseen is None else self.foreseen.columns
 
     @property
     def odds(self) -> Array | None:
@@ -104,17 +103,21 @@ class Chooser:
         view = self._view(lessons, taken)
         scores = self._believing(view, pending[-BELIEVED:]) if pending else view.scores
         field = _screened(view, scores)
-        forecast = _forecast(scores, view.chances, field)
         costs = relative_cost(lessons, view.seen.rows, field.rows)
-        chosen = self._most_hopeful(_hopes(forecast, view.to_beat, costs), field, taken)
-        if not chosen:
-            return None
-        field = field.only(chosen)
-        if self._current is not None:
-            # of the few that are left the outlook itself is asked
-            field = replace(field, foreseen=self._current.at(field.keys, field.rows, field.points))
-        forecast = _forecast(scores, view.chances, field)
-        row = int(_hopes(forecast, view.to_beat, costs[chosen]).argmax())
+        told, asked = [lesson.point for lesson in lessons], dict[str, Point]()
+        for turn in range(TURNS + 1):
+            forecast = _forecast(scores, view.chances, field)
+            hopeless = HOPELESS if self._current is None else FORETOLD_HOPELESS
+            hopes = _hopes(forecast, view.to_beat, costs, hopeless)
+            chosen = self._most_hopeful(hopes, field, taken)
+            if not chosen:
+                return None
+            if self._current is None or field.keys[chosen[0]] in asked or turn == TURNS:
+                break
+            # of the most hopeful the outlook itself is asked, until one that it was asked of leads
+            asked |= {field.keys[i]: field.points[i] for i in chosen}
+            field = replace(field, foreseen=self._current.at(field.keys, field.rows, [*told, *asked.values()]))
+        row = max((i for i, key in enumerate(field.keys) if key in asked), key=lambda i: hopes[i], default=chosen[0])
         return Proposal(field.points[row], _why(forecast, row, view, scores, len(lessons)))
 
     def second_opinion(
@@ -131,7 +134,7 @@ class Chooser:
         view = replace(view, best=trees.best)
         forecast = Forecast(*trees.at(field.rows), view.chances.at(field.rows, None))
         costs = relative_cost(lessons, seen.rows, field.rows)
-        hopes = _hopes(forecast, view.to_beat, costs) + TIE_BREAK * first
+        hopes = _hopes(forecast, view.to_beat, costs, HOPELESS) + TIE_BREAK * first
         chosen = self._most_hopeful(hopes, field, taken, 1)
         if not chosen:
             return None
@@ -207,7 +210,7 @@ class Chooser:
         rows, seen = self._features.of(own), view.seen
         values = None
         if self._current is not None:
-            values = self._current.at([point_key(point) for point in own], rows, own).values
+            values = self._current.at([point_key(point) for point in own], rows, own).columns
         mean, _ = view.scores.at(rows, values)
         expected = None if values is None or seen.expected is None else np.concatenate([seen.expected, values])
         believed = Taught(np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean]), expected, None)
@@ -274,13 +277,13 @@ def _forecast(scores: ScoreModel, chances: ChanceModel, field: _Field) -> Foreca
     return Forecast(mean, spread, chances.at(field.rows, field.odds))
 
 
-def _hopes(forecast: Forecast, best: float, costs: Array) -> Array:
+def _hopes(forecast: Forecast, best: float, costs: Array, hopeless: float) -> Array:
     """`best` is what a trial has to beat to be worth anything. What almost surely fails comes last, whatever it
     promises: beyond an edge of memory a model sees speed that nobody will ever have."""
     gains = log_expected_improvement(forecast.mean, forecast.spread, best)
     hopes = gains + CAUTION * np.log(forecast.chance) - np.log(costs)
-    hopeless = forecast.chance < min(HOPELESS, 0.5 * float(forecast.chance.max()))
-    found: Array = np.where(hopeless, hopes - 1e12, hopes)
+    last = forecast.chance < min(hopeless, 0.5 * float(forecast.chance.max()))
+    found: Array = np.where(last, hopes - 1e12, hopes)
     return found
 
 

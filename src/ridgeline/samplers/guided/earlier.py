@@ -34,7 +34,7 @@ class Earlier:
 
     def at(self, keys: Sequence[str], rows: Array, asked: Sequence[Point]) -> Foreseen:
         beside = None if self._besides is None else self._besides.at(keys, rows, asked)
-        values, odds = (None, None) if beside is None else (beside.values, beside.odds)
+        values, odds = (None, None) if beside is None else (beside.columns, beside.odds)
         mean, _ = self._scores.at(rows, values)
         chance = np.clip(self._chances.at(rows, odds), 1e-3, 1.0 - 1e-3)
         told = np.clip(DISCOUNT * np.log(chance / (1.0 - chance)), -FARTHEST_ODDS, FARTHEST_ODDS)

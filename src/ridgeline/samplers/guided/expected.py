@@ -16,7 +16,7 @@ import numpy as np
 
 from ridgeline.records.lesson import Expectation
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.samplers.base import Outlook
+from ridgeline.samplers.base import LeaningOutlook, Outlook
 from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array, Fit, GaussianProcess, fitted
@@ -24,10 +24,12 @@ from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import FITTED, Foreseen, Scale
 
 SPREAD_OUT = 24  # points of the survey that fill the space
-ROUNDS, EACH = 4, 6  # then so many rounds of points where the answers promise most
+ROUNDS, EACH = 8, 6  # then so many rounds of points where the answers promise most
 LOOKED_AT = 2_000  # points of the pool looked at for legal ones
 FARTHEST_ODDS = 4.0
 NORMAL_90 = 1.6449
+LEANED = 32  # points of the survey that are asked what their answers rest on
+BESIDES = 0.07  # how far off, as a share, an expectation may be for reasons that it does not name
 UNSTATED = 0.15  # how far off, as a share, an expectation without an interval may be
 
 
@@ -54,6 +56,10 @@ class Expected:
             self._seek(pool, random.Random(f"survey {turn}"))
         stated = statistics.median(self._spreads) if self._spreads else None
         self.spread = stated if stated is not None else UNSTATED * (1.0 if scale.sign else self._unit)
+        self._leaned = self._ask_what_they_rest_on()
+        if self._leaned:
+            named = statistics.median(math.hypot(*each) for each in self._leaned.values())
+            self.spread = math.sqrt(max(self.spread**2 - named**2, BESIDES**2))
 
     @property
     def says_something(self) -> bool:
@@ -85,7 +91,27 @@ class Expected:
             if (answer := answers.get(key)) is not None:
                 odds[row] = answer[1]
                 values[row] = values[row] if math.isnan(answer[0]) else answer[0]
-        return Foreseen(values, np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS), self.spread)
+        return Foreseen(values, np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS), self.spread, self._leanings(rows))
+
+    def _ask_what_they_rest_on(self) -> dict[str, tuple[float, ...]]:
+        """By key of points of the survey: the moves of the score. None on a scale without logs."""
+        if not self._scale.sign or not isinstance(self._outlook, LeaningOutlook):
+            return {}
+        found: dict[str, tuple[float, ...]] = {}
+        for key in [key for key in self._survey if not math.isnan(self._asked[key][0])][:LEANED]:
+            said = self._outlook.leanings(self._survey[key])
+            if said and all(map(math.isfinite, said)) and len(said) == len(next(iter(found.values()), said)):
+                found[key] = tuple(self._scale.sign * move for move in said)
+        return found
+
+    def _leanings(self, rows: Array) -> Array | None:
+        if not self._leaned:
+            return None
+        places = self._features.of([self._survey[key] for key in self._leaned])
+        moves = np.array(list(self._leaned.values()))
+        level = moves.mean(axis=0)
+        found: Array = level + _Carrier(places, self._scales(), self._features).carry(rows, moves - level)
+        return found
 
     def _carried(self, points: Sequence[Point], rows: Array) -> tuple[Array, Array]:
         """Values and odds at these rows, from the answers at the points; length scales are those of the survey."""

@@ -61,11 +61,26 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """For each row: the expected score on the scale, and the log odds of passing; `spread` is how far off it may be."""
+    """For each row: the expected score on the scale, and the log odds of passing; `spread` is how far off it may be.
+
+    `leanings`: how the score would move, were each thing that the expectation rests on one standard deviation off.
+    """
 
     values: Array
     odds: Array
     spread: float
+    leanings: Array | None = None
+
+    @property
+    def columns(self) -> Array:
+        """Values, then leanings, side by side."""
+        beside = np.zeros((len(self.values), 0)) if self.leanings is None else self.leanings
+        found: Array = np.concatenate([self.values[:, None], beside], axis=1)
+        return found
+
+    def only(self, rows: Sequence[int]) -> Foreseen:
+        leanings = None if self.leanings is None else self.leanings[rows]
+        return replace(self, values=self.values[rows], odds=self.odds[rows], leanings=leanings)
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,7 @@ class Taught:
 
     rows: Array
     values: Array
-    expected: Array | None  # on the scale; None: nothing is expected of any point
+    expected: Array | None  # on the scale, with what it leans on beside it; None: nothing is expected of any point
     odds: Array | None  # log odds of passing that were expected
     spread: float = 0.0  # how far off the expected score may be
 
@@ -82,7 +97,7 @@ class Taught:
     def of(cls, rows: Array, values: Array, foreseen: Foreseen | None) -> Taught:
         if foreseen is None:
             return cls(rows, values, None, None)
-        return cls(rows, values, foreseen.values, foreseen.odds, foreseen.spread)
+        return cls(rows, values, foreseen.columns, foreseen.odds, foreseen.spread)
 
 
 class ScoreModel:
@@ -94,7 +109,7 @@ class ScoreModel:
         values = without_the_worst(seen.values[self._kept]) if seen.expected is None else seen.values[self._kept]
         self._expected = None if seen.expected is None else seen.expected[self._kept]
         self._level = float(values.mean())
-        self._middle = 0.0 if self._expected is None else float(self._expected.mean())
+        self._middle = np.zeros(1) if self._expected is None else self._expected.mean(axis=0)
         self._unit = _unit(values, self._expected)
         standard = (values - self._level) / self._unit
         basis = self._basis(self._expected, len(values))
@@ -109,24 +124,25 @@ class ScoreModel:
         ones = np.ones((count, 1))
         if expected is None:
             return ones
-        return np.concatenate([ones, (expected[:, None] - self._middle) / self._unit], axis=1)
+        return np.concatenate([ones, (expected - self._middle) / self._unit], axis=1)
 
     def _with_expected(self, rows: Array, expected: Array | None, columns: Columns) -> tuple[Array, Columns]:
         """What is expected is a feature too: where it errs, it errs alike for settings of which it says the same."""
         if expected is None:
             return rows, columns
-        place = (expected[:, None] - self._middle) / (4.0 * self._unit)
+        place = (expected[:, :1] - self._middle[0]) / (4.0 * self._unit)
         return np.concatenate([rows, place.astype(rows.dtype)], axis=1), np.append(columns, columns.max() + 1)
 
     def _fit(self, rows: Array, standard: Array, basis: Array) -> Fit:
         some = np.linspace(0, len(standard) - 1, min(len(standard), FITTED)).round().astype(int)
         told = basis[:, 1:]
-        trust = (told.T @ standard + 1 / TRUST_SPREAD**2) / ((told**2).sum(axis=0) + 1 / TRUST_SPREAD**2)
+        prior, precision = _beforehand(told.shape[1])
+        trust = np.linalg.solve(told.T @ told + np.diag(precision), told.T @ standard + precision * prior)
         return fitted(rows[some].astype(float), (standard - told @ trust)[some], self._columns)
 
     def _solve(self, standard: Array, basis: Array) -> None:
-        prior = np.array([0.0, 1.0])[: basis.shape[1]]
-        precision = np.diag(np.array([LEVEL_SPREAD**-2, TRUST_SPREAD**-2])[: basis.shape[1]])
+        known, sure = _beforehand(basis.shape[1] - 1)
+        prior, precision = np.append(0.0, known), np.diag(np.append(LEVEL_SPREAD**-2, sure))
         solved = self._process.solved(basis)
         self._uncertain = np.linalg.inv(basis.T @ solved + precision)
         self._trusts = self._uncertain @ (solved.T @ standard + precision @ prior)
@@ -223,10 +239,16 @@ def without_the_worst(values: Array) -> Array:
     return np.maximum(values, middle - WORST * above)
 
 
+def _beforehand(count: int) -> tuple[Array, Array]:
+    """What is believed of the trust and of each leaning, in its standard deviations; and how firmly."""
+    first = np.arange(count) == 0
+    return np.where(first, 1.0, 0.0), np.where(first, TRUST_SPREAD**-2, 1.0)
+
+
 def _unit(values: Array, expected: Array | None) -> float:
     if expected is None:
         return max(float(values.std()), 1e-6 * max(1.0, abs(float(values.mean()))))
-    rest = values - expected
+    rest = values - expected[:, 0]
     return max(float(np.hypot(rest.std(), 0.1)), 1e-9)
 
 

@@ -8,9 +8,10 @@ that it was modelled.
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -33,6 +34,7 @@ from ridgeline.serving.engine.knobs.table import ROWS
 from ridgeline.serving.engine.layout_rules import layout_problems
 from ridgeline.serving.engine.memory import STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.workloads.engine.failures import signatures
 from ridgeline.workloads.engine.form import read_options as engine_options
@@ -50,6 +52,7 @@ from ridgeline.workloads.twin.log import compose
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.json"
 # By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
 DOUBT_BYTES = 1.0 * GIB
+LEANING_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
 MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
 
 UNITS = {
@@ -91,6 +94,7 @@ class TwinWorkload:
         self._names = Names(study, self._told, SGLANG)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
+        self._leanings: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._longest: int | None = None
         self.signatures = signatures(SGLANG.flags)
         self.logs = (LOG, "stderr")
@@ -125,11 +129,41 @@ class TwinWorkload:
             return None
         chance = min(max(NormalDist().cdf(case.plan.margin_bytes / MEMORY_SPREAD_BYTES), 0.01), 0.99)
         result = self._result(settings, case)
-        mean = None if result is None else _foretold(self._study.goal.metric, result)
+        mean = None if result is None else self._foretold(result)
         if mean is None or result is None:
             return Expectation(chance=chance)
         low, high = self._options.calibration.ratio_interval()
         return Expectation(mean, mean * low, mean * high, chance)
+
+    def leanings(self, settings: Settings) -> tuple[float, ...]:
+        """By how much the answer moves with each factor of the physics; a short traffic tells that well enough.
+
+        Nothing once the twin is calibrated: then the factors are known, and what is left lies elsewhere.
+        """
+        case = self._case(settings)
+        if isinstance(case, str) or self._options.calibration.points:
+            return ()
+        key = self._key(settings)
+        if key not in self._leanings:
+            self._leanings[key] = self._moves(case)
+        return self._leanings[key]
+
+    def _moves(self, case: _Case) -> tuple[float, ...]:
+        traffic, calibration = self._options.traffic, self._options.calibration
+        assert traffic is not None
+        short = replace(traffic, requests=min(traffic.requests, LEANING_REQUESTS))
+        try:
+            values = [
+                self._foretold(simulate(case.deployment, short, replace(calibration, factors=factors)))
+                for factors in (calibration.factors, *_one_off(calibration.factors))
+            ]
+        except DoesNotFit:
+            return ()
+        first, *others = (math.log(value) if value and value > 0 else None for value in values)
+        return () if first is None else tuple(0.0 if other is None else other - first for other in others)
+
+    def _foretold(self, result: SimulationResult) -> float | None:
+        return _foretold(self._study.goal.metric, result)
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
         settings = trial.settings
@@ -244,6 +278,11 @@ class TwinWorkload:
         """Settings that come to the same simulation have the same."""
         values, asked = self._names.values(settings), self._study.job.resources(settings)
         return (asked.nodes, asked.gpus, *(values.get(name) for name in ROWS))
+
+
+def _one_off(factors: Factors) -> list[Factors]:
+    """Each factor in turn as far off as sites are believed to differ."""
+    return [replace(factors, **{name: getattr(factors, name) * math.exp(off)}) for name, off in PRIOR_SPREAD.items()]
 
 
 def _foretold(metric: str, result: SimulationResult) -> float | None:

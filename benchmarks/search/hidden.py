@@ -1,0 +1,266 @@
+"""Clusters whose truth is hidden from the sampler: the twin with other physics, and things no twin has.
+
+The truth of a cluster is the twin with every factor of its physics drawn within 40%, an edge of memory that lies
+elsewhere, two pairs of knobs whose values help or hurt each other, and a few settings that hang. What the twin says of
+every legal setting is worked out once for each draw of the factors and kept as a file, so that a race takes seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from ridgeline.campaign.check import CheckedStudy, check_study
+from ridgeline.campaign.guidance.expectations import outlook_of
+from ridgeline.records.lesson import Expectation
+from ridgeline.records.space import Point, Settings, point_key
+from ridgeline.samplers.base import LeaningOutlook
+from ridgeline.serving.engine.memory import STARTUP_OOM
+from ridgeline.serving.traffic.requests import Slo, summarise
+from ridgeline.serving.twin.factors import NAMES
+from ridgeline.serving.twin.simulate import SimulationResult
+from ridgeline.workloads.twin.workload import TwinWorkload, _Case
+
+START_S = 240.0  # start-up, load and capture of a run; a crash costs about that much
+LASTS_S = 300.0  # of the benchmark itself at the best setting
+LIMIT_S = 1800.0  # of a job: what a hang costs
+OFF = 0.4  # factors are drawn within so much
+PAIR = 0.06  # half width of what two values do to each other
+ROOMY = 0.9  # share of a KV pool up to which it was never full
+HANGS = 0.03  # of the legal settings
+LIMITS = (Slo.parse("ttft_p95_ms=2000"), Slo.parse("tpot_p95_ms=60"))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Offline throughput, or with a `rate` the requests a second that keep the limits of users at that rate."""
+
+    name: str
+    model: str
+    gpu: str
+    nodes: int
+    rate: float | None = None
+
+    @property
+    def goal(self) -> str:
+        return "maximize: total_tok_s" if self.rate is None else "maximize: requests_s"
+
+
+CLUSTERS = (
+    Cluster("llama-8b, 8 H100", "llama-8b", "h100", 1),
+    Cluster("qwen3-32b, 8 A100", "qwen3-32b", "a100", 1),
+    Cluster("llama-70b, 8 H100, goodput", "llama-70b", "h100", 1, 12.0),
+    Cluster("llama-70b, 16 H200, goodput", "llama-70b", "h200", 2, 30.0),
+    Cluster("deepseek-r1, 16 H100", "deepseek-r1", "h100", 2),
+    Cluster("qwen3-235b, 16 H200", "qwen3-235b-a22b", "h200", 2),
+    Cluster("deepseek-r1, 32 H800, goodput", "deepseek-r1", "h800", 4, 16.0),
+    Cluster("deepseek-v3, 104 H100", "deepseek-v3", "h100", 13),
+)
+GPUS = 8  # of a node
+
+STUDY = """
+version: 1
+name: hidden
+workload:
+  kind: twin
+  model: {model}
+  gpu: {gpu}
+  traffic: {{dataset: sharegpt, requests: 120, seed: 7}}
+{more}
+site: {{version: 1, name: hidden, batch: simulated, nodes: {nodes}, gpus_per_node: 8}}
+space:
+  tp: [1, 2, 4, 8, 16]
+  pp: [1, 2, 4, 8, 13]
+  dp: [1, 2, 4, 8, 13]
+  attn_dp: [1, 2, 4, 8]
+  max_running_requests: [64, 256, 1024, 4096]
+  mem_fraction_static: [0.70, 0.80, 0.86, 0.90, 0.94]
+  attention_backend: [fa3, flashinfer, triton]
+derived:
+  gpus: tp * pp * dp
+rules:
+  - {{refuse: gpus != {all_gpus}, because: use the whole cluster}}
+  - {{refuse: attn_dp > tp, because: attention DP splits a tensor-parallel group}}
+goal: {{{goal}}}
+baseline: {baseline}
+job: {{nodes: {nodes}, gpus: 8}}
+"""
+
+Table = Mapping[str, Expectation | None]  # by the key of the point
+
+
+class _QuickTwin(TwinWorkload):
+    """A KV pool that was never full gives the same answer when it is larger: asked of settings in the order of the
+    space, it simulates a fifth of them."""
+
+    def _result(self, settings: Settings, case: _Case) -> SimulationResult | None:
+        engine = replace(case.deployment.settings, mem_fraction=None)
+        alike = case.deployment.layout, engine
+        if case.plan.verdict == STARTUP_OOM:
+            return None
+        if alike not in self._roomy:
+            result = super()._result(settings, case)
+            if result is None or max((used for _, used in result.kv_usage), default=0.0) > ROOMY:
+                return result
+            self._roomy[alike] = result
+        return self._roomy[alike]
+
+    @cached_property
+    def _roomy(self) -> dict[object, SimulationResult]:
+        return {}
+
+
+class _GoodputTwin(_QuickTwin):
+    """Foretells the requests a second that keep the limits of users."""
+
+    def _foretold(self, result: SimulationResult) -> float | None:
+        summary = summarise(result.records, LIMITS)
+        return max(summary.goodput_s or 0.0, 0.5 / summary.duration_s)  # half a request, where none kept them
+
+
+class Hidden:
+    """A cluster with its truth, drawn from the seed. `tables` is a folder where what was worked out is kept."""
+
+    def __init__(self, cluster: Cluster, tables: Path, seed: int) -> None:
+        rng = random.Random(f"{cluster.name} {seed}")
+        self.cluster, self._seed = cluster, seed
+        self.study = _study(cluster, tables, "")
+        factors = {name: math.exp(rng.uniform(-OFF, OFF)) for name in NAMES}
+        self.foretold = foretold(cluster, tables, {})
+        self._really = foretold(cluster, tables, factors)
+        self._leanings = _Leanings(cluster, self.study, tables)
+        knobs = sorted(self.study.study.space.by_name)
+        self._interacting = rng.sample(list(itertools.combinations(knobs, 2)), 2)
+        self._edge = rng.uniform(0.15, 0.85)  # the chance at which memory really ends
+        self.legal = legal_points(self.study)
+        self.best = max(score for score in map(self._score, self.legal) if score is not None)
+
+    def truth(self, point: Point) -> float | None:
+        """Log of its speed over that of the best; None where it fails."""
+        score = self._score(point)
+        return None if score is None else score - self.best
+
+    def outlook(self, turned: bool = False) -> LeaningOutlook:
+        """What the twin says, or the reverse of it."""
+        return _TableOutlook(self.foretold, self._leanings, turned)
+
+    def refusal(self, point: Point) -> str | None:
+        return None if point_key(point) in self.foretold else "not legal"
+
+    def hangs(self, point: Point) -> bool:
+        return _dice(f"hang {self._seed} {point_key(point)}") < HANGS
+
+    def _score(self, point: Point) -> float | None:
+        said = self._really[point_key(point)]
+        if said is None or said.mean is None or said.chance < self._edge or self.hangs(point):
+            return None
+        return math.log(said.mean) + self._pairs(point)
+
+    def _pairs(self, point: Point) -> float:
+        """What the values of two pairs of knobs do to each other, which no model knows."""
+        return sum(PAIR * (2 * _dice(f"{self._seed} {a}={point[a]} {b}={point[b]}") - 1) for a, b in self._interacting)
+
+    def node_hours(self, point: Point, value: float | None) -> float:
+        if value is None:
+            seconds = LIMIT_S if self.hangs(point) else START_S
+        else:
+            seconds = START_S + min(LASTS_S * math.exp(-value), LIMIT_S - START_S)
+        return self.cluster.nodes * seconds / 3600.0
+
+
+@dataclass(frozen=True)
+class _TableOutlook:
+    said: Table
+    moves: _Leanings
+    turned: bool
+
+    def __call__(self, point: Point) -> Expectation | None:
+        said = self.said[point_key(point)]
+        if not self.turned or said is None or said.mean is None or said.low is None or said.high is None:
+            return said
+        return replace(said, mean=1.0 / said.mean, low=1.0 / said.high, high=1.0 / said.low)
+
+    def leanings(self, point: Point) -> tuple[float, ...]:
+        sign = -1.0 if self.turned else 1.0
+        return tuple(sign * move for move in self.moves.of(point))
+
+
+class _Leanings:
+    """What the twin's own answers rest on, asked of it where a sampler asks; memory hardly matters to that."""
+
+    def __init__(self, cluster: Cluster, study: CheckedStudy, tables: Path) -> None:
+        self._study, self._workload = study.study, _twin(cluster, study)
+        self._path = tables / f"{_name(cluster, {})}.leanings"
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        self._known: dict[str, tuple[float, ...]] = {key: tuple(moves) for key, moves in map(json.loads, lines)}
+
+    def of(self, point: Point) -> tuple[float, ...]:
+        key = point_key({**point, "mem_fraction_static": 0.0})
+        if key not in self._known:
+            self._known[key] = self._workload.leanings(self._study.space.settings(point))
+            with self._path.open("a") as file:
+                file.write(json.dumps([key, self._known[key]]) + "\n")
+        return self._known[key]
+
+
+def legal_points(study: CheckedStudy) -> Sequence[Point]:
+    return [point for point in study.study.space.points() if study.refusal(point) is None]
+
+
+def foretold(cluster: Cluster, tables: Path, factors: Mapping[str, float]) -> Table:
+    """What the twin with these factors says of every legal setting; read from the file where it is there."""
+    name = _name(cluster, factors)
+    path = tables / f"{name}.json"
+    if not path.exists():
+        more = ""
+        if factors:
+            (tables / f"{name}.factors").write_text(json.dumps({"version": 1, "factors": factors, "spread": 0.05}))
+            more = f"  calibration: {name}.factors"
+        study = _study(cluster, tables, more)
+        outlook = outlook_of(study.study, _twin(cluster, study))
+        assert outlook is not None
+        rows = [[point_key(point), _kept(outlook(point))] for point in legal_points(_study(cluster, tables, ""))]
+        path.write_text(json.dumps(rows))
+    return {key: None if row is None else Expectation(*row) for key, row in json.loads(path.read_text())}
+
+
+def _name(cluster: Cluster, factors: Mapping[str, float]) -> str:
+    told = f"{_text(cluster, '')} {cluster.rate} {sorted(factors.items())}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _twin(cluster: Cluster, study: CheckedStudy) -> TwinWorkload:
+    return (_QuickTwin if cluster.rate is None else _GoodputTwin)(study.study)
+
+
+def _kept(said: Expectation | None) -> list[float | None] | None:
+    return None if said is None else [said.mean, said.low, said.high, said.chance]
+
+
+def _dice(text: str) -> float:
+    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 0xFFFFFFFF
+
+
+def _text(cluster: Cluster, more: str) -> str:
+    if cluster.rate:
+        more += f"\n  rate: {cluster.rate}"
+    base = {"tp": 8, "pp": cluster.nodes, "dp": 1, "attn_dp": 1, "max_running_requests": 256}
+    base |= {"mem_fraction_static": 0.8, "attention_backend": "flashinfer"}
+    facts: Mapping[str, object] = {
+        "model": cluster.model, "gpu": cluster.gpu, "nodes": cluster.nodes, "more": more,
+        "all_gpus": cluster.nodes * GPUS, "goal": cluster.goal, "baseline": json.dumps(base),
+    }  # fmt: skip
+    return STUDY.format(**facts)
+
+
+def _study(cluster: Cluster, folder: Path, more: str) -> CheckedStudy:
+    path = folder / f"{hashlib.sha256((cluster.name + more).encode()).hexdigest()[:16]}.yaml"
+    path.write_text(_text(cluster, more))
+    return check_study(path)
