@@ -123,5 +123,5 @@ def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path) -> None:
     assert everything[3:] == [
         f"qsub members/{name}/job.sh" for name in ("prefill-0", "prefill-1", "decode-0", "router")
     ]
-    with pytest.raises(InputError, match="local, slurm, pbs"):
+    with pytest.raises(InputError, match="local, slurm, pbs, kubernetes"):
         list(render(service, tmp_path / "none", "mesos"))

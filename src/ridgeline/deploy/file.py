@@ -10,8 +10,9 @@ import yaml
 
 from ridgeline import catalog
 from ridgeline.deploy.form import ServiceForm, UnitForm
+from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.servers import SERVERS
-from ridgeline.deploy.service import RouterChoice, Service, ServiceUnit
+from ridgeline.deploy.service import PodChoice, RouterChoice, Service, ServiceUnit
 from ridgeline.errors import StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.records.problem import Problem
@@ -69,6 +70,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
         limit_s=form.limit,
         slo=form.slo,
         expected=form.expected,
+        pods=PodChoice(**form.kubernetes.model_dump()),
     )
 
 
@@ -89,6 +91,7 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
             yield Problem(("units",), f"has {role} servers and none for {other}; add a unit with `role: {other}`")
     if form.router is None and servers > 1:
         yield Problem(("units",), f"has {servers} servers and no router; add one: `router: {{kind: sglang-router}}`")
+    yield from _router_disagreements(form, split=set(roles) != {"both"})
     flags = engine_flags(SERVERS[form.engine.kind].flags_of)
     for n, unit in enumerate(form.units):
         for name in unit.settings:
@@ -96,10 +99,32 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
                 yield Problem(
                     ("units", n, "settings", name), f"{form.engine.kind} has no such flag; check its spelling"
                 )
+        if unit.nodes > 1 and not SERVERS[form.engine.kind].over_nodes:
+            yield Problem(
+                ("units", n, "nodes"),
+                f"deploy starts {form.engine.kind} on one node only; write `nodes: 1` and more replicas, or use sglang",
+            )
     if form.engine.kind == "twin" and not form.engine.gpu:
         yield Problem(("engine",), "the twin must know its GPU; add one, such as `gpu: h200`")
     if not _release(form):
         yield Problem(("engine", "release"), f"{form.engine.release!r} is not a release; write one such as 0.5.15")
+
+
+def _router_disagreements(form: ServiceForm, split: bool) -> Iterator[Problem]:
+    if form.router is None:
+        return
+    kind, policy, engine = form.router.kind, form.router.policy, form.engine.kind
+    dialect = ROUTERS[kind]
+    if policy and policy not in dialect.policies:
+        known = ", ".join(dialect.policies)
+        yield Problem(("router", "policy"), f"{kind} has no policy {policy!r}; it knows {known}")
+    if policy in dialect.prefill_policies and not split:
+        yield Problem(("router", "policy"), f"{policy} chooses among prefill servers, and no unit has `role: prefill`")
+    if split and engine not in dialect.engines:
+        able = ", ".join(name for name, other in ROUTERS.items() if engine in other.engines)
+        yield Problem(
+            ("router", "kind"), f"{kind} cannot pair the prefill and decode servers of {engine}; use one of: {able}"
+        )
 
 
 def _release(form: ServiceForm) -> tuple[int, ...]:

@@ -13,6 +13,8 @@ from ridgeline.records.expression import Value
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 
 RENDEZVOUS_PORT = 20000
+SIDE_CHANNEL_PORT = 5600
+_NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 # its options bear our names of knobs, but for this one
 _TWIN_OPTIONS = {"mem_fraction_static": "--mem-fraction"}
 
@@ -32,6 +34,7 @@ class ServerDialect:
     """How an engine's server is started. `flags_of` names the engine whose knobs it takes."""
 
     flags_of: str
+    over_nodes: bool  # whether one server may spread over several nodes
     words: Callable[[Service, ServiceUnit, ServerPlace, list[str]], list[str]]
     load_metric: str  # requests that run on it, in its /metrics
     queue_metric: str  # requests that wait on it
@@ -65,6 +68,11 @@ def _sglang(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[st
 
 def _vllm(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
     words = [service.python, "-m", "vllm.entrypoints.openai.api_server", "--model", service.model, *flags]
+    if unit.role != "both":
+        # decode servers fetch KV from this address, which is localhost unless it is said
+        channel = [f"VLLM_NIXL_SIDE_CHANNEL_{name}" for name in ("HOST", "PORT")]
+        words = ["env", f"{channel[0]}=$address", f"{channel[1]}={SIDE_CHANNEL_PORT + at.number}", *words]
+        words += ["--kv-transfer-config", _NIXL]
     return [*words, "--host", "$address", "--port", str(at.port), *_name(service), *_key(service)]
 
 
@@ -76,7 +84,7 @@ def _twin(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]
     words += ["--gpu", service.gpu]
     for name, value in engine_flags("sglang").canonical(unit.settings).items():
         words += [_TWIN_OPTIONS.get(name, f"--{name.replace('_', '-')}"), str(value)]
-    return words
+    return [*words, *_key(service)]
 
 
 def _name(service: Service) -> list[str]:
@@ -102,7 +110,7 @@ _VLLM_METRICS = (
     "vllm:prompt_tokens_total",
 )
 SERVERS: Mapping[str, ServerDialect] = {
-    "sglang": ServerDialect("sglang", _sglang, *_SGLANG_METRICS),
-    "vllm": ServerDialect("vllm", _vllm, *_VLLM_METRICS),
-    "twin": ServerDialect("sglang", _twin, *_SGLANG_METRICS),
+    "sglang": ServerDialect("sglang", True, _sglang, *_SGLANG_METRICS),
+    "vllm": ServerDialect("vllm", False, _vllm, *_VLLM_METRICS),
+    "twin": ServerDialect("sglang", True, _twin, *_SGLANG_METRICS),
 }
