@@ -125,6 +125,13 @@ def _router_disagreements(form: ServiceForm, split: bool) -> Iterator[Problem]:
         yield Problem(
             ("router", "kind"), f"{kind} cannot pair the prefill and decode servers of {engine}; use one of: {able}"
         )
+    if split and form.api_key_env and not dialect.checks_keys:
+        # it would send its own key along with everybody's requests
+        yield Problem(
+            ("api_key_env",),
+            f"{kind} neither checks nor passes on the keys of users where roles are split; remove it and put a proxy "
+            "that checks them in front",
+        )
 
 
 def _release(form: ServiceForm) -> tuple[int, ...]:

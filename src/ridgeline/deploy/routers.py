@@ -42,6 +42,9 @@ class RouterDialect:
     split_switch: str
     engines: tuple[str, ...]
     port_annotation: str  # of a prefill pod: where its bootstrap server listens
+    checks_keys: (
+        bool  # of users and of whoever changes its servers; else it only passes them on, and not to split roles
+    )
 
 
 def router_words(service: Service, backends: Sequence[Backend]) -> list[str]:
@@ -115,6 +118,7 @@ ROUTERS: Mapping[str, RouterDialect] = {
         "--pd-disaggregation",
         ("sglang", "twin"),
         _SGLANG_PORT,
+        True,
     ),
     "smg": RouterDialect(
         "smg",
@@ -124,6 +128,7 @@ ROUTERS: Mapping[str, RouterDialect] = {
         "--pd-disaggregation",
         ("sglang", "twin"),
         _SGLANG_PORT,
+        True,
     ),
     "vllm-router": RouterDialect(
         "vllm_router.launch_router",
@@ -133,5 +138,6 @@ ROUTERS: Mapping[str, RouterDialect] = {
         "--vllm-pd-disaggregation",
         ("vllm", "twin"),
         "vllm.ai/bootstrap-port",
+        False,
     ),
 }
