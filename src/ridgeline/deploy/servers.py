@@ -15,8 +15,19 @@ from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 RENDEZVOUS_PORT = 20000
 SIDE_CHANNEL_PORT = 5600
 _NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
-# its options bear our names of knobs, but for this one
-_TWIN_OPTIONS = {"mem_fraction_static": "--mem-fraction"}
+# what changes the twin's timing; it has these options, and no other knob of an engine
+_TWIN_OPTIONS = {
+    "tp": "--tp",
+    "pp": "--pp",
+    "dp": "--dp",
+    "ep": "--ep",
+    "attn_dp": "--attn-dp",
+    "mem_fraction_static": "--mem-fraction",
+    "max_running_requests": "--max-running-requests",
+    "cuda_graph_max_bs": "--cuda-graph-max-bs",
+    "chunked_prefill_size": "--chunked-prefill-size",
+    "attention_backend": "--attention-backend",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +94,8 @@ def _twin(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]
         words += ["--bootstrap-port", str(at.bootstrap_port)]
     words += ["--gpu", service.gpu]
     for name, value in engine_flags("sglang").canonical(unit.settings).items():
-        words += [_TWIN_OPTIONS.get(name, f"--{name.replace('_', '-')}"), str(value)]
+        if (option := _TWIN_OPTIONS.get(name)) is not None:
+            words += [option, str(value)]
     return [*words, *_key(service)]
 
 

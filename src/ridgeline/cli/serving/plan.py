@@ -96,13 +96,11 @@ def _write_folder(path: Path, answer: Plan) -> None:
 
 
 def _write_service(path: Path, answer: Plan) -> None:
-    from ridgeline.deploy.file import service_text
-    from ridgeline.deploy.from_plan import service_of
+    from ridgeline.deploy.from_plan import planned_text
     from ridgeline.files import write_whole
 
-    found = service_of(answer.choices[0].option, f"/models/{answer.question.model.name}")
     write_whole(
         path,
         f"# `ridgeline deploy check {path.name}` shows every command; name your model's folder and site\n"
-        + service_text(found),
+        + planned_text(answer.choices[0].option, f"/models/{answer.question.model.name}"),
     )

@@ -14,6 +14,7 @@ from ridgeline.deploy.routers import ROUTERS, PodSelectors, discovering_words
 from ridgeline.deploy.servers import ServerPlace, server_words
 from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.errors import InputError
+from ridgeline.serving.engine.knobs.releases import release_written
 
 START_LIMIT_S = 3600  # weights are read and kernels compiled in that time
 LOOK_S = 10
@@ -121,7 +122,7 @@ def _image(service: Service) -> str:
             f"Kubernetes needs an image for {service.engine}; name it in the deployment file: "
             "`kubernetes: {image: ...}`"
         )
-    return known.format(".".join(map(str, service.release)))
+    return known.format(".".join(map(str, release_written(service.engine, service.release))))
 
 
 def _variables(service: Service, name: str) -> list[Spec]:

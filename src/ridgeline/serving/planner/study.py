@@ -16,6 +16,7 @@ from pathlib import Path
 from ridgeline.serving.engine.deployment import Deployment, role_text
 from ridgeline.serving.engine.layout import Layout, group_text
 from ridgeline.serving.engine.settings import CURRENT_VERSION
+from ridgeline.serving.planner.commands import deepep_values
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.scheme import Scheme
@@ -76,6 +77,7 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     }
     fixed["chunked_prefill_size"] = unit.chunk_flag
     fixed["attention_backend"] = unit.settings.attention_backend
+    fixed |= deepep_values(unit)
     fraction, gpus = unit.memory.mem_fraction, min(layout.gpus_per_node, unit.gpus)
     share = layout.attn_dp * layout.pp
     caps, fractions = _around(unit.cap, share), sorted({round(fraction - 0.02, 3), fraction})
