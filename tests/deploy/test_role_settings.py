@@ -25,7 +25,6 @@ from ridgeline.serving.planner.planner import Plan, answer_plan
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.twin.calibration import Calibration
 
-
 WIDE = "tp 16 ep 16 attn-dp 16"
 
 
