@@ -42,6 +42,9 @@ def plan(
     deploy: Annotated[
         Path | None, typer.Option(help="File for the first choice as `ridgeline deploy` reads it.")
     ] = None,
+    verdict: Annotated[
+        bool, typer.Option("--verdict", help="Only say whether to split prefill from decode, and how sure that is.")
+    ] = False,
     as_json: option.AsJson = False,
 ) -> None:
     """Rank layouts for a model, GPUs, traffic and limits, with commands to start them and a study to verify them.
@@ -53,6 +56,7 @@ def plan(
     --slo itl_p95_ms=50
     """
     from ridgeline.cli.text.serving.plan import plan_text
+    from ridgeline.cli.text.serving.verdict import verdict_text
     from ridgeline.serving.planner.planner import answer_plan
 
     answer = answer_plan(
@@ -76,7 +80,10 @@ def plan(
         seed=seed,
     )
     _write(answer, out, deploy)
-    print(json_text(answer.as_json()) if as_json else plan_text(answer))
+    if verdict:
+        print(json_text(answer.verdict.as_json()) if as_json else verdict_text(answer))
+    else:
+        print(json_text(answer.as_json()) if as_json else plan_text(answer))
 
 
 def _write(answer: Plan, out: Path | None, deploy: Path | None) -> None:

@@ -24,6 +24,7 @@ from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.pareto import pareto
 from ridgeline.serving.planner.shortlist import named_scheme, schemes_for, try_all
 from ridgeline.serving.planner.study import PlanInputs, verification_study
+from ridgeline.serving.planner.verdict import SplitVerdict, verdict_on
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, OpenLoop, Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
@@ -100,6 +101,7 @@ class Plan:
     considered: int  # ways to serve that were compared by step times
     simulated: int
     cpu_s: float
+    verdict: SplitVerdict
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -115,6 +117,7 @@ class Plan:
             "calibrated": self.question.calibration.points > 0,
             "origin": "modelled",
             "cpu_s": self.cpu_s,
+            "verdict": self.verdict.as_json(),
         }
 
     def write(self, folder: Path) -> None:
@@ -173,13 +176,16 @@ def plan(
     found = try_all([s for s in schemes if s.layout not in kept], traffic, rate_s)
     found += [tried(s, traffic) for s in asked_for]
     options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None))
+    verdict = verdict_on(options)
     options = [o for n, o in enumerate(options) if n < top or o.scheme.layout in kept]
     options = [with_knee(o) if n < KNEES else o for n, o in enumerate(options)]
     front = pareto(options)
     inputs = asked or PlanInputs(model.name)
     path = model_path or f"/models/{model.name}"
     choices = [_choice(n, o, n in front, traffic, longest, path, inputs) for n, o in enumerate(options)]
-    return Plan(question, traffic, tuple(choices), len(considered), len(found), time.process_time() - started_s)
+    return Plan(
+        question, traffic, tuple(choices), len(considered), len(found), time.process_time() - started_s, verdict
+    )
 
 
 def answer_plan(
