@@ -157,16 +157,9 @@ def plan(
         traffic = replace(traffic, pace=OpenLoop(len(arrivals) / lasts_s))
     check_context(arrivals, model)
     longest = max(a.input_tokens + a.output_tokens for a in arrivals)
-    question = PlanQuestion(
-        model,
-        cluster,
-        fmean(a.input_tokens for a in arrivals),
-        fmean(a.output_tokens for a in arrivals),
-        tuple(slos),
-        settings or EngineSettings(),
-        calibration or Calibration(),
-        _in_flight(traffic, slos),
-    )
+    lengths = fmean(a.input_tokens for a in arrivals), fmean(a.output_tokens for a in arrivals)
+    known = settings or EngineSettings(), calibration or Calibration()
+    question = PlanQuestion(model, cluster, *lengths, tuple(slos), *known, _in_flight(traffic, slos))
     rate_s = traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None
     considered, schemes = schemes_for(question, rate_s)
     if not schemes:
@@ -183,9 +176,8 @@ def plan(
     inputs = asked or PlanInputs(model.name)
     path = model_path or f"/models/{model.name}"
     choices = [_choice(n, o, n in front, traffic, longest, path, inputs) for n, o in enumerate(options)]
-    return Plan(
-        question, traffic, tuple(choices), len(considered), len(found), time.process_time() - started_s, verdict
-    )
+    spent_s = time.process_time() - started_s
+    return Plan(question, traffic, tuple(choices), len(considered), len(found), spent_s, verdict)
 
 
 def answer_plan(
