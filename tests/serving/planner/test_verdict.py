@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,11 @@ from ridgeline.cli.serving.plan import plan as plan_verb
 from ridgeline.cli.text.serving.verdict import verdict_text
 from ridgeline.serving.planner.planner import Plan, answer_plan
 from ridgeline.serving.planner.verdict import _judged, verdict_on
-from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.calibrate import calibrate
+from ridgeline.serving.twin.calibration import Calibration, write_calibration
+
+LOG = Path(__file__).parents[2] / "samples" / "sglang" / "offline-llama8b-h200-default.log"
+LIMITS = ("itl_p99_ms=20", "ttft_p95_ms=1000")
 
 
 @cache
@@ -21,7 +26,7 @@ def planned(traffic: str, *slos: str, gpus: int = 2, model: str = "llama-8b") ->
 
 
 def long_prompts() -> Plan:
-    return planned("fixed:4000:100", "itl_p99_ms=20", "ttft_p95_ms=1000")
+    return planned("fixed:4000:100", *LIMITS)
 
 
 def short_prompts() -> Plan:
@@ -106,3 +111,21 @@ def test_the_command_prints_the_verdict_alone(capsys: pytest.CaptureFixture[str]
     asked = {"model": "llama-8b", "gpu": "h200", "gpus_per_node": 2, "traffic": "fixed:4000:100"}
     plan_verb(**asked, slo=["itl_p99_ms=20", "ttft_p95_ms=1000"], verdict=True, as_json=True)
     assert set(json.loads(capsys.readouterr().out)) == {"answer", "because", "together", "apart", "gain", "interval"}
+
+
+def test_halves_measured_alone_are_composed_into_a_verdict(tmp_path: Path) -> None:
+    """Of a real log: the steps of prompts as one run, those of decode as another."""
+    lines = LOG.read_text().splitlines(keepends=True)
+    for half, other in (("prefill", "Decode batch"), ("decode", "Prefill batch")):
+        (tmp_path / f"{half}.log").write_text("".join(line for line in lines if other not in line))
+    halves = [tmp_path / "prefill.log", tmp_path / "decode.log"]
+    site = tmp_path / "site.json"
+    write_calibration(calibrate(halves, model="llama-8b", gpu="h200").calibration, site)
+    plan = answer_plan("llama-8b", "h200", 1, 2, "fixed:4000:100", slos=LIMITS, calibration=site)
+    assert "step times (prefill.log, decode.log)" in verdict_text(plan)
+    sure, guess = plan.verdict, long_prompts().verdict
+    assert sure.low is not None
+    assert sure.high is not None
+    assert guess.low is not None
+    assert guess.high is not None
+    assert sure.high / sure.low < guess.high / guess.low, "what was measured is surer"
