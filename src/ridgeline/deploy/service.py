@@ -72,6 +72,7 @@ class Service:
     slo: Mapping[str, float] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
     pods: PodChoice = PodChoice()
+    planned_release: str = ""  # what the file names; servers of another one do not start
 
     @property
     def split(self) -> bool:
