@@ -59,6 +59,19 @@ def test_servers_on_one_machine_share_neither_ports_nor_gpus(tmp_path: Path) -> 
     assert "--disaggregation-bootstrap-port 8999" in second.line
 
 
+def test_units_of_different_sizes_share_a_machine_without_overlap(tmp_path: Path) -> None:
+    text = (
+        "version: 1\nmodel: /m\nengine: {kind: KIND}\nrouter: {kind: sglang-router}\n"
+        "units: [{replicas: 2, gpus: 1, settings: {tp: 1}}, {gpus: 4, settings: {tp: 4}}]\n"
+    )
+    lines = [m.line for m in members_of(load_service(written(tmp_path, text.replace("KIND", "sglang"))))]
+    assert ["--base-gpu-id" in line for line in lines[:3]] == [False, True, True]
+    assert "--base-gpu-id 2" in lines[2]
+    lines = [m.line for m in members_of(load_service(written(tmp_path, text.replace("KIND", "vllm"))))]
+    seen = [line.partition("CUDA_VISIBLE_DEVICES=")[2].split()[0] for line in lines[:3]]
+    assert seen == ["0", "1", "2,3,4,5"], "vLLM would take the first ones for all of them"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [

@@ -41,7 +41,7 @@ def _why(unit: Unit, name: str, value: Value) -> str:
 
 
 def _layout(unit: Unit, value: Value) -> str:
-    return f"{unit.gpus} GPUs in the layout that was simulated"
+    return f"{unit.gpus} GPU{'s' if unit.gpus > 1 else ''} in the layout that was simulated"
 
 
 def _running(unit: Unit, value: Value) -> str:

@@ -38,6 +38,7 @@ class ServerPlace:
     bootstrap_port: int
     first_gpu: int
     number: int
+    visible_gpus: str = ""  # 2,3: of a machine that it shares; empty where all it sees is its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ def _sglang(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[st
 
 def _vllm(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
     words = [service.python, "-m", "vllm.entrypoints.openai.api_server", "--model", service.model, *flags]
+    if at.visible_gpus:  # vLLM has no flag for it
+        words = ["env", f"CUDA_VISIBLE_DEVICES={at.visible_gpus}", *words]
     if unit.role != "both":
         # decode servers fetch KV from this address, which is localhost unless it is said
         channel = [f"VLLM_NIXL_SIDE_CHANNEL_{name}" for name in ("HOST", "PORT")]
