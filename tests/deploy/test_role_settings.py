@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from ridgeline.campaign.check import check_study
+from ridgeline.cli.serving.serve_twin import serve_twin
 from ridgeline.deploy.file import load_service
 from ridgeline.deploy.from_plan import planned_text, service_of
 from ridgeline.deploy.members import members_of
@@ -160,6 +163,23 @@ def test_the_file_has_every_reason_beside_its_setting_and_reads_back(tmp_path: P
     assert [dict(unit.settings) for unit in service.units] == [unit["settings"] for unit in plain["units"]]
     assert service.release == (0, 5, 23), "a release, not a line of them: an image has its name"
     assert "--disaggregation-transfer-backend mooncake" in members_of(service)[0].line
+
+
+def test_a_planned_file_can_be_rehearsed_with_what_the_twin_takes(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    text = planned_text(split_option(), "deepseek-r1")
+    file.write_text(re.sub(r"kind: sglang,.*gpu", "kind: twin, gpu", text, count=1))
+    known = {option for group in typer.main.get_command(twin_app()).params for option in group.opts}
+    for member in members_of(load_service(file))[:-1]:
+        written = {word for word in member.words if word.startswith("--")}
+        assert written <= known, written - known
+        assert "--attn-dp" in written
+
+
+def twin_app() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(serve_twin)
+    return app
 
 
 def test_a_study_of_a_deepep_layout_sets_deepep(tmp_path: Path) -> None:
