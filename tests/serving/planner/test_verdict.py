@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.campaign.check import check_study
 from ridgeline.cli.serving.plan import plan as plan_verb
 from ridgeline.cli.text.serving.verdict import verdict_text
 from ridgeline.serving.planner.planner import Plan, answer_plan
@@ -111,6 +112,16 @@ def test_the_command_prints_the_verdict_alone(capsys: pytest.CaptureFixture[str]
     asked = {"model": "llama-8b", "gpu": "h200", "gpus_per_node": 2, "traffic": "fixed:4000:100"}
     plan_verb(**asked, slo=["itl_p99_ms=20", "ttft_p95_ms=1000"], verdict=True, as_json=True)
     assert set(json.loads(capsys.readouterr().out)) == {"answer", "because", "together", "apart", "gain", "interval"}
+
+
+def test_studies_of_the_halves_are_written_and_sound(tmp_path: Path) -> None:
+    long_prompts().write(tmp_path)
+    for half, knob in (("prefill", "chunked_prefill_size"), ("decode", "max_running_requests")):
+        checked = check_study(tmp_path / f"{half}-alone.yaml")
+        assert checked.refusal(checked.study.baseline) is None
+        assert checked.study.workload.options["alone"] == half
+        assert knob in checked.study.baseline
+    assert planned("sharegpt", gpus=8, model="deepseek-r1").halves == {}, "nothing to split"
 
 
 def test_halves_measured_alone_are_composed_into_a_verdict(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -18,6 +18,7 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.planner.candidates import PlanQuestion
 from ridgeline.serving.planner.commands import Command, commands_for, written_for
+from ridgeline.serving.planner.halves import half_studies
 from ridgeline.serving.planner.lint import LintPoint, LintReport, lint_commands
 from ridgeline.serving.planner.operating_point import Option, tried, with_knee
 from ridgeline.serving.planner.pairing import Pair
@@ -102,6 +103,7 @@ class Plan:
     simulated: int
     cpu_s: float
     verdict: SplitVerdict
+    halves: Mapping[str, str] = field(default_factory=dict)  # studies of prefill alone and decode alone, by file name
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -121,7 +123,8 @@ class Plan:
         }
 
     def write(self, folder: Path) -> None:
-        """For each choice a folder with `commands.txt`, one line a server, and `study.yaml`."""
+        """For each choice a folder with `commands.txt`, one line a server, and `study.yaml`; beside them the studies
+        that measure the halves of the best split alone."""
         for choice in self.choices:
             place = folder / f"{choice.rank:02d}-{str(choice.option.layout).replace(' ', '-')}"
             place.mkdir(parents=True, exist_ok=True)
@@ -129,6 +132,8 @@ class Plan:
             lines += [f"# {c.what} on {c.node}\n{c}\n" for c in choice.commands]
             (place / "commands.txt").write_text("\n".join(lines))
             (place / "study.yaml").write_text(choice.study)
+        for name, text in self.halves.items():
+            (folder / name).write_text(text)
 
 
 def plan(
@@ -177,7 +182,8 @@ def plan(
     path = model_path or f"/models/{model.name}"
     choices = [_choice(n, o, n in front, traffic, longest, path, inputs) for n, o in enumerate(options)]
     spent_s = time.process_time() - started_s
-    return Plan(question, traffic, tuple(choices), len(considered), len(found), spent_s, verdict)
+    halves = half_studies(verdict.apart.scheme, traffic, inputs) if verdict.apart else {}
+    return Plan(question, traffic, tuple(choices), len(considered), len(found), spent_s, verdict, halves)
 
 
 def answer_plan(

@@ -32,7 +32,9 @@ def _origin(plan: Plan) -> list[str]:
     """What was measured, and what the twin makes of it."""
     calibration = plan.question.calibration
     if not calibration.points:
-        return ["modelled, and nothing measured: step times, queues, transfers and pairing are the twin's"]
+        found = ["modelled, and nothing measured: step times, queues, transfers and pairing are the twin's"]
+        more = "to measure: `--out DIR` writes studies of prefill alone and decode alone, for the GPUs of one engine"
+        return [*found, more] if plan.halves else found
     sources = ", ".join(calibration.sources) or "rows without a name"
     return [
         f"measured: {calibration.points} step times ({sources})",
