@@ -59,6 +59,19 @@ def test_servers_on_one_machine_share_neither_ports_nor_gpus(tmp_path: Path) -> 
     assert "--disaggregation-bootstrap-port 8999" in second.line
 
 
+def test_units_of_different_sizes_share_a_machine_without_overlap(tmp_path: Path) -> None:
+    text = (
+        "version: 1\nmodel: /m\nengine: {kind: KIND}\nrouter: {kind: sglang-router}\n"
+        "units: [{replicas: 2, gpus: 1, settings: {tp: 1}}, {gpus: 4, settings: {tp: 4}}]\n"
+    )
+    lines = [m.line for m in members_of(load_service(written(tmp_path, text.replace("KIND", "sglang"))))]
+    assert ["--base-gpu-id" in line for line in lines[:3]] == [False, True, True]
+    assert "--base-gpu-id 2" in lines[2]
+    lines = [m.line for m in members_of(load_service(written(tmp_path, text.replace("KIND", "vllm"))))]
+    seen = [line.partition("CUDA_VISIBLE_DEVICES=")[2].split()[0] for line in lines[:3]]
+    assert seen == ["0", "1", "2,3,4,5"], "vLLM would take the first ones for all of them"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
@@ -94,7 +107,9 @@ def test_start_scripts_are_shell_and_wait_for_the_addresses_they_need(tmp_path: 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_nodes_of_a_server_find_their_head_through_the_folder(tmp_path: Path, rank: int) -> None:
-    text = SPLIT.replace("/opt/sglang/bin/python", "echo").replace("site: {name", "host: 10.0.0.7\nsite: {name")
+    text = SPLIT.replace("release: 0.5.15, python: /opt/sglang/bin/python", "python: echo").replace(
+        "site: {name", "host: 10.0.0.7\nsite: {name"
+    )
     service = load_service(written(tmp_path, text))
     decode = members_of(service)[2]
     (tmp_path / "start.sh").write_text(start_script(service, decode))
@@ -123,5 +138,5 @@ def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path) -> None:
     assert everything[3:] == [
         f"qsub members/{name}/job.sh" for name in ("prefill-0", "prefill-1", "decode-0", "router")
     ]
-    with pytest.raises(InputError, match="local, slurm, pbs"):
+    with pytest.raises(InputError, match="local, slurm, pbs, kubernetes"):
         list(render(service, tmp_path / "none", "mesos"))

@@ -193,7 +193,7 @@ def test_a_server_that_cannot_start_says_why(file: Path) -> None:
 
 def test_two_at_once_is_refused(file: Path) -> None:
     first, second = operator(file), operator(file)
-    with first.acting(), pytest.raises(StoreError, match="is being run by process"), second.acting():
+    with first.acting(), pytest.raises(StoreError, match="this service is being run by process"), second.acting():
         pass
 
 

@@ -1,4 +1,4 @@
-"""`ridgeline schema`: the JSON schema of study files, for editors."""
+"""`ridgeline schema`: the JSON schemas of the files that people write, for editors."""
 
 from __future__ import annotations
 
@@ -7,17 +7,28 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.errors import InputError
+
+FILES = ("study", "site", "deploy")
+
 
 def schema(
-    site: Annotated[bool, typer.Option("--site", help="The schema of site files instead.")] = False,
+    of: Annotated[str, typer.Argument(help="Which files: study, site or deploy.")] = "study",
+    site: Annotated[bool, typer.Option("--site", help="The same as `schema site`.")] = False,
 ) -> None:
-    """Print the JSON schema of study files; editors use it to complete keys and show what they mean."""
+    """Print the JSON schema of study, site or deployment files; editors complete keys and show what they mean."""
     from ridgeline import catalog
-    from ridgeline.store.editor_schema import site_schema, study_schema
+    from ridgeline.store.editor_schema import schema_with_site, site_schema, study_schema
 
+    if of not in FILES:
+        raise InputError(f"there is no schema of {of!r}; use {', '.join(FILES)}")
     executors = catalog.forms("executors")
-    if site:
+    if site or of == "site":
         document = site_schema(executors)
+    elif of == "deploy":
+        from ridgeline.deploy.form import ServiceForm
+
+        document = schema_with_site(ServiceForm, "ridgeline-deployment-1", executors)
     else:
         document = study_schema(catalog.forms("workloads"), catalog.forms("samplers"), executors)
     print(json.dumps(document, indent=1))

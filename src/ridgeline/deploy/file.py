@@ -10,8 +10,9 @@ import yaml
 
 from ridgeline import catalog
 from ridgeline.deploy.form import ServiceForm, UnitForm
+from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.servers import SERVERS
-from ridgeline.deploy.service import RouterChoice, Service, ServiceUnit
+from ridgeline.deploy.service import PodChoice, RouterChoice, Service, ServiceUnit
 from ridgeline.errors import StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.records.problem import Problem
@@ -36,7 +37,20 @@ def load_service(path: Path) -> Service:
         raise StudyError(problems)
     service = _service(form, path)
     catalog.part("executors", service.site.batch)  # refuses a batch system that nobody knows
+    if too_large := [tree.message(problem.where, problem.message) for problem in _beyond_the_site(service)]:
+        raise StudyError(too_large)
     return service
+
+
+def _beyond_the_site(service: Service) -> Iterator[Problem]:
+    site = service.site
+    for n, unit in enumerate(service.units):
+        if not service.on_this_machine and unit.nodes > site.nodes:
+            what = f"a server of {unit.nodes} nodes does not fit {site.name}, which has {site.nodes}"
+            yield Problem(("units", n, "nodes"), f"{what}; use fewer, or correct the site")
+        if site.gpus_per_node and unit.gpus > site.gpus_per_node:
+            what = f"{unit.gpus} GPUs of a node are more than the {site.gpus_per_node} that nodes of {site.name} have"
+            yield Problem(("units", n, "gpus"), f"{what}; spread it over more nodes, or correct the site")
 
 
 def _service(form: ServiceForm, path: Path) -> Service:
@@ -69,6 +83,8 @@ def _service(form: ServiceForm, path: Path) -> Service:
         limit_s=form.limit,
         slo=form.slo,
         expected=form.expected,
+        pods=PodChoice(**form.kubernetes.model_dump()),
+        planned_release=form.engine.release,
     )
 
 
@@ -89,6 +105,7 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
             yield Problem(("units",), f"has {role} servers and none for {other}; add a unit with `role: {other}`")
     if form.router is None and servers > 1:
         yield Problem(("units",), f"has {servers} servers and no router; add one: `router: {{kind: sglang-router}}`")
+    yield from _router_disagreements(form, split=set(roles) != {"both"})
     flags = engine_flags(SERVERS[form.engine.kind].flags_of)
     for n, unit in enumerate(form.units):
         for name in unit.settings:
@@ -96,10 +113,54 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
                 yield Problem(
                     ("units", n, "settings", name), f"{form.engine.kind} has no such flag; check its spelling"
                 )
+        if unit.nodes > 1 and not SERVERS[form.engine.kind].over_nodes:
+            yield Problem(
+                ("units", n, "nodes"),
+                f"deploy starts {form.engine.kind} on one node only; write `nodes: 1` and more replicas, or use sglang",
+            )
+    yield from _port_clashes(form, servers)
     if form.engine.kind == "twin" and not form.engine.gpu:
         yield Problem(("engine",), "the twin must know its GPU; add one, such as `gpu: h200`")
     if not _release(form):
         yield Problem(("engine", "release"), f"{form.engine.release!r} is not a release; write one such as 0.5.15")
+
+
+def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:
+    """Members may come to share a node, so each has ports of its own."""
+    if form.router is None:
+        return
+    last = form.first_port + servers - 1
+    for port, what in ((form.router.port, "the router"), (form.router.port + 1, "the router's metrics")):
+        if form.first_port <= port <= last:
+            yield Problem(
+                ("router", "port"),
+                f"{what} would take port {port}, which is a server's ({form.first_port} to {last}); move `port` or "
+                "`first_port`",
+            )
+
+
+def _router_disagreements(form: ServiceForm, split: bool) -> Iterator[Problem]:
+    if form.router is None:
+        return
+    kind, policy, engine = form.router.kind, form.router.policy, form.engine.kind
+    dialect = ROUTERS[kind]
+    if policy and policy not in dialect.policies:
+        known = ", ".join(dialect.policies)
+        yield Problem(("router", "policy"), f"{kind} has no policy {policy!r}; it knows {known}")
+    if policy in dialect.prefill_policies and not split:
+        yield Problem(("router", "policy"), f"{policy} chooses among prefill servers, and no unit has `role: prefill`")
+    if split and engine not in dialect.engines:
+        able = ", ".join(name for name, other in ROUTERS.items() if engine in other.engines)
+        yield Problem(
+            ("router", "kind"), f"{kind} cannot pair the prefill and decode servers of {engine}; use one of: {able}"
+        )
+    if split and form.api_key_env and not dialect.checks_keys:
+        # it would send its own key along with everybody's requests
+        yield Problem(
+            ("api_key_env",),
+            f"{kind} neither checks nor passes on the keys of users where roles are split; remove it and put a proxy "
+            "that checks them in front",
+        )
 
 
 def _release(form: ServiceForm) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ class ServiceFolder:
 
     def lock(self) -> StudyLock:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return StudyLock(self.root / "lock")
+        return StudyLock(self.root / "lock", "service")
 
     def begin(self) -> None:
         """From here on events may be recorded; call it with the lock held."""

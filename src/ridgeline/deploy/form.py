@@ -62,6 +62,29 @@ class ServedEngineForm(Form):
     )
 
 
+class PodForm(Form):
+    """What Kubernetes must be told; read by `deploy render --for kubernetes`."""
+
+    whose = "kubernetes"
+
+    image: Annotated[Text, Otherwise("the engine's published one of this release")] = Field(
+        default="", description="The image of the servers."
+    )
+    router_image: Annotated[Text, Otherwise("needed where there is a router")] = Field(
+        default="", description="An image that has the router."
+    )
+    namespace: Text = Field(default="default", description="Where everything is made.")
+    model_claim: Annotated[Text, Otherwise("the folder lies on every node")] = Field(
+        default="", description="The PersistentVolumeClaim that holds the model's folder."
+    )
+    secret: Annotated[Text, Otherwise("the service's name, then `-key`")] = Field(
+        default="", description="The Secret that holds the API key, under the name that `api_key_env` gives."
+    )
+    devices: dict[str, Annotated[int, CountedIn("")]] = Field(
+        default={}, description="Further resources of each pod of a server, such as `rdma/hca: 8`."
+    )
+
+
 class ServiceForm(Form):
     """A service: servers, their router, and where they run."""
 
@@ -91,3 +114,4 @@ class ServiceForm(Form):
     limit: Duration = Field(default=86400.0, description="Time that a batch system is asked for.")
     slo: dict[str, float] = Field(default={}, description="Limits such as `ttft_p95_ms: 2000`.")
     expected: dict[str, Any] = Field(default={}, description="The plan's figures, each with its interval.")
+    kubernetes: Annotated[PodForm, Otherwise("nothing beyond the defaults")] = Field(default=PodForm())

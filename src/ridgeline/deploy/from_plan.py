@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ridgeline.serving.planner.commands import groups_of, unit_values
+import yaml
+
+from ridgeline.deploy.file import service_text
+from ridgeline.deploy.role_settings import RoleSetting, role_settings
+from ridgeline.serving.engine.knobs.releases import release_written
+from ridgeline.serving.planner.commands import groups_of, unit_env
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.pairing import Pair
 
@@ -22,14 +28,16 @@ def service_of(option: Option, model: str, name: str = "") -> dict[str, Any]:
     for unit, count in groups:
         nodes = max(1, -(-unit.gpus // size))
         own = {"role": unit.role, "replicas": count, "nodes": nodes, "gpus": min(unit.gpus, size)}
-        units.append({**own, "settings": unit_values(unit)})
-    found: dict[str, Any] = {
+        settings = {setting.name: setting.value for setting in role_settings(unit) if setting.value is not None}
+        env = {"env": found} if (found := unit_env(unit)) else {}
+        units.append({**own, "settings": settings, **env})
+    service: dict[str, Any] = {
         "version": 1,
         "name": name or question.model.name,
         "model": model,
         "engine": {
             "kind": "sglang",
-            "release": ".".join(map(str, question.settings.version)),
+            "release": ".".join(map(str, release_written("sglang", question.settings.version))),
             "gpu": question.cluster.gpu.name,
         },
         "units": units,
@@ -39,8 +47,47 @@ def service_of(option: Option, model: str, name: str = "") -> dict[str, Any]:
     if sum(count for _, count in groups) > 1:
         policy = {} if isinstance(scheme.shape, Pair) else {"policy": "cache_aware"}
         limits = {"most_running": running, "most_waiting": max(1, int(running * WAITING_SHARE))}
-        found["router"] = {"kind": "sglang-router", **policy, **limits}
-    return found
+        service["router"] = {"kind": "sglang-router", **policy, **limits}
+    return service
+
+
+def planned_text(option: Option, model: str, name: str = "") -> str:
+    """The deployment file with the reason for each setting beside it."""
+    service = service_of(option, model, name)
+    reasons = [role_settings(unit) for unit, _ in groups_of(option.scheme)]
+    return "".join(_part(key, value, reasons) for key, value in service.items())
+
+
+def _part(key: str, value: Any, reasons: Sequence[Sequence[RoleSetting]]) -> str:
+    if key == "units":
+        return "\n".join([*_units(value, reasons), ""])
+    return service_text({key: value}) if isinstance(value, Mapping) else f"{key}: {_scalar(value)}\n"
+
+
+def _units(units: Sequence[Mapping[str, Any]], reasons: Sequence[Sequence[RoleSetting]]) -> Iterator[str]:
+    yield "units:"
+    for unit, settings in zip(units, reasons, strict=True):
+        for number, (key, value) in enumerate(unit.items()):
+            start = "- " if number == 0 else "  "
+            if key == "settings":
+                yield f"{start}settings:"
+                yield from _commented(settings)
+            else:
+                yield f"{start}{key}: {_scalar(value)}"
+
+
+def _commented(settings: Sequence[RoleSetting]) -> Iterator[str]:
+    lines = [
+        f"    {'# ' if s.value is None else ''}{s.name}: {'' if s.value is None else _scalar(s.value)}"
+        for s in settings
+    ]
+    width = max(map(len, lines))
+    for line, setting in zip(lines, settings, strict=True):
+        yield f"{line:<{width}}  # {setting.why}" if setting.why else line
+
+
+def _scalar(value: object) -> str:
+    return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
 
 
 def _expected(option: Option) -> dict[str, Any]:

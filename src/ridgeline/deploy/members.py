@@ -42,7 +42,7 @@ def members_of(service: Service) -> list[Member]:
     backends: list[Backend] = []
     for unit in service.units:
         for number in range(unit.replicas):
-            at = _place(service, unit, len(servers))
+            at = _place(service, unit, servers)
             name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
             words = tuple(server_words(service, unit, at))
             resources = Resources(nodes=unit.nodes, gpus=unit.gpus)
@@ -51,10 +51,12 @@ def members_of(service: Service) -> list[Member]:
     return [*servers, *_router(service, servers, backends)]
 
 
-def _place(service: Service, unit: ServiceUnit, number: int) -> ServerPlace:
+def _place(service: Service, unit: ServiceUnit, before: Sequence[Member]) -> ServerPlace:
     """Ports of their own for all, as two servers may come to share a node; GPUs are dealt out on this machine only."""
-    gpu = number * unit.gpus if service.on_this_machine else 0
-    return ServerPlace(service.first_port + number, BOOTSTRAP_PORT + number, gpu, number)
+    number = len(before)
+    gpu = sum(member.resources.gpus for member in before) if service.on_this_machine else 0
+    visible = ",".join(map(str, range(gpu, gpu + unit.gpus))) if service.on_this_machine else ""
+    return ServerPlace(service.first_port + number, BOOTSTRAP_PORT + number, gpu, number, visible)
 
 
 def _router(service: Service, servers: Sequence[Member], backends: Sequence[Backend]) -> list[Member]:

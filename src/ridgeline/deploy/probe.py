@@ -9,6 +9,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from ridgeline.errors import SiteError
+
 TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 120.0
 
@@ -54,9 +56,19 @@ def first_answer(url: str, model: str, key: str) -> dict[str, Any]:
     try:
         content = ask(f"{url}/v1/completions", body, key=key, timeout_s=REQUEST_TIMEOUT_S)
     except urllib.error.HTTPError as error:
+        refuse_wrong_key(url, error)
         raise OSError(f"{error.code}: {error.read().decode(errors='replace')[:300]}") from None
     answer: dict[str, Any] = json.loads(content)
     return answer
+
+
+def refuse_wrong_key(url: str, error: urllib.error.HTTPError) -> None:
+    """SiteError where the answer says that the key is wrong: no waiting mends that."""
+    if error.code in (401, 403):
+        raise SiteError(
+            f"{url} refuses our API key ({error.code}): it was started with another one; set the variable that "
+            "api_key_env names to that key, or take the service down and up again"
+        ) from None
 
 
 def served_model(url: str, key: str) -> str:

@@ -1,4 +1,4 @@
-"""Plain scripts of a service, to be read, changed and run by hand: local, Slurm, PBS."""
+"""Plain scripts or manifests of a service, to be read, changed and used by hand: local, Slurm, PBS, Kubernetes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.deploy.folder import ServiceFolder
+from ridgeline.deploy.kubernetes.manifests import manifests
 from ridgeline.deploy.members import members_of
 from ridgeline.deploy.scripts import START_FILE, start_script
 from ridgeline.deploy.service import Service
@@ -15,7 +16,7 @@ from ridgeline.errors import InputError
 from ridgeline.executors.base import Executor
 from ridgeline.files import write_whole
 
-TARGETS = ("local", "slurm", "pbs")
+TARGETS = ("local", "slurm", "pbs", "kubernetes")
 _LAUNCHERS = {"slurm": "srun", "pbs": "openmpi"}
 
 
@@ -24,6 +25,17 @@ def render(service: Service, out: Path, target: str = "") -> Iterator[Path]:
     chosen = target or service.site.batch
     if chosen not in TARGETS:
         raise InputError(f"deploy renders for {', '.join(TARGETS)}; {chosen!r} is none of them")
+    yield from _manifests(service, out) if chosen == "kubernetes" else _scripts(service, out, chosen)
+
+
+def _manifests(service: Service, out: Path) -> Iterator[Path]:
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in list(manifests(service)):  # all of them, or none where one cannot be made
+        write_whole(out / name, text)
+        yield out / name
+
+
+def _scripts(service: Service, out: Path, chosen: str) -> Iterator[Path]:
     site = service.site
     if chosen != site.batch:
         launcher = site.launcher if site.launcher != "none" else _LAUNCHERS.get(chosen, "none")

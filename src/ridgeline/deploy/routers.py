@@ -1,11 +1,13 @@
-"""Routers that exist, one dialect each: their flags, and how their workers are listed, added and taken away."""
+"""Routers that exist, one dialect each: their flags, the policies they know, and what they call things."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.deploy.service import RouterChoice, Service
+
+_COMMON = ("random", "round_robin", "cache_aware", "power_of_two")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,56 +20,86 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True)
+class PodSelectors:
+    """The labels by which a router in Kubernetes finds its servers, by role; all of them listen on one port."""
+
+    labels: Mapping[str, Mapping[str, str]]
+    port: int
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
 class RouterDialect:
-    """`module` is run with the environment's python. `policies` are those it knows, for a message."""
+    """`module` is run with the environment's python.
+
+    `engines` are those whose prefill and decode servers it can pair, by the protocol that they speak.
+    """
 
     module: str
     command: tuple[str, ...]
     policies: tuple[str, ...]
-    flags: Callable[[Service, RouterChoice, Sequence[Backend]], list[str]]
+    prefill_policies: tuple[str, ...]  # those of them that choose among prefill servers only
+    split_switch: str
+    engines: tuple[str, ...]
+    port_annotation: str  # of a prefill pod: where its bootstrap server listens
+    checks_keys: (
+        bool  # of users and of whoever changes its servers; else it only passes them on, and not to split roles
+    )
 
 
 def router_words(service: Service, backends: Sequence[Backend]) -> list[str]:
-    """All words of the router's command line."""
-    choice = service.router
-    assert choice is not None
+    """All words of the router's command line, its servers named one by one."""
+    return [*_front(service), *_named(service, backends), *_choice(service).arguments]
+
+
+def discovering_words(service: Service, pods: PodSelectors) -> list[str]:
+    """The same for a router that asks Kubernetes which servers there are."""
+    words = ["--service-discovery", "--service-discovery-namespace", pods.namespace]
+    words += ["--service-discovery-port", str(pods.port)]
+    if service.split:
+        words.append(ROUTERS[_choice(service).kind].split_switch)
+    for role, labels in pods.labels.items():
+        words += ["--selector" if role == "both" else f"--{role}-selector", *(f"{k}={v}" for k, v in labels.items())]
+    return [*_front(service), *words, *_choice(service).arguments]
+
+
+def _choice(service: Service) -> RouterChoice:
+    assert service.router is not None
+    return service.router
+
+
+def _front(service: Service) -> list[str]:
+    """The program, where it listens, and what it may let through: these flags are the same for all of them."""
+    choice = _choice(service)
     dialect = ROUTERS[choice.kind]
-    words = [choice.python, "-m", dialect.module, *dialect.command]
-    return [*words, *dialect.flags(service, choice, backends), *choice.arguments]
-
-
-def _sglang_family(service: Service, choice: RouterChoice, backends: Sequence[Backend]) -> list[str]:
-    words = ["--host", "$address", "--port", str(choice.port)]
+    words = [choice.python, "-m", dialect.module, *dialect.command, "--host", "$address", "--port", str(choice.port)]
     # it would open its metrics to the world at a port that two routers on a node would share
     words += ["--prometheus-host", "$address", "--prometheus-port", str(metrics_port(choice))]
     words += ["--worker-startup-check-interval", "1", "--worker-startup-timeout-secs", "1800"]
-    words += ["--policy", choice.policy] if choice.policy else []
+    words += _policy(dialect, choice.policy)
     if choice.most_running is not None:
         words += ["--max-concurrent-requests", str(choice.most_running)]
     if choice.most_waiting is not None:
         words += ["--queue-size", str(choice.most_waiting)]
     if service.api_key_env:
         words += ["--api-key", f"${{{service.api_key_env}}}"]
-    if not service.split:
-        return [*words, "--worker-urls", *(backend.url for backend in backends)]
-    words.append("--pd-disaggregation")
-    for backend in backends:
-        if backend.role == "prefill":
-            words += ["--prefill", backend.url, str(backend.bootstrap_port)]
-        else:
-            words += ["--decode", backend.url]
     return words
 
 
-def _vllm_router(service: Service, choice: RouterChoice, backends: Sequence[Backend]) -> list[str]:
-    words = ["--host", "$address", "--port", str(choice.port), "--prometheus-host", "$address"]
-    words += ["--prometheus-port", str(metrics_port(choice))]
-    words += ["--policy", choice.policy] if choice.policy else []
+def _policy(dialect: RouterDialect, policy: str) -> list[str]:
+    if not policy:
+        return []
+    return ["--prefill-policy" if policy in dialect.prefill_policies else "--policy", policy]
+
+
+def _named(service: Service, backends: Sequence[Backend]) -> list[str]:
     if not service.split:
-        return [*words, "--worker-urls", *(backend.url for backend in backends)]
-    words.append("--vllm-pd-disaggregation")
+        return ["--worker-urls", *(backend.url for backend in backends)]
+    words = [ROUTERS[_choice(service).kind].split_switch]
     for backend in backends:
         words += [f"--{backend.role}", backend.url]
+        if backend.role == "prefill" and service.engine != "vllm":
+            words.append(str(backend.bootstrap_port))
     return words
 
 
@@ -76,14 +108,36 @@ def metrics_port(choice: RouterChoice) -> int:
     return choice.port + 1 if choice.port < 65535 else choice.port - 1
 
 
-_COMMON = ("random", "round_robin", "cache_aware", "power_of_two")
+_SGLANG_PORT = "sglang.ai/bootstrap-port"
 ROUTERS: Mapping[str, RouterDialect] = {
-    "sglang-router": RouterDialect("sglang_router.launch_router", (), (*_COMMON, "manual", "bucket"), _sglang_family),
+    "sglang-router": RouterDialect(
+        "sglang_router.launch_router",
+        (),
+        (*_COMMON, "manual", "bucket"),
+        ("bucket",),
+        "--pd-disaggregation",
+        ("sglang", "twin"),
+        _SGLANG_PORT,
+        True,
+    ),
     "smg": RouterDialect(
         "smg",
         ("launch",),
-        (*_COMMON, "manual", "bucket", "least_load", "consistent_hashing", "prefix_hash", "passthrough"),
-        _sglang_family,
+        (*_COMMON, "manual", "least_load", "consistent_hashing", "prefix_hash", "passthrough", "bucket"),
+        ("bucket",),
+        "--pd-disaggregation",
+        ("sglang", "twin"),
+        _SGLANG_PORT,
+        True,
     ),
-    "vllm-router": RouterDialect("vllm_router.launch_router", (), (*_COMMON, "consistent_hash"), _vllm_router),
+    "vllm-router": RouterDialect(
+        "vllm_router.launch_router",
+        (),
+        (*_COMMON, "consistent_hash"),
+        (),
+        "--vllm-pd-disaggregation",
+        ("vllm", "twin"),
+        "vllm.ai/bootstrap-port",
+        False,
+    ),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from shlex import quote
 
 from ridgeline.deploy.members import Member, variable
+from ridgeline.deploy.servers import SERVERS
 from ridgeline.deploy.service import Service
 from ridgeline.records.launch import launch
 
@@ -36,6 +37,7 @@ def start_script(service: Service, member: Member) -> str:
     for name in member.after:
         lines += _wait_for(variable(name), f"$here/../{name}/{ADDRESS_FILE}")
     lines += [f"export {name}={quote(value)}" for name, value in member.env]
+    lines += [] if member.is_router else _check_release(service)
     return "\n".join([*lines, f"exec {member.line}", ""])
 
 
@@ -54,6 +56,27 @@ def _address(service: Service) -> str:
         return "127.0.0.1"
     # the address that other nodes reach: the name alone is a loopback address on many hosts
     return "$(hostname -I 2>/dev/null | tr ' ' '\\n' | grep -v '^127[.]' | head -n 1)"
+
+
+def _check_release(service: Service) -> list[str]:
+    """Flags move between releases: a server of another one than the file names would be something else.
+
+    One that is installed nowhere, as a checkout, is taken as it is.
+    """
+    wanted, packages = service.planned_release, SERVERS[service.engine].packages
+    if not wanted or not packages:
+        return []
+    ask = (
+        "import importlib.metadata as m, sys; have = {d.name: d.version for d in m.distributions()}; "
+        "print(next((have[n] for n in sys.argv[1:] if n in have), ''))"
+    )
+    told = f"{service.engine} $release is installed, and the deployment file is for {wanted}"
+    return [
+        f"release=$({quote(service.python)} -c {quote(ask)} {' '.join(packages)}) || exit 78",
+        f'case "$release" in "" | {wanted} | {wanted}.* | {wanted}+*) ;; *)',
+        f'  echo "{told}; name that release there and plan again, or install {wanted}" >&2; exit 78 ;;',
+        "esac",
+    ]
 
 
 def _write_address() -> list[str]:

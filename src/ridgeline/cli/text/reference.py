@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ridgeline import catalog
+from ridgeline.deploy.form import ServiceForm
 from ridgeline.forms.form import Form
 from ridgeline.forms.reference import described, key_rows, section, table
 from ridgeline.store.schema import BuildsForm, StudyForm
@@ -23,6 +24,7 @@ _WORKLOADS = (
 def pages() -> dict[str, str]:
     """File name -> text."""
     made = {"study": _study(), "builds": _builds(), "samplers": _samplers(), "site": _site()}
+    made["deployment"] = _deployment()
     made |= {name: _workload(title, kinds) for name, title, kinds in _WORKLOADS}
     made["index"] = _index()
     return {f"{name}.md": text for name, text in made.items()}
@@ -38,6 +40,7 @@ def _index() -> str:
         "- [builds](builds.md): how variants of a program are built",
         "- [samplers](samplers.md): who proposes settings, and their options",
         "- [site](site.md): every key of a site file",
+        "- [deployment](deployment.md): every key of a deployment file",
         *(f"- [{' and '.join(kinds)}]({name}.md): keys of `workload`" for name, _, kinds in _WORKLOADS),
     ]
     intro = "Every key of the files that Ridgeline reads. [The study file](../study-file.md) is the introduction."
@@ -71,6 +74,13 @@ def _site() -> str:
     options = _own_forms("executors").items()
     shown = [section(form, prefix="options.", title=f"batch: {batch}") for batch, form in options]
     return _page("The site file", section(SiteForm), *shown)
+
+
+def _deployment() -> str:
+    more = (
+        "`deploy`, `rehearse` and `keep` read it ([deploy](../guides/deploy.md)); `site` is that of a [site](site.md)."
+    )
+    return _page("The deployment file", more, section(ServiceForm))
 
 
 def _workload(title: str, kinds: tuple[str, ...]) -> str:

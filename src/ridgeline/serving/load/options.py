@@ -118,14 +118,14 @@ def _traffic(options: BenchOptions, stages: tuple[LoadStage, ...]) -> Traffic:
         burstiness=options.burstiness,
         seed=options.seed,
     )
-    return _cut_short(traffic, options.max_tokens) if options.traffic and options.max_tokens else traffic
+    return cut_short(traffic, options.max_tokens) if options.traffic and options.max_tokens else traffic
 
 
 def _has_times(text: str) -> bool:
     return Path(text).exists()
 
 
-def _cut_short(traffic: Traffic, most: int) -> Traffic:
+def cut_short(traffic: Traffic, most: int) -> Traffic:
     """The same requests with no answer longer than `most` tokens."""
     lengths = traffic.lengths
     if isinstance(lengths, Fixed):

@@ -102,10 +102,7 @@ def _engine(unit: Unit, number: int, where: _Place, model_path: str, quantizatio
     if unit.role == "prefill" and where.port != PORT:
         common += ["--disaggregation-bootstrap-port", str(_bootstrap_port(where.port))]
     name = f"{'engine' if unit.role == 'both' else unit.role} {number}"
-    rank_batch = -(-unit.cap // (unit.layout.attn_dp * unit.layout.pp))
-    env = {}
-    if unit.role != "prefill" and uses_deepep(unit.layout) and rank_batch > DEEPEP_RANK_TOKENS:
-        env[DEEPEP_LIMIT] = str(rank_batch)
+    env = unit_env(unit)
     if len(where.nodes) == 1:
         return [Command(name, where.nodes[0], tuple(common), env)]
     address = f"{where.nodes[0]}:{RENDEZVOUS_PORT + number}"
@@ -125,13 +122,25 @@ def _bootstrap_port(port: int) -> int:
     return BOOTSTRAP_PORT + port - PORT
 
 
+def unit_env(unit: Unit) -> dict[str, str]:
+    """What must be in the environment of its servers."""
+    rank_batch = -(-unit.cap // (unit.layout.attn_dp * unit.layout.pp))
+    if unit.role != "prefill" and uses_deepep(unit.layout) and rank_batch > DEEPEP_RANK_TOKENS:
+        return {DEEPEP_LIMIT: str(rank_batch)}
+    return {}
+
+
 def unit_values(unit: Unit) -> dict[str, Value]:
     """Layout, memory and scheduling of one engine under our names, every value written out; not its role."""
-    values: dict[str, Value] = values_of(unit.layout, unit.settings)
-    if uses_deepep(unit.layout):
-        mode = deepep_mode(unit.role, unit.settings.version)
-        values |= {"moe_a2a_backend": "deepep", "deepep_mode": mode, "moe_dense_tp_size": 1}
-    return values
+    return {**values_of(unit.layout, unit.settings), **deepep_values(unit)}
+
+
+def deepep_values(unit: Unit) -> dict[str, Value]:
+    """How tokens travel to their experts, where they do."""
+    if not uses_deepep(unit.layout):
+        return {}
+    mode = deepep_mode(unit.role, unit.settings.version)
+    return {"moe_a2a_backend": "deepep", "deepep_mode": mode, "moe_dense_tp_size": 1}
 
 
 def unit_arguments(unit: Unit) -> list[str]:

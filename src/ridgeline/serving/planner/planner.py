@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -18,12 +18,14 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.planner.candidates import PlanQuestion
 from ridgeline.serving.planner.commands import Command, commands_for, written_for
+from ridgeline.serving.planner.halves import half_studies
 from ridgeline.serving.planner.lint import LintPoint, LintReport, lint_commands
 from ridgeline.serving.planner.operating_point import Option, tried, with_knee
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.pareto import pareto
 from ridgeline.serving.planner.shortlist import named_scheme, schemes_for, try_all
 from ridgeline.serving.planner.study import PlanInputs, verification_study
+from ridgeline.serving.planner.verdict import SplitVerdict, verdict_on
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, OpenLoop, Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
@@ -100,6 +102,8 @@ class Plan:
     considered: int  # ways to serve that were compared by step times
     simulated: int
     cpu_s: float
+    verdict: SplitVerdict
+    halves: Mapping[str, str] = field(default_factory=dict)  # studies of prefill alone and decode alone, by file name
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -115,10 +119,12 @@ class Plan:
             "calibrated": self.question.calibration.points > 0,
             "origin": "modelled",
             "cpu_s": self.cpu_s,
+            "verdict": self.verdict.as_json(),
         }
 
     def write(self, folder: Path) -> None:
-        """For each choice a folder with `commands.txt`, one line a server, and `study.yaml`."""
+        """For each choice a folder with `commands.txt`, one line a server, and `study.yaml`; beside them the studies
+        that measure the halves of the best split alone."""
         for choice in self.choices:
             place = folder / f"{choice.rank:02d}-{str(choice.option.layout).replace(' ', '-')}"
             place.mkdir(parents=True, exist_ok=True)
@@ -126,6 +132,8 @@ class Plan:
             lines += [f"# {c.what} on {c.node}\n{c}\n" for c in choice.commands]
             (place / "commands.txt").write_text("\n".join(lines))
             (place / "study.yaml").write_text(choice.study)
+        for name, text in self.halves.items():
+            (folder / name).write_text(text)
 
 
 def plan(
@@ -154,16 +162,9 @@ def plan(
         traffic = replace(traffic, pace=OpenLoop(len(arrivals) / lasts_s))
     check_context(arrivals, model)
     longest = max(a.input_tokens + a.output_tokens for a in arrivals)
-    question = PlanQuestion(
-        model,
-        cluster,
-        fmean(a.input_tokens for a in arrivals),
-        fmean(a.output_tokens for a in arrivals),
-        tuple(slos),
-        settings or EngineSettings(),
-        calibration or Calibration(),
-        _in_flight(traffic, slos),
-    )
+    lengths = fmean(a.input_tokens for a in arrivals), fmean(a.output_tokens for a in arrivals)
+    known = settings or EngineSettings(), calibration or Calibration()
+    question = PlanQuestion(model, cluster, *lengths, tuple(slos), *known, _in_flight(traffic, slos))
     rate_s = traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None
     considered, schemes = schemes_for(question, rate_s)
     if not schemes:
@@ -173,13 +174,16 @@ def plan(
     found = try_all([s for s in schemes if s.layout not in kept], traffic, rate_s)
     found += [tried(s, traffic) for s in asked_for]
     options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None))
+    verdict = verdict_on(options)
     options = [o for n, o in enumerate(options) if n < top or o.scheme.layout in kept]
     options = [with_knee(o) if n < KNEES else o for n, o in enumerate(options)]
     front = pareto(options)
     inputs = asked or PlanInputs(model.name)
     path = model_path or f"/models/{model.name}"
     choices = [_choice(n, o, n in front, traffic, longest, path, inputs) for n, o in enumerate(options)]
-    return Plan(question, traffic, tuple(choices), len(considered), len(found), time.process_time() - started_s)
+    spent_s = time.process_time() - started_s
+    halves = half_studies(verdict.apart.scheme, traffic, inputs) if verdict.apart else {}
+    return Plan(question, traffic, tuple(choices), len(considered), len(found), spent_s, verdict, halves)
 
 
 def answer_plan(

@@ -16,6 +16,7 @@ from pathlib import Path
 from ridgeline.serving.engine.deployment import Deployment, role_text
 from ridgeline.serving.engine.layout import Layout, group_text
 from ridgeline.serving.engine.settings import CURRENT_VERSION
+from ridgeline.serving.planner.commands import deepep_values
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.scheme import Scheme
@@ -76,6 +77,7 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     }
     fixed["chunked_prefill_size"] = unit.chunk_flag
     fixed["attention_backend"] = unit.settings.attention_backend
+    fixed |= deepep_values(unit)
     fraction, gpus = unit.memory.mem_fraction, min(layout.gpus_per_node, unit.gpus)
     share = layout.attn_dp * layout.pp
     caps, fractions = _around(unit.cap, share), sorted({round(fraction - 0.02, 3), fraction})
@@ -86,13 +88,13 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     return [
         "workload:",
         f"  kind: twin                    # {kind} on the real cluster, and `site`: nothing else changes",
-        f"  model: {_quoted(_beside(asked.model))}",
+        f"  model: {quoted(beside(asked.model))}",
         *([f"  # planned with {_joined(_dtypes(asked))}: quantise the model so"] if _dtypes(asked) else []),
         f"  gpu: {q.cluster.gpu.name}",
-        f"  traffic: {{dataset: {_dataset(traffic)!r}, requests: {_requests(traffic)}, seed: {traffic.seed}}}",
+        f"  traffic: {{dataset: {dataset_of(traffic)!r}, requests: {_requests(traffic)}, seed: {traffic.seed}}}",
         *(f"  {line}" for line in _pace(option, traffic)),
         *([f"  slo: [{', '.join(map(str, q.slos))}]"] if q.slos else []),
-        *([f"  calibration: {_quoted(str(asked.calibration.absolute()))}"] if asked.calibration else []),
+        *([f"  calibration: {quoted(str(asked.calibration.absolute()))}"] if asked.calibration else []),
         f"job: {{nodes: {layout.nodes}, gpus: {gpus}, limit: {_limit_s(option, traffic)}}}",
         "",
         "space:",
@@ -113,7 +115,7 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     layout = deployment.layout
     assert layout.prefill is not None
     assert layout.decode is not None
-    load: list[object] = ["--traffic", _dataset(traffic), "--requests", _requests(traffic), "--seed", traffic.seed]
+    load: list[object] = ["--traffic", dataset_of(traffic), "--requests", _requests(traffic), "--seed", traffic.seed]
     load += [
         argument for text in _pace(option, traffic) for argument in (f"--{text.partition(':')[0]}", text.split()[1])
     ]
@@ -127,7 +129,7 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
         "  kind: command",
         "  # on the real cluster start commands.txt with the value of the trial, and run instead:",
         f"  #   {_joined(['ridgeline', 'bench', 'http://ROUTER:8000', *load])} --json",
-        f"  run: {_quoted(f'{_joined(ask + load)} {_roles(scheme, layout)} --json')}",
+        f"  run: {quoted(f'{_joined(ask + load)} {_roles(scheme, layout)} --json')}",
         "  metrics:",
         "    successful_requests: {json: successful_requests}",
         "    total_tok_s: {json: total_tok_s, unit: tok/s}",
@@ -148,7 +150,7 @@ def _simulate_arguments(deployment: Deployment, asked: PlanInputs) -> list[objec
     """The command that simulates this deployment, up to its groups and traffic."""
     layout, settings = deployment.layout, deployment.settings
     # this interpreter: a checkout's `ridgeline` is seldom on the PATH of a job
-    ask: list[object] = [sys.executable, "-m", "ridgeline", "simulate", "--model", _beside(asked.model)]
+    ask: list[object] = [sys.executable, "-m", "ridgeline", "simulate", "--model", beside(asked.model)]
     ask += ["--gpu", deployment.cluster.gpu.name, *_dtypes(asked)]
     ask += ["--nodes", layout.nodes, "--gpus-per-node", layout.gpus_per_node]
     ask += ["--fabric", deployment.cluster.fabric.name, "--attention-backend", settings.attention_backend]
@@ -208,7 +210,7 @@ def _requests(traffic: Traffic) -> int:
     return min(traffic.requests, MOST_REQUESTS)
 
 
-def _dataset(traffic: Traffic) -> str:
+def dataset_of(traffic: Traffic) -> str:
     lengths = traffic.lengths
     if isinstance(lengths, Fixed):
         return f"fixed:{lengths.input_tokens}:{lengths.output_tokens}"
@@ -222,7 +224,7 @@ def _dataset(traffic: Traffic) -> str:
     return f"lognormal:{means}:{lengths.input_sigma:g}"
 
 
-def _beside(model: str) -> str:
+def beside(model: str) -> str:
     """A preset by its name, a config.json by its full path: the study lies elsewhere."""
     path = Path(model)
     return str(path.absolute()) if path.exists() else model
@@ -237,5 +239,5 @@ def _joined(arguments: list[object]) -> str:
     return shlex.join(map(str, arguments))
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     return text if re.fullmatch(r"[\w./+-]+", text) else "'" + text.replace("'", "''") + "'"

@@ -84,6 +84,7 @@ class EngineDialect(Protocol):
     packages: tuple[str, ...]  # names of the distribution whose version counts, the first that is there
     ready_line: str = ""  # a part of the log line that says the engine serves; "" where health alone says it
     offline_spans: bool = False  # whether its offline benchmark runs over several nodes
+    decode_alone: Mapping[str, Value] = MappingProxyType({})  # flags of a server that decodes as if all KV had come
     host_variable: str = ""  # by which an engine is told its own address among several nodes; "" where it needs none
     simulated: bool = False  # whether the twin knows its memory and speed
     decoys: int = 0  # rows of data for each request that its offline benchmark reads and does not send

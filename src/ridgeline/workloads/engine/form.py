@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 
@@ -156,7 +156,7 @@ class EngineForm(Form):
 
 
 class ServeForm(EngineForm):
-    """A serving engine under load, with the keys of the offline kind and these."""
+    """How hard a server is loaded, and within which limits."""
 
     concurrency: Annotated[int | None, CountedIn("requests"), Otherwise("`rate` is given")] = Field(
         default=None, ge=1, description="Closed loop: so many requests at once."
@@ -175,11 +175,21 @@ class ServeForm(EngineForm):
     )
 
 
+class RealServeForm(ServeForm):
+    """A serving engine under load, with the keys of the offline kind and these."""
+
+    alone: Annotated[Literal["prefill", "decode"] | None, Otherwise("both, as users have it")] = Field(
+        default=None,
+        description="Measure one half of serving on its own, as a server of a split role does it: prefill asks for one "
+        "token of each answer, decode (SGLang) starts as if every prompt's KV had come.",
+    )
+
+
 class OfflineForm(EngineForm):
     """A serving engine's own offline benchmark: everything is sent at once."""
 
     elsewhere = dict.fromkeys(
-        ("concurrency", "rate", "burstiness", "slo", "workers"),
+        ("concurrency", "rate", "burstiness", "slo", "workers", "alone"),
         "an offline run sends everything at once; use the serve kind",
     )
 
@@ -187,7 +197,7 @@ class OfflineForm(EngineForm):
 def read_options(given: Mapping[str, object], folder: Path, *, serves: bool, home: Path | None = None) -> EngineOptions:
     """`folder` holds the study's files; names of what is never copied start in `home`, by default the same."""
     home = home or folder
-    form, problems = read_form(ServeForm if serves else OfflineForm, given, folder, ("workload",))
+    form, problems = read_form(RealServeForm if serves else OfflineForm, given, folder, ("workload",))
     if serves and given.get("concurrency") is None and given.get("rate") is None:
         problems.append(
             Problem(("workload",), "say how hard to load: concurrency (requests at once) or rate (a second)")
@@ -243,6 +253,7 @@ def _load(form: EngineForm, folder: Path) -> Load:
         burstiness=form.burstiness,
         slos=tuple(form.slo),
         workers=form.workers,
+        alone=(form.alone or "") if isinstance(form, RealServeForm) else "",
     )
 
 

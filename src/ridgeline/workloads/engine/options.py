@@ -35,6 +35,7 @@ class Load:
     slos: tuple[str, ...] = ()
     warmup: int | None = None
     workers: int = 1
+    alone: str = ""  # prefill or decode: only that half of each request is asked for
 
     def recipe(self, *, paced: bool = True) -> Traffic:
         """`paced` False: the same requests, all at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import TypeVar
 
 from ridgeline.readers.sglang.facts import OfflineResult, SglangLog, Stamp
@@ -57,6 +58,9 @@ class SglangDialect(EngineDialect):
     ready_line = "The server is fired up and ready to roll"
 
     offline_spans = True
+    decode_alone: Mapping[str, Value] = MappingProxyType(
+        {"disaggregation_mode": "decode", "disaggregation_transfer_backend": "fake"}
+    )
     host_variable = "SGLANG_HOST_IP"
     simulated = True
     decoys = 30  # its benchmark leaves out rows by length until it has as many as were asked for

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.records.expression import ExpressionError
@@ -23,7 +23,7 @@ from ridgeline.serving.engine.knobs.releases import NEWEST, release_text
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
 from ridgeline.workloads.engine.failures import signatures
-from ridgeline.workloads.engine.form import EngineForm, OfflineForm, ServeForm, read_options
+from ridgeline.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
 from ridgeline.workloads.engine.install import release_of
 from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
 from ridgeline.workloads.engine.options import IN_PLACE
@@ -42,7 +42,7 @@ class EngineKind:
 
     @property
     def form(self) -> type[EngineForm]:
-        return ServeForm if self.serves else OfflineForm
+        return RealServeForm if self.serves else OfflineForm
 
     def __call__(self, study: Study) -> EngineWorkload:
         return EngineWorkload(study, self.dialect, serves=self.serves)
@@ -70,6 +70,8 @@ class EngineWorkload:
         self._dialect = dialect
         self._serves = serves
         self._options = read_options(study.workload.options, study.folder, serves=serves, home=study.origin)
+        if self._options.load.alone == "decode":
+            self._options = replace(self._options, flags={**self._options.flags, **dialect.decode_alone})
         self._names = Names(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
         self.signatures = signatures(dialect.flags)
@@ -80,9 +82,16 @@ class EngineWorkload:
     def problems(self) -> list[Problem]:
         return [
             *self._options.problems,
+            *self._alone_problems(),
             *self._names.problems(serves=self._serves),
             *prepare.problems(self._options, self._dialect),
         ]
+
+    def _alone_problems(self) -> list[Problem]:
+        if self._options.load.alone != "decode" or self._dialect.decode_alone:
+            return []
+        what = f"{self._dialect.name} has no way to decode without a prefill server; SGLang has, and prefill works here"
+        return [Problem(("workload", "alone"), what)]
 
     def refusal(self, settings: Settings) -> str | None:
         try:

@@ -34,10 +34,15 @@ def release_meant(version: Version) -> Version:
     return version if len(version) > 2 else (*version, 999)
 
 
+def release_written(engine: str, version: Version) -> Version:
+    """The release whose flags are written for `version`: the newest that is known, where a line is named."""
+    latest = LATEST[engine]
+    return latest if release_meant(version) > latest else version
+
+
 def release_text(engine: str, version: Version) -> str:
     """`SGLang 0.5.23`: the release whose flags are written for `version`."""
-    latest, meant = LATEST[engine], release_meant(version)
-    return f"{TITLES[engine]} {'.'.join(map(str, latest if meant > latest else version))}"
+    return f"{TITLES[engine]} {'.'.join(map(str, release_written(engine, version)))}"
 
 
 @dataclass(frozen=True, slots=True)

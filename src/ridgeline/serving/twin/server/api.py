@@ -39,6 +39,7 @@ class ServerFacts:
     running_limit: int
     radix_cache: bool
     api_key: str = ""
+    bootstrap_port: int | None = None  # of a prefill server
 
 
 class Api:
@@ -60,7 +61,6 @@ class Api:
             ("GET", "/get_server_info"): self._server_info,
             ("GET", "/model_info"): self._model_info,
             ("GET", "/get_model_info"): self._model_info,
-            ("GET", "/version"): lambda exchange: exchange.answer_json(200, {"version": facts.version}),
             ("GET", "/get_load"): self._load,
             ("GET", "/v1/loads"): self._loads,
             ("POST", "/flush_cache"): self._healthy,
@@ -69,6 +69,8 @@ class Api:
             ("POST", "/v1/chat/completions"): self._generate,
             ("POST", "/generate"): self._generate,
         }
+        if facts.api == "vllm":  # only vLLM answers it, and smg takes whoever does for a vLLM
+            self._paths["GET", "/version"] = lambda exchange: exchange.answer_json(200, {"version": facts.version})
 
     def handle(self, exchange: HttpExchange) -> None:
         if not self._may(exchange):
@@ -181,6 +183,7 @@ class Api:
                 "tp_size": facts.tp,
                 "dp_size": facts.dp,
                 "disaggregation_mode": facts.role,
+                "disaggregation_bootstrap_port": facts.bootstrap_port,
                 "max_running_requests": facts.running_limit,
                 "max_total_num_tokens": facts.pool_tokens,
                 "version": facts.version,

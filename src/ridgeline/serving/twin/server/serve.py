@@ -82,6 +82,7 @@ class TwinServer:
             running_limit=times.applied.running_limit,
             radix_cache=times.applied.radix_cache,
             api_key=served.api_key,
+            bootstrap_port=served.bootstrap_port if served.role == "prefill" else None,
         )
         self.api = Api(facts, self.role, self.clock, self.inject)
         self._oom_armed = False

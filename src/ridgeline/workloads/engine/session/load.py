@@ -22,6 +22,8 @@ from ridgeline.workloads.engine.session.causes import Coroner, Failed
 LOOK_S = 0.5
 DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
 STOPPED = 128 + signal.SIGTERM
+# a request whose KV an SGLang decode server takes as sent, with its `fake` transfer
+FROM_NOWHERE = {"bootstrap_host": "2.2.2.2", "bootstrap_port": 8998, "bootstrap_room": 0}
 OTHER = 7919  # added to seeds of traffic that must share nothing with the measured one
 
 
@@ -51,12 +53,15 @@ def _log_says_ready(log: Path, mark: str) -> bool:
 def plan_of(load: Load, port: int, records_path: Path | None) -> Any:
     """The measured load on the server at `port`."""
     from ridgeline.serving.load.bench import BenchPlan
+    from ridgeline.serving.load.options import cut_short
     from ridgeline.serving.load.wire.endpoint import parse_endpoint
     from ridgeline.serving.traffic.requests import Slo
 
+    traffic = load.recipe()
     return BenchPlan(
         endpoint=parse_endpoint(f"http://127.0.0.1:{port}", interface="completions"),
-        traffic=load.recipe(),
+        traffic=cut_short(traffic, 1) if load.alone == "prefill" else traffic,
+        extra=FROM_NOWHERE if load.alone == "decode" else {},
         ignore_eos=True,
         slos=tuple(map(Slo.parse, load.slos)),
         workers=load.workers,

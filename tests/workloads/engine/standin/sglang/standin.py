@@ -34,6 +34,8 @@ def parser():
     flags.add_argument("--nnodes", type=int, default=1)
     flags.add_argument("--node-rank", type=int, default=0)
     flags.add_argument("--dist-init-addr")
+    flags.add_argument("--disaggregation-mode", default="null")
+    flags.add_argument("--disaggregation-transfer-backend", default="mooncake")
     flags.add_argument("--deepep-config")
     flags.add_argument("--init-expert-location", default="trivial")
     flags.add_argument("--expert-distribution-recorder-mode")
@@ -152,6 +154,11 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.args.mem_fraction_static > 0.95 and len(REQUESTS_SEEN) > 4:
             out_of_memory()
+        if self.args.disaggregation_mode == "decode":
+            # without these a decode server waits for KV for ever
+            assert self.args.disaggregation_transfer_backend == "fake"
+            assert body["bootstrap_host"] == "2.2.2.2"
+            assert "bootstrap_room" in body
         words = body["prompt"].split()
         opening = " ".join(words[:8])
         cached = len(words) if opening in REQUESTS_SEEN or self.args.attention_backend == "warm-cache" else 0

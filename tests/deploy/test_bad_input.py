@@ -1,0 +1,116 @@
+"""What goes wrong with deployment files, keys and releases is said where it can be mended, before anything runs."""
+
+from __future__ import annotations
+
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ridgeline.deploy import probe
+from ridgeline.deploy.file import load_service
+from ridgeline.deploy.members import members_of
+from ridgeline.deploy.rolling import RouterAdmin
+from ridgeline.deploy.scripts import start_script
+from ridgeline.errors import SiteError, StudyError
+
+GOOD = """\
+version: 1
+model: /models/r1
+engine: {kind: sglang, release: 0.5.15, python: python3}
+units:
+  - {replicas: 2, nodes: 2, gpus: 8, settings: {tp: 16}}
+router: {kind: sglang-router, port: 8000}
+site: {name: cluster, batch: slurm, nodes: 4, gpus_per_node: 8, launcher: srun}
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "service.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("port: 8000}", "port: 30001}", "service.yaml:6: router.port: the router would take port 30001"),
+        ("port: 8000}", "port: 29999}", "the router's metrics would take port 30000, which is a server's"),
+        (
+            "nodes: 2, gpus",
+            "nodes: 5, gpus",
+            "service.yaml:5: units[0].nodes: a server of 5 nodes does not fit cluster",
+        ),
+        ("gpus: 8, settings", "gpus: 16, settings", "16 GPUs of a node are more than the 8 that nodes of cluster have"),
+        ("settings: {tp: 16}", "settings: {tp: [8, 16]}", "service.yaml:5: units[0].settings.tp"),
+        ("units:\n", "units:\nunits:\n", "service.yaml:5"),
+        ("  - {replicas", "\t- {replicas", "service.yaml:5"),
+        ("replicas: 2", "replicas: two", "service.yaml:5: units[0].replicas"),
+        ("kind: sglang,", "kind: vllm,", "deploy starts vllm on one node only"),
+    ],
+)
+def test_an_edit_by_hand_that_went_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str, what: str) -> None:
+    assert old in GOOD
+    load_service(written(tmp_path, GOOD))
+    with pytest.raises(StudyError) as error:
+        load_service(written(tmp_path, GOOD.replace(old, new, 1)))
+    assert what in str(error.value)
+
+
+@pytest.mark.parametrize(("installed", "code"), [("0.5.15", 0), ("0.5.15.post1", 0), ("0.5.150", 78), ("0.4.8", 78)])
+def test_a_server_of_another_release_than_planned_does_not_start(tmp_path: Path, installed: str, code: int) -> None:
+    about = tmp_path / "site" / f"sglang-{installed}.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {installed}\n")
+    module = tmp_path / "site" / "sglang"
+    module.mkdir()
+    (module / "__init__.py").touch()
+    (module / "launch_server.py").write_text("print('started')\n")
+    text = GOOD.replace("python: python3", f"python: {sys.executable}").replace("nodes: 2, ", "").partition("site:")[0]
+    service = load_service(written(tmp_path, text))
+    (tmp_path / "start.sh").write_text(start_script(service, members_of(service)[0]))
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path / "site")}
+    run = subprocess.run(
+        ["sh", tmp_path / "start.sh"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == code, run.stderr
+    assert ("started" in run.stdout) is (code == 0)
+    if code:
+        assert f"sglang {installed} is installed, and the deployment file is for 0.5.15" in run.stderr
+        assert "plan again, or install 0.5.15" in run.stderr
+
+
+def test_a_file_without_a_release_takes_what_is_there(tmp_path: Path) -> None:
+    service = load_service(written(tmp_path, GOOD.replace("release: 0.5.15, ", "")))
+    assert "is installed" not in start_script(service, members_of(service)[0])
+
+
+@pytest.fixture
+def locked() -> Iterator[str]:
+    class Locked(http.server.BaseHTTPRequestHandler):
+        def refuse(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(401)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        do_GET = do_POST = refuse
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Locked) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_wrong_key_is_said_at_once_and_not_waited_for(locked: str) -> None:
+    with pytest.raises(SiteError, match=r"refuses our API key \(401\).*api_key_env"):
+        probe.first_answer(locked, "model", "wrong")
+    with pytest.raises(SiteError, match=r"refuses our API key \(401\)"):
+        RouterAdmin(locked, "wrong").workers()

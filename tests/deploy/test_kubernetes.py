@@ -1,0 +1,243 @@
+"""Kubernetes manifests: what the API takes, with every server told where its leader and its key are."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from ridgeline.deploy.file import load_service
+from ridgeline.deploy.kubernetes.pods import in_pod
+from ridgeline.deploy.kubernetes.progress import progress_script
+from ridgeline.deploy.render import render
+from ridgeline.deploy.service import Service
+from ridgeline.errors import InputError
+from tests.deploy.kubernetes_shapes import published, schema_of
+
+HEAD = "version: 1\nname: Chat Service\n"
+SGLANG = "model: /models/r1\nengine: {kind: sglang, release: 0.5.15, python: /home/me/.venv/bin/python}\n"
+SPLIT_UNITS = """\
+units:
+  - {role: prefill, replicas: 2, gpus: 8, settings: {tp: 8}}
+  - {role: decode, nodes: 2, gpus: 8, settings: {tp: 16, attn_dp: 16}, env: {NCCL_IB_HCA: "mlx5_0,mlx5_1"}}
+"""
+TOGETHER = "units:\n  - {replicas: 3, nodes: 2, gpus: 8, settings: {tp: 16}}\n"
+ROUTER = "router: {kind: sglang-router, policy: cache_aware, most_running: 600, most_waiting: 50}\n"
+PODS = "kubernetes: {router_image: 'example.org/router:1', namespace: chat, devices: {rdma/hca: 8}}\n"
+VLLM = "model: org/model\nengine: {kind: vllm}\nunits: [{replicas: 2, gpus: 1, settings: {tp: 1}}]\n"
+KEY = "api_key_env: SERVICE_KEY\n"
+
+SERVICES = {
+    "split": HEAD + SGLANG + SPLIT_UNITS + ROUTER + PODS + KEY,
+    "together": HEAD + SGLANG + TOGETHER + ROUTER + PODS,
+    "alone": HEAD + SGLANG + "units: [{gpus: 8, settings: {tp: 8}}]\nkubernetes: {model_claim: models}\n",
+    "vllm": HEAD + VLLM + "router: {kind: vllm-router}\n" + PODS,
+    "two kinds of servers": HEAD + SGLANG + TOGETHER + "  - {gpus: 8, settings: {tp: 8}}\n" + ROUTER + PODS,
+}
+
+
+def loaded(folder: Path, text: str) -> Service:
+    path = folder / "service.yaml"
+    path.write_text(text)
+    return load_service(path)
+
+
+def rendered(folder: Path, text: str) -> dict[str, list[dict[str, Any]]]:
+    """Objects by kind."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in render(loaded(folder, text), folder / "out", "kubernetes"):
+        for item in yaml.safe_load_all(path.read_text()):
+            found.setdefault(item["kind"], []).append(item)
+    return found
+
+
+def servers(item: dict[str, Any], template: str) -> Any:
+    return item["leaderWorkerTemplate"][template]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_manifests_are_what_the_api_takes(tmp_path: Path, name: str) -> None:
+    for kind, items in rendered(tmp_path, SERVICES[name]).items():
+        for item in items:
+            schemas = [schema_of(item["apiVersion"], kind), *published(kind)]
+            for schema in schemas:
+                problems = [e.message for e in jsonschema.Draft202012Validator(schema).iter_errors(item)]
+                assert not problems, (kind, problems)
+
+
+def test_the_schemas_would_catch_a_slip(tmp_path: Path) -> None:
+    (item,) = rendered(tmp_path, SERVICES["together"])["LeaderWorkerSet"]
+    schema = jsonschema.Draft202012Validator(schema_of(item["apiVersion"], item["kind"]))
+    item["spec"]["leaderWorkerTemplate"]["restartPolicy"] = "Always"
+    servers(item["spec"], "leaderTemplate")["resources"]["limits"]["nvidia.com/gpu"] = 8
+    item["spec"]["replica"] = 1
+    assert len(list(schema.iter_errors(item))) == 3
+
+
+def test_nodes_of_a_server_find_their_leader(tmp_path: Path) -> None:
+    (item,) = rendered(tmp_path, SERVICES["together"])["LeaderWorkerSet"]
+    spec = item["spec"]
+    assert (spec["replicas"], spec["leaderWorkerTemplate"]["size"]) == (3, 2)
+    leader, worker = servers(spec, "leaderTemplate"), servers(spec, "workerTemplate")
+    line = " ".join(worker["command"])
+    assert line == " ".join(leader["command"]), "the pods of a server differ in what Kubernetes fills in"
+    assert "--nnodes 2 --node-rank $(LWS_WORKER_INDEX) --dist-init-addr $(LWS_LEADER_ADDRESS):20000" in line
+    assert line.startswith("python3 -m sglang.launch_server"), "the image's python, not that of this machine"
+    assert "--host $(POD_IP)" in line
+    assert leader["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "8"}
+    assert {"name": "shared-memory", "mountPath": "/dev/shm"} in worker["volumeMounts"]
+    assert "livenessProbe" in leader
+    assert "livenessProbe" not in worker, "only the first pod answers"
+
+
+def test_split_roles_are_one_disaggregated_set_that_the_router_finds_by_labels(tmp_path: Path) -> None:
+    found = rendered(tmp_path, SERVICES["split"])
+    (item,) = found["DisaggregatedSet"]
+    assert "LeaderWorkerSet" not in found
+    prefill, decode = item["spec"]["roles"]
+    assert [(r["name"], r["spec"]["replicas"]) for r in (prefill, decode)] == [("prefill", 2), ("decode", 1)]
+    pods = {
+        "prefill": prefill["spec"]["leaderWorkerTemplate"]["workerTemplate"]["metadata"],
+        "decode": decode["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["metadata"],
+    }
+    assert pods["prefill"]["annotations"] == {"sglang.ai/bootstrap-port": "8998"}
+    command = found["Deployment"][0]["spec"]["template"]["spec"]["containers"][0]["command"]
+    for role, metadata in pods.items():
+        place = command.index(f"--{role}-selector")
+        assert command[place + 1 : place + 3] == [f"{key}={value}" for key, value in metadata["labels"].items()]
+    assert command[command.index("--service-discovery-namespace") + 1] == "chat"
+    assert command[command.index("--service-discovery-port") + 1] == "30000"
+    assert "--pd-disaggregation" in command
+    assert "metadata" not in decode["spec"]["leaderWorkerTemplate"]["workerTemplate"], "no request goes to it"
+    assert {"name": "NCCL_IB_HCA", "value": "mlx5_0,mlx5_1"} in servers(decode["spec"], "workerTemplate")["env"]
+    rules = found["Role"][0]["rules"]
+    assert rules == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+
+
+def test_the_key_comes_from_a_secret_and_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_KEY", "very-secret")
+    found = rendered(tmp_path, SERVICES["split"])
+    router = found["Deployment"][0]["spec"]["template"]["spec"]["containers"][0]
+    server = servers(found["DisaggregatedSet"][0]["spec"]["roles"][1]["spec"], "leaderTemplate")
+    secret = {"secretKeyRef": {"name": "chat-service-key", "key": "SERVICE_KEY"}}
+    for container in (router, server):
+        assert {"name": "SERVICE_KEY", "valueFrom": secret} in container["env"]
+        assert container["command"][container["command"].index("--api-key") + 1] == "$(SERVICE_KEY)"
+    texts = [path.read_text() for path in (tmp_path / "out").iterdir()]
+    assert not any("very-secret" in text for text in texts)
+    assert any("kubectl create secret generic chat-service-key --namespace chat" in text for text in texts)
+
+
+def test_a_server_is_judged_by_its_tokens(tmp_path: Path) -> None:
+    (item,) = rendered(tmp_path, SERVICES["together"])["LeaderWorkerSet"]
+    sglang = servers(item["spec"], "leaderTemplate")
+    assert sglang["livenessProbe"]["httpGet"]["path"] == "/health_generate"
+    found = rendered(tmp_path, SERVICES["vllm"])
+    vllm = servers(found["LeaderWorkerSet"][0]["spec"], "workerTemplate")
+    script = vllm["livenessProbe"]["exec"]["command"][1]
+    (mount,) = [m for m in vllm["volumeMounts"] if m["name"] == "probe"]
+    folder, _, name = script.rpartition("/")
+    assert folder == mount["mountPath"]
+    assert name in found["ConfigMap"][0]["data"]
+    assert vllm["startupProbe"]["failureThreshold"] * vllm["startupProbe"]["periodSeconds"] >= 3600
+
+
+def test_the_progress_probe_tells_a_hung_server_from_an_idle_and_a_busy_one(tmp_path: Path) -> None:
+    told = {"running": 0, "made": 5, "read": 10}
+
+    class Metrics(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            rows = [
+                f'vllm:num_requests_running{{model="m"}} {told["running"]}',
+                f'vllm:generation_tokens_total{{model="m"}} {told["made"]}',
+                f'vllm:prompt_tokens_total{{model="m"}} {told["read"]}',
+            ]
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write("\n".join([*rows, ""]).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    script = tmp_path / "progress.py"
+    script.write_text(progress_script("vllm").replace("/tmp/ridgeline-progress.json", str(tmp_path / "kept.json")))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+        def look() -> int:
+            command = [sys.executable, str(script), str(server.server_port)]
+            return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
+
+        assert [look(), look()] == [0, 0], "idle"
+        told.update(running=2)
+        assert look() == 0, "requests have just come"
+        told.update(made=9)
+        assert look() == 0, "tokens are made"
+        told.update(read=500)
+        assert look() == 0, "a prompt is read"
+        assert look() == 1, "requests, and nothing since the last look"
+        assert json.loads((tmp_path / "kept.json").read_text())["running"] == 2
+        told.update(running=0)
+        assert look() == 0
+        server.shutdown()
+    assert look() == 1, "nobody answers"
+
+
+def test_the_models_folder_comes_from_the_claim_or_from_the_node(tmp_path: Path) -> None:
+    (alone,) = rendered(tmp_path, SERVICES["alone"])["LeaderWorkerSet"]
+    pod = alone["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+    assert {"name": "model", "persistentVolumeClaim": {"claimName": "models", "readOnly": True}} in pod["volumes"]
+    (together,) = rendered(tmp_path, SERVICES["together"])["LeaderWorkerSet"]
+    pod = together["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+    # on a node that lacks it the pod names the folder and does not start
+    assert {"name": "model", "hostPath": {"path": "/models/r1", "type": "Directory"}} in pod["volumes"]
+
+
+def test_a_server_alone_has_its_service_and_no_router(tmp_path: Path) -> None:
+    found = rendered(tmp_path, SERVICES["alone"])
+    assert "Deployment" not in found
+    (front,) = found["Service"]
+    (item,) = found["LeaderWorkerSet"]
+    assert front["spec"]["selector"] == item["spec"]["leaderWorkerTemplate"]["workerTemplate"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (HEAD + SGLANG + TOGETHER + ROUTER, "an image that has sglang-router"),
+        ((HEAD + SGLANG + TOGETHER + ROUTER + PODS).replace("gpus: 8, ", ""), "add `gpus:` to its unit"),
+        ((HEAD + SGLANG + TOGETHER + ROUTER + PODS).replace("Chat Service", "8"), "takes no object named '8'"),
+        ((HEAD + SGLANG + TOGETHER + ROUTER + PODS).replace("Chat Service", "x" * 41), "at most 40"),
+        (
+            f"{HEAD}model: llama-8b\nengine: {{kind: twin, gpu: h200}}\nunits: [{{settings: {{tp: 1}}}}]\n",
+            "needs an image for twin",
+        ),
+    ],
+)
+def test_what_kubernetes_could_not_run_is_said_and_nothing_is_written(tmp_path: Path, text: str, what: str) -> None:
+    service = loaded(tmp_path, text)
+    with pytest.raises(InputError) as error:
+        list(render(service, tmp_path / "out", "kubernetes"))
+    assert what in str(error.value)
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_only_our_own_variables_are_filled_in(tmp_path: Path) -> None:
+    service = loaded(tmp_path, SERVICES["split"])
+    words = ["$address", "$head:1", "${SERVICE_KEY}", "$HOME", "$(date)", "$addressee"]
+    assert in_pod(words, service) == [
+        "$(POD_IP)",
+        "$(LWS_LEADER_ADDRESS):1",
+        "$(SERVICE_KEY)",
+        "$HOME",
+        "$$(date)",
+        "$addressee",
+    ]

@@ -1,0 +1,97 @@
+"""Every router for real over servers of the twin: keys, metrics, a restart in turn, and split roles."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ridgeline.deploy import probe
+from ridgeline.deploy.file import load_service
+from ridgeline.deploy.operate import Operator
+from ridgeline.deploy.rolling import restart
+from ridgeline.deploy.routers import ROUTERS
+from tests.journeys.vllm_engine import HOME, READY_LIMIT_S, ROUTER, free_port, missing
+
+KINDS = {"sglang-router": ROUTER, "smg": HOME / "smg", "vllm-router": HOME / "vllm-router"}
+OPTIONAL = ("vllm-router",)  # made only when it is named
+
+
+def why_not(kind: str) -> str:
+    if kind in OPTIONAL and not (KINDS[kind] / ".installed").is_file():
+        return f"{KINDS[kind]} is not there; make it with scripts/engines {kind}"
+    return missing(KINDS[kind])
+
+
+EVERY = [
+    pytest.param(kind, marks=[pytest.mark.engine, pytest.mark.skipif(bool(why_not(kind)), reason=why_not(kind) or "-")])
+    for kind in KINDS
+]
+TOGETHER = "[{replicas: 2, settings: {tp: 1}}]"
+SPLIT = "[{role: prefill, settings: {tp: 1}}, {role: decode, settings: {tp: 1}}]"
+
+
+@contextlib.contextmanager
+def served(folder: Path, kind: str, units: str, key: str = "") -> Iterator[Operator]:
+    first, port = 20000 + free_port() % 9000, 31000 + free_port() % 9000
+    file = folder / "service.yaml"
+    file.write_text(
+        f"version: 1\nmodel: llama-8b\nfirst_port: {first}\n"
+        f"engine: {{kind: twin, gpu: h200, python: {sys.executable}}}\n"
+        f"units: {units}\n{f'api_key_env: {key}' if key else ''}\n"
+        f"router: {{kind: {kind}, policy: round_robin, port: {port}, python: {KINDS[kind] / 'bin' / 'python'}}}\n"
+    )
+    operator = Operator(load_service(file), folder / "service")
+    try:
+        operator.up(READY_LIMIT_S)
+        yield operator
+    finally:
+        operator.down()
+
+
+def status_of(url: str, key: str) -> int:
+    body = json.dumps({"model": "llama-8b", "prompt": "hi", "max_tokens": 2}).encode()
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    request = urllib.request.Request(f"{url}/v1/completions", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_keys_metrics_and_a_restart_in_turn(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_KEY", "right")
+    with served(tmp_path, kind, TOGETHER, "SERVICE_KEY") as operator:
+        url = operator.folder.url(operator.front)
+        assert [status_of(url, key) for key in ("right", "wrong", "")] == [200, 401, 401]
+        assert operator.router is not None
+        assert probe.metrics(f"http://127.0.0.1:{operator.router.port + 1}"), "its metrics are on loopback"
+        with operator.acting():
+            restart(operator, operator.servers, READY_LIMIT_S)
+        assert [status_of(url, "right") for _ in range(4)] == [200] * 4
+        counts = [
+            probe.metrics(operator.folder.url(server))["sglang:num_requests_total"] for server in operator.servers
+        ]
+        assert min(counts) > 0, "both serve again"
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_split_roles_are_paired(tmp_path: Path, kind: str) -> None:
+    with served(tmp_path, kind, SPLIT) as operator:
+        url = operator.folder.url(operator.front)
+        assert [status_of(url, "") for _ in range(4)] == [200] * 4
+        for server in operator.servers:
+            # one more: that of `up`
+            assert probe.metrics(operator.folder.url(server))["sglang:num_requests_total"] >= 5
+        if ROUTERS[kind].checks_keys:  # vllm-router takes no server of a split role back
+            with operator.acting():
+                restart(operator, operator.servers, READY_LIMIT_S)
+            assert [status_of(url, "") for _ in range(4)] == [200] * 4
