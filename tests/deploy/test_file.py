@@ -45,7 +45,7 @@ def test_split_roles_become_servers_and_a_router_that_pairs_them(tmp_path: Path)
     assert router.after == ("prefill-0", "prefill-1", "decode-0")
     assert '--prefill "http://$at_prefill_0:30000" 8998' in router.line
     assert '--decode "http://$at_decode_0:30002"' in router.line
-    assert "--max-concurrent-requests 600 --queue-size 50" in router.line
+    assert "--max-concurrent-requests 600 --rate-limit-tokens-per-second 1 --queue-size 50" in router.line
     assert '--api-key "${SERVICE_KEY}"' in router.line, "the key itself is in no file"
 
 

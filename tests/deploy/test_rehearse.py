@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.deploy.file import load_service, with_policy
-from ridgeline.deploy.rehearse import Rehearsal, RehearsedLoad, as_twins, best_of, known_policies, rehearse
+from ridgeline.deploy.file import load_service, with_router
+from ridgeline.deploy.rehearse.rehearsal import Rehearsal, RehearsedLoad, as_twins, best_of, known_policies, rehearse
 from ridgeline.errors import InputError
 
 from .test_operate import file as file  # a service of twins behind a stand-in router
@@ -51,7 +51,7 @@ def test_servers_of_a_cluster_become_twins_of_the_same_settings(tmp_path: Path) 
 def test_every_policy_is_loaded_and_then_a_server_is_lost(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ridgeline.deploy.rehearse.PORTS", free_ports(3))
+    monkeypatch.setattr("ridgeline.deploy.rehearse.rehearsal.PORTS", free_ports(3))
     load = RehearsedLoad("fixed:50:4", rate_s=10.0, seconds=1.5)
     done = rehearse(load_service(file), tmp_path / "runs", load, ["round_robin", "cache_aware"], lambda line: None)
     assert [(one.policy, one.lost_server) for one in done[:2]] == [("round_robin", False), ("cache_aware", False)]
@@ -64,7 +64,7 @@ def test_every_policy_is_loaded_and_then_a_server_is_lost(
 
 def test_the_chosen_policy_is_written_and_read_back(file: Path) -> None:
     file.write_text(f"# ours\n{file.read_text()}")
-    file.write_text(with_policy(file, "power_of_two"))
+    file.write_text(with_router(file, {"policy": "power_of_two"}))
     assert file.read_text().startswith("# ours\nversion: 1\n")
     router = load_service(file).router
     assert router is not None

@@ -14,7 +14,7 @@ import pytest
 
 from ridgeline.deploy import probe
 from ridgeline.deploy.file import load_service
-from ridgeline.deploy.keep import Keeper
+from ridgeline.deploy.keep.keeper import Keeper
 from ridgeline.deploy.operate import Operator
 from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, ROUTER, free_port, missing, write_model
 

@@ -33,9 +33,9 @@ def rehearse(
     Example: ridgeline rehearse service.yaml --traffic sharegpt --rate 20
     """
     from ridgeline.cli.text.deploy import rehearsals_text
-    from ridgeline.deploy.file import load_service, with_policy
-    from ridgeline.deploy.rehearse import RehearsedLoad, best_of
-    from ridgeline.deploy.rehearse import rehearse as run
+    from ridgeline.deploy.file import load_service, with_router
+    from ridgeline.deploy.rehearse.rehearsal import RehearsedLoad, best_of
+    from ridgeline.deploy.rehearse.rehearsal import rehearse as run
     from ridgeline.files import write_whole
 
     service = load_service(file)
@@ -47,7 +47,7 @@ def rehearse(
         done = run(service, Path(folder), load, policy or (), lambda line: print(line, file=sys.stderr, flush=True))
     best = best_of(done)
     if write and not policy:
-        write_whole(file, with_policy(file, best.policy))
+        write_whole(file, with_router(file, {"policy": best.policy}))
     if as_json:
         print(json_text({"runs": [one.as_json() for one in done], "policy": best.policy, "origin": "modelled"}))
     else:

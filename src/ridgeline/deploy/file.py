@@ -57,6 +57,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
             router.most_waiting,
             router.python,
             tuple(router.arguments),
+            router.longest_wait,
         ),
         site=load_site(form.site, path.parent),
         python=form.engine.python,
@@ -111,10 +112,17 @@ def service_text(service: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(service), sort_keys=False, default_flow_style=None, width=110)
 
 
-def with_policy(path: Path, policy: str) -> str:
-    """The file's text with another policy of its router; comments at its head are kept, others are lost."""
+def with_router(path: Path, router: Mapping[str, Any], expected: Mapping[str, Any] | None = None) -> str:
+    """The file's text with other values for its router and what is expected of it; None takes a key away.
+
+    Comments at its head are kept, others are lost.
+    """
     text = read_text(path)
     plain = parse_yaml(text, str(path)).plain()
     assert isinstance(plain, dict), "it was read as a service before"
     head = [line for line in text.splitlines() if line.startswith("#")]
-    return "\n".join([*head, service_text({**plain, "router": {**plain["router"], "policy": policy}})])
+    told = {key: value for key, value in {**plain["router"], **router}.items() if value is not None}
+    changed = {**plain, "router": told}
+    if expected:
+        changed["expected"] = {**plain.get("expected", {}), **expected}
+    return "\n".join([*head, service_text(changed)])

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline import catalog
@@ -49,12 +49,26 @@ class Operator:
 
     def __init__(self, service: Service, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
         self.service, self.say = service, say
+        self.file_limit = service.router.most_running or 0 if service.router is not None else 0
         self.folder = ServiceFolder(root, service)
         self.members = members_of(service)
+        self.heed_limit()
         self.key = probe.key_of(service.api_key_env)
         self.executor: Executor = catalog.part("executors", service.site.batch)(service.site)
         if service.api_key_env and not self.key:
             raise InputError(f"{service.api_key_env} is empty; set it to the API key, or remove api_key_env")
+
+    def heed_limit(self) -> None:
+        """What `keep` has lowered holds until the file is given another limit, or the service is taken down."""
+        lowered, router = self.folder.lowered, self.service.router
+        if router is None:
+            return
+        holds = lowered is not None and lowered.instead_of == self.file_limit
+        most = lowered.most_running if holds and lowered is not None else self.file_limit or None
+        if most != router.most_running:
+            self.service = replace(self.service, router=replace(router, most_running=most))
+            self.folder.service = self.service
+            self.members = members_of(self.service)
 
     @property
     def servers(self) -> list[Member]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.deploy.protection import protection_words
 from ridgeline.deploy.service import RouterChoice, Service
 
 
@@ -42,10 +43,7 @@ def _sglang_family(service: Service, choice: RouterChoice, backends: Sequence[Ba
     words += ["--prometheus-host", "$address", "--prometheus-port", str(metrics_port(choice))]
     words += ["--worker-startup-check-interval", "1", "--worker-startup-timeout-secs", "1800"]
     words += ["--policy", choice.policy] if choice.policy else []
-    if choice.most_running is not None:
-        words += ["--max-concurrent-requests", str(choice.most_running)]
-    if choice.most_waiting is not None:
-        words += ["--queue-size", str(choice.most_waiting)]
+    words += protection_words(choice)
     if service.api_key_env:
         words += ["--api-key", f"${{{service.api_key_env}}}"]
     if not service.split:

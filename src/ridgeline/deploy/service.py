@@ -36,6 +36,7 @@ class RouterChoice:
     most_waiting: int | None = None
     python: str = "python3"
     arguments: tuple[str, ...] = ()
+    longest_wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ridgeline.deploy.members import Member
 from ridgeline.deploy.operate import MemberState
-from ridgeline.deploy.rehearse import Rehearsal
+from ridgeline.deploy.rehearse.rehearsal import Rehearsal
 from ridgeline.deploy.service import Service
 from ridgeline.serving.engine.knobs.releases import release_text
 

@@ -1,0 +1,33 @@
+"""What routers are told so that overload and dead servers do not take the service down, and how each one takes it."""
+
+from __future__ import annotations
+
+from ridgeline.deploy.service import RouterChoice
+
+# sglang-router 0.3.2 answers 408 to whoever waits in its queue, within a second, whether or not a place gets free.
+_CANNOT_QUEUE = ("sglang-router",)
+# Its limit is a bucket that also fills up by itself: by the whole limit every second unless told, by 1 at the least.
+_REFILLS = ("sglang-router",)
+
+
+def can_queue(kind: str) -> bool:
+    """Whether a request that waits in the router is let in when another one ends."""
+    return kind not in _CANNOT_QUEUE
+
+
+def leaks(kind: str) -> bool:
+    """Whether more than `most_running` come through while overload lasts: one more every second."""
+    return kind in _REFILLS
+
+
+def protection_words(choice: RouterChoice) -> list[str]:
+    words: list[str] = []
+    if choice.most_running is not None:
+        words += ["--max-concurrent-requests", str(choice.most_running)]
+        if leaks(choice.kind):
+            words += ["--rate-limit-tokens-per-second", "1"]
+    if choice.most_waiting is not None:
+        words += ["--queue-size", str(choice.most_waiting)]
+    if choice.longest_wait_s is not None:
+        words += ["--queue-timeout-secs", str(max(1, round(choice.longest_wait_s)))]
+    return words
