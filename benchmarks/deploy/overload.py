@@ -43,6 +43,7 @@ def main() -> None:
     ask.add_argument("--loads", default=",".join(map(str, LOADS)))
     ask.add_argument("--queued", type=int, help="max_queued_requests of each server: its own limit behind the router's")
     ask.add_argument("--policy", default="power_of_two")
+    ask.add_argument("--more", default="", help="further words of the router's command line")
     ask.add_argument("--only", choices=("limits", "none"))
     chosen = ask.parse_args()
     setup = setup_of(chosen)
@@ -57,7 +58,8 @@ def main() -> None:
     for name, words in (("none", ""), ("limits", told)):
         if chosen.only and chosen.only != name:
             continue
-        text = setup.text(chosen.policy, words)
+        more = f", arguments: {json.dumps(chosen.more.split())}" if chosen.more else ""
+        text = setup.text(chosen.policy, f"{words}{more}")
         if words and chosen.queued is not None:
             text = text.replace("{tp: 4,", f"{{tp: 4, max_queued_requests: {chosen.queued},")
         peak = 0.0

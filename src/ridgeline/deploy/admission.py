@@ -111,7 +111,7 @@ def _edge_of(one: Deployment, copies: int, traffic: Traffic, slos: Sequence[Slo]
         raise InputError(f"even one request at a time breaks {bound}; relax the SLO or give the servers more GPUs")
     while bad - good > max(1, good // 12):
         middle = (good + bad) // 2
-        why, _ = _verdict(one, traffic, middle, slos, 0.0)
+        why, _ = _verdict(one, traffic, middle, slos, reached)
         good, bad, bound = (middle, bad, bound) if not why else (good, middle, why)
     chosen = max(1, int(BELOW_EDGE * good))
     result, steady = _run(one, traffic, chosen, slos)

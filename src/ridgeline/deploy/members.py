@@ -11,7 +11,6 @@ from ridgeline.deploy.servers import ServerPlace, server_words
 from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.records.run import Resources
 
-BOOTSTRAP_PORT = 8998
 ROUTER = "router"
 
 
@@ -54,7 +53,7 @@ def members_of(service: Service) -> list[Member]:
 def _place(service: Service, unit: ServiceUnit, number: int) -> ServerPlace:
     """Ports of their own for all, as two servers may come to share a node; GPUs are dealt out on this machine only."""
     gpu = number * unit.gpus if service.on_this_machine else 0
-    return ServerPlace(service.first_port + number, BOOTSTRAP_PORT + number, gpu, number)
+    return ServerPlace(service.first_port + number, service.first_bootstrap_port + number, gpu, number)
 
 
 def _router(service: Service, servers: Sequence[Member], backends: Sequence[Backend]) -> list[Member]:

@@ -10,6 +10,11 @@ _CANNOT_QUEUE = ("sglang-router",)
 _REFILLS = ("sglang-router",)
 
 
+# smg's power_of_two compares what servers said up to ten seconds ago, so that all new requests go to the same one until
+# they say otherwise: at 1.0 of what two servers bear, a third of the goodput that its own count of requests gives.
+_OWN_COUNT = ["--power-of-two-load-metric", "least_requests"]
+
+
 def can_queue(kind: str) -> bool:
     """Whether a request that waits in the router is let in when another one ends."""
     return kind not in _CANNOT_QUEUE
@@ -30,4 +35,6 @@ def protection_words(choice: RouterChoice) -> list[str]:
         words += ["--queue-size", str(choice.most_waiting)]
     if choice.longest_wait_s is not None:
         words += ["--queue-timeout-secs", str(max(1, round(choice.longest_wait_s)))]
+    if (choice.kind, choice.policy) == ("smg", "power_of_two"):
+        words += _OWN_COUNT
     return words

@@ -54,6 +54,7 @@ class Service:
     gpu: str = ""
     served_name: str = ""
     first_port: int = 30000
+    first_bootstrap_port: int = 8998  # of prefill servers, where decode servers fetch their KV
     in_turn: bool = False  # each server is started when the one before it is ready
     host: str = ""  # the address servers listen on; empty: loopback on this machine, the node's own on a cluster
     api_key_env: str = ""  # the variable that holds the key; never the key

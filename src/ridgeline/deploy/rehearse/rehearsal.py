@@ -1,57 +1,53 @@
 """A service rehearsed on this machine: the real router over servers of the twin, under the user's own traffic.
 
-Every policy of the router is loaded alike, then the best one loses a server. Servers and time are the twin's; router,
-sockets and load generator are real, so what they add is in the figures, and so is a machine that is too slow for them.
+Every policy of the router is loaded alike, with the traffic as it is and skewed; the best one then loses a server, has
+one that hangs, and is offered more than it can serve. Servers and time are the twin's; router, sockets and load
+generator are real, so what they add is in the figures, and so is a machine that is too slow for them.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.deploy import probe
+from ridgeline.deploy.admission import AdmissionLimits
 from ridgeline.deploy.operate import Operator
-from ridgeline.deploy.routers import ROUTERS
+from ridgeline.deploy.rehearse.faults import kept, struck, victim
+from ridgeline.deploy.rehearse.stage import as_twins, known_policies
+from ridgeline.deploy.rehearse.traffic import RehearsedLoad, send
 from ridgeline.deploy.servers import SERVERS
 from ridgeline.deploy.service import Service
-from ridgeline.errors import InputError
-from ridgeline.records.site import LOCAL
-from ridgeline.serving.load.bench import BenchResult, bench
-from ridgeline.serving.load.options import BenchOptions, plan_from
+from ridgeline.serving.load.bench import BenchResult
+from ridgeline.serving.traffic.requests import RequestRecord
 
 READY_S = 180.0
-LEFT_OUT = ("manual", "passthrough", "random")  # they choose by the request, or by nothing
-LOSE_AT = 1 / 3  # of the time of a run
-PORTS = 41000
+STRIKE_AT = 1 / 3  # of the time of a run
+HUNG_S = 30.0  # a run must outlast the looks that find a hung server
+OVERLOAD = 1.5
 ALIKE, TTFT_ALIKE = 0.03, 0.1  # shares by which runs of the same thing differ here
-
-
-@dataclass(frozen=True, slots=True)
-class RehearsedLoad:
-    """What is sent: as `bench` takes it, for so long."""
-
-    traffic: str
-    rate_s: float
-    seconds: float
-    shared_prefix: int = 0
+PLAIN, SKEWED, KILLED, HUNG, OVERLOADED = "traffic", "skewed", "killed", "hung", "overload"
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """One run. `imbalance` is the busiest server's prompt tokens over the mean; `void` says why not to trust it."""
+    """One run. `case` is traffic, skewed, killed, hung or overload.
+
+    `goodput_s` are requests a second that kept every limit; `lost` those that failed before their first token, `cut`
+    after it, `refused` with 429 and its like. `imbalance` is the busiest server's prompt tokens over the mean.
+    `recovery_s` is how long after a loss requests still failed. `void` says why not to trust the run.
+    """
 
     policy: str
-    lost_server: bool
+    case: str
     offered_s: float
     goodput_s: float
     ttft_p95_ms: float | None
     itl_p95_ms: float | None
-    failed: int
+    lost: int
+    cut: int
+    refused: int
     imbalance: float
     recovery_s: float | None
     void: str
@@ -61,132 +57,108 @@ class Rehearsal:
 
 
 def rehearse(
-    service: Service, root: Path, load: RehearsedLoad, policies: Sequence[str], say: Callable[[str], None]
+    service: Service,
+    root: Path,
+    load: RehearsedLoad,
+    policies: Sequence[str],
+    say: Callable[[str], None],
+    limits: AdmissionLimits | None = None,
 ) -> list[Rehearsal]:
-    """Each policy once, then the best with a server lost. The best has the most goodput, then the least TTFT."""
-    pretended = as_twins(service)
-    done = []
-    for number, policy in enumerate(policies or known_policies(service)):
-        say(f"{policy} ...")
-        done.append(_run(pretended, root / f"{number:02d}-{policy}", policy, load, lose=False))
+    """Each policy twice, then the best under loss and, where limits are given, under overload with them."""
+    assert service.router is not None
+    twins = as_twins(service, load.speed)
+    done: list[Rehearsal] = []
+
+    def run(policy: str, case: str, sent: RehearsedLoad, chosen: Service = twins) -> None:
+        say(f"{policy}, {case} ...")
+        done.append(_run(chosen, root / f"{len(done):02d}-{policy}-{case}", policy, case, sent))
+
+    for policy in policies or known_policies(service):
+        run(policy, PLAIN, load)
+        run(policy, SKEWED, load)
     best = best_of(done)
-    if sum(unit.replicas for unit in pretended.units if unit.role != "prefill") > 1:
-        say(f"{best.policy}, and a server is lost ...")
-        done.append(_run(pretended, root / f"lost-{best.policy}", best.policy, load, lose=True))
+    if victim(Operator(twins, root / "nobody")) is not None:
+        run(best, KILLED, load)
+        run(best, HUNG, replace(load.times(0.5), seconds=max(HUNG_S, load.seconds)))
+    if limits is not None:
+        told = limits.for_router(service.router.kind)
+        wait = limits.longest_wait_s if told["longest_wait"] else None
+        waiting = limits.most_waiting if wait else 0
+        router = replace(service.router, most_running=limits.most_running, most_waiting=waiting, longest_wait_s=wait)
+        over = replace(load, rate_s=OVERLOAD * limits.requests_s)
+        run(best, OVERLOADED, over, as_twins(replace(service, router=router), load.speed))
     return done
 
 
-def best_of(rehearsals: Sequence[Rehearsal]) -> Rehearsal:
-    """The first of those that no other clearly beats: what is within the noise of a run is not a reason to change."""
-    whole = [one for one in rehearsals if not one.lost_server]
-    most = max(one.goodput_s for one in whole)
-    good = [one for one in whole if one.goodput_s >= (1 - ALIKE) * most]
-    soonest = min(one.ttft_p95_ms or 0.0 for one in good)
-    return next(one for one in good if (one.ttft_p95_ms or 0.0) <= (1 + TTFT_ALIKE) * soonest)
+def best_of(rehearsals: Sequence[Rehearsal]) -> str:
+    """The first policy that no other clearly beats: what is within the noise of a run is not a reason to change."""
+    goodput: dict[str, float] = {}
+    first_ms: dict[str, float] = {}
+    for one in rehearsals:
+        if one.case in (PLAIN, SKEWED):
+            goodput[one.policy] = goodput.get(one.policy, 0.0) + one.goodput_s
+            first_ms[one.policy] = max(first_ms.get(one.policy, 0.0), one.ttft_p95_ms or 0.0)
+    most = max(goodput.values())
+    good = [policy for policy, reached in goodput.items() if reached >= (1 - ALIKE) * most]
+    soonest = min(first_ms[policy] for policy in good)
+    return next(policy for policy in good if first_ms[policy] <= (1 + TTFT_ALIKE) * soonest)
 
 
-def known_policies(service: Service) -> list[str]:
-    if service.router is None:
-        raise InputError("there is no router to rehearse; add one to the deployment file")
-    known = ROUTERS[service.router.kind].policies
-    own = [service.router.policy] if service.router.policy else []
-    tried = [policy for policy in known if policy not in LEFT_OUT and (policy != "bucket" or service.split)]
-    return list(dict.fromkeys([*own, *tried]))  # the file's own first: another must be better to replace it
-
-
-def as_twins(service: Service) -> Service:
-    """The same servers, pretended here."""
-    if not service.gpu:
-        raise InputError("name the GPU in the deployment file, such as `engine: {kind: sglang, gpu: h200}`")
-    units = tuple(replace(unit, nodes=1, gpus=0, arguments=(), env={}) for unit in service.units)
-    model = Path(service.model).name if "/" in service.model else service.model
-    return replace(
-        service, engine="twin", model=model, python=sys.executable, units=units, site=LOCAL, first_port=PORTS, host=""
-    )
-
-
-def _run(service: Service, root: Path, policy: str, load: RehearsedLoad, lose: bool) -> Rehearsal:
+def _run(service: Service, root: Path, policy: str, case: str, load: RehearsedLoad) -> Rehearsal:
     assert service.router is not None
     chosen = replace(service, router=replace(service.router, policy=policy))
     operator = Operator(chosen, root)
     try:
         url = operator.up(READY_S)
         before = _prompt_tokens(operator)
-        with _loss(operator, LOSE_AT * load.seconds if lose else None) as lost:
-            result = bench(plan_from(_options(chosen, url, load)))
-        return _rehearsal(policy, result, load, before, operator, lost)
+        how = case if case in (KILLED, HUNG) else ""
+        watched = kept(lambda: Operator(chosen, root), wanted=case == HUNG)
+        with watched, struck(operator, how, STRIKE_AT * load.seconds) as lost:
+            result = send(chosen, url, load, root if case == SKEWED else None)
+        return _rehearsal(policy, case, result, load, _imbalance(before, _prompt_tokens(operator)), lost)
     finally:
         operator.down()
 
 
-def _options(service: Service, url: str, load: RehearsedLoad) -> BenchOptions:
-    slos = tuple(f"{name}={limit:g}" for name, limit in service.slo.items())
-    return BenchOptions(
-        url=url,
-        traffic=load.traffic,
-        rate_s=load.rate_s,
-        duration_s=load.seconds,
-        shared_prefix_tokens=load.shared_prefix,
-        ignore_eos=True,
-        key=probe.key_of(service.api_key_env) or None,
-        slos=slos,
-    )
-
-
-@contextmanager
-def _loss(operator: Operator, after_s: float | None) -> Iterator[list[float]]:
-    """Ends the first server that answers after so long; the list then holds when, on the clock of the records."""
-    lost: list[float] = []
-    began_s = time.monotonic()
-
-    def strike() -> None:
-        victim = next(member for member in operator.servers if member.role != "prefill")
-        lost.append(time.monotonic() - began_s)
-        try:
-            probe.ask(f"{operator.folder.url(victim)}/fault", {"kind": "crash"})
-        except OSError:
-            return  # it died before it could answer
-
-    timer = None if after_s is None else threading.Timer(after_s, strike)
-    if timer is not None:
-        timer.start()
-    try:
-        yield lost
-    finally:
-        if timer is not None:
-            timer.cancel()
-            timer.join()
-
-
 def _rehearsal(
-    policy: str,
-    result: BenchResult,
-    load: RehearsedLoad,
-    before: Mapping[str, float],
-    operator: Operator,
-    lost: Sequence[float],
+    policy: str, case: str, result: BenchResult, load: RehearsedLoad, imbalance: float, lost: Sequence[float]
 ) -> Rehearsal:
-    summary, after = result.summary, _prompt_tokens(operator)
-    shares = [tokens - before.get(name, 0.0) for name, tokens in after.items()]
-    mean = sum(shares) / len(shares) if shares else 0.0
-    failures = [record.sent_s for record in result.records if not record.ok]
+    summary, records = result.summary, result.records
+    refused = [record for record in records if _refused(record)]
+    failed = [record for record in records if not record.ok and not _refused(record)]
+    good = sum(record.ok and all(slo.met_by(record) for slo in summary.slos) for record in records)
+    ends = [record.end_s or record.sent_s for record in failed]
     return Rehearsal(
         policy=policy,
-        lost_server=bool(lost),
+        case=case,
         offered_s=load.rate_s,
-        goodput_s=summary.goodput_s if summary.goodput_s is not None else summary.requests_s,
-        ttft_p95_ms=summary.ttft_ms.p95 if summary.ttft_ms else None,
-        itl_p95_ms=summary.itl_ms.p95 if summary.itl_ms else None,
-        failed=len(failures),
-        imbalance=max(shares) / mean if mean else 1.0,
-        recovery_s=max(0.0, max(failures) - lost[0]) if lost and failures else 0.0 if lost else None,
+        goodput_s=good / load.seconds / load.speed,
+        ttft_p95_ms=summary.ttft_ms.p95 * load.speed if summary.ttft_ms else None,
+        itl_p95_ms=summary.itl_ms.p95 * load.speed if summary.itl_ms else None,
+        lost=sum(record.first_token_s is None for record in failed),
+        cut=sum(record.first_token_s is not None for record in failed),
+        refused=len(refused),
+        imbalance=imbalance,
+        recovery_s=max([0.0, *(end_s - lost[0] for end_s in ends)]) if lost else None,
         void="; ".join(result.fidelity.why) if result.void else "",
     )
+
+
+def _refused(record: RequestRecord) -> bool:
+    """Over a limit, and told so: sglang-router answers 408 to whoever waited in vain, smg and SGLang answer 503."""
+    full = "admission" in record.error or "queue is full" in record.error
+    return record.status in ("http-429", "http-408") or (record.status == "http-503" and full)
+
+
+def _imbalance(before: dict[str, float], after: dict[str, float]) -> float:
+    shares = [tokens - before.get(name, 0.0) for name, tokens in after.items()]
+    mean = sum(shares) / len(shares) if shares else 0.0
+    return max(shares) / mean if mean > 0 else 1.0
 
 
 def _prompt_tokens(operator: Operator) -> dict[str, float]:
     """What each server that answers has been given so far."""
     name = SERVERS["twin"].prompt_metric
-    seen = {member.name: probe.metrics(operator.folder.url(member)) for member in operator.servers}
-    roles = {member.name: member.role for member in operator.servers}
-    return {member: found[name] for member, found in seen.items() if name in found and roles[member] != "decode"}
+    asked = [member for member in operator.servers if member.role != "decode"]
+    seen = {member.name: probe.metrics(operator.folder.url(member)) for member in asked}
+    return {member: found[name] for member, found in seen.items() if name in found}
