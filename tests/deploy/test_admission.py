@@ -71,7 +71,7 @@ def test_without_an_slo_the_limit_is_where_more_brings_nothing(tmp_path: Path) -
 
 def test_split_roles_are_asked_together(tmp_path: Path) -> None:
     units = (
-        "units: [{role: prefill, replicas: 2, gpus: 2, settings: {tp: 2, cuda_graph_max_bs: 0, mem_fraction_static: 0.88}}, "
+        "units: [{role: prefill, replicas: 2, gpus: 2, settings: {tp: 2, mem_fraction_static: 0.88}}, "
         "{role: decode, gpus: 4, settings: {tp: 4, max_running_requests: 256}}]"
     )
     text = TEXT.replace("units: [{replicas: 2, gpus: 4, settings: {tp: 4}}]", units)

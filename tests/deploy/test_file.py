@@ -95,6 +95,7 @@ def test_start_scripts_are_shell_and_wait_for_the_addresses_they_need(tmp_path: 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_nodes_of_a_server_find_their_head_through_the_folder(tmp_path: Path, rank: int) -> None:
     text = SPLIT.replace("/opt/sglang/bin/python", "echo").replace("site: {name", "host: 10.0.0.7\nsite: {name")
+    text = text.replace("/models/deepseek-r1", str(tmp_path))
     service = load_service(written(tmp_path, text))
     decode = members_of(service)[2]
     (tmp_path / "start.sh").write_text(start_script(service, decode))
@@ -108,6 +109,15 @@ def test_the_nodes_of_a_server_find_their_head_through_the_folder(tmp_path: Path
     assert f"--node-rank {rank} --dist-init-addr {head}:20002" in run.stdout
     assert "--host 10.0.0.7" in run.stdout
     assert (tmp_path / "address").read_text() == f"{head}\n", "only the first node says where the server is"
+
+
+def test_a_node_without_the_model_says_so_and_gives_no_address(tmp_path: Path) -> None:
+    service = load_service(written(tmp_path, SPLIT.replace("/models/deepseek-r1", "/no/such model")))
+    (tmp_path / "start.sh").write_text(start_script(service, members_of(service)[0]))
+    run = subprocess.run(["sh", tmp_path / "start.sh"], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 66
+    assert "/no/such model is not there" in run.stderr
+    assert not (tmp_path / "address").exists(), "nobody shall look for a server here"
 
 
 def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path) -> None:

@@ -146,6 +146,13 @@ class ServiceFolder:
         write_whole(self.of(member) / START_FILE, start_script(self.service, member), mode=0o755)
         return job
 
+    def has_script_of(self, member: Member) -> bool:
+        """Whether its latest start was of the command that the file now gives."""
+        try:
+            return (self.of(member) / START_FILE).read_text() == start_script(self.service, member)
+        except OSError:
+            return False
+
     def address(self, member: Member) -> str:
         """Where it listens; empty while it has not said so."""
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ridgeline.deploy.members import Member
-from ridgeline.deploy.operate import MemberState
 from ridgeline.deploy.service import Service
+from ridgeline.deploy.status import MemberState
 from ridgeline.serving.engine.knobs.releases import release_text
 
 

@@ -81,7 +81,7 @@ class Keeper:
         operator, now_s = self.operator, self.clock()
         start = operator.folder.started[member.name]
         ended = start.ended
-        if not ended and (ending := operator.executor.poll([start.ticket]).get(start.ticket)) is not None:
+        if not ended and (ending := operator.ending(member)) is not None:
             ended = ending.reason or f"exit code {ending.exit_code}"
         if ended or not start.ready or member.name in operator.folder.leaving:
             return ServerLook(now_s, running=0.0, tokens=0.0, ended=ended, role=member.role)
