@@ -3,7 +3,7 @@
     python benchmarks/deploy/router.py through|kill|hang|up [--router smg --python .engines/smg/bin/python]
 
 - through: TTFT of the same requests to the same server, straight and through the router, in turn;
-- kill: one of two servers dies at 80% of what both bear, nobody mends it: what is lost, and for how long;
+- kill: one of two servers dies at 80% of what both bear, without and with `ridgeline keep`: what is lost, how long;
 - hang: one of two servers stops making tokens and goes on saying 200 at /health, `ridgeline keep` watches;
 - up: `deploy up` of two servers and their router, beside the same servers and router started by hand.
 """
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -75,36 +76,45 @@ def tell(records: Sequence[RequestRecord], struck_s: float) -> None:
     )
     if failed:
         last_s = max(r.end_s or r.sent_s for r in failed)
-        print(f"the last of them {last_s - struck_s:.1f} s after the fault: {sorted({r.status for r in failed})}")
+        why = dict(Counter(f"{r.status} {r.error[:70]}".strip() for r in failed))
+        print(f"the last of them {last_s - struck_s:.1f} s after the fault: {why}")
     waits = [(r.sent_s - struck_s, r.ttft_s) for r in records if r.ttft_s is not None and r.sent_s > struck_s - 5]
     late = [sent_s for sent_s, ttft_s in waits if ttft_s > 2.0]
     print(f"requests later than the SLO's 2 s were sent until {max(late, default=0.0):.1f} s after the fault")
 
 
+@contextlib.contextmanager
+def keeping(operator: Operator) -> Iterator[None]:
+    file = operator.folder.root.parent / "service.yaml"
+    words = [sys.executable, "-m", "ridgeline", "keep", str(file), "--folder", str(operator.folder.root)]
+    keeper = subprocess.Popen(words)
+    try:
+        yield
+    finally:
+        keeper.terminate()
+        keeper.wait()
+
+
 def kill(setup: Setup, seconds: float) -> None:
     rate_s = 0.8 * limits_of(setup.text(), TRAFFIC).requests_s
-    with served(setup.text("power_of_two")) as (operator, url):
-        began_s = time.time()
-        with strike(operator, "server-1", "crash", seconds / 3) as at:
-            result = load(url, TRAFFIC, rate_s, seconds)
-        print(f"{rate_s:.1f} requests/s, server-1 killed after {at[0] - began_s:.0f} s")
-        tell(result.records, at[0] - began_s)
+    for watched in (False, True):
+        with served(setup.text("power_of_two")) as (operator, url):
+            keeper = keeping(operator) if watched else contextlib.nullcontext()
+            began_s = time.time()
+            with keeper, strike(operator, "server-1", "crash", seconds / 3) as at:
+                result = load(url, TRAFFIC, rate_s, seconds)
+            by = "keep watches" if watched else "nobody mends it"
+            print(f"{rate_s:.1f} requests/s, server-1 killed after {at[0] - began_s:.0f} s, {by}:")
+            tell(result.records, at[0] - began_s)
 
 
 def hang(setup: Setup, seconds: float) -> None:
     rate_s = 0.4 * limits_of(setup.text(), TRAFFIC).requests_s
     with served(setup.text("power_of_two")) as (operator, url):
-        file = operator.folder.root.parent / "service.yaml"
-        words = [sys.executable, "-m", "ridgeline", "keep", str(file), "--folder", str(operator.folder.root)]
-        keeper = subprocess.Popen(words)
-        try:
-            began_s = time.time()
-            with strike(operator, "server-1", "hang", seconds / 4) as at:
-                result = load(url, TRAFFIC, rate_s, seconds)
-            tell(result.records, at[0] - began_s)
-        finally:
-            keeper.terminate()
-            keeper.wait()
+        began_s = time.time()
+        with keeping(operator), strike(operator, "server-1", "hang", seconds / 4) as at:
+            result = load(url, TRAFFIC, rate_s, seconds)
+        tell(result.records, at[0] - began_s)
         for event in read_events(operator.folder.root / "journal.jsonl"):
             if event.get("member") == "server-1" and event["at"] > at[0]:
                 more = event.get("evidence", "")

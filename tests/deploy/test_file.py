@@ -82,6 +82,19 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, what: str) -
     assert what in str(error.value)
 
 
+def test_paths_are_meant_from_where_the_file_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models" / "r1").mkdir(parents=True)
+    text = SPLIT.replace("/opt/sglang/bin/python", ".venv/bin/python").replace("/models/deepseek-r1", "models/r1")
+    path = written(tmp_path, text)
+    monkeypatch.chdir(tmp_path.parent)
+    service = load_service(path.relative_to(tmp_path.parent))
+    assert service.python == str(tmp_path / ".venv" / "bin" / "python")
+    assert service.model == str(tmp_path / "models" / "r1")
+    assert service.router is not None
+    assert service.router.python == "python3", "a plain name is looked up on the node"
+    assert load_service(written(tmp_path, SPLIT.replace("/models/deepseek-r1", "org/r1"))).model == "org/r1"
+
+
 def test_start_scripts_are_shell_and_wait_for_the_addresses_they_need(tmp_path: Path) -> None:
     service = load_service(written(tmp_path, SPLIT))
     for member in members_of(service):

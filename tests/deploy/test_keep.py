@@ -97,6 +97,7 @@ def test_a_router_that_is_killed_comes_back_without_what_was_drained(file: Path)
     url = service.up(120)
     with service.acting():
         drain(service, service.member("server-1"))
+    assert [state.state for state in operator(file).status()] == ["ready", "drained", "ready"]
     for pid in processes_of(file.parent / "service" / "members" / "router"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -43,7 +43,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
     router = form.router
     return Service(
         name=form.name or path.stem,
-        model=form.model,
+        model=_from_file(form.model, path) if (path.parent / form.model).is_dir() else form.model,
         engine=form.engine.kind,
         release=_release(form),
         units=tuple(_unit(unit) for unit in form.units),
@@ -55,12 +55,12 @@ def _service(form: ServiceForm, path: Path) -> Service:
             router.port,
             router.most_running,
             router.most_waiting,
-            router.python,
+            _from_file(router.python, path),
             tuple(router.arguments),
             router.longest_wait,
         ),
         site=load_site(form.site, path.parent),
-        python=form.engine.python,
+        python=_from_file(form.engine.python, path),
         gpu=form.engine.gpu,
         served_name=form.served_name,
         first_port=form.first_port,
@@ -71,6 +71,11 @@ def _service(form: ServiceForm, path: Path) -> Service:
         slo=form.slo,
         expected=form.expected,
     )
+
+
+def _from_file(text: str, file: Path) -> str:
+    """A path, as those of a file are meant: from where it lies. A plain name is left to the PATH."""
+    return str((file.parent / text).absolute()) if "/" in text and not text.startswith("~") else text
 
 
 def _unit(form: UnitForm) -> ServiceUnit:

@@ -124,7 +124,8 @@ class Operator:
         job = self.folder.prepare(member, generation)
         ticket = self.executor.submit(job)
         self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
-        self.say(f"{member.name}: started, log in {job.folder}")
+        shown = job.folder.relative_to(Path.cwd()) if job.folder.is_relative_to(Path.cwd()) else job.folder
+        self.say(f"{member.name}: started, log in {shown}")
 
     def _as_before(self, member: Member) -> str:
         if self.folder.has_script_of(member):
@@ -234,7 +235,9 @@ class Operator:
         start = self.folder.started.get(member.name)
         runs = start is not None and bool(start.ticket) and not start.ended
         ending = self.ending(member) if runs else None
-        return state_of(member, start, ending, self.folder.url(member), self.service.engine, self._waits(member))
+        found = state_of(member, start, ending, self.folder.url(member), self.service.engine, self._waits(member))
+        out = found.state == "ready" and (member.name in self.folder.drained or member.name in self.folder.leaving)
+        return replace(found, state="drained") if out else found
 
     # down
 

@@ -13,7 +13,10 @@ from ridgeline.records.run import Ending
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """`state` is down, starting, ready, silent (runs, does not answer) or ended; `detail` says more where there is."""
+    """`state` is down, starting, ready, drained (out of the router), silent (runs, does not answer) or ended.
+
+    `detail` says more where there is more.
+    """
 
     name: str
     role: str
