@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from service import TRAFFIC, arguments, kept_s, load, served, setup_of
@@ -31,9 +34,26 @@ def limits_of(text: str, traffic: str) -> AdmissionLimits:
         return admission_of(load_service(file), traffic)
 
 
-def under_way(operator: Operator) -> int:
-    seen = [metrics(operator.folder.url(server)) for server in operator.servers]
-    return int(sum(one["sglang:num_running_reqs"] + one["sglang:num_queue_reqs"] for one in seen))
+@contextmanager
+def watched(operator: Operator) -> Iterator[dict[str, float]]:
+    """The most requests on the servers at once, the unevenness between them, and how late the twin's tokens were."""
+    over, seen = threading.Event(), {"at once": 0.0, "apart": 0.0, "behind s": 0.0}
+
+    def look() -> None:
+        while not over.wait(1.0):
+            found = [metrics(operator.folder.url(server)) for server in operator.servers]
+            on = [f.get("sglang:num_running_reqs", 0.0) + f.get("sglang:num_queue_reqs", 0.0) for f in found]
+            late = max(f.get("ridgeline:twin_behind_seconds", 0.0) for f in found)
+            now = {"at once": sum(on), "apart": max(on) - min(on), "behind s": late}
+            seen.update({name: max(seen[name], value) for name, value in now.items()})
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
 
 
 def main() -> None:
@@ -63,10 +83,11 @@ def main() -> None:
         if words and chosen.queued is not None:
             text = text.replace("{tp: 4,", f"{{tp: 4, max_queued_requests: {chosen.queued},")
         peak = 0.0
-        with served(text) as (_, url):
+        with served(text) as (operator, url):
             for share in map(float, chosen.loads.split(",")):
                 rate_s = share * limits.requests_s
-                result = load(url, chosen.traffic, rate_s, chosen.seconds)
+                with watched(operator) as seen:
+                    result = load(url, chosen.traffic, rate_s, chosen.seconds)
                 good_s, summary = kept_s(result.records, chosen.seconds), result.summary
                 peak = max(peak, good_s)
                 first = f"{summary.ttft_ms.p95:,.0f} ms" if summary.ttft_ms else "-"
@@ -75,7 +96,7 @@ def main() -> None:
                 void = " void: " + "; ".join(result.fidelity.why) if result.void else ""
                 print(
                     f"{name:8} {rate_s:9.2f} {good_s:9.2f} {good_s / peak:8.0%} {first:>9} {gap:>8}  "
-                    f"{dict(refused)}{void}",
+                    f"{dict(refused)} {json.dumps({n: round(v, 2) for n, v in seen.items()})}{void}",
                     flush=True,
                 )
 

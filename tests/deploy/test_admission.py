@@ -12,6 +12,10 @@ from ridgeline.deploy.file import load_service
 from ridgeline.deploy.members import members_of
 from ridgeline.deploy.service import Service
 from ridgeline.errors import InputError
+from ridgeline.serving.engine.deployment import describe
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin.simulate import simulate
 
 TEXT = """\
 version: 1
@@ -56,6 +60,21 @@ def test_who_waits_in_the_router_may_still_keep_the_slo(tmp_path: Path) -> None:
     found = admission_of(service(tmp_path), TRAFFIC)
     assert 0 < found.longest_wait_s < 2.0
     assert found.most_waiting <= found.longest_wait_s * found.requests_s, "the last in the queue gets in before that"
+
+
+def test_the_first_wave_of_a_run_is_no_measure(tmp_path: Path) -> None:
+    """All at once only at the start of a simulation: a service that runs gets one request for each that ends."""
+    text = TEXT.replace("ttft_p95_ms: 2000, tpot_p95_ms: 40", "ttft_p95_ms: 400")
+    found = admission_of(service(tmp_path, text), "lognormal:500:200:0.5")
+    assert found.edge > 100
+    assert simulate_burst(found.edge // 2) > 3 * 400, "so many prompts at once take much longer"
+
+
+def simulate_burst(count: int) -> float:
+    deployment = describe("llama-70b", "h100", Layout(4, nodes=1, gpus_per_node=4))
+    spread = simulate(deployment, parse_traffic("lognormal:500:200:0.5", requests=count)).summary.ttft_ms
+    assert spread is not None
+    return spread.p95
 
 
 def test_an_slo_that_one_request_breaks_is_said(tmp_path: Path) -> None:
