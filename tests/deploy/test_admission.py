@@ -107,7 +107,7 @@ def test_routers_are_told_in_their_own_words(tmp_path: Path) -> None:
     )  # type: ignore[type-var]
     smg = members_of(replace(service(tmp_path), router=router))[-1].line
     assert "--max-concurrent-requests 30 --queue-size 4 --queue-timeout-secs 2" in smg
-    assert "--power-of-two-load-metric least_requests" in smg
+    assert "--disable-worker-overload-protection --power-of-two-load-metric least_requests" in smg
     other = replace(router, kind="sglang-router", most_waiting=0, longest_wait_s=None)  # type: ignore[type-var]
     line = members_of(replace(service(tmp_path), router=other))[-1].line
     assert "--max-concurrent-requests 30 --rate-limit-tokens-per-second 1 --queue-size 0" in line

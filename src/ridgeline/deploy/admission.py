@@ -65,7 +65,7 @@ class AdmissionLimits:
         return {
             "most_running": self.most_running,
             "most_waiting": self.most_waiting,
-            "longest_wait_s": self.longest_wait_s,
+            "longest_wait_s": round(self.longest_wait_s, 2),
             "edge": self.edge,
             "bound": self.bound,
             "requests_s": round(self.requests_s, 3),

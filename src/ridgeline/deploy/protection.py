@@ -14,6 +14,10 @@ _REFILLS = ("sglang-router",)
 # they say otherwise: at 1.0 of what two servers bear, a third of the goodput that its own count of requests gives.
 _OWN_COUNT = ["--power-of-two-load-metric", "least_requests"]
 
+# Its own protection refuses everything with 503 while one server is lost and the other one has eight requests waiting:
+# a third of all requests, where the same load without it lost none. What is too much is for `most_running` to refuse.
+_NO_VETO = "--disable-worker-overload-protection"
+
 
 def can_queue(kind: str) -> bool:
     """Whether a request that waits in the router is let in when another one ends."""
@@ -35,6 +39,6 @@ def protection_words(choice: RouterChoice) -> list[str]:
         words += ["--queue-size", str(choice.most_waiting)]
     if choice.longest_wait_s is not None:
         words += ["--queue-timeout-secs", str(max(1, round(choice.longest_wait_s)))]
-    if (choice.kind, choice.policy) == ("smg", "power_of_two"):
-        words += _OWN_COUNT
+    if choice.kind == "smg":
+        words += [_NO_VETO, *(_OWN_COUNT if choice.policy == "power_of_two" else ())]
     return words
