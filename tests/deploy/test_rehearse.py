@@ -16,7 +16,7 @@ from ridgeline.deploy.members import members_of
 from ridgeline.deploy.rehearse.rehearsal import Rehearsal, best_of, rehearse
 from ridgeline.deploy.rehearse.stage import as_twins, free_ports, known_policies
 from ridgeline.deploy.rehearse.traffic import RehearsedLoad, bearable, skewed_trace
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, SiteError
 
 from .test_operate import file as file  # a service of twins behind a stand-in router
 from .test_operate import processes_of
@@ -119,6 +119,23 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
     assert "use round_robin; most_running 16: 18 at once is the edge (KV pool)" in text
     assert "this machine carries 10 of 20 requests/s" in text
     assert "a server hung, with keep watching: " in text
+
+
+def test_a_policy_with_which_the_router_does_not_start_is_left_out(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_or_not(service: object, root: Path, policy: str, case: str, load: RehearsedLoad) -> Rehearsal:
+        if policy == "bucket":
+            raise SiteError("router ended before it was ready: invalid choice: 'bucket'")
+        return run(policy, 10.0, 100.0, case)
+
+    monkeypatch.setattr("ridgeline.deploy.rehearse.rehearsal._run", run_or_not)
+    load, said = RehearsedLoad("fixed:50:4", 10.0, 1.0), list[str]()
+    done = rehearse(load_service(file), tmp_path, load, ["bucket", "random"], said.append)
+    assert {one.policy for one in done} == {"random"}
+    assert any(line.startswith("bucket: left out: router ended before it was ready") for line in said)
+    with pytest.raises(SiteError, match="none of these policies"):
+        rehearse(load_service(file), tmp_path, load, ["bucket"], said.append)
 
 
 def test_the_chosen_policy_and_limits_are_written_and_read_back(file: Path) -> None:

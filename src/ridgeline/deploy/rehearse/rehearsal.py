@@ -19,6 +19,7 @@ from ridgeline.deploy.rehearse.stage import as_twins, known_policies
 from ridgeline.deploy.rehearse.traffic import RehearsedLoad, send
 from ridgeline.deploy.servers import SERVERS
 from ridgeline.deploy.service import Service
+from ridgeline.errors import SiteError
 from ridgeline.serving.load.bench import BenchResult
 from ridgeline.serving.traffic.requests import RequestRecord
 
@@ -74,8 +75,13 @@ def rehearse(
         done.append(_run(chosen, root / f"{len(done):02d}-{policy}-{case}", policy, case, sent))
 
     for policy in policies or known_policies(service):
-        run(policy, PLAIN, load)
-        run(policy, SKEWED, load)
+        try:
+            run(policy, PLAIN, load)
+            run(policy, SKEWED, load)
+        except SiteError as error:
+            say(f"{policy}: left out: {error}")
+    if not done:
+        raise SiteError("the router came up with none of these policies; see what it says above")
     best = best_of(done)
     if victim(Operator(twins, root / "nobody")) is not None:
         run(best, KILLED, load)
