@@ -169,7 +169,7 @@ class ServiceFolder:
         start = self.started.get(member.name)
         return self.job(member, start.generation if start else 1).folder / "stderr"
 
-    def last_lines(self, member: Member, count: int = 5) -> str:
+    def last_lines(self, member: Member, count: int = 12) -> str:
         """The end of what its latest start wrote, errors last."""
         found: list[str] = []
         if (start := self.started.get(member.name)) is not None:
