@@ -45,7 +45,7 @@ def test_split_roles_become_servers_and_a_router_that_pairs_them(tmp_path: Path)
     assert router.after == ("prefill-0", "prefill-1", "decode-0")
     assert '--prefill "http://$at_prefill_0:30000" 8998' in router.line
     assert '--decode "http://$at_decode_0:30002"' in router.line
-    assert "--max-concurrent-requests 600 --queue-size 50" in router.line
+    assert "--max-concurrent-requests 600 --rate-limit-tokens-per-second 1 --queue-size 50" in router.line
     assert '--api-key "${SERVICE_KEY}"' in router.line, "the key itself is in no file"
 
 
@@ -95,6 +95,19 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, what: str) -
     assert what in str(error.value)
 
 
+def test_paths_are_meant_from_where_the_file_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models" / "r1").mkdir(parents=True)
+    text = SPLIT.replace("/opt/sglang/bin/python", ".venv/bin/python").replace("/models/deepseek-r1", "models/r1")
+    path = written(tmp_path, text)
+    monkeypatch.chdir(tmp_path.parent)
+    service = load_service(path.relative_to(tmp_path.parent))
+    assert service.python == str(tmp_path / ".venv" / "bin" / "python")
+    assert service.model == str(tmp_path / "models" / "r1")
+    assert service.router is not None
+    assert service.router.python == "python3", "a plain name is looked up on the node"
+    assert load_service(written(tmp_path, SPLIT.replace("/models/deepseek-r1", "org/r1"))).model == "org/r1"
+
+
 def test_start_scripts_are_shell_and_wait_for_the_addresses_they_need(tmp_path: Path) -> None:
     service = load_service(written(tmp_path, SPLIT))
     for member in members_of(service):
@@ -110,6 +123,7 @@ def test_the_nodes_of_a_server_find_their_head_through_the_folder(tmp_path: Path
     text = SPLIT.replace("release: 0.5.15, python: /opt/sglang/bin/python", "python: echo").replace(
         "site: {name", "host: 10.0.0.7\nsite: {name"
     )
+    text = text.replace("/models/deepseek-r1", str(tmp_path))
     service = load_service(written(tmp_path, text))
     decode = members_of(service)[2]
     (tmp_path / "start.sh").write_text(start_script(service, decode))
@@ -123,6 +137,15 @@ def test_the_nodes_of_a_server_find_their_head_through_the_folder(tmp_path: Path
     assert f"--node-rank {rank} --dist-init-addr {head}:20002" in run.stdout
     assert "--host 10.0.0.7" in run.stdout
     assert (tmp_path / "address").read_text() == f"{head}\n", "only the first node says where the server is"
+
+
+def test_a_node_without_the_model_says_so_and_gives_no_address(tmp_path: Path) -> None:
+    service = load_service(written(tmp_path, SPLIT.replace("/models/deepseek-r1", "/no/such model")))
+    (tmp_path / "start.sh").write_text(start_script(service, members_of(service)[0]))
+    run = subprocess.run(["sh", tmp_path / "start.sh"], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 66
+    assert "/no/such model is not there" in run.stderr
+    assert not (tmp_path / "address").exists(), "nobody shall look for a server here"
 
 
 def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path) -> None:

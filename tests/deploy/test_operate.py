@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -17,9 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.deploy import watch
 from ridgeline.deploy.file import load_service
-from ridgeline.deploy.keep import Keeper
 from ridgeline.deploy.operate import Operator
 from ridgeline.errors import InputError, SiteError, StoreError
 from tests.slurm_cluster import SlurmCluster
@@ -160,7 +156,7 @@ def test_a_restart_in_turn_keeps_serving(file: Path) -> None:
 def test_a_server_that_dies_is_seen_and_started_again_by_up(file: Path) -> None:
     service = operator(file)
     service.up(120)
-    _fault(service.folder.url(service.member("server-1")), "crash")
+    fault(service.folder.url(service.member("server-1")), "crash")
     deadline = time.monotonic() + 60
     while {s.name: s.state for s in operator(file).status()}["server-1"] == "ready":
         assert time.monotonic() < deadline
@@ -202,55 +198,9 @@ def test_a_member_that_is_not_there_is_named(file: Path) -> None:
         operator(file).member("server-7")
 
 
-def test_a_hung_server_is_found_by_its_tokens_and_mended(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "HUNG_AFTER_S", 1.0)
-    service = operator(file)
-    url = service.up(120)
-    server = service.member("server-1")
-    keeper = Keeper(service, ready_s=120)
-    _fault(service.folder.url(server), "hang")
-    stuck = threading.Thread(target=_ask_and_forget, args=(service.folder.url(server),))
-    stuck.start()
-    acted: list[str] = []
-    service.say = acted.append
-    deadline = time.monotonic() + 60
-    while service.folder.started["server-1"].generation == 1:
-        keeper.step()
-        assert time.monotonic() < deadline, acted
-        time.sleep(0.2)
-    stuck.join(60)
-    assert acted[0].startswith("server-1: hung (1 requests on it and no token for")
-    assert service.folder.started["server-0"].generation == 1
-    assert [ask(url) for _ in range(4)] == [2] * 4, "it serves again, through the router"
-    assert keeper.step() == []
-
-
-def test_a_dry_run_and_a_service_that_was_taken_down_are_left_alone(file: Path) -> None:
-    service = operator(file)
-    service.up(120)
-    _fault(service.folder.url(service.member("server-1")), "crash")
-    said: list[str] = []
-    service.say = said.append
-    keeper = Keeper(service, dry_run=True)
-    deadline = time.monotonic() + 60
-    while not keeper.step():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert said == ["server-1: dead (exit code 1); would be restarted"]
-    assert service.folder.started["server-1"].generation == 1
-    operator(file).down()
-    assert Keeper(operator(file)).step() == []
-    assert processes_of(file.parent / "service") == []
-
-
-def _fault(url: str, kind: str) -> None:
+def fault(url: str, kind: str) -> None:
     with urllib.request.urlopen(f"{url}/fault", json.dumps({"kind": kind}).encode(), timeout=30):
         pass
-
-
-def _ask_and_forget(url: str) -> None:
-    with contextlib.suppress(OSError):
-        ask(url)
 
 
 @pytest.mark.slow

@@ -1,71 +1,158 @@
-"""Rehearsing a service: every policy over twin servers, and which of them is kept."""
+"""Rehearsals: real processes on this machine, twin servers behind a router, one run for each policy and case."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ridgeline.deploy.file import load_service, with_policy
-from ridgeline.deploy.rehearse import Rehearsal, RehearsedLoad, as_twins, best_of, known_policies, rehearse
-from ridgeline.errors import InputError
+from ridgeline.cli.text.rehearsal import rehearsals_text
+from ridgeline.deploy.admission import AdmissionLimits
+from ridgeline.deploy.file import load_service, with_router
+from ridgeline.deploy.keep import keeper, watch
+from ridgeline.deploy.members import members_of
+from ridgeline.deploy.rehearse.rehearsal import Rehearsal, best_of, rehearse
+from ridgeline.deploy.rehearse.stage import as_twins, free_ports, known_policies
+from ridgeline.deploy.rehearse.traffic import RehearsedLoad, bearable, skewed_trace
+from ridgeline.errors import InputError, SiteError
 
 from .test_operate import file as file  # a service of twins behind a stand-in router
-from .test_operate import free_ports, processes_of
+from .test_operate import processes_of
+
+LIMITS = AdmissionLimits(16, 3, 1.0, 18, "KV pool", 10.0, 0.5)
 
 
-def run(policy: str, goodput_s: float, ttft_ms: float, lost: bool = False) -> Rehearsal:
-    return Rehearsal(policy, lost, 10.0, goodput_s, ttft_ms, 10.0, 0, 1.0, None, "")
+def run(policy: str, goodput_s: float, ttft_ms: float, case: str = "traffic") -> Rehearsal:
+    return Rehearsal(policy, case, 10.0, goodput_s, ttft_ms, 10.0, 0, 0, 0, 1.0, None, "")
 
 
 def test_what_is_within_the_noise_changes_nothing() -> None:
-    assert best_of([run("own", 9.8, 105), run("other", 10.0, 100)]).policy == "own"
-    assert best_of([run("own", 9.0, 105), run("other", 10.0, 100)]).policy == "other"
-    assert best_of([run("own", 10.0, 150), run("other", 9.9, 100)]).policy == "other"
-    assert best_of([run("own", 9.0, 50), run("other", 10.0, 100), run("own", 99.0, 1, lost=True)]).policy == "other"
+    assert best_of([run("own", 9.8, 105), run("other", 10.0, 100)]) == "own"
+    assert best_of([run("own", 9.0, 105), run("other", 10.0, 100)]) == "other"
+    assert best_of([run("own", 10.0, 150), run("other", 9.9, 100)]) == "other"
+    assert best_of([run("own", 9.0, 50), run("other", 10.0, 100), run("own", 99.0, 1, case="killed")]) == "other"
+
+
+def test_skewed_traffic_counts_as_much_as_plain() -> None:
+    plain = [run("own", 10.0, 100), run("other", 10.0, 100)]
+    assert best_of([*plain, run("own", 5.0, 100, "skewed"), run("other", 9.0, 100, "skewed")]) == "other"
 
 
 def test_the_files_own_policy_is_tried_first(file: Path) -> None:
     service = load_service(file)
     assert service.router is not None
-    assert known_policies(service)[0] == "round_robin"
+    assert known_policies(service) == ["random", "round_robin", "cache_aware", "power_of_two"]
     own = replace(service, router=replace(service.router, policy="power_of_two"))
-    assert known_policies(own) == ["power_of_two", "round_robin", "cache_aware"]
+    assert known_policies(own)[0] == "power_of_two"
+    with pytest.raises(InputError, match="no router"):
+        known_policies(replace(service, router=None))
 
 
 def test_servers_of_a_cluster_become_twins_of_the_same_settings(tmp_path: Path) -> None:
     path = tmp_path / "r1.yaml"
     path.write_text(
         "version: 1\nmodel: /models/deepseek-r1\nengine: {kind: sglang, gpu: h100}\n"
-        "units: [{nodes: 2, gpus: 8, replicas: 2, settings: {tp: 16}}]\nrouter: {policy: cache_aware}\n"
-        "site: {name: c, batch: slurm, nodes: 8, launcher: srun}\n"
+        "units: [{nodes: 2, gpus: 8, replicas: 2, settings: {tp: 16, load_format: dummy}}]\n"
+        "router: {policy: cache_aware}\nsite: {name: c, batch: slurm, nodes: 8, launcher: srun}\n"
     )
-    twins = as_twins(load_service(path))
+    twins = as_twins(load_service(path), speed=4.0)
     assert (twins.engine, twins.model, twins.site.batch) == ("twin", "deepseek-r1", "local")
-    assert twins.units[0].settings == {"tp": 16}
+    assert twins.units[0].settings == {"tp": 16}, "what the twin does not know is left out"
+    assert "--speed 4" in members_of(twins)[0].line
+    assert twins.router is not None
+    assert twins.router.port != 8000, "a router may be serving there"
     with pytest.raises(InputError, match="name the GPU"):
         as_twins(replace(twins, gpu=""))
 
 
-def test_every_policy_is_loaded_and_then_a_server_is_lost(
+def test_the_ports_of_split_twins_are_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "pd.yaml"
+    path.write_text(
+        "version: 1\nmodel: llama-8b\nengine: {kind: sglang, gpu: h100}\nrouter: {}\n"
+        "units: [{role: prefill, replicas: 2, settings: {tp: 1}}, {role: decode, settings: {tp: 1}}]\n"
+    )
+    prefill, second, *_ = members_of(as_twins(load_service(path)))
+    ports = {word for member in (prefill, second) for word in member.words if word.isdigit()}
+    assert "8998" not in ports
+    assert "bucket" in known_policies(load_service(path))
+
+
+def test_a_skewed_trace_shares_prefixes_unevenly_and_keeps_the_times() -> None:
+    load = RehearsedLoad("fixed:100:10", rate_s=20.0, seconds=20.0)
+    rows = [json.loads(line) for line in skewed_trace(load).splitlines()]
+    assert len(rows) == 400
+    assert rows[-1]["at_s"] == pytest.approx(20.0, rel=0.1)
+    counts = sorted((sum(row["hash_ids"] == [2 * n, 2 * n + 1] for row in rows) for n in range(16)), reverse=True)
+    assert counts[0] > 4 * counts[8] > 0
+    assert {row["input_length"] for row in rows} == {1124, 1524}
+    quick = [json.loads(line) for line in skewed_trace(replace(load, speed=2.0)).splitlines()]
+    assert len(quick) == 800
+    assert quick[-1]["at_s"] == pytest.approx(20.0, rel=0.1)
+
+
+def test_no_more_is_sent_than_this_machine_can_pretend_to_serve() -> None:
+    small = RehearsedLoad("fixed:100:10", 20.0, 10.0)
+    assert bearable(small) == small
+    assert bearable(replace(small, rate_s=9999.0)).rate_s == pytest.approx(400.0)
+    assert bearable(replace(small, rate_s=9999.0, speed=4.0)).rate_s == pytest.approx(100.0)
+
+
+def test_every_policy_is_loaded_and_then_servers_are_lost(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ridgeline.deploy.rehearse.PORTS", free_ports(3))
+    """Five services are started and ended for it, one for each case."""
+    monkeypatch.setattr("ridgeline.deploy.rehearse.rehearsal.HUNG_S", 5.0)
+    monkeypatch.setattr(watch, "HUNG_AFTER_S", 0.5)
+    monkeypatch.setattr(keeper, "LOOK_EVERY_S", 0.2)
     load = RehearsedLoad("fixed:50:4", rate_s=10.0, seconds=1.5)
-    done = rehearse(load_service(file), tmp_path / "runs", load, ["round_robin", "cache_aware"], lambda line: None)
-    assert [(one.policy, one.lost_server) for one in done[:2]] == [("round_robin", False), ("cache_aware", False)]
-    assert done[2].lost_server
-    assert [one.failed for one in done[:2]] == [0, 0]
+    done = rehearse(load_service(file), tmp_path / "runs", load, ["round_robin"], lambda line: None, LIMITS)
+    assert [one.case for one in done] == ["traffic", "skewed", "killed", "hung", "overload"]
     assert all(one.goodput_s > 0 for one in done[:2])
-    assert done[2].failed > 0, "this stand-in does not look whether its servers live; a router does"
+    assert [(one.lost, one.cut) for one in done[:2]] == [(0, 0)] * 2
+    assert done[2].lost > 0, "this stand-in does not look whether its servers live; a router does"
+    assert done[2].recovery_s is not None
+    assert done[4].offered_s == pytest.approx(15.0)
     assert processes_of(tmp_path / "runs") == []
+    text = rehearsals_text(done, "round_robin", LIMITS, 20.0, 1.0)
+    assert "use round_robin; most_running 16: 18 at once is the edge (KV pool)" in text
+    assert "this machine carries 10 of 20 requests/s" in text
+    assert "a server hung, with keep watching: " in text
 
 
-def test_the_chosen_policy_is_written_and_read_back(file: Path) -> None:
+def test_a_policy_with_which_the_router_does_not_start_is_left_out(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_or_not(service: object, root: Path, policy: str, case: str, load: RehearsedLoad) -> Rehearsal:
+        if policy == "bucket":
+            raise SiteError("router ended before it was ready: invalid choice: 'bucket'")
+        return run(policy, 10.0, 100.0, case)
+
+    monkeypatch.setattr("ridgeline.deploy.rehearse.rehearsal._run", run_or_not)
+    load, said = RehearsedLoad("fixed:50:4", 10.0, 1.0), list[str]()
+    done = rehearse(load_service(file), tmp_path, load, ["bucket", "random"], said.append)
+    assert {one.policy for one in done} == {"random"}
+    assert any(line.startswith("bucket: left out: router ended before it was ready") for line in said)
+    with pytest.raises(SiteError, match="none of these policies"):
+        rehearse(load_service(file), tmp_path, load, ["bucket"], said.append)
+
+
+def test_the_chosen_policy_and_limits_are_written_and_read_back(file: Path) -> None:
     file.write_text(f"# ours\n{file.read_text()}")
-    file.write_text(with_policy(file, "power_of_two"))
+    told = {"policy": "power_of_two", **LIMITS.for_router("smg"), "kind": "smg"}
+    file.write_text(with_router(file, told, {"admission": LIMITS.as_json()}))
     assert file.read_text().startswith("# ours\nversion: 1\n")
+    service = load_service(file)
+    assert service.router is not None
+    assert service.router.policy == "power_of_two"
+    assert (service.router.most_running, service.router.most_waiting, service.router.longest_wait_s) == (16, 3, 1.0)
+    assert service.expected["admission"]["bound"] == "KV pool"
+    file.write_text(with_router(file, {"kind": "sglang-router", **LIMITS.for_router("sglang-router")}))
     router = load_service(file).router
     assert router is not None
-    assert router.policy == "power_of_two"
+    assert (router.most_waiting, router.longest_wait_s) == (0, None), "its queue answers 408: nobody shall wait in it"
+
+
+def test_neighbouring_ports_are_found() -> None:
+    assert free_ports(4) >= 41000

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ridgeline.deploy.watch import HUNG_AFTER_S, Concern, ServerLook, Watch
+from ridgeline.deploy.keep.look import look_at
+from ridgeline.deploy.keep.watch import HUNG_AFTER_S, Concern, ServerLook, Watch
 
 
 def rows(*names_and_looks: tuple[str, list[ServerLook]]) -> list[list[Concern]]:
@@ -43,8 +44,10 @@ def test_metrics_that_stay_away_are_a_hang_and_one_lost_answer_is_not() -> None:
     assert not any(rows(("a", once)))
 
 
-def test_a_job_that_is_over_is_dead_at_once() -> None:
-    assert rows(("a", [ServerLook(0.0, ended="exit code 1")])) == [[Concern("a", "dead", "exit code 1")]]
+def test_a_job_that_is_over_at_two_looks_is_dead() -> None:
+    over = ServerLook(0.0, ended="exit code 1")
+    assert rows(("a", [over, over])) == [[], [Concern("a", "dead", "exit code 1")]]
+    assert not any(rows(("a", [over, ServerLook(2.0, 1, 10), over, ServerLook(6.0, 1, 20)])))
 
 
 def test_slow_is_what_is_slower_than_its_like() -> None:
@@ -53,6 +56,28 @@ def test_slow_is_what_is_slower_than_its_like() -> None:
     assert not any(found[:7]), "not before there is enough to tell"
     fewer = steady(25, running=1)  # a quarter of the tokens for a quarter of the requests
     assert not any(rows(("a", fewer), ("b", steady(100))))
+
+
+def test_servers_of_another_role_are_no_measure() -> None:
+    prefill = [ServerLook(2.0 * n, 4, 8.0 * n, role="prefill") for n in range(20)]
+    decode = [ServerLook(2.0 * n, 4, 200.0 * n, role="decode") for n in range(20)]
+    assert not any(rows(("a", prefill), ("b", decode)))
+
+
+def test_an_answer_whose_tokens_are_counted_at_its_end_is_no_hang() -> None:
+    """SGLang's counter of tokens stands still for as long as its answers last; their gaps are counted meanwhile."""
+
+    def page(gaps: int) -> str:
+        return (
+            "sglang:num_running_reqs 1\nsglang:generation_tokens_total 100\n"
+            f'sglang:inter_token_latency_seconds_count{{model="m"}} {gaps}\n'
+        )
+
+    moves = [look_at("sglang", "both", page(50 * n), 2.0 * n) for n in range(20)]
+    assert not any(rows(("a", moves)))
+    stands = [look_at("sglang", "both", page(50), 2.0 * n) for n in range(20)]
+    assert rows(("a", stands))[-1][0].kind == "hung"
+    assert rows(("a", [look_at("sglang", "both", "", 2.0 * n) for n in range(20)]))[-1][0].kind == "hung"
 
 
 def test_a_full_pool_is_noted_after_several_looks() -> None:

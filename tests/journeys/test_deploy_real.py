@@ -14,7 +14,7 @@ import pytest
 
 from ridgeline.deploy import probe
 from ridgeline.deploy.file import load_service
-from ridgeline.deploy.keep import Keeper
+from ridgeline.deploy.keep.keeper import Keeper
 from ridgeline.deploy.operate import Operator
 from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, ROUTER, free_port, missing, write_model
 
@@ -75,7 +75,7 @@ def test_two_real_replicas_serve_and_survive_the_loss_of_one(tmp_path: Path) -> 
         assert answers(operator, "tiny", 12) == 12
         keeper = Keeper(operator, ready_s=READY_LIMIT_S)
         until = time.monotonic() + READY_LIMIT_S
-        while operator.folder.started["server-1"].generation == 1:
+        while (start := operator.folder.started["server-1"]).generation == 1 or not start.ready:
             keeper.step()
             assert time.monotonic() < until
             time.sleep(0.5)

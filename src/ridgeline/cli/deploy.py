@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def deploy(
     action: Annotated[str, typer.Argument(help="check, render, up, status, drain, restart or down.")],
     file: Annotated[Path, typer.Argument(help="The deployment file.")],
-    member: Annotated[str, typer.Argument(help="For drain and restart: one server, such as server-0.")] = "",
+    member: Annotated[str, typer.Argument(help="For drain and restart: one of them, such as server-0.")] = "",
     out: Annotated[Path | None, typer.Option(help="render: the folder to write to.")] = None,
     for_: Annotated[str, typer.Option("--for", help="render: local, slurm, pbs or kubernetes.")] = "",
     folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,

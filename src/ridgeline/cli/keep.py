@@ -13,16 +13,19 @@ def keep(
     file: Annotated[Path, typer.Argument(help="The deployment file.")],
     folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Say what would be done, and do nothing.")] = False,
+    lower_limits: Annotated[
+        bool, typer.Option(help="Start the router again with a lower limit before KV pools run full; cuts streams off.")
+    ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that a server may take to get ready.", min=1)] = 1800.0,
 ) -> None:
-    """Watch a service by the tokens it makes; take out and restart servers that died or hang.
+    """Watch a service by the tokens it makes; take out and restart servers that died, hang or crawl.
 
     Ends on Ctrl-C or SIGTERM; the service goes on. Every act is in the service's journal with its reason.
 
     Example: ridgeline keep service.yaml --dry-run
     """
     from ridgeline.deploy.file import load_service
-    from ridgeline.deploy.keep import Keeper
+    from ridgeline.deploy.keep.keeper import Keeper
     from ridgeline.deploy.operate import Operator
 
     told: list[int] = []
@@ -30,4 +33,4 @@ def keep(
         signal.signal(number, lambda signum, _frame: told.append(signum))
     root = folder or file.parent / f"{file.stem}.service"
     operator = Operator(load_service(file), root, lambda line: print(line, flush=True))
-    Keeper(operator, dry_run, timeout).run(lambda: bool(told))
+    Keeper(operator, dry_run, timeout, lower_limits, str(file)).run(lambda: bool(told))

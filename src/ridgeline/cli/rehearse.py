@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.json import json_text
-from ridgeline.errors import InputError
+
+if TYPE_CHECKING:
+    from ridgeline.deploy.admission import AdmissionLimits
+    from ridgeline.deploy.rehearse.traffic import RehearsedLoad
+    from ridgeline.deploy.service import Service
 
 SHARE_OF_CAPACITY = 0.8
 
@@ -20,35 +24,58 @@ def rehearse(
     file: Annotated[Path, typer.Argument(help="The deployment file.")],
     traffic: option.TrafficText = "sharegpt",
     rate: Annotated[
-        float | None, typer.Option(help="Requests per second; default: 0.8 of what the file expects.")
+        float | None, typer.Option(help="Requests per second; default: 0.8 of what the servers bear.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long each policy is loaded.", min=1)] = 20.0,
+    seconds: Annotated[float, typer.Option(help="How long each policy is loaded, twice.", min=1)] = 10.0,
     shared_prefix: Annotated[int, typer.Option(help="Tokens at the start of every prompt that are the same.")] = 0,
     policy: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    write: Annotated[bool, typer.Option(help="Write the best policy into the file.")] = True,
+    speed: Annotated[float, typer.Option(help="How much faster than real the servers' time passes.", min=0.05)] = 1.0,
+    write: Annotated[bool, typer.Option(help="Write the best policy and its limits into the file.")] = True,
     as_json: option.AsJson = False,
 ) -> None:
-    """Try every policy of the router on this machine, over servers of the twin, and lose a server under the best.
+    """Try every policy of the router on this machine, over servers of the twin; then lose, hang and overload servers.
 
-    Example: ridgeline rehearse service.yaml --traffic sharegpt --rate 20
+    The limits are those that the twin's servers bear under this traffic, within the file's SLO.
+
+    Example: ridgeline rehearse service.yaml --traffic sharegpt
     """
-    from ridgeline.cli.text.deploy import rehearsals_text
-    from ridgeline.deploy.file import load_service, with_policy
-    from ridgeline.deploy.rehearse import RehearsedLoad, best_of
-    from ridgeline.deploy.rehearse import rehearse as run
-    from ridgeline.files import write_whole
+    from ridgeline.cli.text.rehearsal import rehearsals_text
+    from ridgeline.deploy.admission import admission_of
+    from ridgeline.deploy.file import load_service
+    from ridgeline.deploy.rehearse.rehearsal import best_of
+    from ridgeline.deploy.rehearse.rehearsal import rehearse as run
+    from ridgeline.deploy.rehearse.stage import known_policies
 
-    service = load_service(file)
-    rate_s = rate or SHARE_OF_CAPACITY * float(service.expected.get("requests_s", 0.0))
-    if rate_s <= 0:
-        raise InputError("the file expects no rate; say how many requests a second to send, such as --rate 20")
-    load = RehearsedLoad(traffic, rate_s, seconds, shared_prefix)
+    known_policies(service := load_service(file))  # says what is missing before anything takes time
+    limits = admission_of(service, traffic)
+    asked_s = rate or SHARE_OF_CAPACITY * limits.requests_s
+    load = _bearable(traffic, asked_s, seconds, shared_prefix, speed)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
-        done = run(service, Path(folder), load, policy or (), lambda line: print(line, file=sys.stderr, flush=True))
+        done = run(service, Path(folder), load, policy or (), _tell, limits)
     best = best_of(done)
     if write and not policy:
-        write_whole(file, with_policy(file, best.policy))
+        _write(file, service, best, limits)
     if as_json:
-        print(json_text({"runs": [one.as_json() for one in done], "policy": best.policy, "origin": "modelled"}))
+        told = {"policy": best, "limits": limits.as_json(), "speed": speed, "asked_requests_s": asked_s}
+        print(json_text({"runs": [one.as_json() for one in done], **told, "origin": "modelled"}))
     else:
-        print(rehearsals_text(done, best))
+        print(rehearsals_text(done, best, limits, asked_s, speed))
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _bearable(traffic: str, rate_s: float, seconds: float, shared_prefix: int, speed: float) -> RehearsedLoad:
+    from ridgeline.deploy.rehearse.traffic import RehearsedLoad, bearable
+
+    return bearable(RehearsedLoad(traffic, rate_s, seconds, shared_prefix, speed))
+
+
+def _write(file: Path, service: Service, policy: str, limits: AdmissionLimits) -> None:
+    from ridgeline.deploy.file import with_router
+    from ridgeline.files import write_whole
+
+    assert service.router is not None
+    told = {"policy": policy, **limits.for_router(service.router.kind)}
+    write_whole(file, with_router(file, told, {"admission": limits.as_json()}))

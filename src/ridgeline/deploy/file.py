@@ -57,7 +57,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
     router = form.router
     return Service(
         name=form.name or path.stem,
-        model=form.model,
+        model=_from_file(form.model, path) if (path.parent / form.model).is_dir() else form.model,
         engine=form.engine.kind,
         release=_release(form),
         units=tuple(_unit(unit) for unit in form.units),
@@ -69,11 +69,12 @@ def _service(form: ServiceForm, path: Path) -> Service:
             router.port,
             router.most_running,
             router.most_waiting,
-            router.python,
+            _from_file(router.python, path),
             tuple(router.arguments),
+            router.longest_wait,
         ),
         site=load_site(form.site, path.parent),
-        python=form.engine.python,
+        python=_from_file(form.engine.python, path),
         gpu=form.engine.gpu,
         served_name=form.served_name,
         first_port=form.first_port,
@@ -86,6 +87,11 @@ def _service(form: ServiceForm, path: Path) -> Service:
         pods=PodChoice(**form.kubernetes.model_dump()),
         planned_release=form.engine.release,
     )
+
+
+def _from_file(text: str, file: Path) -> str:
+    """A path, as those of a file are meant: from where it lies. A plain name is left to the PATH."""
+    return str((file.parent / text).absolute()) if "/" in text and not text.startswith("~") else text
 
 
 def _unit(form: UnitForm) -> ServiceUnit:
@@ -172,10 +178,17 @@ def service_text(service: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(service), sort_keys=False, default_flow_style=None, width=110)
 
 
-def with_policy(path: Path, policy: str) -> str:
-    """The file's text with another policy of its router; comments at its head are kept, others are lost."""
+def with_router(path: Path, router: Mapping[str, Any], expected: Mapping[str, Any] | None = None) -> str:
+    """The file's text with other values for its router and what is expected of it; None takes a key away.
+
+    Comments at its head are kept, others are lost.
+    """
     text = read_text(path)
     plain = parse_yaml(text, str(path)).plain()
     assert isinstance(plain, dict), "it was read as a service before"
     head = [line for line in text.splitlines() if line.startswith("#")]
-    return "\n".join([*head, service_text({**plain, "router": {**plain["router"], "policy": policy}})])
+    told = {key: value for key, value in {**plain["router"], **router}.items() if value is not None}
+    changed = {**plain, "router": told}
+    if expected:
+        changed["expected"] = {**plain.get("expected", {}), **expected}
+    return "\n".join([*head, service_text(changed)])

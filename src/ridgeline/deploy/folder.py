@@ -25,6 +25,16 @@ class Started:
     generation: int
     ticket: str = ""
     ended: str = ""  # why, once its end was seen
+    ready: bool = False
+    at_s: float = 0.0  # when it was planned, as all times of the journal on the clock of the wall
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredLimit:
+    """What `keep` put in the place of the file's `most_running`; it holds until the file says something else."""
+
+    most_running: int
+    instead_of: int
 
 
 @dataclass
@@ -35,6 +45,9 @@ class ServiceFolder:
     service: Service
     started: dict[str, Started] = field(default_factory=dict)
     drained: set[str] = field(default_factory=set)  # by hand, and not put back yet
+    leaving: dict[str, float] = field(default_factory=dict)  # out of the router since, to be started again when empty
+    mended: dict[str, list[float]] = field(default_factory=dict)  # when each was
+    lowered: LoweredLimit | None = None
     is_down: bool = False
     journal: Journal | None = None
 
@@ -44,8 +57,8 @@ class ServiceFolder:
 
     def refresh(self) -> None:
         """What others have done meanwhile."""
+        self._forget()
         self.started.clear()
-        self.drained.clear()
         self.is_down = False
         if self._journal_path.exists():
             for event in read_events(self._journal_path):
@@ -71,22 +84,45 @@ class ServiceFolder:
 
     def record(self, event: Mapping[str, Any]) -> None:
         assert self.journal is not None, "only who holds the lock may write"
-        self.journal.append({"at": round(time.time(), 3), **event})
-        self._apply(event)
+        dated = {"at": round(time.time(), 3), **event}
+        self.journal.append(dated)
+        self._apply(dated)
 
     def _apply(self, event: Mapping[str, Any]) -> None:
-        name = str(event.get("member", ""))
-        if event["event"] == "planned":
-            self.started[name] = Started(int(event["generation"]))
-        elif event["event"] == "submitted":
-            self.started[name].ticket = str(event["ticket"])
-        elif event["event"] == "ended" and name in self.started:
-            self.started[name].ended = str(event["reason"]) or "ended"
-        elif event["event"] == "drained":
+        name, what, at_s = str(event.get("member", "")), event["event"], float(event.get("at", 0.0))
+        if what == "planned":
+            self.started[name] = Started(int(event["generation"]), at_s=at_s)
+            self.leaving.pop(name, None)
+        elif what == "mend":
+            self.mended.setdefault(name, []).append(at_s)
+        elif what == "leaving":
+            self.leaving[name] = at_s
+        elif what == "drained":
             self.drained.add(name)
-        elif event["event"] == "back":
+        elif what == "back":
             self.drained.discard(name)
-        self.is_down = event["event"] == "down" or (self.is_down and event["event"] != "planned")
+        elif what == "limit":
+            self.lowered = LoweredLimit(int(event["most_running"]), int(event["instead_of"]))
+        elif what == "down":
+            self._forget()
+        elif name in self.started:
+            self._apply_to(self.started[name], event)
+        self.is_down = what == "down" or (self.is_down and what != "planned")
+
+    def _apply_to(self, start: Started, event: Mapping[str, Any]) -> None:
+        if event["event"] == "submitted":
+            start.ticket = str(event["ticket"])
+        elif event["event"] == "ready":
+            start.ready = True
+        elif event["event"] == "ended":
+            start.ended = str(event["reason"]) or "ended"
+
+    def _forget(self) -> None:
+        """What a service that is taken down leaves behind for the next one: nothing."""
+        self.drained.clear()
+        self.leaving.clear()
+        self.mended.clear()
+        self.lowered = None
 
     # a member's files
 
@@ -110,6 +146,13 @@ class ServiceFolder:
         write_whole(self.of(member) / START_FILE, start_script(self.service, member), mode=0o755)
         return job
 
+    def has_script_of(self, member: Member) -> bool:
+        """Whether its latest start was of the command that the file now gives."""
+        try:
+            return (self.of(member) / START_FILE).read_text() == start_script(self.service, member)
+        except OSError:
+            return False
+
     def address(self, member: Member) -> str:
         """Where it listens; empty while it has not said so."""
         try:
@@ -121,7 +164,12 @@ class ServiceFolder:
         address = self.address(member)
         return f"http://{address}:{member.port}" if address else ""
 
-    def last_lines(self, member: Member, count: int = 5) -> str:
+    def log(self, member: Member) -> Path:
+        """What its latest start writes; engines write to stderr."""
+        start = self.started.get(member.name)
+        return self.job(member, start.generation if start else 1).folder / "stderr"
+
+    def last_lines(self, member: Member, count: int = 12) -> str:
         """The end of what its latest start wrote, errors last."""
         found: list[str] = []
         if (start := self.started.get(member.name)) is not None:

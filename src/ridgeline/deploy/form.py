@@ -41,6 +41,9 @@ class RouterForm(Form):
     most_waiting: Annotated[int | None, CountedIn("requests"), Otherwise("the router's own")] = Field(
         default=None, ge=0, description="Requests that may wait; more are refused with 429."
     )
+    longest_wait: Annotated[Duration | None, Otherwise("the router's own")] = Field(
+        default=None, description="How long a request may wait there before it is refused."
+    )
     python: Text = Field(default="python3", description="The interpreter of the environment that has the router.")
     arguments: Annotated[Lines, Otherwise("none")] = Field(
         default=[], description="Further words of the router's command line, as they are."

@@ -6,12 +6,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ridgeline.deploy.routers import Backend, router_words
+from ridgeline.deploy.routers import Backend, metrics_port, router_words
 from ridgeline.deploy.servers import ServerPlace, server_words
 from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.records.run import Resources
 
-BOOTSTRAP_PORT = 8998
 ROUTER = "router"
 
 
@@ -26,10 +25,15 @@ class Member:
     resources: Resources
     env: tuple[tuple[str, str], ...] = ()
     after: tuple[str, ...] = ()  # members whose addresses it needs
+    more_ports: tuple[int, ...] = ()  # that it listens on beside its own
 
     @property
     def is_router(self) -> bool:
         return self.role == ROUTER
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (self.port, *self.more_ports)
 
     @property
     def line(self) -> str:
@@ -46,7 +50,9 @@ def members_of(service: Service) -> list[Member]:
             name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
             words = tuple(server_words(service, unit, at))
             resources = Resources(nodes=unit.nodes, gpus=unit.gpus)
-            servers.append(Member(name, unit.role, at.port, words, resources, tuple(unit.env.items())))
+            more = (at.bootstrap_port,) if unit.role == "prefill" else ()
+            env = tuple(unit.env.items())
+            servers.append(Member(name, unit.role, at.port, words, resources, env, more_ports=more))
             backends.append(Backend(unit.role, f"http://${variable(name)}:{at.port}", at.bootstrap_port))
     return [*servers, *_router(service, servers, backends)]
 
@@ -56,14 +62,15 @@ def _place(service: Service, unit: ServiceUnit, before: Sequence[Member]) -> Ser
     number = len(before)
     gpu = sum(member.resources.gpus for member in before) if service.on_this_machine else 0
     visible = ",".join(map(str, range(gpu, gpu + unit.gpus))) if service.on_this_machine else ""
-    return ServerPlace(service.first_port + number, BOOTSTRAP_PORT + number, gpu, number, visible)
+    return ServerPlace(service.first_port + number, service.first_bootstrap_port + number, gpu, number, visible)
 
 
 def _router(service: Service, servers: Sequence[Member], backends: Sequence[Backend]) -> list[Member]:
     if service.router is None:
         return []
     words = tuple(router_words(service, backends))
-    return [Member(ROUTER, ROUTER, service.router.port, words, Resources(), after=tuple(s.name for s in servers))]
+    after, more = tuple(server.name for server in servers), (metrics_port(service.router),)
+    return [Member(ROUTER, ROUTER, service.router.port, words, Resources(), after=after, more_ports=more)]
 
 
 def variable(name: str) -> str:

@@ -10,38 +10,22 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.deploy import probe
 from ridgeline.deploy.folder import ServiceFolder
 from ridgeline.deploy.members import Member, members_of
-from ridgeline.deploy.servers import SERVERS
 from ridgeline.deploy.service import Service
+from ridgeline.deploy.status import MemberState, state_of
 from ridgeline.errors import InputError, SiteError
 from ridgeline.executors.base import Executor
-from ridgeline.records.run import Ending
+from ridgeline.records.run import Ending, Resources
 
 LOOK_S = 0.2
 DRAIN_S = 600.0
 END_S = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class MemberState:
-    """`state` is down, starting, ready, silent (runs, does not answer) or ended; `detail` says more where there is."""
-
-    name: str
-    role: str
-    state: str
-    url: str = ""
-    running: int | None = None
-    tokens: int | None = None
-    detail: str = ""
-
-    def as_json(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Operator:
@@ -49,12 +33,27 @@ class Operator:
 
     def __init__(self, service: Service, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
         self.service, self.say = service, say
+        self.file_limit = service.router.most_running or 0 if service.router is not None else 0
         self.folder = ServiceFolder(root, service)
         self.members = members_of(service)
+        self._endings: dict[str, Ending] = {}
+        self.heed_limit()
         self.key = probe.key_of(service.api_key_env)
         self.executor: Executor = catalog.part("executors", service.site.batch)(service.site)
         if service.api_key_env and not self.key:
             raise InputError(f"{service.api_key_env} is empty; set it to the API key, or remove api_key_env")
+
+    def heed_limit(self) -> None:
+        """What `keep` has lowered holds until the file is given another limit, or the service is taken down."""
+        lowered, router = self.folder.lowered, self.service.router
+        if router is None:
+            return
+        holds = lowered is not None and lowered.instead_of == self.file_limit
+        most = lowered.most_running if holds and lowered is not None else self.file_limit or None
+        if most != router.most_running:
+            self.service = replace(self.service, router=replace(router, most_running=most))
+            self.folder.service = self.service
+            self.members = members_of(self.service)
 
     @property
     def servers(self) -> list[Member]:
@@ -93,6 +92,8 @@ class Operator:
         """The URL that serves, after a real request through it. Members that already run are left alone."""
         with self.acting():
             began_s = time.monotonic()
+            for stray in [m for m in self._everybody() if m not in self.members]:
+                self.say(f"{stray.name}: runs and is no longer in the file; `ridgeline deploy down` ends it too")
             for group in [[member] for member in self.servers] if self.service.in_turn else [self.servers]:
                 for member in group:
                     self.ensure(member)
@@ -114,8 +115,8 @@ class Operator:
             if ticket:
                 if not start.ticket:
                     self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
-                if self._ending(member) is None:
-                    self.say(f"{member.name}: runs already")
+                if self.ending(member) is None:
+                    self.say(f"{member.name}: runs already{self._as_before(member)}")
                     return
         self._check_ports(member)
         generation = 1 if start is None else start.generation + 1
@@ -123,35 +124,50 @@ class Operator:
         job = self.folder.prepare(member, generation)
         ticket = self.executor.submit(job)
         self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
-        self.say(f"{member.name}: started, log in {job.folder}")
+        shown = job.folder.relative_to(Path.cwd()) if job.folder.is_relative_to(Path.cwd()) else job.folder
+        self.say(f"{member.name}: started, log in {shown}")
+
+    def _as_before(self, member: Member) -> str:
+        if self.folder.has_script_of(member):
+            return ""
+        return f", as the file was before: `ridgeline deploy restart FILE {member.name}` applies what was changed"
 
     def _check_ports(self, member: Member) -> None:
         if not self.service.on_this_machine:
             return
-        with socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind((self.service.host or "127.0.0.1", member.port))
-            except OSError as error:
-                raise SiteError(
-                    f"{member.name}: port {member.port} cannot be used ({error.strerror}); choose another first_port "
-                    "or router port, or end what holds it"
-                ) from None
+        for port in member.ports:
+            with socket.socket() as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    sock.bind((self.service.host or "127.0.0.1", port))
+                except OSError as error:
+                    raise SiteError(
+                        f"{member.name}: port {port} cannot be used ({error.strerror}); choose another first_port "
+                        "or router port, or end what holds it"
+                    ) from None
 
-    def _ending(self, member: Member) -> Ending | None:
-        """How the member's job ended, if it did; recorded once."""
+    def ending(self, member: Member) -> Ending | None:
+        """How the member's job ended, if it did; recorded where we may write. One question to the site for all."""
         start = self.folder.started[member.name]
-        ending = self.executor.poll([start.ticket]).get(start.ticket)
-        if ending is not None and self.folder.journal is not None:
+        open_tickets = [s.ticket for s in self.folder.started.values() if s.ticket and not s.ended]
+        self._endings.update(self.executor.poll([t for t in open_tickets if t not in self._endings]))
+        ending = self._endings.get(start.ticket)
+        if ending is not None and self.folder.journal is not None and not start.ended:
             reason = (
                 ending.reason or f"{ending.cause} {ending.exit_code if ending.exit_code is not None else ''}".strip()
             )
             self.folder.record({"event": "ended", "member": member.name, "reason": reason})
         return ending
 
+    def _waits(self, member: Member) -> str:
+        """Why the batch system has not started it yet, where it says so."""
+        start = self.folder.started.get(member.name)
+        why: dict[str, str] = getattr(self.executor, "waiting", {})
+        return why.get(start.ticket, "") if start is not None else ""
+
     def until_ready(self, members: Sequence[Member], limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
-        waiting = list(members)
+        waiting, said = list(members), ""
         while waiting:
             for member in list(waiting):
                 url = self.folder.url(member)
@@ -159,20 +175,30 @@ class Operator:
                     waiting.remove(member)
                     self.folder.record({"event": "ready", "member": member.name, "url": url})
                     self.say(f"{member.name}: ready at {url}")
-                elif (ending := self._ending(member)) is not None:
+                elif (ending := self.ending(member)) is not None:
                     raise SiteError(self._died(member, ending))
+            said = self._say_what_is_waited_for(waiting, said)
             if waiting and time.monotonic() > deadline:
                 names = ", ".join(member.name for member in waiting)
                 raise SiteError(
-                    f"{names} not ready after {limit_s:g} s; look at {self.folder.of(waiting[0])}, and give more time "
-                    "with --timeout or take it down with `ridgeline deploy down`"
+                    f"{names} not ready after {limit_s:g} s{f' ({said})' if said else ''}; look at "
+                    f"{self.folder.of(waiting[0])}, and give more time with --timeout or take it down with "
+                    "`ridgeline deploy down`"
                 )
             if waiting:
                 time.sleep(LOOK_S)
 
+    def _say_what_is_waited_for(self, waiting: Sequence[Member], said: str) -> str:
+        """A queue's reason, once; what it was last."""
+        for member in waiting:
+            if (why := self._waits(member)) and why != said:
+                self.say(f"{member.name}: waits in the queue ({why})")
+                return why
+        return said
+
     def _alive(self, member: Member) -> bool:
         """Somebody else may answer at its port."""
-        return self._ending(member) is None
+        return self.ending(member) is None
 
     def _died(self, member: Member, ending: Ending) -> str:
         said = self.folder.last_lines(member)
@@ -194,7 +220,7 @@ class Operator:
                     raise SiteError(
                         f"{url} does not answer a request: {error}; see `ridgeline deploy status`"
                     ) from None
-                if self.router is not None and (ending := self._ending(self.router)) is not None:
+                if self.router is not None and (ending := self.ending(self.router)) is not None:
                     raise SiteError(self._died(self.router, ending)) from None
                 time.sleep(LOOK_S)
             else:
@@ -203,36 +229,30 @@ class Operator:
     # status
 
     def status(self) -> list[MemberState]:
-        return [self._state(member) for member in self.members]
+        return [self._state(member) for member in self._everybody()]
 
     def _state(self, member: Member) -> MemberState:
-        start, url = self.folder.started.get(member.name), self.folder.url(member)
-        if start is None or start.ended:
-            return MemberState(member.name, member.role, "down", detail=start.ended if start else "")
-        if not start.ticket:
-            return MemberState(member.name, member.role, "starting", detail="planned, not yet handed over")
-        if (ending := self._ending(member)) is not None:
-            return MemberState(member.name, member.role, "ended", detail=ending.reason or str(ending.cause))
-        if not url:
-            return MemberState(member.name, member.role, "starting")
-        if not probe.is_healthy(url):
-            return MemberState(member.name, member.role, "silent", url)
-        if member.is_router:
-            return MemberState(member.name, member.role, "ready", url)
-        dialect, seen = SERVERS[self.service.engine], probe.metrics(url)
-        running, tokens = (
-            None if name not in seen else int(seen[name]) for name in (dialect.load_metric, dialect.token_metric)
-        )
-        return MemberState(member.name, member.role, "ready", url, running, tokens)
+        start = self.folder.started.get(member.name)
+        runs = start is not None and bool(start.ticket) and not start.ended
+        ending = self.ending(member) if runs else None
+        found = state_of(member, start, ending, self.folder.url(member), self.service.engine, self._waits(member))
+        out = found.state == "ready" and (member.name in self.folder.drained or member.name in self.folder.leaving)
+        return replace(found, state="drained") if out else found
 
     # down
 
     def down(self) -> None:
         """Everything of this service ends, the router first; nothing else is touched."""
         with self.acting():
-            for member in reversed(self.members):
+            for member in reversed(self._everybody()):
                 self.stop(member)
             self.folder.record({"event": "down"})
+
+    def _everybody(self) -> list[Member]:
+        """Also those that were started by an earlier text of the file, which no longer names them."""
+        known = {member.name for member in self.members}
+        left = [name for name, start in self.folder.started.items() if name not in known and not start.ended]
+        return [*(Member(name, "left over", 0, (), Resources()) for name in left), *self.members]
 
     def stop(self, member: Member) -> None:
         start = self.folder.started.get(member.name)
@@ -244,11 +264,11 @@ class Operator:
             return
         if not start.ticket:
             self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
-        if self._ending(member) is not None:
+        if self.ending(member) is not None:
             return
         self.executor.cancel(ticket)
         deadline = time.monotonic() + END_S
-        while self._ending(member) is None:
+        while self.ending(member) is None:
             if time.monotonic() > deadline:
                 raise SiteError(f"{member.name} did not end within {END_S:g} s; end it by hand: {ticket}")
             self.executor.wait(LOOK_S)

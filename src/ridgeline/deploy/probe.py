@@ -37,14 +37,34 @@ def is_healthy(url: str) -> bool:
 
 def metrics(url: str) -> dict[str, float]:
     """Every figure of /metrics, summed over its labels; empty where there are none."""
+    return figures(metrics_page(url))
+
+
+def metrics_page(url: str) -> str:
+    """The text of /metrics; empty where there is none."""
     try:
-        text = ask(f"{url}/metrics").decode(errors="replace")
+        return ask(f"{url}/metrics").decode(errors="replace")
     except OSError:
-        return {}
+        return ""
+
+
+def figures(text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, value in re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE):
         try:
             found[name] = found.get(name, 0.0) + float(value)
+        except ValueError:
+            continue
+    return found
+
+
+def buckets(text: str, name: str) -> dict[float, float]:
+    """A histogram of a metrics page: upper edge -> how many so far lie below it, over all other labels."""
+    found: dict[float, float] = {}
+    row = rf'^{re.escape(name)}_bucket\{{[^}}]*le="([^"]+)"[^}}]*\}} (\S+)$'
+    for edge, count in re.findall(row, text, re.MULTILINE):
+        try:
+            found[float(edge)] = found.get(float(edge), 0.0) + float(count)
         except ValueError:
             continue
     return found

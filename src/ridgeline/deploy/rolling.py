@@ -118,6 +118,9 @@ def drain(operator: Operator, member: Member) -> None:
 def restart(operator: Operator, members: list[Member], limit_s: float) -> None:
     """One after the other: out of the router, ended, started, ready, back. The others serve meanwhile."""
     for member in members:
+        if member.is_router:
+            _restart_router(operator, member, limit_s)
+            continue
         drain(operator, member)
         operator.stop(member)
         operator.ensure(member)
@@ -125,6 +128,16 @@ def restart(operator: Operator, members: list[Member], limit_s: float) -> None:
         _admin(operator, member).add(operator.folder.url(member), member.role)
         operator.folder.record({"event": "back", "member": member.name})
         operator.say(f"{member.name}: serves again")
+
+
+def _restart_router(operator: Operator, router: Member, limit_s: float) -> None:
+    """What streams through it is cut off after a few seconds; what was drained stays out."""
+    operator.stop(router)
+    operator.ensure(router)
+    operator.until_ready([router], limit_s)
+    for member in operator.servers:
+        if member.name in operator.folder.drained:
+            _admin(operator, member).take_away(operator.folder.url(member))
 
 
 def _admin(operator: Operator, member: Member) -> RouterAdmin:

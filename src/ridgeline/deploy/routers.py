@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.deploy.protection import protection_words
 from ridgeline.deploy.service import RouterChoice, Service
 
 _COMMON = ("random", "round_robin", "cache_aware", "power_of_two")
@@ -77,10 +78,7 @@ def _front(service: Service) -> list[str]:
     words += ["--prometheus-host", "$address", "--prometheus-port", str(metrics_port(choice))]
     words += ["--worker-startup-check-interval", "1", "--worker-startup-timeout-secs", "1800"]
     words += _policy(dialect, choice.policy)
-    if choice.most_running is not None:
-        words += ["--max-concurrent-requests", str(choice.most_running)]
-    if choice.most_waiting is not None:
-        words += ["--queue-size", str(choice.most_waiting)]
+    words += protection_words(choice)
     if service.api_key_env:
         words += ["--api-key", f"${{{service.api_key_env}}}"]
     return words

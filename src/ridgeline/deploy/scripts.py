@@ -26,6 +26,7 @@ def start_script(service: Service, member: Member) -> str:
         "#!/bin/sh",
         f"# {service.name}: {member.name}. `sh {START_FILE}` starts it by hand, on each of its nodes.",
         'here=$(cd "$(dirname "$0")" && pwd) || exit 74',
+        *_need_model(service, member),
         f"address={_address(service)}",
     ]
     if member.resources.nodes > 1:
@@ -46,7 +47,8 @@ def member_command(service: Service, member: Member, folder: str) -> str:
     script = f"sh {quote(f'{folder}/{START_FILE}')}"
     if member.resources.nodes == 1:
         return f"exec {script}"
-    return launch(service.site, member.resources, script)
+    # a server that has lost a rank waits for it for ever: then rather end all of it
+    return f"export SLURM_KILL_BAD_EXIT=1; {launch(service.site, member.resources, script)}"
 
 
 def _address(service: Service) -> str:
@@ -77,6 +79,14 @@ def _check_release(service: Service) -> list[str]:
         f'  echo "{told}; name that release there and plan again, or install {wanted}" >&2; exit 78 ;;',
         "esac",
     ]
+
+
+def _need_model(service: Service, member: Member) -> list[str]:
+    """A node that does not see the model says so itself; an engine would look for it on the network."""
+    if member.is_router or service.engine == "twin" or not service.model.startswith("/"):
+        return []
+    model = quote(service.model)
+    return [f'[ -e {model} ] || {{ echo "$(hostname): "{model}" is not there" >&2; exit 66; }}']
 
 
 def _write_address() -> list[str]:

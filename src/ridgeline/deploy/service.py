@@ -36,6 +36,7 @@ class RouterChoice:
     most_waiting: int | None = None
     python: str = "python3"
     arguments: tuple[str, ...] = ()
+    longest_wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Service:
     gpu: str = ""
     served_name: str = ""
     first_port: int = 30000
+    first_bootstrap_port: int = 8998  # of prefill servers, where decode servers fetch their KV
     in_turn: bool = False  # each server is started when the one before it is ready
     host: str = ""  # the address servers listen on; empty: loopback on this machine, the node's own on a cluster
     api_key_env: str = ""  # the variable that holds the key; never the key

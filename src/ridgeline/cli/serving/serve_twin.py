@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.serving import options as option
+
+if TYPE_CHECKING:
+    from ridgeline.serving.engine.deployment import Deployment
+    from ridgeline.serving.twin.server.serve import ServedTwin
 
 
 @option.takes(option.EngineArguments)
@@ -22,6 +27,9 @@ def serve_twin(
     ] = None,
     api_key: Annotated[str, typer.Option(envvar="RIDGELINE_API_KEY", help="Wanted of every request.")] = "",
     served_model_name: Annotated[str, typer.Option(help="What /v1/models says; default: the model's name.")] = "",
+    max_queued_requests: Annotated[
+        int | None, typer.Option(help="Requests that may wait; more are refused with 503.", min=0)
+    ] = None,
     fabric: option.Fabric = None,
     speed: Annotated[float, typer.Option(help="How much faster than real time passes.")] = 1.0,
     calibration: option.CalibrationFile = None,
@@ -32,21 +40,28 @@ def serve_twin(
 
     Example: ridgeline serve-twin --model llama-8b --gpu h200 --tp 1 --port 30000
     """
-    from ridgeline.serving.engine.deployment import describe
-    from ridgeline.serving.twin.calibration import read_calibration
     from ridgeline.serving.twin.server.faults import parse_fault
-    from ridgeline.serving.twin.server.serve import ServedTwin, TwinServer, serve_until_told
+    from ridgeline.serving.twin.server.serve import ServedTwin
 
-    a = arguments
-    deployment = describe(
-        a.model, a.gpu, a.layout(whole_nodes=False), a.settings(), fabric=fabric, dtype=a.dtype, kv_dtype=a.kv_dtype
-    )
     faults = tuple(parse_fault(text) for text in fault or ())
-    served = ServedTwin(deployment, role, api, host, port, bootstrap_port, api_key, speed, faults, served_model_name)
+    where = (role, api, host, port, bootstrap_port, api_key, speed, faults, served_model_name, max_queued_requests)
+    _serve(ServedTwin(_described(arguments, fabric), *where), calibration)
+
+
+def _described(a: option.EngineArguments, fabric: str | None) -> Deployment:
+    from ridgeline.serving.engine.deployment import describe
+
+    layout = a.layout(whole_nodes=False)
+    return describe(a.model, a.gpu, layout, a.settings(), fabric=fabric, dtype=a.dtype, kv_dtype=a.kv_dtype)
+
+
+def _serve(served: ServedTwin, calibration: Path | None) -> None:
+    from ridgeline.serving.twin.calibration import read_calibration
+    from ridgeline.serving.twin.server.serve import TwinServer, serve_until_told
 
     def ready(server: TwinServer) -> None:
-        part = "" if role == "both" else f", {role} only"
-        print(f"twin of {deployment}{part}", flush=True)
-        print(f"listens on http://{host}:{port}", flush=True)
+        part = "" if served.role == "both" else f", {served.role} only"
+        print(f"twin of {served.deployment}{part}", flush=True)
+        print(f"listens on http://{served.host}:{served.port}", flush=True)
 
     serve_until_told(served, read_calibration(calibration) if calibration else None, ready)

@@ -9,7 +9,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ridgeline.deploy.kubernetes.progress import PROBE_FOLDER, progress_command
-from ridgeline.deploy.members import BOOTSTRAP_PORT
 from ridgeline.deploy.routers import ROUTERS, PodSelectors, discovering_words
 from ridgeline.deploy.servers import ServerPlace, server_words
 from ridgeline.deploy.service import Service, ServiceUnit
@@ -41,7 +40,7 @@ def pod_port(service: Service) -> int:
 
 def server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> Spec:
     """The template of a server's first pod (`leads`), or of its others, which answer nobody."""
-    at = ServerPlace(pod_port(service), BOOTSTRAP_PORT, 0, 0)
+    at = ServerPlace(pod_port(service), service.first_bootstrap_port, 0, 0)
     words = server_words(replace(service, python=PYTHON), unit, at)
     container: Spec = {
         "name": "server",
@@ -67,7 +66,7 @@ def server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> S
         return {"spec": spec}
     metadata: Spec = {"labels": labels_of(name, unit.role)}
     if unit.role == "prefill" and service.router is not None:
-        metadata["annotations"] = {ROUTERS[service.router.kind].port_annotation: str(BOOTSTRAP_PORT)}
+        metadata["annotations"] = {ROUTERS[service.router.kind].port_annotation: str(service.first_bootstrap_port)}
     return {"metadata": metadata, "spec": spec}
 
 

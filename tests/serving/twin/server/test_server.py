@@ -253,6 +253,31 @@ def test_equal_beginnings_are_found_in_the_cache_where_there_is_one() -> None:
             assert said["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
 
 
+def test_a_full_queue_refuses_as_sglang_does() -> None:
+    with serving(queue_limit=1) as running:
+        running.json("/fault", {"kind": "hang"})
+        body = json.dumps({"prompt": "a", "max_tokens": 4}).encode()
+        with socket.create_connection(("127.0.0.1", running.port), timeout=30) as sock:
+            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            running.settled(lambda: running.server.api.gauges().waiting == 1)
+            status, said = running.call("POST", "/v1/completions", body)
+            assert (status, b"queue is full" in said) == (503, True)
+            running.json("/fault", {"kind": "none"})
+            assert sock.recv(100).startswith(b"HTTP/1.1 200"), "who waits is served"
+        assert running.json("/v1/completions", {"prompt": "a", "max_tokens": 2})["usage"]["completion_tokens"] == 2
+
+
+def test_tokens_are_counted_while_an_answer_is_under_way() -> None:
+    """SGLang adds an answer to its tokens when it is finished; whoever watches its progress needs the gaps."""
+    with serving(speed=1.0) as running:
+        body = json.dumps({"prompt": "a", "max_tokens": 100_000, "stream": True}).encode()
+        with socket.create_connection(("127.0.0.1", running.port), timeout=30) as sock:
+            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            running.settled(lambda: running.server.api.gauges().made > 3)
+            assert metric(running, "sglang:inter_token_latency_seconds_count") > 3
+            assert metric(running, "sglang:generation_tokens_total") == 0
+
+
 def test_a_client_that_hangs_up_frees_the_engine() -> None:
     with serving(speed=1.0) as running:
         engine = running.server.role.engines[0].engine

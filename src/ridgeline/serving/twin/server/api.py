@@ -17,10 +17,11 @@ from ridgeline.serving.twin.server.http import HttpExchange
 from ridgeline.serving.twin.server.live import Clock, LiveRequest
 from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
 from ridgeline.serving.twin.server.prompt import Asked, read_body
-from ridgeline.serving.twin.server.roles import PrefillRole, Role
+from ridgeline.serving.twin.server.roles import PrefillRole, Role, Together
 
 OPEN_PATHS = ("/health", "/health_generate", "/metrics", "/ping")
 RATE_WINDOW_S = 5.0
+_ERRORS = {400: "BadRequestError", 401: "AuthenticationError", 503: "ServiceUnavailableError"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class ServerFacts:
     radix_cache: bool
     api_key: str = ""
     bootstrap_port: int | None = None  # of a prefill server
+    queue_limit: int | None = None  # requests that may wait; more are refused, as SGLang does
 
 
 class Api:
@@ -94,6 +96,7 @@ class Api:
             output_tok_s=(last - first) / (last_s - first_s) if last_s > first_s else 0.0,
             retractions=sum(e.retractions for e in engines),
             behind_s=max(live.behind_s for live in self.role.engines),
+            made=sum(live.made for live in self.role.engines),
         )
 
     def tick(self) -> None:
@@ -117,6 +120,9 @@ class Api:
             self._check_size(asked)
         except InputError as bad:
             _refuse(exchange, 400, str(bad))
+            return
+        if self._full():
+            _refuse(exchange, 503, "The request queue is full.")
             return
         self._number += 1
         now_s, counters = self.clock.now_s(), self.counters
@@ -145,6 +151,10 @@ class Api:
 
         answer.on_first, answer.on_end, exchange.on_gone = first, end, gone
         self.role.take(request, asked)
+
+    def _full(self) -> bool:
+        limit = self.facts.queue_limit
+        return limit is not None and isinstance(self.role, Together) and self.gauges().waiting >= limit
 
     def _check_size(self, asked: Asked) -> None:
         tokens, facts = asked.input_tokens + asked.output_tokens, self.facts
@@ -226,5 +236,5 @@ class Api:
 
 
 def _refuse(exchange: HttpExchange, status: int, why: str) -> None:
-    kind = "BadRequestError" if status == 400 else "AuthenticationError" if status == 401 else "NotFoundError"
+    kind = _ERRORS.get(status, "NotFoundError")
     exchange.answer_json(status, {"object": "error", "error": {"message": why, "type": kind, "code": status}})

@@ -84,6 +84,7 @@ class LiveEngine:
         self.hung = False
         self.slowness = 1.0
         self.behind_s = 0.0
+        self.made = 0  # tokens so far
         self.after_event: Callable[[list[LiveRequest]], None] = lambda ended: None
         self._work = asyncio.Event()
 
@@ -112,6 +113,7 @@ class LiveEngine:
             if self.hung:  # began while the step was under way: its tokens never come
                 continue
             for request, count in tokens:
+                self.made += count
                 request.sink.tokens(count)
             for request in ended:
                 request.sink.end("")

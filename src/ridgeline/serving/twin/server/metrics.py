@@ -53,6 +53,7 @@ class Gauges:
     output_tok_s: float
     retractions: int
     behind_s: float
+    made: int = 0  # tokens so far, of answers that are under way too
 
     @property
     def kv_share(self) -> float:
@@ -76,6 +77,11 @@ _GAUGES = {
         "vllm:kv_cache_usage_perc": "kv_share",
     },
 }
+# counted as tokens are made, where other counters wait for the end of an answer
+_LIVE = {
+    "sglang": {"sglang:inter_token_latency_seconds_count": "made"},
+    "vllm": {"vllm:generation_tokens_total": "made"},
+}
 _COUNTERS = {
     "sglang": {
         "sglang:prompt_tokens_total": "prompt_tokens",
@@ -86,7 +92,6 @@ _COUNTERS = {
     },
     "vllm": {
         "vllm:prompt_tokens_total": "prompt_tokens",
-        "vllm:generation_tokens_total": "output_tokens",
         "vllm:prefix_cache_hits_total": "cached_tokens",
         "vllm:prefix_cache_queries_total": "prompt_tokens",
         "vllm:request_success_total": "requests",
@@ -103,6 +108,8 @@ def metrics_text(engine: str, model: str, counters: Counters, gauges: Gauges) ->
     lines: list[str] = []
     for name, attribute in _GAUGES[engine].items():
         lines += [f"# TYPE {name} gauge", f"{name}{{{labels}}} {getattr(gauges, attribute):.10g}"]
+    for name, attribute in _LIVE[engine].items():
+        lines += [f"# TYPE {name} counter", f"{name}{{{labels}}} {getattr(gauges, attribute)}"]
     for name, attribute in _COUNTERS[engine].items():
         lines += [f"# TYPE {name} counter", f"{name}{{{labels}}} {getattr(counters, attribute)}"]
     for name, attribute in _TIMES[engine].items():

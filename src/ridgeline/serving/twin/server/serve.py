@@ -43,6 +43,7 @@ class ServedTwin:
     speed: float = 1.0
     faults: tuple[Fault, ...] = ()
     name: str = ""  # the served model's; default: the model's own
+    queue_limit: int | None = None  # requests that may wait; with split roles SGLang has no such limit
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -83,6 +84,7 @@ class TwinServer:
             radix_cache=times.applied.radix_cache,
             api_key=served.api_key,
             bootstrap_port=served.bootstrap_port if served.role == "prefill" else None,
+            queue_limit=served.queue_limit,
         )
         self.api = Api(facts, self.role, self.clock, self.inject)
         self._oom_armed = False

@@ -14,13 +14,16 @@ HUNG_AFTER_S = 8.0  # requests on it and no token for so long
 LEAST_LOOKS = 3
 SLOW_SHARE = 0.4  # of the median of the others' tokens a second and running request
 SLOW_AFTER_S = 15.0
-KV_CLIFF = 0.95
+KV_NEAR = 0.9  # of the pool: beyond it requests are soon thrown out and computed again
 WINDOW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLook:
-    """One look at a server. None: it did not say. `ended` is why its job is over, where it is."""
+    """One look at a server. None: it did not say. `ended` is why its job is over, where it is.
+
+    `progress` grows with anything that the server makes; where it is not known, tokens are.
+    """
 
     at_s: float
     running: float | None = None
@@ -28,6 +31,12 @@ class ServerLook:
     kv_share: float | None = None
     waiting: float = 0.0
     ended: str = ""
+    progress: float | None = None
+    role: str = ""  # only servers of the same one are alike
+
+    @property
+    def made(self) -> float | None:
+        return self.tokens if self.progress is None else self.progress
 
     @property
     def on_it(self) -> float:
@@ -45,7 +54,7 @@ class Concern:
 
     @property
     def needs_restart(self) -> bool:
-        return self.kind in ("dead", "hung")
+        return self.kind in ("dead", "hung", "slow")
 
 
 class Watch:
@@ -62,14 +71,20 @@ class Watch:
             while row[-1].at_s - row[0].at_s > WINDOW_S:
                 row.popleft()
         found = []
-        for name, look in looks.items():
-            if look.ended:
-                found.append(Concern(name, "dead", look.ended))
-                continue
-            concern = self._hung(name) or self._slow(name, [n for n in looks if n != name]) or self._kv(name)
+        for name in looks:
+            alike = [other for other, look in looks.items() if other != name and look.role == looks[name].role]
+            concern = self._of(name, alike)
             if concern is not None:
                 found.append(concern)
         return found
+
+    def _of(self, name: str, others: Sequence[str]) -> Concern | None:
+        row = list(self._looks[name])
+        if row[-1].ended:
+            # a batch system that is restarted may forget a job for a moment
+            again = len(row) > 1 and row[-2].ended
+            return Concern(name, "dead", row[-1].ended) if again else None
+        return self._hung(name) or self._slow(name, others) or self._kv(name)
 
     def forget(self, name: str) -> None:
         """It was started anew: what was seen of it before says nothing."""
@@ -79,14 +94,14 @@ class Watch:
         """Requests were on it at every look since the last token, and that is long ago."""
         row = list(self._looks[name])
         last = row[-1]
-        if last.tokens is None:
-            since = _trailing(row, lambda look: look.tokens is None)
+        if last.made is None:
+            since = _trailing(row, lambda look: look.made is None)
         else:
-            since = _trailing(row, lambda look: look.tokens == last.tokens and look.on_it > 0)
+            since = _trailing(row, lambda look: look.made == last.made and look.on_it > 0)
         quiet_s = since[-1].at_s - since[0].at_s if since else 0.0
         if len(since) < LEAST_LOOKS or quiet_s < HUNG_AFTER_S:
             return None
-        if last.tokens is None:
+        if last.made is None:
             return Concern(name, "hung", f"/metrics gave nothing for {quiet_s:.0f} s")
         return Concern(name, "hung", f"{last.on_it:.0f} requests on it and no token for {quiet_s:.0f} s")
 
@@ -108,11 +123,9 @@ class Watch:
 
     def _kv(self, name: str) -> Concern | None:
         row = list(self._looks[name])[-LEAST_LOOKS:]
-        if len(row) < LEAST_LOOKS or any((look.kv_share or 0.0) < KV_CLIFF for look in row):
+        if len(row) < LEAST_LOOKS or any((look.kv_share or 0.0) < KV_NEAR for look in row):
             return None
-        return Concern(
-            name, "kv-cliff", f"its KV pool is {row[-1].kv_share:.0%} full: lower most_running of the router"
-        )
+        return Concern(name, "kv-cliff", f"its KV pool is {row[-1].kv_share:.0%} full, at {LEAST_LOOKS} looks in a row")
 
 
 def _trailing(row: Sequence[ServerLook], holds: Callable[[ServerLook], bool]) -> list[ServerLook]:

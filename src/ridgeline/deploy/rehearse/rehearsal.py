@@ -1,0 +1,170 @@
+"""A service rehearsed on this machine: the real router over servers of the twin, under the user's own traffic.
+
+Every policy of the router is loaded alike, with the traffic as it is and skewed; the best one then loses a server, has
+one that hangs, and is offered more than it can serve. Servers and time are the twin's; router, sockets and load
+generator are real, so what they add is in the figures, and so is a machine that is too slow for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline.deploy import probe
+from ridgeline.deploy.admission import AdmissionLimits
+from ridgeline.deploy.operate import Operator
+from ridgeline.deploy.rehearse.faults import kept, struck, victim
+from ridgeline.deploy.rehearse.stage import as_twins, known_policies
+from ridgeline.deploy.rehearse.traffic import RehearsedLoad, send
+from ridgeline.deploy.servers import SERVERS
+from ridgeline.deploy.service import Service
+from ridgeline.errors import SiteError
+from ridgeline.serving.load.bench import BenchResult
+from ridgeline.serving.traffic.requests import RequestRecord
+
+READY_S = 180.0
+STRIKE_AT = 1 / 3  # of the time of a run
+HUNG_S = 30.0  # a run must outlast the looks that find a hung server
+OVERLOAD = 1.5
+ALIKE, TTFT_ALIKE = 0.03, 0.1  # shares by which runs of the same thing differ here
+PLAIN, SKEWED, KILLED, HUNG, OVERLOADED = "traffic", "skewed", "killed", "hung", "overload"
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """One run. `case` is traffic, skewed, killed, hung or overload.
+
+    `goodput_s` are requests a second that kept every limit; `lost` those that failed before their first token, `cut`
+    after it, `refused` with 429 and its like. `imbalance` is the busiest server's prompt tokens over the mean.
+    `recovery_s` is how long after a loss requests still failed. `void` says why not to trust the run.
+    """
+
+    policy: str
+    case: str
+    offered_s: float
+    goodput_s: float
+    ttft_p95_ms: float | None
+    itl_p95_ms: float | None
+    lost: int
+    cut: int
+    refused: int
+    imbalance: float
+    recovery_s: float | None
+    void: str
+
+    def as_json(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def rehearse(
+    service: Service,
+    root: Path,
+    load: RehearsedLoad,
+    policies: Sequence[str],
+    say: Callable[[str], None],
+    limits: AdmissionLimits | None = None,
+) -> list[Rehearsal]:
+    """Each policy twice, then the best under loss and, where limits are given, under overload with them."""
+    assert service.router is not None
+    twins = as_twins(service, load.speed)
+    done: list[Rehearsal] = []
+
+    def run(policy: str, case: str, sent: RehearsedLoad, chosen: Service = twins) -> None:
+        say(f"{policy}, {case} ...")
+        done.append(_run(chosen, root / f"{len(done):02d}-{policy}-{case}", policy, case, sent))
+
+    for policy in policies or known_policies(service):
+        try:
+            run(policy, PLAIN, load)
+            run(policy, SKEWED, load)
+        except SiteError as error:
+            say(f"{policy}: left out: {error}")
+    if not done:
+        raise SiteError("the router came up with none of these policies; see what it says above")
+    best = best_of(done)
+    if victim(Operator(twins, root / "nobody")) is not None:
+        run(best, KILLED, load)
+        run(best, HUNG, replace(load.times(0.5), seconds=max(HUNG_S, load.seconds)))
+    if limits is not None:
+        told = limits.for_router(service.router.kind)
+        wait = limits.longest_wait_s if told["longest_wait"] else None
+        waiting = limits.most_waiting if wait else 0
+        router = replace(service.router, most_running=limits.most_running, most_waiting=waiting, longest_wait_s=wait)
+        over = replace(load, rate_s=OVERLOAD * limits.requests_s)
+        run(best, OVERLOADED, over, as_twins(replace(service, router=router), load.speed))
+    return done
+
+
+def best_of(rehearsals: Sequence[Rehearsal]) -> str:
+    """The first policy that no other clearly beats: what is within the noise of a run is not a reason to change."""
+    goodput: dict[str, float] = {}
+    first_ms: dict[str, float] = {}
+    for one in rehearsals:
+        if one.case in (PLAIN, SKEWED):
+            goodput[one.policy] = goodput.get(one.policy, 0.0) + one.goodput_s
+            first_ms[one.policy] = max(first_ms.get(one.policy, 0.0), one.ttft_p95_ms or 0.0)
+    most = max(goodput.values())
+    good = [policy for policy, reached in goodput.items() if reached >= (1 - ALIKE) * most]
+    soonest = min(first_ms[policy] for policy in good)
+    return next(policy for policy in good if first_ms[policy] <= (1 + TTFT_ALIKE) * soonest)
+
+
+def _run(service: Service, root: Path, policy: str, case: str, load: RehearsedLoad) -> Rehearsal:
+    assert service.router is not None
+    chosen = replace(service, router=replace(service.router, policy=policy))
+    operator = Operator(chosen, root)
+    try:
+        url = operator.up(READY_S)
+        before = _prompt_tokens(operator)
+        how = case if case in (KILLED, HUNG) else ""
+        watched = kept(lambda: Operator(chosen, root), wanted=case == HUNG)
+        with watched, struck(operator, how, STRIKE_AT * load.seconds) as lost:
+            result = send(chosen, url, load, root if case == SKEWED else None)
+        return _rehearsal(policy, case, result, load, _imbalance(before, _prompt_tokens(operator)), lost)
+    finally:
+        operator.down()
+
+
+def _rehearsal(
+    policy: str, case: str, result: BenchResult, load: RehearsedLoad, imbalance: float, lost: Sequence[float]
+) -> Rehearsal:
+    summary, records = result.summary, result.records
+    refused = [record for record in records if _refused(record)]
+    failed = [record for record in records if not record.ok and not _refused(record)]
+    good = sum(record.ok and all(slo.met_by(record) for slo in summary.slos) for record in records)
+    ends = [record.end_s or record.sent_s for record in failed]
+    return Rehearsal(
+        policy=policy,
+        case=case,
+        offered_s=load.rate_s,
+        goodput_s=good / load.seconds / load.speed,
+        ttft_p95_ms=summary.ttft_ms.p95 * load.speed if summary.ttft_ms else None,
+        itl_p95_ms=summary.itl_ms.p95 * load.speed if summary.itl_ms else None,
+        lost=sum(record.first_token_s is None for record in failed),
+        cut=sum(record.first_token_s is not None for record in failed),
+        refused=len(refused),
+        imbalance=imbalance,
+        recovery_s=max([0.0, *(end_s - lost[0] for end_s in ends)]) if lost else None,
+        void="; ".join(result.fidelity.why) if result.void else "",
+    )
+
+
+def _refused(record: RequestRecord) -> bool:
+    """Over a limit, and told so: sglang-router answers 408 to whoever waited in vain, smg and SGLang answer 503."""
+    full = "admission" in record.error or "queue is full" in record.error
+    return record.status in ("http-429", "http-408") or (record.status == "http-503" and full)
+
+
+def _imbalance(before: dict[str, float], after: dict[str, float]) -> float:
+    shares = [tokens - before.get(name, 0.0) for name, tokens in after.items()]
+    mean = sum(shares) / len(shares) if shares else 0.0
+    return max(shares) / mean if mean > 0 else 1.0
+
+
+def _prompt_tokens(operator: Operator) -> dict[str, float]:
+    """What each server that answers has been given so far."""
+    name = SERVERS["twin"].prompt_metric
+    asked = [member for member in operator.servers if member.role != "decode"]
+    seen = {member.name: probe.metrics(operator.folder.url(member)) for member in asked}
+    return {member: found[name] for member, found in seen.items() if name in found}

@@ -1,0 +1,92 @@
+"""What a rehearsal sends: the user's traffic, and the same with hot prefixes and a few very long prompts."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from ridgeline.deploy import probe
+from ridgeline.deploy.service import Service
+from ridgeline.serving.load.bench import BenchResult, bench
+from ridgeline.serving.load.options import BenchOptions, plan_from
+from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
+from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
+
+SEED = 7
+# Prefixes as users have them: a few system prompts that most requests share, and many that hardly anybody does.
+PREFIXES, PREFIX_BLOCKS, ZIPF = 16, 2, 1.2
+LONG_EVERY, LONG_TIMES = 12, 5  # one prompt in so many is this much longer
+# What a laptop's core carries of token events beside router and load generator, with room to spare.
+MACHINE_TOKENS_S = 4000.0
+SAMPLE = 1000  # requests that tell how long answers are
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedLoad:
+    """What is sent: as `bench` takes it, for so long. `speed` is how much faster than real the servers' time passes."""
+
+    traffic: str
+    rate_s: float
+    seconds: float
+    shared_prefix: int = 0
+    speed: float = 1.0
+
+    def times(self, share: float) -> RehearsedLoad:
+        return replace(self, rate_s=share * self.rate_s)
+
+
+def bearable(load: RehearsedLoad) -> RehearsedLoad:
+    """The load, or as much of it as this machine can pretend to serve in time."""
+    some = replace(load, rate_s=min(load.rate_s, SAMPLE / load.seconds), speed=1.0)
+    tokens = fmean(arrival.output_tokens for arrival in _arrivals(some))
+    most_s = MACHINE_TOKENS_S / tokens / load.speed
+    return load if load.rate_s <= most_s else replace(load, rate_s=most_s)
+
+
+def send(service: Service, url: str, load: RehearsedLoad, skewed_in: Path | None = None) -> BenchResult:
+    """One run. With `skewed_in`, a folder, the traffic is skewed by way of a trace that is written there."""
+    slos = tuple(f"{name}={limit / load.speed:g}" for name, limit in service.slo.items())
+    options = BenchOptions(
+        url=url,
+        traffic=load.traffic,
+        rate_s=load.rate_s * load.speed,
+        duration_s=load.seconds,
+        shared_prefix_tokens=load.shared_prefix,
+        ignore_eos=True,
+        key=probe.key_of(service.api_key_env) or None,
+        slos=slos,
+        seed=SEED,
+    )
+    if skewed_in is not None:
+        trace = skewed_in / "skewed.jsonl"
+        trace.write_text(skewed_trace(load))
+        options = replace(options, traffic=str(trace), rate_s=None, duration_s=None)
+    return bench(plan_from(options))
+
+
+def skewed_trace(load: RehearsedLoad) -> str:
+    """The same requests at the same times, most with one of a few prefixes before them, and some prompts long."""
+    rng = random.Random(SEED)
+    weights = [1 / (n + 1) ** ZIPF for n in range(PREFIXES)]
+    lines = []
+    for arrival in _arrivals(load):
+        group = rng.choices(range(PREFIXES), weights)[0]
+        own = arrival.input_tokens * (LONG_TIMES if rng.randrange(LONG_EVERY) == 0 else 1)
+        row = {
+            "at_s": round(arrival.at_s / load.speed, 4),
+            "input_length": PREFIX_BLOCKS * PREFIX_BLOCK_TOKENS + own,
+            "output_length": arrival.output_tokens,
+            "hash_ids": [PREFIX_BLOCKS * group + n for n in range(PREFIX_BLOCKS)],
+        }
+        lines.append(json.dumps(row))
+    return "\n".join([*lines, ""])
+
+
+def _arrivals(load: RehearsedLoad) -> list[Arrival]:
+    if Path(load.traffic).exists():
+        return list(parse_traffic(load.traffic).arrivals())
+    count = max(10, int(load.rate_s * load.seconds * load.speed))
+    return list(parse_traffic(load.traffic, requests=count, rate_s=load.rate_s, seed=SEED).arrivals())

@@ -1,0 +1,114 @@
+"""Limits of a router: as many as the twin's servers bear within the SLO and their KV pools, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ridgeline.deploy.admission import BELOW_EDGE, MOST_KV, admission_of
+from ridgeline.deploy.file import load_service
+from ridgeline.deploy.members import members_of
+from ridgeline.deploy.service import Service
+from ridgeline.errors import InputError
+from ridgeline.serving.engine.deployment import describe
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin.simulate import simulate
+
+TEXT = """\
+version: 1
+model: llama-70b
+engine: {kind: sglang, gpu: h100}
+units: [{replicas: 2, gpus: 4, settings: {tp: 4}}]
+router: {kind: smg, policy: power_of_two}
+slo: {ttft_p95_ms: 2000, tpot_p95_ms: 40}
+"""
+TRAFFIC = "fixed:500:60"
+
+
+def service(folder: Path, text: str = TEXT) -> Service:
+    path = folder / "service.yaml"
+    path.write_text(text)
+    return load_service(path)
+
+
+def test_a_tighter_slo_lets_fewer_in(tmp_path: Path) -> None:
+    loose = admission_of(service(tmp_path), TRAFFIC)
+    tight = admission_of(service(tmp_path, TEXT.replace("tpot_p95_ms: 40", "tpot_p95_ms: 25")), TRAFFIC)
+    assert (loose.bound, tight.bound) == ("tpot_p95_ms", "tpot_p95_ms")
+    assert 0 < tight.most_running < loose.most_running < loose.edge
+    assert tight.requests_s < loose.requests_s
+    assert loose.most_running >= int(BELOW_EDGE * loose.edge) - 2
+
+
+def test_twice_the_servers_bear_twice_as_much(tmp_path: Path) -> None:
+    two = service(tmp_path)
+    four = replace(two, units=(replace(two.units[0], replicas=4),))
+    assert admission_of(four, TRAFFIC).most_running == 2 * admission_of(two, TRAFFIC).most_running
+
+
+def test_a_small_pool_is_the_edge_before_the_slo_is(tmp_path: Path) -> None:
+    text = TEXT.replace("tp: 4", "tp: 4, mem_fraction_static: 0.5").replace("2000, tpot_p95_ms: 40", "60000")
+    found = admission_of(service(tmp_path, text), "fixed:2000:200")
+    assert found.bound == "KV pool"
+    assert 0.5 < found.kv_share <= MOST_KV
+
+
+def test_who_waits_in_the_router_may_still_keep_the_slo(tmp_path: Path) -> None:
+    found = admission_of(service(tmp_path), TRAFFIC)
+    assert 0 < found.longest_wait_s < 2.0
+    assert found.most_waiting <= found.longest_wait_s * found.requests_s, "the last in the queue gets in before that"
+
+
+def test_the_first_wave_of_a_run_is_no_measure(tmp_path: Path) -> None:
+    """All at once only at the start of a simulation: a service that runs gets one request for each that ends."""
+    text = TEXT.replace("ttft_p95_ms: 2000, tpot_p95_ms: 40", "ttft_p95_ms: 400")
+    found = admission_of(service(tmp_path, text), "lognormal:500:200:0.5")
+    assert found.edge > 100
+    assert simulate_burst(found.edge // 2) > 3 * 400, "so many prompts at once take much longer"
+
+
+def simulate_burst(count: int) -> float:
+    deployment = describe("llama-70b", "h100", Layout(4, nodes=1, gpus_per_node=4))
+    spread = simulate(deployment, parse_traffic("lognormal:500:200:0.5", requests=count)).summary.ttft_ms
+    assert spread is not None
+    return spread.p95
+
+
+def test_an_slo_that_one_request_breaks_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="even one request at a time breaks tpot_p95_ms"):
+        admission_of(service(tmp_path, TEXT.replace("tpot_p95_ms: 40", "tpot_p95_ms: 1")), TRAFFIC)
+
+
+def test_without_an_slo_the_limit_is_where_more_brings_nothing(tmp_path: Path) -> None:
+    text = TEXT.replace("slo: {ttft_p95_ms: 2000, tpot_p95_ms: 40}\n", "")
+    found = admission_of(service(tmp_path, text), "fixed:4000:20")
+    assert found.bound == "throughput"
+
+
+def test_split_roles_are_asked_together(tmp_path: Path) -> None:
+    units = (
+        "units: [{role: prefill, replicas: 2, gpus: 2, settings: {tp: 2, mem_fraction_static: 0.88}}, "
+        "{role: decode, gpus: 4, settings: {tp: 4, max_running_requests: 256}}]"
+    )
+    text = TEXT.replace("units: [{replicas: 2, gpus: 4, settings: {tp: 4}}]", units)
+    found = admission_of(service(tmp_path, text), TRAFFIC)
+    more = admission_of(service(tmp_path, text.replace("replicas: 2", "replicas: 3")), TRAFFIC)
+    assert found.bound == "ttft_p95_ms", "prompts are what two small servers compute for one large one"
+    assert more.requests_s > found.requests_s
+
+
+def test_routers_are_told_in_their_own_words(tmp_path: Path) -> None:
+    found = admission_of(service(tmp_path), TRAFFIC)
+    router = replace(
+        load_service(tmp_path / "service.yaml").router, most_running=30, most_waiting=4, longest_wait_s=2.0
+    )  # type: ignore[type-var]
+    smg = members_of(replace(service(tmp_path), router=router))[-1].line
+    assert "--max-concurrent-requests 30 --queue-size 4 --queue-timeout-secs 2" in smg
+    assert "--disable-worker-overload-protection --power-of-two-load-metric least_requests" in smg
+    other = replace(router, kind="sglang-router", most_waiting=0, longest_wait_s=None)  # type: ignore[type-var]
+    line = members_of(replace(service(tmp_path), router=other))[-1].line
+    assert "--max-concurrent-requests 30 --rate-limit-tokens-per-second 1 --queue-size 0" in line
+    assert found.for_router("sglang-router")["most_waiting"] == 0

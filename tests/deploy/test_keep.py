@@ -1,0 +1,199 @@
+"""`keep` over twin servers: what it mends, what it leaves alone, and that another keeper can follow it at any point."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ridgeline.deploy import probe
+from ridgeline.deploy.keep import acts, watch
+from ridgeline.deploy.keep.keeper import Keeper
+from ridgeline.deploy.keep.watch import Concern
+from ridgeline.deploy.operate import Operator
+from ridgeline.deploy.rolling import RouterAdmin
+from ridgeline.store.journal import read_events
+
+from .test_operate import ask, fault, operator, processes_of
+from .test_operate import file as file  # a service of twins behind a stand-in router
+
+
+def until(keeper: Keeper, done: Callable[[], bool], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, [s.as_json() for s in keeper.operator.status()]
+        keeper.step()
+        time.sleep(0.2)
+
+
+def listed(service: Operator) -> set[str]:
+    assert service.router is not None
+    return set(RouterAdmin(service.folder.url(service.router), "").workers())
+
+
+def events(file: Path, what: str) -> list[dict[str, object]]:
+    return [event for event in read_events(file.parent / "service" / "journal.jsonl") if event["event"] == what]
+
+
+def ask_and_forget(url: str) -> None:
+    with contextlib.suppress(OSError):
+        ask(url)
+
+
+def test_a_hung_server_is_found_by_its_tokens_and_mended(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "HUNG_AFTER_S", 1.0)
+    service = operator(file)
+    url = service.up(120)
+    server = service.member("server-1")
+    keeper = Keeper(service, ready_s=120)
+    fault(service.folder.url(server), "hang")
+    assert probe.is_healthy(service.folder.url(server)), "and it goes on saying that it is well"
+    stuck = threading.Thread(target=ask_and_forget, args=(service.folder.url(server),))
+    stuck.start()
+    acted: list[str] = []
+    service.say = acted.append
+    until(keeper, lambda: "server-1: serves again" in acted)
+    stuck.join(60)
+    assert acted[0].startswith("server-1: hung (1 requests on it and no token for")
+    generations = {name: start.generation for name, start in service.folder.started.items()}
+    assert generations == {"server-0": 1, "server-1": 2, "router": 1}
+    assert service.folder.url(server) in listed(service)
+    assert [ask(url) for _ in range(4)] == [2] * 4
+    (mend,) = events(file, "mend")
+    assert (mend["why"], mend["member"]) == ("hung", "server-1")
+    assert "no token" in str(mend["evidence"])
+    assert keeper.step() == []
+
+
+def test_a_slow_server_leaves_the_router_is_emptied_and_started_again(file: Path) -> None:
+    service = operator(file)
+    service.up(120)
+    keeper = Keeper(service, ready_s=120)
+    member = service.member("server-0")
+    keeper._acts.mend(Concern("server-0", "slow", "1 token/s, others 9"))
+    assert listed(service) == {service.folder.url(service.member("server-1"))}
+    assert service.folder.started["server-0"].generation == 1, "what it has may be finished"
+    follower = Keeper(operator(file), ready_s=120)  # the first keeper was killed here
+    until(follower, lambda: service.folder.url(member) in listed(service))
+    assert follower.operator.folder.started["server-0"].generation == 2
+
+    keeper.operator.folder.refresh()
+    with service.acting():
+        RouterAdmin(service.folder.url(service.front), "").take_away(service.folder.url(service.member("server-1")))
+        service.folder.record({"event": "drained", "member": "server-1"})
+    assert not keeper._acts.mend(Concern("server-0", "slow", "")), "slow is better than nobody"
+
+
+def test_a_router_that_is_killed_comes_back_without_what_was_drained(file: Path) -> None:
+    from ridgeline.deploy.rolling import drain
+
+    service = operator(file)
+    url = service.up(120)
+    with service.acting():
+        drain(service, service.member("server-1"))
+    assert [state.state for state in operator(file).status()] == ["ready", "drained", "ready"]
+    for pid in processes_of(file.parent / "service" / "members" / "router"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    said: list[str] = []
+    service.say = said.append
+    keeper = Keeper(service, ready_s=120)
+    until(keeper, lambda: "router: serves again" in said)
+    assert said[0].startswith("router: dead (")
+    assert listed(service) == {service.folder.url(service.member("server-0"))}
+    assert ask(url) == 2
+
+
+def test_a_start_that_a_killed_keeper_left_behind_is_finished(file: Path) -> None:
+    service = operator(file)
+    service.up(120)
+    with service.acting():
+        service.folder.record({"event": "mend", "member": "server-1", "why": "hung", "evidence": "as if"})
+        RouterAdmin(service.folder.url(service.front), "").take_away(service.folder.url(service.member("server-1")))
+        service.stop(service.member("server-1"))
+        service.ensure(service.member("server-1"))
+    follower = Keeper(operator(file), ready_s=120)
+    until(follower, lambda: len(listed(service)) == 2)
+    assert follower.operator.folder.started["server-1"].generation == 2
+
+
+def test_what_breaks_again_and_again_is_left_out(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = operator(file)
+    service.up(120)
+    with service.acting():
+        for _ in range(acts.MOST_MENDS):
+            service.folder.record({"event": "mend", "member": "server-1", "why": "hung", "evidence": "as if"})
+    said: list[str] = []
+    service.say = said.append
+    assert Keeper(service, file="two.yaml")._acts.mend(Concern("server-1", "hung", "no token for 9 s"))
+    assert "after 3 restarts; left out of the router" in said[0]
+    assert "`ridgeline deploy restart two.yaml server-1`" in said[0]
+    assert service.folder.started["server-1"].generation == 1
+    assert listed(service) == {service.folder.url(service.member("server-0"))}
+    follower = Keeper(operator(file))
+    for _ in range(3):
+        follower.step()
+    assert len(listed(service)) == 1, "and it stays out"
+
+
+def test_near_the_kv_cliff_it_says_or_lowers_the_limit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(file.read_text().replace("kind: sglang-router,", "kind: sglang-router, most_running: 50,"))
+    service = operator(file)
+    service.up(120)
+    monkeypatch.setattr(acts.Acts, "_under_way", lambda self: 40.0)
+    said: list[str] = []
+    service.say = said.append
+    cliff = Concern("server-0", "kv-cliff", "its KV pool is 93% full, at 3 looks in a row")
+    Keeper(service, file="two.yaml")._acts.near_cliff(cliff)
+    assert "write `most_running: 34` into two.yaml" in said[0]
+    assert service.folder.started["router"].generation == 1
+
+    keeper = Keeper(service, lower_limits=True, ready_s=120)
+    keeper._acts.near_cliff(cliff)
+    until(keeper, lambda: "router: serves again" in said)
+    again = operator(file)
+    assert again.router is not None
+    assert "--max-concurrent-requests 34" in again.router.line, "another keeper, or `up`, knows it too"
+    assert events(file, "limit")[0]["instead_of"] == 50
+    file.write_text(file.read_text().replace("most_running: 50", "most_running: 45"))
+    edited = operator(file)
+    assert edited.router is not None
+    assert "--max-concurrent-requests 45" in edited.router.line, "what a person writes later holds"
+
+
+def test_a_dry_run_and_a_service_that_was_taken_down_are_left_alone(file: Path) -> None:
+    service = operator(file)
+    service.up(120)
+    fault(service.folder.url(service.member("server-1")), "crash")
+    said: list[str] = []
+    service.say = said.append
+    keeper = Keeper(service, dry_run=True)
+    deadline = time.monotonic() + 60
+    while not keeper.step():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert said == ["server-1: dead (exit code 1; would be restarted)"]
+    assert service.folder.started["server-1"].generation == 1
+    operator(file).down()
+    assert Keeper(operator(file)).step() == []
+    assert processes_of(file.parent / "service") == []
+
+
+def test_another_deploy_at_work_is_waited_for(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = operator(file)
+    service.up(120)
+    fault(service.folder.url(service.member("server-1")), "crash")
+    keeper, said = Keeper(service, ready_s=120), list[str]()
+    service.say = said.append
+    looks = iter(range(4))
+    monkeypatch.setattr("ridgeline.deploy.keep.keeper.LOOK_EVERY_S", 0.2)
+    with operator(file).acting():
+        keeper.run(lambda: next(looks, None) is None)
+    assert "is being run by process" in said[0]
+    until(keeper, lambda: "server-1: serves again" in said)
