@@ -13,6 +13,7 @@ from collections import deque
 
 from ridgeline.serving.engine.knobs.table import KNOBS
 from ridgeline.serving.engine.settings import Applied
+from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
 from ridgeline.serving.twin.prefixes import PrefixCache
 from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, NEW_TOKEN_SHARE
@@ -50,8 +51,10 @@ class Engine:
         self.fresh: list[Request] = []
         self.blocked_by_kv = False
         self.retractions = 0
+        self._step_s = 0.0  # of the latest decode step
         self.prefill_s = 0.0  # time in prefill rounds
         self.host_s = 0.0  # time in decode steps that waited for the host
+        self.front_end: FrontEnd | None = None  # between it and its users, where it is served
         self.pace = TokenPace(self.applied.accept_length)
         self.runs = DecodeRuns(self.pace)
         self.cache = PrefixCache() if self.applied.radix_cache else None
@@ -188,6 +191,8 @@ class Engine:
         if request.stays:
             self.runs.wait(self.clock - request.last_token_s)
         request.joined_step, request.joined_s = self.step_number, self.clock
+        if self.front_end is not None and not request.stays:
+            request.late_s = self.front_end.late_s(len(self.running) + 1, self._step_s if self.running else 0.0)
         request.runs = self.runs
         request.stays.append((self.clock, len(self.runs), -1))
         heapq.heappush(self.running, (self.step_number + steps, request.arrival.number, request))
@@ -222,6 +227,7 @@ class Engine:
             self.fresh = []
         if step_s <= host_s:
             self.host_s += step_s * steps
+        self._step_s = step_s
         self.clock = clock + step_s * steps
         self.step_number += steps
         self.used_tokens += growth * steps

@@ -20,6 +20,7 @@ from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
 from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
+from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import RequestGaps
 from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
 from ridgeline.serving.twin.prefill import PrefillEngine
@@ -114,7 +115,8 @@ def _simulate(
     check_context(arrivals, deployment.model)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)
-    requests = serve(front, arrivals, traffic.concurrency)
+    front_end = served_by(deployment, engines, calibration, traffic)
+    requests = serve(front, arrivals, traffic.concurrency, front_end)
     records = tuple(_record(r) for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
@@ -131,6 +133,19 @@ def _simulate(
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
     )
+
+
+def served_by(
+    deployment: Deployment, engines: Sequence[Engine], calibration: Calibration, traffic: Traffic
+) -> FrontEnd | None:
+    """The processes in front of the engines; none where everything is handed to an engine at once, as offline."""
+    if isinstance(traffic.pace, AllAtOnce):
+        return None
+    times = engines[-1].times
+    front_end = FrontEnd.of(deployment.settings, times.layout, times.applied.overlap)
+    for engine in engines:
+        engine.front_end = front_end
+    return front_end
 
 
 @contextmanager
@@ -206,8 +221,8 @@ def _record(request: Request) -> RequestRecord:
         number=a.number,
         scheduled_s=request.sent_s,
         sent_s=request.sent_s,
-        first_token_s=request.first_s,
-        end_s=request.end_s,
+        first_token_s=None if request.first_s is None else request.first_s + request.late_s,
+        end_s=None if request.end_s is None else request.end_s + request.late_s,
         input_tokens=a.input_tokens,
         output_tokens=a.output_tokens if ok else 0,
         status=request.failure or "ok",

@@ -36,6 +36,7 @@ from ridgeline.serving.twin.priors import (
     HOST_REQUEST_S,
     HOST_STEP_S,
     PIPELINE_BUBBLE,
+    PREFILL_OP_S,
     SAMPLING_PASSES,
     TUNED_COUNTS,
     UNTUNED_SHARE,
@@ -65,7 +66,10 @@ class StepTime:
         self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, factors)
         self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
-        self._ops = kernels(model, layout)
+        launched = kernels(model, layout)
+        # the host's time for a pass without a graph
+        self._decode_launch_s = launched * HOST_OP_S
+        self._prefill_launch_s = launched * (HOST_OP_S if self.gpu.generation == "blackwell" else PREFILL_OP_S)
         self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
         self._elementwise = self._elementwise_bytes()
         # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
@@ -175,7 +179,7 @@ class StepTime:
             terms.append(Term("draft model", sum(t.seconds for t in terms) * share, "memory"))
         host_s = HOST_STEP_S + batch * HOST_REQUEST_S
         if not self._decode_in_graph(batch):
-            host_s += self._ops * HOST_OP_S
+            host_s += self._decode_launch_s
         return terms, host_s * self.factors.host
 
     def _rank_rows(self, tokens: int, largest: int) -> float:
@@ -197,7 +201,7 @@ class StepTime:
         terms = self._pass_terms(rank_rows, micro, max(1.0, sequences / self.layout.pp), counted=True)
         host_s = HOST_STEP_S + sequences * HOST_REQUEST_S
         if not self.applied.prefill_graph:
-            host_s += self._ops * HOST_OP_S
+            host_s += self._prefill_launch_s
         return terms, host_s * self.factors.prefill_host
 
     def _pass_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
