@@ -124,14 +124,22 @@ def _layout(row: dict[str, str], role: str, size: int, model: Model) -> Layout:
     tp, pp = int(row[f"{role}tp_size"]), int(row[f"{role}pp_size"] or 1)
     attn_dp = _number(row[f"{role}attention_dp_size"]) or 1
     moe_tp, ep = _number(row[f"{role}moe_tp_size"]) or 1, _number(row[f"{role}moe_ep_size"]) or 1
-    copies = (_number(row[f"{role}num_workers"]) or 1) if role else 1
+    copies = (_number(row[f"{role}num_workers"]) or _unstated(role, tp * attn_dp, size)) if role else 1
     if tp == moe_tp * ep and moe_tp > 1 and ep > 1 and attn_dp == 1:
         tp = moe_tp
+    if role == "" and attn_dp == tp and ep == tp * attn_dp:
+        # vLLM rows of attention DP state the number of GPUs twice; they decode like as many GPUs as either says
+        tp, ep = 1, attn_dp
     ranks = tp * attn_dp
     ep = ep if ranks % ep == 0 else 1
     if attn_dp == 1 and model.attention.heads % tp:
         attn_dp = ep = tp
     return Layout(ranks, pp, copies, ep, attn_dp, nodes=-(-ranks * pp * copies // size), gpus_per_node=size)
+
+
+def _unstated(role: str, ranks: int, size: int) -> int:
+    """Engines of a role where a row does not say: most published pairs have two decode engines of a node for each."""
+    return 2 if role == "decode_" and ranks == size else 1
 
 
 def _number(text: str) -> int:

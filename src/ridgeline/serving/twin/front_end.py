@@ -17,6 +17,7 @@ from ridgeline.serving.engine.settings import EngineSettings
 from ridgeline.serving.traffic.traffic import Arrival
 from ridgeline.serving.twin.priors import (
     ACCEPT_S,
+    HAND_OVER_S,
     RANKS_ACCEPT_S,
     STREAM_S,
     TOKENISE_S,
@@ -28,7 +29,8 @@ class FrontEnd:
     """Service times of one server. `factor` is what calibration multiplies all of them by."""
 
     accept_s: float  # HTTP and the hand-overs between processes, for each request
-    token_s: float  # tokenising one token of a prompt
+    token_s: float  # tokenising one token of a prompt: one prompt after another
+    hand_over_s: float  # packing, sending and unpacking one token of a prompt: nobody waits for another's
     stream_s: float  # detokenising and sending one token of one stream
     tokenizers: int = 1
     detokenizers: int = 1
@@ -41,7 +43,8 @@ class FrontEnd:
         accept_s = ACCEPT_S[engine] + (RANKS_ACCEPT_S[engine] if layout.tp * layout.pp > 1 else 0.0)
         return cls(
             accept_s,
-            TOKENISE_S[engine],
+            TOKENISE_S,
+            HAND_OVER_S[engine],
             STREAM_S[engine],
             settings.tokenizer_workers,
             settings.detokenizer_workers,
@@ -64,6 +67,7 @@ class Tokenizers:
     def __init__(self, front_end: FrontEnd) -> None:
         self._accept_s = front_end.accept_s * front_end.factor
         self._token_s = front_end.token_s * front_end.factor
+        self._hand_over_s = front_end.hand_over_s * front_end.factor
         self._free_s = [0.0] * front_end.tokenizers
 
     def ready_s(self, at_s: float, tokens: int) -> float:
@@ -71,14 +75,12 @@ class Tokenizers:
         start_s = max(at_s, self._free_s[0])
         done_s = start_s + tokens * self._token_s
         heapq.heapreplace(self._free_s, done_s)
-        return done_s + self._accept_s
+        return done_s + self._accept_s + tokens * self._hand_over_s
 
     def all_ready(self, due: Sequence[Arrival]) -> list[tuple[float, Arrival]]:
         """Arrivals in the order in which they reach the scheduler, with those times."""
         ready = [(self.ready_s(a.at_s, a.input_tokens), a) for a in due]
-        if len(self._free_s) > 1:
-            ready.sort(key=lambda pair: (pair[0], pair[1].number))
-        return ready
+        return sorted(ready, key=lambda pair: (pair[0], pair[1].number))
 
 
-NO_FRONT_END = FrontEnd(0.0, 0.0, 0.0, overlap=False)
+NO_FRONT_END = FrontEnd(0.0, 0.0, 0.0, 0.0, overlap=False)
