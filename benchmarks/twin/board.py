@@ -28,12 +28,16 @@ from ridgeline.serving.twin.simulate import simulate
 
 @dataclass(frozen=True)
 class Score:
-    """One row with what somebody predicted for it; `inside`: whether measured TPOT and TTFT lie in the bounds."""
+    """One row with what somebody predicted for it.
+
+    `inside`: whether measured TPOT and TTFT lie in the bounds; `width`: the upper bound of each over the lower.
+    """
 
     row: PublicRow
     ttft_ms: float
     tpot_ms: float
     inside: tuple[bool, bool] = (False, False)
+    width: tuple[float, float] = (1.0, 1.0)
 
     @property
     def tpot(self) -> float:
@@ -100,7 +104,9 @@ def ask_twin(rows: Sequence[PublicRow]) -> tuple[list[Score], list[tuple[str, st
                 (ttft, row.ttft_ms, result.summary.ttft_ms.p50, result.interval["ttft_p50_ms"]),
             )
         )
-        found.append(Score(row, ttft, tpot, (inside[0], inside[1])))
+        bounds = (result.interval["itl_p50_ms"], result.interval["ttft_p50_ms"])
+        width = tuple(high / low for low, high in bounds)
+        found.append(Score(row, ttft, tpot, (inside[0], inside[1]), (width[0], width[1])))
     return found, unanswered
 
 
@@ -165,7 +171,7 @@ def _question(row: PublicRow) -> dict[str, object] | None:
 def summary(boards: dict[str, list[Score]]) -> None:
     print(
         "| who | rows | TPOT median | p90 | TTFT median | p90 | throughput median | order (tau) "
-        "| inside 90%: TPOT | TTFT |"
+        "| inside 90%: TPOT (high/low) | TTFT (high/low) |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for who, scores in boards.items():
@@ -192,7 +198,11 @@ def _error(scores: Sequence[Score], ratio: Callable[[Score], float], share: floa
 
 def _inside(scores: Sequence[Score]) -> str:
     timed = [s for s in scores if s.row.version] or scores
-    return f"{statistics.mean(s.inside[0] for s in scores):.0%} | {statistics.mean(s.inside[1] for s in timed):.0%}"
+    cells = []
+    for number, rows in enumerate((scores, timed)):
+        wide = statistics.median(s.width[number] for s in rows)
+        cells.append(f"{statistics.mean(s.inside[number] for s in rows):.0%} ({wide:.1f}x)")
+    return " | ".join(cells)
 
 
 def _tau(scores: Iterable[Score]) -> str:

@@ -94,13 +94,15 @@ def simulate(
     slos: Sequence[Slo] = (),
     *,
     kv_tokens_per_rank: int | None = None,
+    front_end: bool = True,
 ) -> SimulationResult:
     """One run. The same arguments always give the same result.
 
-    `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log.
+    `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log. Without `front_end` requests reach
+    the scheduler when they are sent, and tokens are seen when they are made.
     """
     with _no_collection():
-        return _simulate(deployment, traffic, calibration or Calibration(), slos, kv_tokens_per_rank)
+        return _simulate(deployment, traffic, calibration or Calibration(), slos, kv_tokens_per_rank, front_end)
 
 
 def _simulate(
@@ -109,13 +111,14 @@ def _simulate(
     calibration: Calibration,
     slos: Sequence[Slo],
     kv_tokens_per_rank: int | None,
+    with_front_end: bool,
 ) -> SimulationResult:
     started_s = time.process_time()
     arrivals = traffic.arrivals()
     check_context(arrivals, deployment.model)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)
-    front_end = served_by(deployment, engines, calibration, traffic)
+    front_end = served_by(deployment, engines, calibration, traffic) if with_front_end else None
     requests = serve(front, arrivals, traffic.concurrency, front_end)
     records = tuple(_record(r) for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
@@ -142,7 +145,8 @@ def served_by(
     if isinstance(traffic.pace, AllAtOnce):
         return None
     times = engines[-1].times
-    front_end = FrontEnd.of(deployment.settings, times.layout, times.applied.overlap)
+    factor = calibration.factors.front_end
+    front_end = FrontEnd.of(deployment.settings, times.layout, times.applied.overlap, factor)
     for engine in engines:
         engine.front_end = front_end
     return front_end
@@ -256,6 +260,7 @@ def _doubts(engines: Sequence[Engine], summary: Summary, traffic: Traffic) -> Do
         prefill_share=min(1.0, max(e.prefill_s for e in engines) / summary.duration_s),
         host_share=min(1.0, max(e.host_s for e in engines) / summary.duration_s),
         stall_s=COMPILE_WAIT_S if burst and compiles else 0.0,
+        apart=isinstance(engines[0], PrefillEngine),
     )
 
 
