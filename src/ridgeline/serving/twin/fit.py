@@ -32,8 +32,9 @@ STRANGE, DEGREES = 4.0, 3.0
 DOUBTED = 0.25
 # The way from the priors to the fit is tried in so many equal steps.
 SHARES = 10
-# Points left out say little when they are few: the way ends early only where that brings their misses below this share.
-CLEARLY = 0.7
+# Points left out say little when they are few: the way ends early only from so many rows on, and only where that brings
+# their misses below this share.
+FEWEST, CLEARLY = 2.5, 0.7
 # How many observations the belief before any measurement is worth when the spread of new predictions is stated.
 PRIOR_POINTS = 2.0
 # However well the fitted points agree, a setting nobody measured is not predicted better than this.
@@ -103,19 +104,22 @@ def fit(observations: Sequence[Observation], sources: Sequence[str]) -> FactorFi
     share = _share(alone / noise, unfitted / noise, np.array([o.weight for o in observations]))
     missed = share * alone + (1 - share) * unfitted
     after = share * found.residuals * noise + (1 - share) * unfitted
-    points = tuple(
-        FitPoint(o.name, o.measured, o.measured / math.exp(float(r)), float(m), abs(float(m)) > max(DOUBTED, 4 * o.noise))
-        for o, r, m in zip(observations, after, missed, strict=True)
-    )
+    judged = zip(observations, after, missed, strict=True)
+    points = tuple(_point(o, float(miss), float(left_out)) for o, miss, left_out in judged)
     return FactorFit(_calibration(share * found.at, points, observations, sources), points)
+
+
+def _point(of: Observation, miss: float, left_out: float) -> FitPoint:
+    doubted = abs(left_out) > max(DOUBTED, STRANGE * of.noise)
+    return FitPoint(of.name, of.measured, of.measured / math.exp(miss), left_out, doubted)
 
 
 def _share(alone: Array, unfitted: Array, worth: Array) -> float:
     """How much of the way from the priors to the fit to go: as far as each point is predicted better by the others.
 
     A miss between the two ends is linear in the share. Where points contradict each other the others mislead, and the
-    way ends early; a single point is contradicted by nobody. Misses are in units of noise and count in proportion, up
-    to where a point is strange anyway, so that one of them does not decide for all.
+    way ends early; of one or two rows nobody can say which is wrong. Misses are in units of noise and count in
+    proportion, up to where a point is strange anyway, so that one of them does not decide for all.
     """
     import numpy as np
 
@@ -124,7 +128,7 @@ def _share(alone: Array, unfitted: Array, worth: Array) -> float:
 
     steps = [k / SHARES for k in range(SHARES, -1, -1)]
     best = min(steps, key=lambda share: round(cost(share), 9))
-    return best if len(alone) > 1 and cost(best) < CLEARLY * cost(1.0) else 1.0
+    return best if float(worth.sum()) >= FEWEST and cost(best) < CLEARLY * cost(1.0) else 1.0
 
 
 @dataclass(frozen=True, slots=True)

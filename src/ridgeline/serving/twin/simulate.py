@@ -20,12 +20,12 @@ from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
 from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
-from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import RequestGaps
 from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.schedulers.front_end import FrontEnd
 from ridgeline.serving.twin.schedulers.mixed import MixedEngine
 from ridgeline.serving.twin.schedulers.polled import PolledEngine
 from ridgeline.serving.twin.steptime import StepTime

@@ -17,6 +17,7 @@ from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.factors import Factors
 from ridgeline.serving.twin.kernels.rates import kernels_of
+from ridgeline.serving.twin.kernels.routing import fullest_share, touched
 from ridgeline.serving.twin.operators import (
     Term,
     decode_attention,
@@ -41,7 +42,6 @@ from ridgeline.serving.twin.priors import (
     TUNED_COUNTS,
     UNTUNED_SHARE,
 )
-from ridgeline.serving.twin.routing import fullest_share, touched
 
 UNHIDDEN = "host, which the GPU waits for"
 

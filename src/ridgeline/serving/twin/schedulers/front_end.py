@@ -55,10 +55,10 @@ class FrontEnd:
     def queue(self) -> Tokenizers:
         return Tokenizers(self)
 
-    def late_s(self, streams: int, step_s: float) -> float:
-        """How much later than its step a token of one of `streams` is seen, and how long its request was overlooked."""
-        sent_s = self.factor * self.stream_s * streams / self.detokenizers
-        return sent_s + (step_s if self.overlap else 0.0)
+    def late_s(self, others: int, step_s: float) -> float:
+        """How much later than it is made a token is seen, beside those of `others`, who decode in steps of `step_s`."""
+        sent_s = self.factor * self.stream_s * (others + 1) / self.detokenizers
+        return sent_s + (step_s if self.overlap and others else 0.0)
 
 
 class Tokenizers:
