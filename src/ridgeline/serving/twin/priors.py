@@ -25,8 +25,8 @@ HOST_OP_S, PREFILL_OP_S = 65e-6, 80e-6
 HOST_STEP_S = 2.0e-3
 HOST_REQUEST_S = 6e-6
 # The processes in front of an engine: what a request takes besides tokenising, more where its schedulers are several
-# and each gets a copy, what tokenising and handing over a token of its prompt takes, and what a token of an answer takes
-# on its way back.
+# and each gets a copy, what tokenising and handing over a token of its prompt takes, and what a token of an answer
+# takes on its way back.
 ACCEPT_S = {"sglang": 5e-3, "vllm": 10e-3}
 RANKS_ACCEPT_S = {"sglang": 15e-3, "vllm": 10e-3}
 TOKENISE_S, HAND_OVER_S = 2e-6, {"sglang": 8e-6, "vllm": 4e-6}
