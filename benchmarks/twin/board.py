@@ -1,9 +1,11 @@
 """The accuracy board: the twin, from priors alone, and aiconfigurator on other people's measurements.
 
-    python benchmarks/twin/board.py ROWS.csv [--peer] [--venv FOLDER] [--most 1200]
+    python benchmarks/twin/board.py ROWS.csv [--peer] [--known 2] [--venv FOLDER] [--most 1200]
 
 ROWS.csv has the columns of aiconfigurator's silicon_sample.csv. `--peer` asks aiconfigurator-core about the same rows,
 in an environment of its own: its times of a mixed and a decode step, put together as its aggregated estimate does.
+`--known 2` calibrates every site (engine, release, model, GPU, weights, mode) on two of its rows, drawn once and for
+all, and judges up to eight others with and without that.
 Errors are |predicted / measured - 1|; TTFT is judged on rows with a version, others carry cold kernels.
 """
 
@@ -11,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import public_rows
@@ -23,17 +27,25 @@ from peer import add_option, wheel
 from public_rows import PublicRow, read_public_rows
 
 from ridgeline.errors import InputError
-from ridgeline.serving.twin.simulate import simulate
+from ridgeline.serving.twin.calibrate import TTFT_NOISE
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.factors import Factors
+from ridgeline.serving.twin.fit import Observation, fit
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
 
 @dataclass(frozen=True)
 class Score:
-    """One row with what somebody predicted for it; `inside`: whether measured TPOT and TTFT lie in the bounds."""
+    """One row with what somebody predicted for it.
+
+    `inside`: whether measured TPOT and TTFT lie in the bounds; `width`: the upper bound of each over the lower.
+    """
 
     row: PublicRow
     ttft_ms: float
     tpot_ms: float
     inside: tuple[bool, bool] = (False, False)
+    width: tuple[float, float] = (1.0, 1.0)
 
     @property
     def tpot(self) -> float:
@@ -64,6 +76,7 @@ def main() -> None:
     parser.add_argument("rows", type=Path)
     parser.add_argument("--peer", action="store_true", help="ask aiconfigurator-core, too")
     parser.add_argument("--most", type=int, default=1200, help="requests of one row at most")
+    parser.add_argument("--known", type=int, default=0, help="calibrate each site on so many of its rows, too")
     add_option(parser)
     words = parser.parse_args()
     public_rows.MOST = words.most
@@ -77,22 +90,24 @@ def main() -> None:
         both = {s.row.name for s in twin} & {s.row.name for s in boards["aiconfigurator"]}
         for name in list(boards):
             boards[f"{name}, rows both answer"] = [s for s in boards[name] if s.row.name in both]
+    if words.known:
+        boards |= with_known_rows(twin, words.known)
     summary(boards)
     by_group(twin)
     misses(twin, unanswered)
 
 
-def ask_twin(rows: Sequence[PublicRow]) -> tuple[list[Score], list[tuple[str, str]]]:
+def ask_twin(
+    rows: Sequence[PublicRow], calibration: Calibration | None = None
+) -> tuple[list[Score], list[tuple[str, str]]]:
     found, unanswered = [], []
     for row in rows:
         try:
-            result = simulate(row.deployment, row.traffic)
+            result = simulate(row.deployment, row.traffic, calibration)
         except InputError as error:
             unanswered.append((row.name, str(error).splitlines()[0]))
             continue
-        ok = [r for r in result.records if r.status == "ok"]
-        ttft = 1000 * statistics.mean(r.first_token_s - r.sent_s for r in ok)
-        tpot = 1000 * statistics.mean((r.end_s - r.first_token_s) / (r.output_tokens - 1) for r in ok)
+        ttft, tpot = means_ms(result)
         inside = tuple(
             low / point * value <= measured <= high / point * value
             for value, measured, point, (low, high) in (
@@ -100,8 +115,52 @@ def ask_twin(rows: Sequence[PublicRow]) -> tuple[list[Score], list[tuple[str, st
                 (ttft, row.ttft_ms, result.summary.ttft_ms.p50, result.interval["ttft_p50_ms"]),
             )
         )
-        found.append(Score(row, ttft, tpot, (inside[0], inside[1])))
+        bounds = (result.interval["itl_p50_ms"], result.interval["ttft_p50_ms"])
+        width = tuple(high / low for low, high in bounds)
+        found.append(Score(row, ttft, tpot, (inside[0], inside[1]), (width[0], width[1])))
     return found, unanswered
+
+
+def means_ms(result: SimulationResult) -> tuple[float, float]:
+    """TTFT and TPOT as the rows state them."""
+    ok = [r for r in result.records if r.status == "ok"]
+    ttft = statistics.mean((r.first_token_s or 0.0) - r.sent_s for r in ok)
+    tpot = statistics.mean(((r.end_s or 0.0) - (r.first_token_s or 0.0)) / (r.output_tokens - 1) for r in ok)
+    return 1000 * ttft, 1000 * tpot
+
+
+# judged rows of one site, and rows it must have besides those that are known
+JUDGED, FEWEST = 8, 3
+
+
+def with_known_rows(scores: Sequence[Score], count: int) -> dict[str, list[Score]]:
+    """The rows that are judged with nothing known of their sites, and with `count` rows of each."""
+    sites: dict[tuple[str, ...], list[PublicRow]] = defaultdict(list)
+    for score in scores:
+        if score.row.version:
+            sites[score.row.site[:-1]].append(score.row)
+    nothing: list[Score] = []
+    known: list[Score] = []
+    before = {s.row.name: s for s in scores}
+    for rows in sites.values():
+        random.Random(7).shuffle(rows)
+        judged = rows[count : count + JUDGED]
+        if len(judged) >= FEWEST:
+            calibration = fit([p for row in rows[:count] for p in points(row)], ["known rows"]).calibration
+            known += ask_twin(judged, calibration)[0]
+            nothing += [before[row.name] for row in judged]
+    return {"twin, rows judged": nothing, f"twin, {count} rows of the site known": known}
+
+
+def points(row: PublicRow) -> list[Observation]:
+    @lru_cache(maxsize=64)
+    def run(factors: Factors) -> tuple[float, float]:
+        return means_ms(simulate(row.deployment, row.traffic, Calibration(factors=factors)))
+
+    return [
+        Observation(f"{row.name} TTFT", row.ttft_ms, lambda factors: run(factors)[0], TTFT_NOISE, 0.5),
+        Observation(f"{row.name} TPOT", row.tpot_ms, lambda factors: run(factors)[1], weight=0.5),
+    ]
 
 
 PEER = """
@@ -130,7 +189,7 @@ QUANT = {"fp8": "fp8_block", "fp4": "nvfp4", "bf16": "bfloat16"}
 
 
 def ask_peer(rows: Sequence[PublicRow], venv: Path) -> list[Score]:
-    wheel(venv, "pandas", "pyarrow", "scipy", "pyyaml")
+    wheel(venv, "packaging", "pandas", "pyarrow", "scipy", "pyyaml")
     asked = [question for row in rows if (question := _question(row)) is not None]
     python = str(venv / "bin" / "python")
     run = subprocess.run(
@@ -165,7 +224,7 @@ def _question(row: PublicRow) -> dict[str, object] | None:
 def summary(boards: dict[str, list[Score]]) -> None:
     print(
         "| who | rows | TPOT median | p90 | TTFT median | p90 | throughput median | order (tau) "
-        "| inside 90%: TPOT | TTFT |"
+        "| inside 90%: TPOT (high/low) | TTFT (high/low) |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for who, scores in boards.items():
@@ -192,7 +251,11 @@ def _error(scores: Sequence[Score], ratio: Callable[[Score], float], share: floa
 
 def _inside(scores: Sequence[Score]) -> str:
     timed = [s for s in scores if s.row.version] or scores
-    return f"{statistics.mean(s.inside[0] for s in scores):.0%} | {statistics.mean(s.inside[1] for s in timed):.0%}"
+    cells = []
+    for number, rows in enumerate((scores, timed)):
+        wide = statistics.median(s.width[number] for s in rows)
+        cells.append(f"{statistics.mean(s.inside[number] for s in rows):.0%} ({wide:.1f}x)")
+    return " | ".join(cells)
 
 
 def _tau(scores: Iterable[Score]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ridgeline.serving.engine.deployment import Deployment
 from ridgeline.serving.engine.layout import Layout, disaggregated
+from ridgeline.serving.engine.memory import STARTUP_OOM, plan_memory
 from ridgeline.serving.engine.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
@@ -24,8 +25,9 @@ from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
 MODELS = {"nvidia/Llama-3.1-8B-Instruct-FP8": "llama-8b", "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b"}
 NODE = {"gb200": 4, "gb300": 4}
 SHORTEST = 0.8
+GENEROUS = 0.95
 # requests of one length: SGLang's prefill-first rounds keep them in step, vLLM's mixed steps tell them apart
-ALIKE = {"sglang": 1.0, "vllm": 0.97}
+ALIKE = {"sglang": 1.0, "vllm": 0.9}
 # the first places of a closed loop start together; by then their ends have drifted apart
 ROUNDS, FEWEST, MOST = 6, 24, 4000
 
@@ -70,19 +72,22 @@ def _row(row: dict[str, str]) -> PublicRow:
     model = _model(row)
     gpu = row["gpu"].removesuffix("_sxm")
     size = NODE.get(gpu, 8)
+    gpu_bytes = make_cluster(gpu, 1, size).gpu.memory_bytes
     release = row["version"].partition("-")[0]
     numbered = release if release[:1].isdigit() else ""
     if row["mode"] == "disagg":
-        layout = disaggregated(_layout(row, "prefill_", size, model), _layout(row, "decode_", size, model))
+        roles = (_layout(row, role, size, model, gpu_bytes) for role in ("prefill_", "decode_"))
+        layout = disaggregated(*roles)
         concurrency = _number(row["concurrency"]) or _number(row["decode_batch_size"]) * layout.decode.dp
     else:
-        layout = _layout(row, "", size, model)
+        layout = _layout(row, "", size, model, gpu_bytes)
         concurrency = _number(row["concurrency"]) or _number(row["batch_size"]) * layout.attn_dp
     cluster = make_cluster(gpu, layout.nodes, size)
     requests = min(max(ROUNDS * concurrency, FEWEST), max(MOST, concurrency))
     # rows with a date, and those that analyse them again, are InferenceX's; the others sent requests of one length
     shortest = SHORTEST if row["measured"] or "gap_analysis" in row["id"] else ALIKE[row["engine"]]
-    settings = _settings(row["engine"], numbered, concurrency)
+    decoding = layout.decode or layout
+    settings = _settings(row["engine"], numbered, -(-concurrency // (decoding.dp * decoding.attn_dp)))
     if row["engine"] == "sglang" and shortest == SHORTEST and cluster.gpu.generation == "blackwell":
         # InferenceX's recipes for SGLang on Blackwell look for new requests every 10 steps, every 30 from 16 users on
         settings = replace(settings, recv_interval=30 if concurrency >= 16 else 10)
@@ -94,7 +99,7 @@ def _row(row: dict[str, str]) -> PublicRow:
         model=row["model"],
         gpu=gpu,
         mode=row["mode"],
-        deployment=Deployment(model, cluster, layout, settings),
+        deployment=_fitted(Deployment(model, cluster, layout, settings)),
         traffic=Traffic(lengths, requests, ClosedLoop(concurrency)),
         concurrency=concurrency,
         ttft_ms=float(row["ttft_ms"]),
@@ -102,9 +107,19 @@ def _row(row: dict[str, str]) -> PublicRow:
     )
 
 
-def _settings(engine: str, release: str, concurrency: int) -> EngineSettings:
-    # random prompts share nothing, and the sweeps' recipes capture graphs up to their concurrency
-    plain = EngineSettings(radix_cache=False, cuda_graph_max_bs=concurrency if concurrency > 512 else None)
+def _fitted(deployment: Deployment) -> Deployment:
+    """With a larger share of memory where the engine's own would not start: recipes set it, rows do not state it."""
+    layout, settings = deployment.layout, deployment.settings
+    roles = {"both": layout} if layout.prefill is None else {"prefill": layout.prefill, "decode": layout.decode}
+    plans = (plan_memory(deployment.model, deployment.cluster.gpu, lay, settings, role) for role, lay in roles.items())
+    if any(plan.verdict == STARTUP_OOM for plan in plans):
+        return replace(deployment, settings=replace(settings, mem_fraction=GENEROUS))
+    return deployment
+
+
+def _settings(engine: str, release: str, rank_requests: int) -> EngineSettings:
+    # random prompts share nothing, and the sweeps' recipes capture graphs up to what a rank decodes
+    plain = EngineSettings(radix_cache=False, cuda_graph_max_bs=rank_requests if rank_requests > 512 else None)
     return parse_engine(f"{engine}:{release}" if release else engine, plain)
 
 
@@ -116,7 +131,7 @@ def _model(row: dict[str, str]) -> Model:
     return model.with_dtype(dtype)
 
 
-def _layout(row: dict[str, str], role: str, size: int, model: Model) -> Layout:
+def _layout(row: dict[str, str], role: str, size: int, model: Model, gpu_bytes: float) -> Layout:
     """`tp_size` is that of an attention group; tp = expert tp x expert ranks, both above 1, is one of them.
 
     A tp that cannot share the heads (72 ranks, 128 heads) can only have been attention DP with expert parallelism.
@@ -124,14 +139,23 @@ def _layout(row: dict[str, str], role: str, size: int, model: Model) -> Layout:
     tp, pp = int(row[f"{role}tp_size"]), int(row[f"{role}pp_size"] or 1)
     attn_dp = _number(row[f"{role}attention_dp_size"]) or 1
     moe_tp, ep = _number(row[f"{role}moe_tp_size"]) or 1, _number(row[f"{role}moe_ep_size"]) or 1
-    copies = (_number(row[f"{role}num_workers"]) or 1) if role else 1
-    if tp == moe_tp * ep and moe_tp > 1 and ep > 1 and attn_dp == 1:
+    copies = (_number(row[f"{role}num_workers"]) or _unstated(role, tp * attn_dp, size)) if role else 1
+    held_bytes = sum(m.nbytes for m in model.matrices)
+    if tp == moe_tp * ep and moe_tp > 1 and ep > 1 and attn_dp == 1 and held_bytes / moe_tp < gpu_bytes:
         tp = moe_tp
+    if role == "" and attn_dp == tp and ep == tp * attn_dp:
+        # vLLM rows of attention DP state the number of GPUs twice; they decode like as many GPUs as either says
+        tp, ep = 1, attn_dp
     ranks = tp * attn_dp
     ep = ep if ranks % ep == 0 else 1
     if attn_dp == 1 and model.attention.heads % tp:
         attn_dp = ep = tp
     return Layout(ranks, pp, copies, ep, attn_dp, nodes=-(-ranks * pp * copies // size), gpus_per_node=size)
+
+
+def _unstated(role: str, ranks: int, size: int) -> int:
+    """Engines of a role where a row does not say: most published pairs have two decode engines of a node for each."""
+    return 2 if role == "decode_" and ranks == size else 1
 
 
 def _number(text: str) -> int:

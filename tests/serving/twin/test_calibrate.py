@@ -1,19 +1,22 @@
 """Calibration finds what is there, leaves alone what nobody measured, and predicts other settings of its machine."""
 
+import itertools
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
+from ridgeline.cli.text.serving.calibration import calibration_text
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import OpenLoop, parse_traffic
 from ridgeline.serving.twin.calibrate import calibrate, row_observations
 from ridgeline.serving.twin.calibration import Calibration, read_calibration, write_calibration
 from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.fit import Observation, fit
+from ridgeline.serving.twin.fit import Observation, _share, fit
 from ridgeline.serving.twin.measured import read_rows
 from ridgeline.serving.twin.simulate import simulate
 from tests.serving.twin import deployments as make
@@ -49,6 +52,41 @@ def test_two_contradicting_points_do_not_explode():
     found = fit(points, ["made"]).calibration
     assert all(0.3 < value < 3 for value in found.factors.as_json().values())
     assert found.spread > 0.4  # it knows that it does not know
+
+
+@pytest.mark.parametrize(
+    ("alone", "unfitted", "share"),
+    [
+        ([0.5, 0.2, 0.3], [2.0, 2.0, 2.0], 1.0),  # each is predicted better by the others: all the way
+        ([3.0, 3.0, 3.0], [1.0, 1.0, 1.0], 0.0),  # each is misled by the others: stay
+        ([-2.0, -2.0, -2.0], [2.0, 2.0, 2.0], 0.5),  # too far by as much as the priors fell short
+        ([3.0, 3.0], [1.0, 1.0], 1.0),  # of two, nobody can say which is wrong
+        ([1.0, 1.0, 1.0], [0.9, 0.9, 0.9], 1.0),  # not clearly worse
+        ([90.0, 0.1, 0.1, 0.1], [5.0, 2.0, 2.0, 2.0], 1.0),  # a strange one does not decide for the others
+    ],
+)
+def test_a_fit_goes_as_far_as_left_out_rows_gain_by_it(alone: list[float], unfitted: list[float], share: float):
+    assert _share(np.array(alone), np.array(unfitted), np.ones(len(alone))) == pytest.approx(share)
+
+
+def test_more_rows_of_one_kind_never_move_the_fit_away_from_them():
+    true, shares = Factors(compute=1.3), {"compute": 0.8, "memory": 0.2}
+    misses = []
+    for count in (0, 1, 2, 4, 8):
+        points = [observed(f"row {n}", true, shares) for n in range(count)]
+        factors = fit(points, ["site"]).calibration.factors if points else Factors()
+        asked = observed("new", true, shares)
+        misses.append(abs(math.log(asked.measured / asked.predict(factors))))
+    assert all(later <= sooner + 1e-6 for sooner, later in itertools.pairwise(misses))
+
+
+def test_a_row_that_the_others_contradict_is_named():
+    shares = {"compute": 1.0}
+    points = [observed(f"row {n}", Factors(compute=1.1), shares) for n in range(5)]
+    found = fit([*points, observed("cold", Factors(compute=0.2), shares)], ["site"])
+    assert [point.name for point in found.points if point.doubted] == ["cold"]
+    assert found.calibration.factors.compute == pytest.approx(1.1, abs=0.05)
+    assert "doubtful: cold" in calibration_text(found, Path("site.json"))
 
 
 def test_agreeing_points_narrow_the_interval():

@@ -13,6 +13,7 @@ from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import serve
 from ridgeline.serving.twin.disaggregation import RESERVED_TOKENS, DecodeEngine
 from ridgeline.serving.twin.kernels.rates import kernels_of
+from ridgeline.serving.twin.kernels.routing import fullest_share, touched
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
@@ -106,25 +107,27 @@ def term(times: StepTime, name: str, batch: int = 64) -> float:
 
 
 def test_expert_ranks_wait_for_the_fullest_of_them():
-    """1.15 times an even share, where experts are spread by EP and only there."""
+    """1.15 times an even share to compute, more to read, where experts are spread by EP and only there."""
     spread, sliced = times_of(make.r1(tp=16, attn_dp=16, ep=16)), times_of(make.r1(tp=16))
     experts = spread.model.experts
     assert experts is not None
     gpu = spread.gpu
     mine = [m for m in spread.model.matrices if m.part == "experts"]
     held, flops = sum(m.nbytes for m in mine) / 16, sum(2 * m.rows * m.cols * len(m.layers) for m in mine) / 16
-    # 1 - (1 - k/E)^t of the experts are asked at all, each for whole tiles
-    asked = experts.count * (1 - (1 - experts.per_token / experts.count) ** 64)
+    # each expert that is asked at all computes whole tiles
+    asked = touched(experts, 64)
     known = kernels_of(gpu).experts("fp8")
     rows = max(asked * known.tile, 64 * experts.per_token + asked * known.tile / 2)
     memory_s = held * asked / experts.count / (gpu.bandwidth_bytes_s * known.rate.memory)
 
-    def even_s(columns: float) -> float:
+    def both_s(columns: float, more: float = 1.0, read: float = 1.0) -> float:
         share = known.rate.peak * columns / (columns + known.ramp)
-        return ((flops * rows / (gpu.flops["fp8"] * share)) ** 4 + memory_s**4) ** 0.25
+        return ((flops * rows / (gpu.flops["fp8"] * share) * more) ** 4 + (memory_s * read) ** 4) ** 0.25
 
-    assert term(sliced, "experts") == pytest.approx(even_s(experts.width / 16), rel=1e-6)
-    assert term(spread, "experts") == pytest.approx(1.15 * even_s(experts.width), rel=1e-6)
+    assert term(sliced, "experts") == pytest.approx(both_s(experts.width / 16), rel=1e-6)
+    read = fullest_share(experts, asked, 16)
+    assert read > 1.15
+    assert term(spread, "experts") == pytest.approx(both_s(experts.width, 1.15, read), rel=1e-6)
 
 
 @pytest.mark.parametrize("batch", [1, 64, 256])

@@ -92,3 +92,19 @@ def test_a_rare_look_makes_new_requests_wait_and_loses_none(load: dict[str, obje
     # half of thirty steps of about 6 ms
     assert rarely.summary.ttft_ms.p50 > often.summary.ttft_ms.p50 + 40
     assert rarely.summary.ttft_ms.p50 < often.summary.ttft_ms.p50 + 300
+
+
+def test_looks_keep_their_rhythm_when_nobody_came_for_a_while() -> None:
+    """Ends fall anywhere between two looks, so that the next request waits half an interval on average."""
+    settings = EngineSettings(radix_cache=False, recv_interval=40)
+    deployment = describe("llama-8b", "h200", LAYOUT, settings)
+    traffic = parse_traffic("lognormal:200:300:0.5", requests=120, concurrency=4)
+    polled = simulate(deployment, traffic, front_end=False).summary
+    always = simulate(
+        replace(deployment, settings=replace(settings, recv_interval=1)), traffic, front_end=False
+    ).summary
+    assert polled.ttft_ms is not None
+    assert always.ttft_ms is not None
+    assert always.itl_ms is not None
+    waited = (polled.ttft_ms.mean - always.ttft_ms.mean) / always.itl_ms.p50
+    assert 12 <= waited <= 28

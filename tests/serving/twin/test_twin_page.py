@@ -9,7 +9,16 @@ import pytest
 
 from ridgeline.serving.engine.knobs.table import KNOBS
 from ridgeline.serving.engine.layout import STATE_POOL_SHARE, WINDOW_POOL_SHARE
-from ridgeline.serving.twin import collectives, disaggregation, fit, intervals, log_steps, priors, scheduler
+from ridgeline.serving.twin import (
+    calibration,
+    collectives,
+    disaggregation,
+    fit,
+    intervals,
+    log_steps,
+    priors,
+    scheduler,
+)
 from ridgeline.serving.twin.factors import PRIOR_SPREAD
 
 BOLDNESS = KNOBS["schedule_conservativeness"].attention_dp_factor
@@ -21,7 +30,7 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
 @pytest.mark.parametrize(
     "text",
     [
-        f"x {priors.EXPERT_IMBALANCE:g} under EP",
+        f"rows x {priors.EXPERT_IMBALANCE:g} under EP",
         f"x {priors.UNTUNED_SHARE:g} for 16-bit mixtures",
         f"{priors.SMALL_OP_S * 1e6:g} us for each small kernel: {priors.MIXING_SMALL} around attention, "
         f"{priors.FFN_SMALL} around an FFN, +{priors.MLA_SMALL} MLA, +{priors.INDEX_SMALL} indexer, "
@@ -29,6 +38,17 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"takes {collectives.GATHER_DELAYS:g} times that delay",
         f"bus = {collectives.BUS_SHARE_BETWEEN:g} min(link, rails)",
         f"a KV pool of {WINDOW_POOL_SHARE:g} as many tokens, states of linear layers {STATE_POOL_SHARE:g} of",
+        f"+{priors.QUANTISE_SMALL} a layer where activations are quantised",
+        f"log-normal, spread {priors.POPULARITY_SPREAD:g}",
+        f"({priors.PREFILL_OP_S * 1e6:g} us in prefill rounds",
+        f"{priors.ACCEPT_S['sglang'] * 1e3:g} ms SGLang, {priors.ACCEPT_S['vllm'] * 1e3:g} ms vLLM; "
+        f"+{priors.RANKS_ACCEPT_S['sglang'] * 1e3:g} and +{priors.RANKS_ACCEPT_S['vllm'] * 1e3:g} ms",
+        f"{priors.TOKENISE_S * 1e6:g} us a prompt token",
+        f"{priors.HAND_OVER_S['sglang'] * 1e6:g} us a prompt token SGLang, "
+        f"{priors.HAND_OVER_S['vllm'] * 1e6:g} us vLLM",
+        f"{priors.STREAM_S['sglang'] * 1e6:g} us a stream and step",
+        f"(2 x {calibration.UNCALIBRATED_SPREAD:g}^2",
+        f"{intervals.APART_SPREAD:g}^2 more (TTFT {intervals.APART_TTFT_SPREAD:g}^2)",
         f"{priors.SAMPLING_PASSES} passes / (B {priors.ELEMENTWISE_MEMORY:g} m)",
         f"{priors.ELEMENTWISE_PASSES} passes over hidden",
         f"per layer {priors.LAYER_OPS}, +{priors.MLA_OPS} MLA, +{priors.MOE_OPS} MoE, +{priors.QUANTISE_OPS} FP8",

@@ -49,6 +49,9 @@ Rate = Annotated[float | None, typer.Option("--rate", help="Open loop: this many
 Burstiness = Annotated[float, typer.Option(help="Open loop: 0 constant, 1 Poisson, above 1 burstier.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
+# settings of the processes around a served engine's scheduler
+SERVED = ("recv_interval", "tokenizer_workers", "detokenizer_workers")
+
 
 @dataclass(frozen=True)
 class EngineArguments:
@@ -112,6 +115,11 @@ class DeploymentArguments(EngineArguments):
         ),
     ] = None
     fabric: Fabric = None
+    recv_interval: Annotated[
+        int, typer.Option(help="--scheduler-recv-interval: decode steps between two looks for new requests.")
+    ] = 1
+    tokenizer_workers: Annotated[int, typer.Option(help="--tokenizer-worker-num; vLLM's --api-server-count.")] = 1
+    detokenizer_workers: Annotated[int, typer.Option(help="--detokenizer-worker-num.")] = 1
 
     def deployment(self, routing: str = "round-robin", **own: Any) -> Deployment:
         from ridgeline.errors import InputError
@@ -126,7 +134,7 @@ class DeploymentArguments(EngineArguments):
             self.model,
             self.gpu,
             self.layout(),
-            self.settings(**own),
+            self.settings(**own, **{name: getattr(self, name) for name in SERVED}),
             prefill_groups=self.prefill_groups,
             decode_groups=self.decode_groups,
             fabric=self.fabric,

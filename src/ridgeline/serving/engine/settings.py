@@ -43,6 +43,8 @@ class EngineSettings:
     accept_length: float = 1.0  # speculative decoding: tokens kept per verified step
     draft_tokens: int = 1  # tokens verified per step and request; 1 is no speculation
     recv_interval: int = 1  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
+    tokenizer_workers: int = 1  # processes that tokenise prompts (--tokenizer-worker-num; vLLM's --api-server-count)
+    detokenizer_workers: int = 1  # processes that detokenise and send answers (--detokenizer-worker-num)
 
     def __post_init__(self) -> None:
         if self.attention_backend is not None and self.attention_backend not in BACKENDS:
@@ -50,7 +52,7 @@ class EngineSettings:
                 f"attention backend {self.attention_backend!r} is not known; use one of {', '.join(BACKENDS)}"
             )
         for name in ("max_running_requests", "chunked_prefill_size", "max_prefill_tokens", "page_size", "draft_tokens",
-                     "recv_interval"):  # fmt: skip
+                     "recv_interval", "tokenizer_workers", "detokenizer_workers"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; it must be at least 1")
@@ -187,8 +189,8 @@ def _default_prefill_graph(settings: EngineSettings, model: Model) -> bool:
         return settings.prefill_graph
     if settings.engine == "vllm":
         return True  # compiled as a whole, launched in a few pieces
-    # piecewise prefill graphs are on by default since 0.5.10, and exclude MLA
-    return _since(settings, 0, 5, 10) and not model.attention.mla
+    # piecewise prefill graphs are on by default since 0.5.10, and exclude MLA and layers that keep a state
+    return _since(settings, 0, 5, 10) and not model.attention.mla and not model.state_bytes_per_request
 
 
 def _since(settings: EngineSettings, *release: int) -> bool:

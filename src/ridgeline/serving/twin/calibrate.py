@@ -9,10 +9,13 @@ from pathlib import Path
 from ridgeline.errors import InputError
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.factors import NAMES, Factors
-from ridgeline.serving.twin.fit import FactorFit, Observation, fit
+from ridgeline.serving.twin.fit import RUN_NOISE, FactorFit, Observation, fit
 from ridgeline.serving.twin.log_steps import observations, read_run
 from ridgeline.serving.twin.measured import Measured, read_rows
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
+
+# How far the first token of the same load differs between two runs on one machine.
+TTFT_NOISE = 0.15
 
 READ: dict[str, Callable[[SimulationResult], float | None]] = {
     "total_tok_s": lambda r: r.summary.total_tok_s,
@@ -62,4 +65,5 @@ def _observation(
     def predict(factors: Factors) -> float:
         return max(1e-9, READ[metric](run(factors)) or 1e-9)
 
-    return Observation(f"{row.source} {metric}", value, predict, weight=weight)
+    noise = TTFT_NOISE if metric.startswith("ttft") else RUN_NOISE
+    return Observation(f"{row.source} {metric}", value, predict, noise, weight)

@@ -15,7 +15,7 @@ from ridgeline.records.expression import is_number
 from ridgeline.serving.twin.factors import PRIORS, Factors
 
 # Spread of log(measured / predicted) without any measurement of the site: see docs/accuracy.md.
-UNCALIBRATED_SPREAD = 0.25
+UNCALIBRATED_SPREAD = 0.15
 _NORMAL_90 = 1.6449
 VERSION = 1
 REMEDY = "make one with `ridgeline calibrate --from LOG --out FILE`"

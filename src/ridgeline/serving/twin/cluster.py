@@ -15,6 +15,7 @@ from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import Arrival
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.schedulers.front_end import NO_FRONT_END, FrontEnd
 
 POLICIES = ("round-robin", "least-load", "cache-aware")
 
@@ -91,19 +92,18 @@ class Replicas:
             heapq.heappush(self._order, (engine.clock, number))
         return ended
 
-    def serve_open_loop(self, due: Sequence[Arrival]) -> list[Request]:
+    def serve_open_loop(self, due: Sequence[tuple[float, Arrival]]) -> list[Request]:
         """What `serve` does when no ending sends anything: each engine moves only when somebody must know its load.
 
         An engine that is decoding has the same load until its next ending, so it is left alone until then.
         """
         engines, choose = self.engines, self.router.choose
         requests = []
-        for arrival in due:
-            at_s = arrival.at_s
+        for at_s, arrival in due:
             for engine in engines:
                 if engine.quiet_until_s <= at_s:
                     engine.advance_to(at_s)
-            request = Request(arrival, at_s, arrival.input_tokens)
+            request = Request(arrival, arrival.at_s, arrival.input_tokens)
             requests.append(request)
             engine = choose(arrival)
             engine.advance_to(at_s)
@@ -113,14 +113,22 @@ class Replicas:
         return requests
 
 
-def serve(front: Front, arrivals: Sequence[Arrival], concurrency: int | None = None) -> list[Request]:
-    """Sends all arrivals through `front` and returns every request when the last has ended, in their own order."""
+def serve(
+    front: Front, arrivals: Sequence[Arrival], concurrency: int | None = None, front_end: FrontEnd | None = None
+) -> list[Request]:
+    """Sends all arrivals through `front` and returns every request when the last has ended, in their own order.
+
+    `front_end` is what each passes before: its tokenizers on the way in, its streams on the way out.
+    """
     due = sorted(arrivals, key=lambda a: (a.at_s, a.number))
-    if isinstance(front, Replicas) and concurrency is None:
-        return sorted(front.serve_open_loop(due), key=lambda r: r.arrival.number)
-    done: list[Request] = []
+    tokenizers = (front_end or NO_FRONT_END).queue()
     first = len(due) if concurrency is None else min(concurrency, len(due))
-    coming = [(a.at_s, a.number, a) for a in due[:first]]
+    ready = tokenizers.all_ready(due[:first])
+    if isinstance(front, Replicas) and concurrency is None:
+        return sorted(front.serve_open_loop(ready), key=lambda r: r.arrival.number)
+    done: list[Request] = []
+    # when it reaches a scheduler, its number, itself, when it was sent
+    coming = [(at_s, a.number, a, a.at_s) for at_s, a in ready]
     heapq.heapify(coming)
     held_back = iter(due[first:])
     while True:
@@ -128,13 +136,15 @@ def serve(front: Front, arrivals: Sequence[Arrival], concurrency: int | None = N
         if not coming and now_s == math.inf:
             break
         while coming and coming[0][0] <= now_s:
-            at_s, _, arrival = heapq.heappop(coming)
-            front.send(Request(arrival, at_s, arrival.input_tokens), at_s)
+            at_s, _, arrival, sent_s = heapq.heappop(coming)
+            front.send(Request(arrival, sent_s, arrival.input_tokens), at_s)
             now_s = front.now_s
         ended = front.advance(coming[0][0] if coming else math.inf)
         done += ended
         for request in ended if concurrency is not None else ():
             following = next(held_back, None)
             if following is not None:
-                heapq.heappush(coming, (request.end_s or 0.0, following.number, following))
+                seen_s = (request.end_s or 0.0) + request.late_s
+                ready_s = tokenizers.ready_s(seen_s, following.input_tokens)
+                heapq.heappush(coming, (ready_s, following.number, following, seen_s))
     return sorted(done, key=lambda r: r.arrival.number)

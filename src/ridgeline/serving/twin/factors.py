@@ -13,7 +13,7 @@ FARTHEST = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The first four multiply rates (above 1 is faster), the host's two multiply times (above 1 is slower)."""
+    """The first four multiply rates (above 1 is faster), the host's three multiply times (above 1 is slower)."""
 
     compute: float = 1.0  # matrix products limited by FLOP/s
     memory: float = 1.0  # weights and activations streamed from HBM
@@ -21,6 +21,7 @@ class Factors:
     network: float = 1.0  # collectives, delay and rate alike
     host: float = 1.0  # Python and launches of the engine's process in decode steps
     prefill_host: float = 1.0  # the same in prefill rounds: metadata, irregular shapes, waiting for counts
+    front_end: float = 1.0  # tokenizer, HTTP, detokenizer and the queues between them
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -54,4 +55,5 @@ PRIOR_SPREAD: Mapping[str, float] = {
     "network": 0.35,
     "host": 0.50,
     "prefill_host": 0.60,
+    "front_end": 0.50,
 }

@@ -28,6 +28,13 @@ RUN_NOISE = 0.05
 # A point that is off by more than this many times its noise is strange: then Student's t with so many degrees of
 # freedom takes the place of the normal distribution.
 STRANGE, DEGREES = 4.0, 3.0
+# A point this far, as a logarithm, from what the others predict is named to the user.
+DOUBTED = 0.25
+# The way from the priors to the fit is tried in so many equal steps.
+SHARES = 10
+# Points left out say little when they are few: the way ends early only from so many rows on, and only where that brings
+# their misses below this share.
+FEWEST, CLEARLY = 2.5, 0.7
 # How many observations the belief before any measurement is worth when the spread of new predictions is stated.
 PRIOR_POINTS = 2.0
 # However well the fitted points agree, a setting nobody measured is not predicted better than this.
@@ -53,6 +60,7 @@ class FitPoint:
     measured: float
     predicted: float
     left_out: float  # log(measured / predicted from the others)
+    doubted: bool = False  # farther from what the others predict than measurements of one machine are from each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,13 @@ class FactorFit:
 
     def as_json(self) -> dict[str, object]:
         points = [
-            {"name": p.name, "measured": p.measured, "predicted": p.predicted, "left_out_log_ratio": p.left_out}
+            {
+                "name": p.name,
+                "measured": p.measured,
+                "predicted": p.predicted,
+                "left_out_log_ratio": p.left_out,
+                "doubted": p.doubted,
+            }
             for p in self.points
         ]
         return {**self.calibration.as_json(), "fitted": points}
@@ -74,6 +88,7 @@ def fit(observations: Sequence[Observation], sources: Sequence[str]) -> FactorFi
 
     if not observations:
         raise ValueError("nothing to fit; the caller says what was wrong with its files")
+    priors = _search(observations, np.zeros(len(NAMES)), robust=False, most=0)
     found = _search(observations, np.zeros(len(NAMES)), robust=False)
     if float(np.abs(found.residuals).max()) > STRANGE:
         # one point may not be of this machine as it usually is (kernels compiled while it was measured): from here and
@@ -84,12 +99,36 @@ def fit(observations: Sequence[Observation], sources: Sequence[str]) -> FactorFi
     rows = np.vstack([weighted, np.diag(1 / _spreads())])
     leverage = np.einsum("ij,jk,ik->i", weighted, np.linalg.inv(rows.T @ rows), weighted)
     noise = np.array([o.noise for o in observations])
-    missed = found.residuals * noise / np.maximum(1e-6, 1 - np.minimum(leverage, 1 - 1e-6))
-    points = tuple(
-        FitPoint(o.name, o.measured, o.measured / math.exp(float(r) * o.noise), float(m))
-        for o, r, m in zip(observations, found.residuals, missed, strict=True)
-    )
-    return FactorFit(_calibration(found.at, points, observations, sources), points)
+    alone = found.residuals * noise / np.maximum(1e-6, 1 - np.minimum(leverage, 1 - 1e-6))
+    unfitted = priors.residuals * noise
+    share = _share(alone / noise, unfitted / noise, np.array([o.weight for o in observations]))
+    missed = share * alone + (1 - share) * unfitted
+    after = share * found.residuals * noise + (1 - share) * unfitted
+    judged = zip(observations, after, missed, strict=True)
+    points = tuple(_point(o, float(miss), float(left_out)) for o, miss, left_out in judged)
+    return FactorFit(_calibration(share * found.at, points, observations, sources), points)
+
+
+def _point(of: Observation, miss: float, left_out: float) -> FitPoint:
+    doubted = abs(left_out) > max(DOUBTED, STRANGE * of.noise)
+    return FitPoint(of.name, of.measured, of.measured / math.exp(miss), left_out, doubted)
+
+
+def _share(alone: Array, unfitted: Array, worth: Array) -> float:
+    """How much of the way from the priors to the fit to go: as far as each point is predicted better by the others.
+
+    A miss between the two ends is linear in the share. Where points contradict each other the others mislead, and the
+    way ends early; of one or two rows nobody can say which is wrong. Misses are in units of noise and count in
+    proportion, up to where a point is strange anyway, so that one of them does not decide for all.
+    """
+    import numpy as np
+
+    def cost(share: float) -> float:
+        return float((worth * np.minimum(np.abs(share * alone + (1 - share) * unfitted), STRANGE)).sum())
+
+    steps = [k / SHARES for k in range(SHARES, -1, -1)]
+    best = min(steps, key=lambda share: round(cost(share), 9))
+    return best if float(worth.sum()) >= FEWEST and cost(best) < CLEARLY * cost(1.0) else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +142,7 @@ class _Found:
     weights: Array
 
 
-def _search(observations: Sequence[Observation], start: Array, *, robust: bool) -> _Found:
+def _search(observations: Sequence[Observation], start: Array, *, robust: bool, most: int = ITERATIONS) -> _Found:
     """Gauss-Newton from `start`. `robust` takes misses to follow Student's t, so that a strange point pulls little."""
     import numpy as np
 
@@ -111,12 +150,12 @@ def _search(observations: Sequence[Observation], start: Array, *, robust: bool) 
     worth = np.array([o.weight for o in observations])
     measured = np.array([math.log(o.measured) for o in observations])
     at, last = start, False
-    for step in range(ITERATIONS + 1):
+    for step in range(most + 1):
         predicted, slopes = _linearise(observations, at)
         residuals = (measured - predicted) / noise
         trust = (DEGREES + 1) / (DEGREES + residuals**2) if robust else np.ones_like(residuals)
         weights = np.sqrt(worth * trust) / noise
-        if last or step == ITERATIONS:
+        if last or step == most:
             break
         rows = np.vstack([slopes * weights[:, None], np.diag(1 / spreads)])
         wanted = np.concatenate([(measured - predicted) * weights, -at / spreads])

@@ -23,6 +23,7 @@ from ridgeline.serving.twin.priors import (
     MOE_OPS,
     MOE_SMALL,
     QUANTISE_OPS,
+    QUANTISE_SMALL,
     SMALL_OP_S,
     STATE_OPS,
     STATE_SMALL,
@@ -179,6 +180,8 @@ def floors_s(model: Model, gpu: Gpu, applied: Applied, *, decode: bool) -> float
 def small_kernels(model: Model) -> int:
     """Kernels that only move a few rows."""
     count = (model.half_layers - model.mixing_layers) * FFN_SMALL + len(model.moe_layers) * MOE_SMALL
+    if block_scaled(model):
+        count += model.half_layers * QUANTISE_SMALL // 2
     for mixer in model.all_mixers:
         kind, more = mixer.kind, MIXING_SMALL
         if isinstance(kind, LinearAttention):

@@ -26,6 +26,7 @@ class Request:
     end_s: float | None = None
     last_piece: int = 0
     failure: str = ""
+    late_s: float = 0.0  # by how much the user sees its tokens later than the engine makes them
     # stays in the running batch: when it began, first run, run after the last
     stays: list[tuple[float, int, int]] = field(default_factory=list)
     runs: DecodeRuns | None = None

@@ -17,6 +17,7 @@ from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
 from ridgeline.serving.twin.prefixes import PrefixCache
 from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, NEW_TOKEN_SHARE
 from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.schedulers.front_end import FrontEnd
 from ridgeline.serving.twin.steptime import StepTime
 
 RETRACT_STEPS = 20  # room that a retraction makes, in decode steps of the batch that stays
@@ -33,25 +34,24 @@ class Engine:
         self.ranks = lay.attn_dp * lay.pp
         self.piece_tokens = max(1, self.applied.chunk_tokens // self.ranks)
         boldness = KNOBS["schedule_conservativeness"].attention_dp_factor if lay.attn_dp > 1 else 1.0
-        self.first_share = min(1.0, NEW_TOKEN_SHARE * self.applied.conservativeness * boldness)
-        self.share = self.first_share
+        self.share = self.first_share = min(1.0, NEW_TOKEN_SHARE * self.applied.conservativeness * boldness)
         self._least_share = self.first_share * FINAL_SHARE_OF_START
         self._share_fall = self.first_share * (1 - FINAL_SHARE_OF_START) / DECAY_STEPS
         self.clock = 0.0
         self.quiet_until_s = math.inf  # no request can end before, and `load` stays as it is
-        self.load = 0  # requests that wait here or run here
-        self.step_number = 0
+        self.load = self.step_number = 0  # load: requests that wait here or run here
         self.waiting: deque[Request] = deque()
         self.chunked: list[Request] = []  # prompts longer than a chunk, one for each rank at most
         self.running: list[tuple[int, int, Request]] = []  # heap by the step in which they end
         self.used_tokens = 0.0
         self.promised_tokens = 0.0  # set aside for KV that another engine will send
-        self.finish_sum = 0
+        self.finish_sum = self.retractions = 0
         self.fresh: list[Request] = []
         self.blocked_by_kv = False
-        self.retractions = 0
+        self._step_s = 0.0  # of the latest decode step
         self.prefill_s = 0.0  # time in prefill rounds
         self.host_s = 0.0  # time in decode steps that waited for the host
+        self.front_end: FrontEnd | None = None  # between it and its users, where it is served
         self.pace = TokenPace(self.applied.accept_length)
         self.runs = DecodeRuns(self.pace)
         self.cache = PrefixCache() if self.applied.radix_cache else None
@@ -188,6 +188,8 @@ class Engine:
         if request.stays:
             self.runs.wait(self.clock - request.last_token_s)
         request.joined_step, request.joined_s = self.step_number, self.clock
+        if self.front_end is not None and not request.stays:
+            request.late_s = self.front_end.late_s(len(self.running), self._step_s)
         request.runs = self.runs
         request.stays.append((self.clock, len(self.runs), -1))
         heapq.heappush(self.running, (self.step_number + steps, request.arrival.number, request))
@@ -218,11 +220,10 @@ class Engine:
             middle_s = first_s + per_token_s * growth * (steps - 1) / 2
             step_s = middle_s if middle_s > host_s else host_s
         self.runs.add(clock, step_s, steps, batch, self.fresh, self._ending(steps))
-        if self.fresh:
-            self.fresh = []
+        self.fresh = []
         if step_s <= host_s:
             self.host_s += step_s * steps
-        self.clock = clock + step_s * steps
+        self._step_s, self.clock = step_s, clock + step_s * steps
         self.step_number += steps
         self.used_tokens += growth * steps
         if self.share > self._least_share:
@@ -273,8 +274,7 @@ class Engine:
         """Sends back those with the shortest answers so far until the rest can go on for a while."""
         order = sorted(self.running, key=lambda e: (e[2].joined_step, -e[2].arrival.input_tokens))
         while len(order) > 1:
-            wanted = len(order) * RETRACT_STEPS * self.applied.accept_length
-            if self._free_tokens >= wanted:
+            if self._free_tokens >= len(order) * RETRACT_STEPS * self.applied.accept_length:
                 break
             finish, _, request = order.pop()
             self._give_up(request, finish)

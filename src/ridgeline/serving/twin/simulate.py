@@ -25,6 +25,7 @@ from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.schedulers.front_end import FrontEnd
 from ridgeline.serving.twin.schedulers.mixed import MixedEngine
 from ridgeline.serving.twin.schedulers.polled import PolledEngine
 from ridgeline.serving.twin.steptime import StepTime
@@ -93,13 +94,15 @@ def simulate(
     slos: Sequence[Slo] = (),
     *,
     kv_tokens_per_rank: int | None = None,
+    front_end: bool = True,
 ) -> SimulationResult:
     """One run. The same arguments always give the same result.
 
-    `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log.
+    `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log. Without `front_end` requests reach
+    the scheduler when they are sent, and tokens are seen when they are made.
     """
     with _no_collection():
-        return _simulate(deployment, traffic, calibration or Calibration(), slos, kv_tokens_per_rank)
+        return _simulate(deployment, traffic, calibration or Calibration(), slos, kv_tokens_per_rank, front_end)
 
 
 def _simulate(
@@ -108,13 +111,15 @@ def _simulate(
     calibration: Calibration,
     slos: Sequence[Slo],
     kv_tokens_per_rank: int | None,
+    with_front_end: bool,
 ) -> SimulationResult:
     started_s = time.process_time()
     arrivals = traffic.arrivals()
     check_context(arrivals, deployment.model)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)
-    requests = serve(front, arrivals, traffic.concurrency)
+    front_end = served_by(deployment, engines, calibration, traffic) if with_front_end else None
+    requests = serve(front, arrivals, traffic.concurrency, front_end)
     records = tuple(_record(r) for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
@@ -131,6 +136,20 @@ def _simulate(
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
     )
+
+
+def served_by(
+    deployment: Deployment, engines: Sequence[Engine], calibration: Calibration, traffic: Traffic
+) -> FrontEnd | None:
+    """The processes in front of the engines; none where everything is handed to an engine at once, as offline."""
+    if isinstance(traffic.pace, AllAtOnce):
+        return None
+    times = engines[-1].times
+    factor = calibration.factors.front_end
+    front_end = FrontEnd.of(deployment.settings, times.layout, times.applied.overlap, factor)
+    for engine in engines:
+        engine.front_end = front_end
+    return front_end
 
 
 @contextmanager
@@ -206,8 +225,8 @@ def _record(request: Request) -> RequestRecord:
         number=a.number,
         scheduled_s=request.sent_s,
         sent_s=request.sent_s,
-        first_token_s=request.first_s,
-        end_s=request.end_s,
+        first_token_s=None if request.first_s is None else request.first_s + request.late_s,
+        end_s=None if request.end_s is None else request.end_s + request.late_s,
         input_tokens=a.input_tokens,
         output_tokens=a.output_tokens if ok else 0,
         status=request.failure or "ok",
@@ -241,6 +260,7 @@ def _doubts(engines: Sequence[Engine], summary: Summary, traffic: Traffic) -> Do
         prefill_share=min(1.0, max(e.prefill_s for e in engines) / summary.duration_s),
         host_share=min(1.0, max(e.host_s for e in engines) / summary.duration_s),
         stall_s=COMPILE_WAIT_S if burst and compiles else 0.0,
+        apart=isinstance(engines[0], PrefillEngine),
     )
 
 

@@ -17,6 +17,7 @@ from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.factors import Factors
 from ridgeline.serving.twin.kernels.rates import kernels_of
+from ridgeline.serving.twin.kernels.routing import fullest_share, touched
 from ridgeline.serving.twin.operators import (
     Term,
     decode_attention,
@@ -36,6 +37,7 @@ from ridgeline.serving.twin.priors import (
     HOST_REQUEST_S,
     HOST_STEP_S,
     PIPELINE_BUBBLE,
+    PREFILL_OP_S,
     SAMPLING_PASSES,
     TUNED_COUNTS,
     UNTUNED_SHARE,
@@ -65,11 +67,15 @@ class StepTime:
         self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, factors)
         self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
-        self._ops = kernels(model, layout)
+        launched = kernels(model, layout)
+        # the host's time for a pass without a graph
+        self._decode_launch_s = launched * HOST_OP_S
+        self._prefill_launch_s = launched * (HOST_OP_S if self.gpu.generation == "blackwell" else PREFILL_OP_S)
         self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
         self._elementwise = self._elementwise_bytes()
         # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
-        self.counted = layout.ep > 1 and layout.attn_dp > 1 and model.experts is not None
+        # (vLLM gathers and scatters instead, unless it is told otherwise)
+        self.counted = layout.ep > 1 and layout.attn_dp > 1 and model.experts is not None and not applied.mixed
         # how long attention-DP ranks on several nodes take to agree on a batch, on top of everything else; public rows
         # of 48 and 72 ranks behind one NVLink switch show nothing of it
         apart = layout.attn_dp > 1 and self.network.nodes_of(layout.tp) > 1
@@ -175,7 +181,7 @@ class StepTime:
             terms.append(Term("draft model", sum(t.seconds for t in terms) * share, "memory"))
         host_s = HOST_STEP_S + batch * HOST_REQUEST_S
         if not self._decode_in_graph(batch):
-            host_s += self._ops * HOST_OP_S
+            host_s += self._decode_launch_s
         return terms, host_s * self.factors.host
 
     def _rank_rows(self, tokens: int, largest: int) -> float:
@@ -197,7 +203,7 @@ class StepTime:
         terms = self._pass_terms(rank_rows, micro, max(1.0, sequences / self.layout.pp), counted=True)
         host_s = HOST_STEP_S + sequences * HOST_REQUEST_S
         if not self.applied.prefill_graph:
-            host_s += self._ops * HOST_OP_S
+            host_s += self._prefill_launch_s
         return terms, host_s * self.factors.prefill_host
 
     def _pass_terms(self, rank_rows: float, all_rows: float, logit_rows: float, *, counted: bool) -> list[Term]:
@@ -220,17 +226,19 @@ class StepTime:
         experts = self.model.experts
         assert experts is not None
         flops_s = self.gpu.flops_of(self.model.weights_dtype) * self.factors.compute
-        asked = experts.touched(rows)
+        asked = touched(experts, rows)
         computed = self._experts.rows(rows * experts.per_token, asked)
         columns = experts.width * self.layout.ep / self.layout.tp
         reached = self._experts.widened(columns) * self._tuned
-        compute_s = self._expert_flops * computed / experts.per_token / flops_s / reached
-        touched = asked / experts.count
-        memory_s = self._expert_bytes * touched / self._bandwidth
-        uneven = EXPERT_IMBALANCE if self.layout.ep > 1 else 1.0
+        # expert ranks wait for the one with most to compute, or to read
+        ranks = self.layout.ep
+        uneven = EXPERT_IMBALANCE if ranks > 1 else 1.0
+        compute_s = self._expert_flops * computed / experts.per_token / flops_s / reached * uneven
+        share = asked / experts.count
+        memory_s = self._expert_bytes * share / self._bandwidth * fullest_share(experts, asked, ranks)
         rate = self._experts.rate
         bound = "compute" if compute_s / rate.peak > memory_s / rate.memory else "memory"
-        return Term(f"experts ({touched:.0%} touched)", rate.overlapped(compute_s, memory_s) * uneven, bound)
+        return Term(f"experts ({share:.0%} touched)", rate.overlapped(compute_s, memory_s), bound)
 
     def _elementwise_bytes(self) -> tuple[float, float]:
         """Bytes of activations that one row of this rank and one row of all ranks move."""
@@ -265,7 +273,7 @@ class StepTime:
     def _exchange_term(self, rank_rows: float, all_rows: float, *, counted: bool) -> Term:
         """How attention-DP ranks meet for the feed-forward part: DeepEP under EP, gather and scatter otherwise."""
         m, lay, net = self.model, self.layout, self.network
-        if lay.ep > 1 and m.experts is not None:
+        if self.counted and m.experts is not None:
             copies = m.experts.per_token
             # DeepEP sends activations quantised to FP8 and brings back bf16
             there = net.all_to_all_s(rank_rows, copies, m.hidden, lay.ep, counted=counted)

@@ -34,8 +34,15 @@ class PolledEngine(Engine):
         self.quiet_until_s = self.clock
 
     def advance(self, limit_s: float) -> list[Request]:
-        if not self.running or self.step_number >= self.next_look:
+        if not self.running:
             self._look()
+        elif self.step_number >= self.next_look:
+            # a run of steps without news may have passed several looks: the next one keeps to their rhythm
+            late = (self.step_number - self.next_look) % self.applied.recv_interval
+            if late == 0:
+                self._look()
+            else:
+                self.next_look = self.step_number - late + self.applied.recv_interval
         if self.inbox and self.running and not self.chunked:
             batch, steps = len(self.running), self.next_look - self.step_number
             step_s = self.times.decode_s(batch, self.used_tokens + batch)
