@@ -68,5 +68,14 @@ class Forecasting(Protocol):
         ...
 
 
+@runtime_checkable
+class Forgetting(Protocol):
+    """What a sampler may add that keeps what is dear to work out and does not depend on lessons."""
+
+    def forget(self) -> None:
+        """As if newly made, with the same expectations: the same lessons then bring the same answers."""
+        ...
+
+
 class SamplerFactory(Protocol):
     def __call__(self, space: Space, seed: int, options: Mapping[str, object], refusal: Refusal) -> Sampler: ...

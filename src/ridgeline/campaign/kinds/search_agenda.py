@@ -20,7 +20,7 @@ from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.samplers.base import Refusal, Sampler
+from ridgeline.samplers.base import Forgetting, Refusal, Sampler
 
 PERSON = "person"  # who proposed a setting that somebody asked for while the campaign ran
 
@@ -220,7 +220,7 @@ class SearchAgenda(Agenda):
             or self._sampler is None
             or (before != through and (through.changed or (before and before.changed)))
         ):
-            self._sampler, self._told, self._ran_both_ways = self.new_sampler(), 0, False
+            self._sampler, self._told, self._ran_both_ways = self._untaught(), 0, False
         self._told_through = through
         goal = self.study.goal
         for point, run in self._lessons[self._told :]:
@@ -231,6 +231,12 @@ class SearchAgenda(Agenda):
             self._sampler.tell(Lesson(point, None if value is None else goal.score(value), node_s))
         self._told = len(self._lessons)
         return self._sampler
+
+    def _untaught(self) -> Sampler:
+        if isinstance(self._sampler, Forgetting):
+            self._sampler.forget()
+            return self._sampler
+        return self.new_sampler()
 
     def _value(self, run: Run, through: scores.Yardstick) -> float | None:
         """The goal as it compares; of a short run what a whole one would measure, and of one that was stopped early an

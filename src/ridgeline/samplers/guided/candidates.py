@@ -30,24 +30,27 @@ class Pool:
         self._sequence = _looks(space, seed)
         self.points: list[Point] = []
         self.keys: list[str] = []
-        self.exhausted = False  # whether the points are all there are, or all that are held
+        self.exhausted = False  # whether the points last given are all there are, or all that are held
+        self._end: int | None = None  # looks after which there are no more
         self._counts = [0]  # points found, by looks taken
         self._rows: Array = features.of([])
 
     def grown(self, lessons: int) -> tuple[Sequence[Point], Sequence[str], Array]:
         """Points, their keys and features."""
         looks = FIRST + MORE * lessons
-        if len(self._counts) <= looks and not self.exhausted:
+        if len(self._counts) <= looks and self._end is None:
             fresh: list[Point] = []
-            while len(self._counts) <= looks and not self.exhausted:
+            while len(self._counts) <= looks and self._end is None:
                 point = next(self._sequence, _END)
-                self.exhausted = point is _END or len(self.points) + len(fresh) == MOST
+                if point is _END or len(self.points) + len(fresh) == MOST:
+                    self._end = len(self._counts)
                 if isinstance(point, dict):
                     fresh.append(point)
                 self._counts.append(len(self.points) + len(fresh))
             self.points += fresh
             self.keys += map(point_key, fresh)
             self._rows = np.concatenate([self._rows, self._features.of(fresh)])
+        self.exhausted = self._end is not None and looks >= self._end
         size = self._counts[min(looks, len(self._counts) - 1)]
         return self.points[:size], self.keys[:size], self._rows[:size]
 

@@ -99,6 +99,10 @@ class Chooser:
         self._current: Expected | Earlier | None = None
         self._kept: tuple[tuple[int, int], _View] | None = None
 
+    def forget(self) -> None:
+        """Other lessons follow: what was made of these is of no more use."""
+        self._kept = None
+
     def choice(self, lessons: Sequence[Lesson], pending: Sequence[Point], taken: Collection[str]) -> Proposal | None:
         view = self._view(lessons, taken)
         scores = self._believing(view, pending[-BELIEVED:]) if pending else view.scores

@@ -28,7 +28,7 @@ ROUNDS, EACH = 8, 6  # then so many rounds of points where the answers promise m
 LOOKED_AT = 2_000  # points of the pool looked at for legal ones
 FARTHEST_ODDS = 4.0
 NORMAL_90 = 1.6449
-LEANED = 32  # points of the survey that are asked what their answers rest on
+LEANED = 16  # points of the survey that are asked what their answers rest on
 BESIDES = 0.07  # how far off, as a share, an expectation may be for reasons that it does not name
 UNSTATED = 0.15  # how far off, as a share, an expectation without an interval may be
 

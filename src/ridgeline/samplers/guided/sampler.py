@@ -52,6 +52,12 @@ class GuidedSampler:
         # lessons of another space guide nobody, and the first trials must not rest on them
         self._earlier = [lesson for lesson in earlier if encode(self._space, lesson.point) is not None]
 
+    def forget(self) -> None:
+        self._told, self._lessons = set(), []
+        self._walk = Walk(filling(self._space, self._seed, self._legal))
+        if self._chooser is not None:
+            self._chooser.forget()
+
     def tell(self, lesson: Lesson) -> None:
         self._told.add(point_key(lesson.point))
         if encode(self._space, lesson.point) is not None:
