@@ -37,7 +37,8 @@ def test_example_03_on_slurm(slurm: SlurmCluster, tmp_path: Path) -> None:
     )
     done = ridgeline("tune", study, "--out", "out", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["verdict"]["kind"] in ("confirmed", "no-difference")
+    # unconfirmed: on a busy machine neither preset may look better than the baseline
+    assert json.loads(done.stdout)["verdict"]["kind"] in ("confirmed", "no-difference", "unconfirmed")
     for point, event in ended(tmp_path / "out"):
         assert event["outcome"]["kind"] == "ok", event["outcome"]
         assert len(event["ending"]["nodes"]) == point["nodes"]

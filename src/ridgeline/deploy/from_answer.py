@@ -24,7 +24,9 @@ def service_of_answer(study: Study, settings: Mapping[str, Value], change: str) 
     options = study.workload.options
     flags = engine_flags("vllm" if kind == "vllm" else "sglang")
     resources = study.job.resources(settings)
-    chosen = {**_flags(options), **{name: value for name, value in settings.items() if flags.knows(name)}}
+    # a knob that does not exist at this setting is None
+    known = {name: value for name, value in settings.items() if value is not None and flags.knows(name)}
+    chosen = {**_flags(options), **known}
     engine: dict[str, Any] = {"kind": "vllm" if kind == "vllm" else "sglang"}
     if gpu := options.get("gpu"):
         engine["gpu"] = str(gpu)

@@ -263,7 +263,8 @@ def test_without_a_rate_more_requests_come_first_whatever_they_take() -> None:
 
 def test_writes_a_folder_for_each_choice(llama_plan, tmp_path) -> None:
     llama_plan.write(tmp_path)
-    folders = sorted(tmp_path.iterdir())
+    folders = sorted(path for path in tmp_path.iterdir() if path.is_dir())
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"prefill-alone.yaml", "decode-alone.yaml"}
     assert len(folders) == len(llama_plan.choices)
     assert (folders[0] / "study.yaml").read_text() == llama_plan.choices[0].study
     assert "launch_server" in (folders[0] / "commands.txt").read_text()
