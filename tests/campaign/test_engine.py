@@ -435,3 +435,17 @@ def test_a_final_refusal_ends_the_campaign(tmp_path: Path) -> None:
 
     with pytest.raises(SiteError, match="ab12"):
         campaign(tmp_path, study(tmp_path), executor=Closed()).run()
+
+
+def test_a_job_that_somebody_always_cancels_is_not_run_for_ever(tmp_path: Path) -> None:
+    class Cancelling(MemoryExecutor):
+        def submit(self, job: Job) -> str:
+            ticket = super().submit(job)
+            if "x7" in job.name:
+                self.cancel(ticket)  # as somebody at the site does, whenever it comes
+            return ticket
+
+    question = study(tmp_path, presets=({"x": 7, "y": 0},))
+    with pytest.raises(SiteError, match="cancelled 5 times, and not by this campaign"):
+        campaign(tmp_path, question, executor=Cancelling(question.site)).run()
+    assert campaign(tmp_path, question).run().conclusion, "a resumed campaign tries it again"

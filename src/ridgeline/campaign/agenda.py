@@ -25,6 +25,7 @@ from ridgeline.store.events import SetAside
 from ridgeline.store.history import History
 
 SURVEY_EVERY = 1  # search trials between two sentinels while a node is new or suspected to be slow
+MOST_CANCELS = 5  # of one trial by others, under one controller, before somebody has to ask who does that
 FAULTS_IN_A_ROW = 3  # trials lost to the site, each after all its retries, before we stop asking it
 
 
@@ -141,8 +142,21 @@ class Agenda(ABC):
             self._again = [number for number in self._again if number not in fallen.trials]
             return fallen
         if self._again:
+            self._heed_cancels(self._again[0])
             return self.again(self.history.trials[self._again.pop(0)])
         return self.fresh() or self._profile()
+
+    def _heed_cancels(self, trial: int) -> None:
+        """A job that somebody cancels is run again, but not for ever."""
+        here = (
+            r for r in self.history.runs_of.get(trial, ()) if self.history.opening_of[r.number] == self.history.openings
+        )
+        cancels = [run for run in here if run.outcome is not None and run.outcome.kind is Kind.CANCELLED]
+        if len(cancels) >= MOST_CANCELS:
+            raise SiteError(
+                f"trial {trial} was cancelled {len(cancels)} times, and not by this campaign (last run folder "
+                f"{cancels[-1].folder}); ask at the site who does that, then resume"
+            )
 
     def _profile(self) -> Next | None:
         """A run under the study's profiler, when nothing else is to be started and nothing is disturbed."""
