@@ -251,7 +251,7 @@ def test_a_rate_beyond_the_capacity_is_no_goodput() -> None:
 def test_tables_fit_a_narrow_terminal(r1_plan) -> None:
     lines = plan_text(r1_plan).splitlines()
     tables = [line for line in lines if line[:3] in ("  #", *(f"  {n}" for n in range(1, 9)))]
-    assert len(tables) == 2 + 2 * len(r1_plan.choices)
+    assert len(tables) == 3 + 3 * len(r1_plan.choices)
     assert max(map(len, tables)) <= 80
 
 
@@ -259,6 +259,17 @@ def test_without_a_rate_more_requests_come_first_whatever_they_take() -> None:
     plan = answer_plan("llama-8b", "h100", 2, 4, "fixed:300:200", slos=["itl_p95_ms=20"], top=12)
     kept = [round(c.option.goodput_s, 2) for c in plan.choices if c.option.meets]
     assert kept == sorted(kept, reverse=True)
+
+
+def test_what_a_million_tokens_take_stands_beside_each_choice(llama_plan) -> None:
+    option = llama_plan.choices[0].option
+    hours, joules = option.gpu_hours_per_million, option.most_joules_per_token
+    assert hours == pytest.approx(option.scheme.gpus * 1e6 / option.total_tok_s / 3600)
+    watts = option.scheme.question.cluster.gpu.power_w
+    assert joules == pytest.approx(option.scheme.gpus * watts / option.total_tok_s)
+    told = plan_text(llama_plan, 2.0)
+    assert f"{hours * 2.0:.3g}" in told and f"{joules / 3.6:.3g}" in told
+    assert "dollars" in plan_text(llama_plan) and "--gpu-hour" in plan_text(llama_plan)
 
 
 def test_writes_a_folder_for_each_choice(llama_plan, tmp_path) -> None:

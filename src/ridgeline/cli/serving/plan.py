@@ -42,6 +42,9 @@ def plan(
     deploy: Annotated[
         Path | None, typer.Option(help="File for the first choice as `ridgeline deploy` reads it.")
     ] = None,
+    gpu_hour: Annotated[
+        float | None, typer.Option(help="Dollars an hour of one GPU costs, for dollars a million tokens.", min=0.0)
+    ] = None,
     verdict: Annotated[bool, typer.Option("--verdict", help="Only say whether to split prefill from decode.")] = False,
     as_json: option.AsJson = False,
 ) -> None:
@@ -76,16 +79,16 @@ def plan(
         seed=seed,
     )
     _write(answer, out, deploy)
-    print(_shown(answer, verdict, as_json))
+    print(_shown(answer, verdict, as_json, gpu_hour))
 
 
-def _shown(answer: Plan, verdict: bool, as_json: bool) -> str:
+def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -> str:
     from ridgeline.cli.text.serving.plan import plan_text
     from ridgeline.cli.text.serving.verdict import verdict_text
 
     if as_json:
         return json_text(answer.verdict.as_json() if verdict else answer.as_json())
-    return verdict_text(answer) if verdict else plan_text(answer)
+    return verdict_text(answer) if verdict else plan_text(answer, gpu_hour)
 
 
 def _write(answer: Plan, out: Path | None, deploy: Path | None) -> None:

@@ -43,6 +43,7 @@ class Gpu:
     sms: int = 132
     domain: int = 0  # GPUs joined by one switch, where that is more than a node (NVL72)
     source: str = ""  # where the figures are from
+    power_w: float | None = None  # that it draws at most
 
     def flops_of(self, dtype: str) -> float:
         """FLOP/s for weights of this dtype. A dtype without tensor cores here is unpacked and computed in 16 bits."""
@@ -110,6 +111,7 @@ def load_gpu(name: str) -> Gpu:
             sms=int(_positive(row.get("sms", 132), f"{where}.sms")),
             domain=int(_positive(row["domain"], f"{where}.domain")) if "domain" in row else 0,
             source=str(row.get("source", "")),
+            power_w=_positive(row["power_w"], f"{where}.power_w") if "power_w" in row else None,
         )
     except KeyError as missing:
         raise InputError(f"{where}: {missing} is missing; see serving/hardware/presets.yaml for the shape") from None

@@ -91,6 +91,17 @@ class Option:
         return self.summary.total_tok_s * self.scheme.slices
 
     @property
+    def gpu_hours_per_million(self) -> float | None:
+        """GPU-hours that a million tokens take, in and out; None where there are none."""
+        return self.scheme.gpus / 3600.0 / self.total_tok_s * 1e6 if self.total_tok_s > 0 else None
+
+    @property
+    def most_joules_per_token(self) -> float | None:
+        """Were every GPU at its limit of power all the time: of the GPUs alone. None where that limit is not known."""
+        power_w, hours = self.scheme.question.cluster.gpu.power_w, self.gpu_hours_per_million
+        return None if power_w is None or hours is None else power_w * hours * 3600.0 / 1e6
+
+    @property
     def speed_ratios(self) -> tuple[float, float]:
         """How slow and how fast the real thing may be, over what is predicted, in nine of ten cases."""
         low, high = self.interval["total_tok_s"]

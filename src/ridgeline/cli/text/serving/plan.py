@@ -14,7 +14,8 @@ from ridgeline.serving.planner.planner import Choice, Plan
 WORTH_LESS_RISK = 0.5
 
 
-def plan_text(plan: Plan) -> str:
+def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
+    """`gpu_hour` is what an hour of one GPU costs, in dollars."""
     q = plan.question
     limits = ", ".join(map(str, q.slos)) or "no limits"
     sure = "calibrated" if q.calibration.points else "not calibrated"
@@ -26,6 +27,8 @@ def plan_text(plan: Plan) -> str:
         *_speeds(plan.choices),
         "",
         *_settings(plan.choices),
+        "",
+        *_costs(plan.choices, gpu_hour),
         f"  ways to serve compared by step times: {plan.considered:,}; simulated: {plan.simulated}",
         *_no_split(plan),
         "",
@@ -102,6 +105,25 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
     if not all(c.option.meets for c in choices):
         legend.append("  ! a limit is broken")
     return [*aligned(rows, left=(0, 1)), *legend]
+
+
+def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
+    """What a million tokens, in and out, take of GPUs, energy and money."""
+    head = ("#", "GPU-hours", "kWh at most", "dollars")
+    rows: list[tuple[str, ...]] = [head if gpu_hour is not None else head[:-1]]
+    for choice in choices:
+        hours, joules = choice.option.gpu_hours_per_million, choice.option.most_joules_per_token
+        row = [
+            str(choice.rank),
+            "-" if hours is None else f"{hours:.3g}",
+            "-" if joules is None else f"{joules / 3.6:.3g}",
+        ]
+        if gpu_hour is not None:
+            row.append("-" if hours is None else f"{hours * gpu_hour:.3g}")
+        rows.append(tuple(row))
+    told = "  for a million tokens, in and out; kWh of the GPUs alone, were each at its limit of power"
+    ask = "" if gpu_hour is not None else "; --gpu-hour 2.5 for dollars"
+    return [*aligned(rows), told + ask]
 
 
 def _settings(choices: tuple[Choice, ...]) -> list[str]:
