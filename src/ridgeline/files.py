@@ -111,3 +111,12 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """Changes when the file does; zeros where there is none."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return 0, 0
+    return seen.st_size, seen.st_mtime_ns

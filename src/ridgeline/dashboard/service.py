@@ -10,6 +10,7 @@ from typing import Any
 
 from ridgeline.dashboard.snapshot import Gauge, RunningRun, Said, Snapshot, State
 from ridgeline.errors import StoreError
+from ridgeline.files import stamp
 from ridgeline.records.secrets import masked
 from ridgeline.records.space import Knob, Point
 from ridgeline.store.journal import read_events
@@ -42,8 +43,8 @@ class WatchedService:
 
     def pulse(self) -> object:
         return [
-            _stamp(self.path / "journal.jsonl"),
-            *(_stamp(log) for name in self._members for log in self._logs(name)),
+            stamp(self.path / "journal.jsonl"),
+            *(stamp(log) for name in self._members for log in self._logs(name)),
         ]
 
     def snapshot(self) -> Snapshot:
@@ -127,11 +128,3 @@ def _said(event: Mapping[str, Any]) -> Said:
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    try:
-        seen = path.stat()
-    except OSError:
-        return 0, 0
-    return seen.st_size, seen.st_mtime_ns

@@ -15,6 +15,7 @@ from ridgeline.cli.text.snapshot import snapshot_of
 from ridgeline.dashboard.figures import live_figures
 from ridgeline.dashboard.snapshot import Snapshot, State
 from ridgeline.errors import RidgelineError
+from ridgeline.files import stamp
 from ridgeline.records.space import Knob, Point
 from ridgeline.records.study import Study
 from ridgeline.report.exports.prometheus import metrics_text
@@ -49,7 +50,7 @@ class WatchedStudy:
         with self._busy:
             logs = [newest_log(run.folder) for run in self._history.open_runs.values()]
         files = (self._tail.path, self.path / STUDY, self.path / INSTRUCTIONS, *(log for log in logs if log))
-        return (*map(_stamp, files), self._presence())
+        return (*map(stamp, files), self._presence())
 
     def _presence(self) -> Presence | None:
         try:
@@ -136,11 +137,3 @@ class WatchedStudy:
         except TROUBLE:
             return b""
         return b"".join(page(now.study, now.history, answer_on_paper(now), now.exhibits))
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    try:
-        seen = path.stat()
-    except OSError:
-        return 0, 0
-    return seen.st_size, seen.st_mtime_ns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from ridgeline.errors import InputError, SiteError
 from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
+from ridgeline.serving.node.preflight.host import can_bind
 
 LEFT_OUT = ("manual", "passthrough")  # they choose by what a client says
 FIRST_PORT, LAST_PORT = 41000, 48000
@@ -74,16 +74,6 @@ def _pretended(service: Service, unit: ServiceUnit, speed: float) -> ServiceUnit
 def free_ports(count: int) -> int:
     """The first of so many neighbouring ports that nobody uses."""
     for first in range(FIRST_PORT, LAST_PORT, count):
-        if all(_is_free(port) for port in range(first, first + count)):
+        if all(can_bind(port) for port in range(first, first + count)):
             return first
     raise SiteError(f"no {count} neighbouring ports are free between {FIRST_PORT} and {LAST_PORT}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -25,7 +25,7 @@ LIMIT_S = 20.0
 
 
 def port_check(ports: Sequence[int] = USUAL_PORTS) -> Check:
-    busy = [port for port in ports if not _can_bind(port)]
+    busy = [port for port in ports if not can_bind(port)]
     if busy:
         detail = (
             f"{', '.join(map(str, busy))} in use; stop what listens there (`ss -ltnp` shows it) or choose other ports"
@@ -34,7 +34,8 @@ def port_check(ports: Sequence[int] = USUAL_PORTS) -> Check:
     return Check("ports", "ok", f"{', '.join(map(str, ports))} free")
 
 
-def _can_bind(port: int) -> bool:
+def can_bind(port: int) -> bool:
+    """Whether nobody on this machine listens there."""
     with socket.socket() as sock:
         # as servers do: a connection that is only lingering does not count
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
