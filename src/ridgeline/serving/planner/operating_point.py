@@ -101,6 +101,12 @@ class Option:
         power_w, hours = self.scheme.question.cluster.gpu.power_w, self.gpu_hours_per_million
         return None if power_w is None or hours is None else power_w * hours * 3600.0 / 1e6
 
+    def costs_json(self) -> dict[str, float | None]:
+        return {
+            "gpu_hours_per_million": self.gpu_hours_per_million,
+            "most_joules_per_token": self.most_joules_per_token,
+        }
+
     @property
     def speed_ratios(self) -> tuple[float, float]:
         """How slow and how fast the real thing may be, over what is predicted, in nine of ten cases."""

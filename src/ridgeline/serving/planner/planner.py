@@ -61,10 +61,7 @@ class Choice:
             "offered_rate": None if o.rate_s is None else round(o.rate_s, 4),
             "capacity": None if o.capacity_s is None else round(o.capacity_s, 4),
             "total_tok_s": round(o.total_tok_s, 1),
-            "costs": {
-                "gpu_hours_per_million": o.gpu_hours_per_million,
-                "most_joules_per_token": o.most_joules_per_token,
-            },
+            "costs": o.costs_json(),
             "ttft_ms": ttft.as_json() if ttft else None,
             "itl_ms": itl.as_json() if itl else None,
             "interval": {name: [round(v, 4) for v in both] for name, both in o.bounds.items()},
