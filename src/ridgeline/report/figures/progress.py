@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import changes
@@ -183,10 +183,3 @@ def _drift(study: Study, history: History) -> tuple[int, str] | None:
     at = course.drift.at if course.drift.kind == "step" else None
     note = f"Shaded: the baseline itself was {course.drift}; values of the search were compared through it."
     return course.places[at] if at is not None else course.places[0], note
-
-
-def simple_progress(study: Study, history: History) -> PlotFigure:
-    """The first view alone, for pages that are drawn anew all the time."""
-    first = progress(study, history).figures[0]
-    assert isinstance(first, PlotFigure)
-    return replace(first, key="progress")
