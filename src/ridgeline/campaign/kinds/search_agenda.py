@@ -21,6 +21,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import Forgetting, Refusal, Sampler
+from ridgeline.stats.short_runs import ShortRunRatio
 
 PERSON = "person"  # who proposed a setting that somebody asked for while the campaign ran
 
@@ -222,9 +223,9 @@ class SearchAgenda(Agenda):
         ):
             self._sampler, self._told, self._ran_both_ways = self._untaught(), 0, False
         self._told_through = through
-        goal = self.study.goal
+        goal, ratio = self.study.goal, self._short.ratio() if self._short else None
         for point, run in self._lessons[self._told :]:
-            value = None if run is None else self._value(run, through)
+            value = None if run is None else self._value(run, through, ratio)
             if run is not None and value is None:
                 continue  # short, and nobody can say what that means
             node_s = None if run is None else run.ending.duration_s * run.resources.nodes
@@ -238,11 +239,11 @@ class SearchAgenda(Agenda):
             return self._sampler
         return self.new_sampler()
 
-    def _value(self, run: Run, through: scores.Yardstick) -> float | None:
+    def _value(self, run: Run, through: scores.Yardstick, ratio: ShortRunRatio | None) -> float | None:
         """The goal as it compares; of a short run what a whole one would measure, and of one that was stopped early an
         estimate by the run it was worse than."""
         if self.history.trials[run.trial].stage is Stage.SHORT:
-            return self._short.expected(run)
+            return None if ratio is None else ratio.whole(run.metrics[self.study.goal.metric])
         stop = self.history.early_stops.get(run.number)
         if stop is None or self.study.goal.metric in run.metrics:
             return through.value(run, self.study.goal.metric)

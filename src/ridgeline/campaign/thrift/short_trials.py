@@ -105,11 +105,6 @@ class ShortTrials:
         whole = self._whole_values()
         return short_run_ratio([(short, whole[key]) for key, short in self._short_values().items() if key in whole])
 
-    def expected(self, run: Run) -> float | None:
-        """What a whole run of this short one's setting would measure."""
-        ratio = self.ratio()
-        return None if ratio is None else ratio.whole(run.metrics[self.study.goal.metric])
-
     def promising(self, at_least: int = 0) -> tuple[Point, str] | None:
         """A setting to run whole, and why: one that may beat the best whole one, or that is among the `at_least`
         most promising. None: no setting that ran short deserves it."""
