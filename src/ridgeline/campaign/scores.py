@@ -67,12 +67,8 @@ def _on_several_nodes(history: History) -> bool:
     return len({run.ending.nodes for run in history.runs.values()}) > 1
 
 
-def search_course(study: Study, history: History) -> Regimes:
-    """How the baseline went while the search lasted."""
-    return _course(study, history, effects_of_nodes(study, history))
-
-
 def _course(study: Study, history: History, effects: list[NodeEffect]) -> Regimes:
+    """How the baseline went while the search lasted."""
     runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
     return baseline_course(runs, study.goal.metric, effects, study.goal.direction, study.confirm.level)
 
