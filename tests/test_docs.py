@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.cli.main import VERBS
+from ridgeline.deploy.file import load_service
 from ridgeline.store.study_file import read_study_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,11 +54,19 @@ def test_readme_names_every_verb() -> None:
     assert not missing, "README's table is the newcomer's list of verbs"
 
 
-@pytest.mark.parametrize("study", sorted(ROOT.glob("examples/*/*.yaml")), ids=named)
+@pytest.mark.parametrize("study", sorted(ROOT.glob("examples/*/study*.yaml")), ids=named)
 def test_every_example_study_loads(study: Path) -> None:
-    if "site" in study.name:
-        pytest.skip("a site file, read by the study beside it")
     assert read_study_file(study).study.name
+
+
+@pytest.mark.parametrize("service", sorted(ROOT.glob("examples/*/service*.yaml")), ids=named)
+def test_every_example_service_loads(service: Path) -> None:
+    assert load_service(service).units
+
+
+def test_examples_hold_studies_sites_and_services_alone() -> None:
+    known = {path for kind in ("study", "site", "service") for path in ROOT.glob(f"examples/*/{kind}*.yaml")}
+    assert set(ROOT.glob("examples/*/*.yaml")) == known
 
 
 # the pages that say where things are

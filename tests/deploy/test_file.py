@@ -49,6 +49,23 @@ def test_split_roles_become_servers_and_a_router_that_pairs_them(tmp_path: Path)
     assert '--api-key "${SERVICE_KEY}"' in router.line, "the key itself is in no file"
 
 
+@pytest.mark.parametrize(
+    "said", ["--load-format dummy --note 'two words'", "[--load-format, dummy, --note, two words]"]
+)
+def test_further_arguments_are_words_however_they_are_written(tmp_path: Path, said: str) -> None:
+    text = SPLIT.replace(
+        "settings: {tp: 8}", f"settings: {{tp: 8}}, arguments: {said if said[0] == '[' else repr(said)}"
+    )
+    prefill = members_of(load_service(written(tmp_path, text)))[0]
+    assert prefill.words[-4:] == ("--load-format", "dummy", "--note", "two words")
+
+
+def test_an_open_quote_in_the_arguments_is_named(tmp_path: Path) -> None:
+    text = SPLIT.replace("settings: {tp: 8}", 'settings: {tp: 8}, arguments: "--note \'open"')
+    with pytest.raises(StudyError, match="close the quote, or write a list"):
+        load_service(written(tmp_path, text))
+
+
 def test_servers_on_one_machine_share_neither_ports_nor_gpus(tmp_path: Path) -> None:
     text = SPLIT.replace("site: {name: cluster, batch: slurm, nodes: 4, gpus_per_node: 8, launcher: srun}\n", "")
     text = text.replace("nodes: 2, gpus: 8, settings: {tp: 16", "gpus: 8, settings: {tp: 16")

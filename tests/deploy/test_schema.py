@@ -36,6 +36,13 @@ def checker() -> Any:
     )
 
 
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parents[2].glob("examples/*/service*.yaml")), ids=lambda p: p.stem
+)
+def test_the_examples_fit_it(path: Path, checker: Any) -> None:
+    assert not list(checker.iter_errors(yaml.safe_load(path.read_text())))
+
+
 def test_what_deploy_reads_the_schema_takes(tmp_path: Path, checker: Any) -> None:
     path = tmp_path / "service.yaml"
     path.write_text(GOOD)

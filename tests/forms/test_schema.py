@@ -22,7 +22,7 @@ STUDY = study_schema(*map(catalog.forms, ("workloads", "samplers", "executors"))
 SITE = site_schema(catalog.forms("executors"))
 STUDIES = [
     *sorted((ROOT / "tests" / "store" / "good").glob("*.yaml")),
-    *(path for path in sorted(ROOT.glob("examples/*/*.yaml")) if "site" not in path.name),
+    *sorted(ROOT.glob("examples/*/study*.yaml")),
 ]
 SITES = [*sorted((ROOT / "src/ridgeline/sites").glob("*.yaml")), *sorted(ROOT.glob("examples/*/*site*.yaml"))]
 # what the models alone can see: a key that does not exist, a value of another type or beyond its limits

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ridgeline.forms.form import CountedIn, Duration, Environment, Form, Lines, Otherwise, Single, Takes, Text
+from ridgeline.forms.form import CountedIn, Duration, Environment, Form, Otherwise, Single, Takes, Text, Words
 
 
 class UnitForm(Form):
@@ -19,7 +19,7 @@ class UnitForm(Form):
     nodes: Annotated[int, CountedIn("nodes")] = Field(default=1, ge=1, description="Nodes of each server.")
     gpus: Annotated[int, CountedIn("GPUs")] = Field(default=0, ge=0, description="GPUs of each of these nodes.")
     settings: dict[str, Single] = Field(default={}, description="Knobs of the engine, as in a study.")
-    arguments: Annotated[Lines, Otherwise("none")] = Field(
+    arguments: Annotated[Words, Otherwise("none")] = Field(
         default=[], description="Further words of the server's command line, as they are."
     )
     env: Environment = Field(default={}, description="Environment of these servers.")
@@ -45,7 +45,7 @@ class RouterForm(Form):
         default=None, description="How long a request may wait there before it is refused."
     )
     python: Text = Field(default="python3", description="The interpreter of the environment that has the router.")
-    arguments: Annotated[Lines, Otherwise("none")] = Field(
+    arguments: Annotated[Words, Otherwise("none")] = Field(
         default=[], description="Further words of the router's command line, as they are."
     )
 

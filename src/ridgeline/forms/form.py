@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,6 +159,15 @@ def _beside(name: str, info: ValidationInfo) -> str:
     return name
 
 
+def _words(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise ValueError(f"{value!r} cannot be taken apart ({error}); close the quote, or write a list") from None
+
+
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgtp", 1)}
 _UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgtp", 1)}
@@ -198,6 +208,13 @@ Lines = Annotated[
     list[Text],
     BeforeValidator(_lines),
     Takes("text, or a list of texts"),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
+]
+
+Words = Annotated[
+    list[Text],
+    BeforeValidator(_words),
+    Takes("text, taken apart as a shell would, or a list of words"),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
 ]
 
