@@ -20,6 +20,7 @@ from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, ROUTER, free_
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.alone,
     pytest.mark.skipif(bool(missing() or missing(ROUTER)), reason=missing() or missing(ROUTER) or "present"),
 ]
 

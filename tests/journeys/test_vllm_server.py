@@ -25,6 +25,7 @@ from tests.journeys.vllm_engine import (
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.alone,
     pytest.mark.timeout(1500),
     pytest.mark.skipif(bool(missing()), reason=missing() or "present"),
 ]
