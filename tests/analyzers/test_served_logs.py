@@ -209,3 +209,31 @@ def test_vllm_rows_add_up() -> None:
     found = analyzed("vllm-log", lines)
     assert found["vllm.prefill-starves-decode"].share == 1.0
     assert found["vllm.limit"].claim.startswith("the KV pool was the limit")
+
+
+SPLIT = ROOT / "examples/06-deploy/results/split-6-cores"
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("decode-0.log", "up to 108 requests at once waited here for their KV: prefill servers, or the way from them,"),
+        ("prefill-0.log", "up to 107 requests at once were read and had not handed over their KV: the transfer,"),
+    ],
+)
+def test_both_sides_of_a_split_service_say_that_kv_is_the_limit(log: str, said: str) -> None:
+    """Their queues are empty, so by every other figure nothing waits."""
+    findings = diagnose(SPLIT / log, ANALYZERS).findings
+    (found,) = (f for f in findings if f.severity == "warning")
+    assert found.claim.startswith(said)
+    assert "transfer-req: 108" in found.evidence[0].text or "inflight-req: 107" in found.evidence[0].text
+    assert not [f for f in findings if "what came in was the limit" in f.claim]
+
+
+def test_a_few_transfers_are_no_limit() -> None:
+    lines = [LIMITS, READY]
+    for second in range(40):
+        told = decode(second).replace(", cuda graph", ", #prealloc-req: 0, #transfer-req: 3, cuda graph")
+        lines.append(told)
+    tally = tally_sglang_log(lines)
+    assert (tally.fetching.lines, tally.fetching.many, tally.fetching.most) == (40, 0, 3)

@@ -9,6 +9,7 @@ from ridgeline.analyzers.base import Analyzer, Claimed, Portrait, PortraitFigure
 from ridgeline.analyzers.engine_failures import failure_claims
 from ridgeline.analyzers.knobs import EngineKnobs
 from ridgeline.analyzers.served import Served, queue_growth, served_curves, served_figures, what_limits
+from ridgeline.analyzers.split_roles import held_up_by_kv
 from ridgeline.readers.sglang.sums import SglangTally
 from ridgeline.readers.sglang.tally import tally_sglang_log
 from ridgeline.records.finding import Finding, Severity
@@ -39,7 +40,10 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
         _never_ready,
     ):
         claims += rule(log, knobs)
-    return cited(source, log.texts(), [*claims, *queue_growth(served), *what_limits(served)])
+    held_up = held_up_by_kv(log)
+    return cited(
+        source, log.texts(), [*claims, *held_up, *queue_growth(served), *([] if held_up else what_limits(served))]
+    )
 
 
 def portray(lines: Iterable[str]) -> Portrait:

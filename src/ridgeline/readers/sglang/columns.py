@@ -27,6 +27,7 @@ _PREFILL_LABELS = (
     *(b" #new-seq", b", #new-token", b", #cached-token", b", token usage"),
     *(b", #running-req", b", #queue-req"),
 )
+_UNSENT = b"#inflight-req"
 _BEFORE = 32  # bytes of nothing around a block, so that looking a little beyond it is harmless
 _DIGITS = 11  # of a figure, its point included; longer ones are torn text
 
@@ -48,6 +49,9 @@ class BatchColumns:
         closes, known = self._closes()
         decode, decode_figures = self._figures(known, closes, _DECODE, _DECODE_LABELS, exact=True)
         prefill, prefill_figures = self._figures(known, closes, _PREFILL, _PREFILL_LABELS, exact=False)
+        if _UNSENT in block:  # a split server tells more than these columns hold
+            usual = np.array([_UNSENT not in self.text(line) for line in prefill], np.bool_)
+            prefill, prefill_figures = prefill[usual], prefill_figures[usual]
         answered = self._answered(known, closes)
         self._rows(decode, decode_figures, prefill, prefill_figures)
         plain = self.ends > self.starts

@@ -84,6 +84,7 @@ class PrefillBatch:
     queued: int | None
     cuda_graph: bool | None = None
     input_tok_s: float | None = None
+    unsent: int | None = None  # of a prefill server: prompts whose KV has not reached its decode server yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class DecodeBatch:
     gen_tok_s: float | None
     queued: int | None
     accept_len: float | None = None
+    fetching: int | None = None  # of a decode server: requests whose KV has not arrived yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,13 +247,14 @@ def _batch(stamp: Stamp, message: str) -> PrefillBatch | DecodeBatch | None:
         cached = whole(row.get("#cached-token"))
         if new_seqs is None or new_tokens is None or cached is None:
             return None
-        rate = number(row.get("input throughput (token/s)"))
-        return PrefillBatch(stamp, new_seqs, new_tokens, cached, usage, running, queued, graph, rate)
+        rate, unsent = number(row.get("input throughput (token/s)")), whole(row.get("#inflight-req"))
+        return PrefillBatch(stamp, new_seqs, new_tokens, cached, usage, running, queued, graph, rate, unsent)
     if running is None:
         return None
     tokens = whole(row.get("#token", row.get("#full token")))
     rate, accept = number(row.get("gen throughput (token/s)")), number(row.get("accept len"))
-    return DecodeBatch(stamp, running, tokens, usage, graph, rate, queued, accept)
+    fetching = whole(row.get("#transfer-req"))
+    return DecodeBatch(stamp, running, tokens, usage, graph, rate, queued, accept, fetching)
 
 
 def _kv_pool(stamp: Stamp, message: str) -> Iterator[KvPool]:

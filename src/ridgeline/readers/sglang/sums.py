@@ -29,6 +29,15 @@ class PromptTokens:
 
 
 @dataclass(slots=True)
+class KvOnItsWay:
+    """Batch lines of a split server that tell how many requests have their KV under way, and those with many."""
+
+    lines: int = 0
+    many: int = 0
+    most: int = 0
+
+
+@dataclass(slots=True)
 class SglangTally:
     """All that a log said. `quotes` are lines worth showing: name -> line number and text.
 
@@ -38,6 +47,8 @@ class SglangTally:
     served: ServedTally = field(default_factory=ServedTally)
     prompts: PromptTokens = field(default_factory=PromptTokens)
     longest: PrefillStretch = field(default_factory=PrefillStretch)
+    fetching: KvOnItsWay = field(default_factory=KvOnItsWay)
+    unsent: KvOnItsWay = field(default_factory=KvOnItsWay)
     quotes: dict[str, tuple[int, str]] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     settings_complete: bool = False

@@ -28,10 +28,11 @@ from ridgeline.readers.sglang.facts import (
 )
 from ridgeline.readers.sglang.log import SglangReader
 from ridgeline.readers.sglang.rows import BatchRows
-from ridgeline.readers.sglang.sums import SglangTally
+from ridgeline.readers.sglang.sums import KvOnItsWay, SglangTally
 
 _ANSWERED = re.compile(rb'" ([45]\d\d) [A-Z]')
 _AT_CAP, _FULL_CHUNK = 0.98, 0.95
+_MANY_UNDER_WAY = 8  # transfers at once that a split server has no reason to hold, unless they are slow
 
 
 def tally_sglang_log(lines: Iterable[str]) -> SglangTally:
@@ -70,9 +71,11 @@ class _Tallying(BatchRows):
         if stamp != self.stamp:
             self.close_second(stamp)
         if isinstance(fact, PrefillBatch):
+            self._under_way(fact.stamp.line, "unsent", fact.unsent, 0)
             numbers = (fact.new_tokens, fact.cached_tokens, fact.running or 0)
             self.prefill(fact.stamp.line, *(b"%d" % n for n in numbers))
         else:
+            self._under_way(fact.stamp.line, "fetching", fact.fetching, fact.running)
             self.second.decodes += 1
             self.second.running += fact.running
             self.second.kv_share += fact.token_usage or 0.0
@@ -80,6 +83,16 @@ class _Tallying(BatchRows):
             queued = b"%d" % (fact.queued or 0)
             self.notable(fact.stamp.line, fact.running, fact.token_usage or 0.0, fact.cuda_graph is not False, queued)
         self.tally.last_work_line = fact.stamp.line
+
+    def _under_way(self, line: int, name: str, count: int | None, running: int) -> None:
+        if count is None:
+            return
+        so_far: KvOnItsWay = getattr(self.tally, name)
+        so_far.lines += 1
+        so_far.many += count >= max(_MANY_UNDER_WAY, running / 2)
+        if count > so_far.most:
+            so_far.most = count
+            self.pending[name] = line
 
     def _settings(self, fact: ServerArgs) -> None:
         if fact.complete or not self.tally.settings_complete:
