@@ -195,6 +195,111 @@ def test_an_id_that_was_given_out_again_is_not_our_job(tmp_path: Path, folder: s
     assert until_ended(runner, ticket).cause is cause
 
 
+def polled(runner: BatchExecutor, ticket: str) -> Ending | None:
+    time.sleep(0.002)
+    return runner.poll([ticket]).get(ticket)
+
+
+def test_a_job_that_waits_for_broken_nodes_is_given_up_only_after_its_time(tmp_path: Path) -> None:
+    ticket = f"1.vm {tmp_path}"
+    patient = BatchExecutor(Site(poll_s=0.001, options={"stuck_after_s": 1000.0}), Scripted(*[Phase.STUCK] * 3))
+    assert [polled(patient, ticket) for _ in range(3)] == [None] * 3
+    hasty = BatchExecutor(Site(poll_s=0.001, options={"stuck_after_s": 0.0}), Scripted(Phase.STUCK))
+    ending = polled(hasty, ticket)
+    assert ending is not None
+    assert ending.cause is Cause.NODE_FAILED, "no fault of the setting"
+    assert "so it says" in ending.reason
+
+
+class Away(Scripted):
+    """Answers nothing while it is away."""
+
+    is_away = True
+
+    def cancel_command(self, job_id: str) -> list[str]:
+        away = "echo 'qdel: cannot connect to server vm (errno=111)' >&2; exit 1"
+        return ["sh", "-c", away] if self.is_away else ["true"]
+
+    def read_poll(self, answer: JobReply) -> dict[str, Sighting] | None:  # type: ignore[override]
+        return None if self.is_away else super().read_poll(answer)
+
+
+def test_a_job_is_not_given_up_behind_the_back_of_a_batch_system_that_cannot_be_told(tmp_path: Path) -> None:
+    dialect = Away(*[Phase.STUCK] * 2)
+    runner = BatchExecutor(Site(poll_s=0.001, options={"stuck_after_s": 0.0}), dialect)
+    dialect.read_poll = super(Away, dialect).read_poll  # type: ignore[method-assign]  # it answers, and takes no orders
+    assert polled(runner, f"1.vm {tmp_path}") is None, "it would stay in the queue, and run"
+    dialect.is_away = False
+    ending = polled(runner, f"1.vm {tmp_path}")
+    assert ending is not None
+    assert ending.cause is Cause.NODE_FAILED
+
+
+def test_a_cancel_that_could_not_be_told_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match="was not cancelled") as away:
+        BatchExecutor(Site(), Away()).cancel(f"1.vm {tmp_path}")
+    assert away.value.transient
+
+
+def test_a_batch_system_that_is_away_is_no_news_until_that_lasts_too_long(tmp_path: Path) -> None:
+    ticket = f"1.vm {tmp_path}"
+    assert polled(BatchExecutor(Site(poll_s=0.001, options={"outage_s": 1000.0}), Away()), ticket) is None
+    with pytest.raises(SiteError, match="jobs may still run") as away:
+        polled(BatchExecutor(Site(poll_s=0.001, options={"outage_s": 0.0}), Away()), ticket)
+    assert away.value.transient
+
+
+class Forgetful(Reinstalled):
+    """Its queue knows no job, and its history is away."""
+
+    def read_history(self, answer: JobReply) -> dict[str, Sighting] | None:  # type: ignore[override]
+        return None
+
+
+def test_a_job_is_not_lost_while_its_history_is_away(tmp_path: Path) -> None:
+    site = Site(poll_s=0.001, options={"lost_after_s": 0.001})
+    runner = BatchExecutor(site, Forgetful(tmp_path))
+    assert [polled(runner, f"1.vm {tmp_path}") for _ in range(4)] == [None] * 4
+    runner = BatchExecutor(site, Reinstalled(tmp_path / "elsewhere"))
+    found = [polled(runner, f"1.vm {tmp_path}") for _ in range(4)]
+    assert [ending.cause for ending in found if ending is not None][:1] == [Cause.LOST]
+
+
+class Writing(Scripted):
+    """Leaves a job's output where it is, as Slurm does."""
+
+    copies_output_back = False
+
+
+@pytest.mark.parametrize(("code", "alone"), [(0, True), (7, True), (137, False)])
+def test_an_exit_file_is_enough_unless_a_signal_needs_the_batch_systems_word(
+    tmp_path: Path, code: int, alone: bool
+) -> None:
+    (tmp_path / "exit").write_text(f"exit_code={code}\nstarted_s=10\nended_s=13\nhost=n1\n")
+    runner = BatchExecutor(Site(poll_s=0.001), Writing(Phase.RUNNING))
+    ending = polled(runner, f"1.vm {tmp_path}")
+    assert (ending is not None) is alone
+    assert runner.questions == (0 if alone else 1)
+    cancelled = BatchExecutor(Site(poll_s=0.001), Writing(Phase.RUNNING))
+    cancelled.cancel(f"1.vm {tmp_path}")
+    assert polled(cancelled, f"1.vm {tmp_path}") is None, "whether it ended or was ended, the batch system knows"
+
+
+def test_scratch_is_the_jobs_own_and_nothing_in_its_name_is_run(tmp_path: Path) -> None:
+    hosts, home = tmp_path / "hosts", tmp_path / "home"
+    hosts.write_text("vm0\n")
+    home.mkdir()
+    told = tmp_path / 'a `touch ran` "b" $WHO'
+    asked = job(home, command='printf %s "$RIDGELINE_SCRATCH"; touch "$RIDGELINE_SCRATCH/file"')
+    (asked.folder / "run.sh").write_text(executor(scratch=str(told)).script(asked))
+    env = {**os.environ, "PBS_JOBID": "7.vm", "PBS_NODEFILE": str(hosts), "WHO": "me"}
+    subprocess.run(["sh", str(asked.folder / "run.sh")], env=env, check=True)
+    scratch = Path((asked.folder / "stdout").read_text())
+    assert scratch == tmp_path / 'a `touch ran` "b" me' / "ridgeline-7.vm"
+    assert not scratch.exists(), "what is left there would fill the node's disk"
+    assert not (asked.folder / "ran").exists()
+
+
 def test_why_a_job_waits_can_be_asked(tmp_path: Path) -> None:
     runner = BatchExecutor(Site(poll_s=0.001), Scripted(Phase.WAITING, Phase.RUNNING))
     ticket = f"1.vm {tmp_path}"
