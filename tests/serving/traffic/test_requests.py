@@ -44,15 +44,17 @@ def test_rates_count_what_succeeded_and_goodput_what_met_every_limit() -> None:
     slow = request(1, first_token_s=4.0, end_s=6.0, gaps_s=((2 / 3, 3),))
     failed = request(2, status="http-500", end_s=12.0, first_token_s=None, gaps_s=((9.0, 1),))
     limits = [Slo.parse("ttft_p99_ms=2000"), Slo.parse("tpot_p99_ms=200")]
-    got = summarise([request(), slow, failed], limits)
-    assert (got.requests, got.ok, got.errors) == (3, 2, {"http-500": 1})
+    hung = request(3, status="timeout", first_token_s=None, end_s=None, gaps_s=())
+    got = summarise([request(), slow, failed, hung], limits)
+    assert (got.requests, got.ok, got.errors) == (4, 2, {"http-500": 1, "timeout": 1})
     assert got.duration_s == pytest.approx(10.0), "from the first sent to the last end, well or not"
     assert (got.requests_s, got.input_tok_s, got.output_tok_s) == pytest.approx((0.2, 2.0, 0.8))
     assert got.total_tok_s == pytest.approx(2.8)
     assert got.goodput_s == pytest.approx(0.1), "the slow one met one limit of two"
     assert summarise([request()]).goodput_s is None
-    assert got.itl_ms is not None and got.ttft_ms is not None
-    assert got.ttft_ms.mean == pytest.approx(1250.0)
+    assert got.itl_ms is not None and got.ttft_ms is not None and got.tpot_ms is not None
+    assert (got.ttft_ms.mean, got.tpot_ms.mean) == pytest.approx((1250.0, (100 + 2000 / 3) / 2))
+    assert got.as_json()["ttft_ms"] == got.ttft_ms.as_json()
     assert got.itl_ms.mean == pytest.approx((0.3 + 2.0) / 6 * 1000), "each gap counts once; a failed request's none"
     assert (got.itl_ms.p50, got.itl_ms.p90) == pytest.approx((100.0, 2000 / 3))
     assert got.holds(Slo.parse("ttft_p50_ms=1250")) and not got.holds(Slo.parse("ttft_p50_ms=1249"))
