@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count, pairwise
@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import blocks, scores
-from ridgeline.campaign.confirmation import NearestTried
+from ridgeline.campaign.confirmation import NearestTried, choose
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
+from ridgeline.campaign.scores import ranking
 from ridgeline.cli.campaign.live import Face
 from ridgeline.errors import NothingFound
 from ridgeline.records.expression import Expression
@@ -28,6 +29,7 @@ from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.store.history import History
 from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
+from ridgeline.testing.standins import answer_of
 from tests.campaign.harness import campaign, rate, slots, study
 
 
@@ -361,3 +363,32 @@ def test_jobs_cancelled_in_the_queue_do_not_end_the_budget(tmp_path: Path) -> No
     run = campaign(tmp_path, question, executor=Queue(world=World()))
     assert run.run().conclusion == "confirmed"
     assert run.history.node_hours < 1.0
+
+
+@pytest.mark.parametrize(
+    ("affordable", "candidates", "blocks"),
+    [(30, 2, 5), (29, 1, 5), (20, 1, 5), (19, 1, 4), (12, 1, 3), (11, 0, 0)],
+)
+def test_with_less_to_spend_first_settings_are_left_out_and_then_blocks(
+    tmp_path: Path, affordable: int, candidates: int, blocks: int
+) -> None:
+    run = campaign(tmp_path, study(tmp_path, confirm=ConfirmStage(top=2, blocks=5)))
+    run.run()
+    plan = choose(run.study, run.history, affordable)
+    assert (len(plan.candidates), plan.blocks) == (candidates, blocks)
+    best = [point for point, _ in ranking(run.study, run.history)]
+    assert [*plan.candidates] == best[:candidates]
+
+
+def test_when_all_that_passed_fails_in_the_confirmation_the_verdict_says_why(tmp_path: Path) -> None:
+    seen: Counter[str] = Counter()
+
+    def act(job: Job) -> ScriptedAnswer:
+        answer = answer_of(job)
+        seen[job.name.partition("-")[2]] += 1
+        again = seen[job.name.partition("-")[2]] > 1 and not job.name.endswith("x0-y0")
+        return replace(answer, exit_code=1, stderr="second time unlucky\n") if again else answer
+
+    verdict = campaign(tmp_path, study(tmp_path), act=act).run()
+    assert verdict.conclusion == "nothing-passed"
+    assert "failed when it was run again" in verdict.headline and "second time unlucky" in verdict.headline

@@ -312,3 +312,14 @@ def test_a_file_that_is_no_instruction_is_answered_and_put_away(tmp_path: Path, 
 def test_nonsense_is_no_instruction(line: Any) -> None:
     with pytest.raises(ValueError, match=r"\w+"):
         instruction_from(line)
+
+
+def test_a_run_that_is_over_or_never_was_cannot_be_cancelled(tmp_path: Path) -> None:
+    running = campaign(tmp_path, study(tmp_path))
+    when(running, lambda now: searched(now) > 2, lambda: (
+        tell(tmp_path, "over", "cancel", run=1), tell(tmp_path, "never", "cancel", run=999)
+    ))  # fmt: skip
+    running.run()
+    told = {line["run"]: line for line in answers(tmp_path)}
+    assert all(line["refused"] for line in told.values())
+    assert "run 1 is over" in told[1]["told"] and "run 999 does not exist" in told[999]["told"]
