@@ -52,7 +52,9 @@ def test_a_run_is_expected_to_take_what_its_setting_took_and_else_the_slow_avera
         (Stage.PROFILE, Kind.OK),
     ],
 )
-def test_what_failed_or_was_short_or_under_a_profiler_says_nothing_about_a_runs_length(stage: Stage, kind: Kind) -> None:
+def test_what_failed_or_was_short_or_under_a_profiler_says_nothing_about_a_runs_length(
+    stage: Stage, kind: Kind
+) -> None:
     seen = ledger(history((1, Stage.BASELINE, 10.0, Kind.OK), (2, stage, 999.0, kind)))
     assert seen.expected_s({"x": 2}) == 10.0
 
@@ -67,6 +69,13 @@ def test_node_hours_count_every_run_on_all_its_nodes_and_those_under_way() -> No
     assert ledger(found, node_hours=1.61).fits({"x": 9}, 4, Reserve())
     assert not ledger(found, node_hours=1.59).fits({"x": 9}, 4, Reserve())
     assert ledger(found, node_hours=1.31).fits({"x": 9}, 1, Reserve()), "one node costs a quarter"
+
+
+def test_the_reserve_is_counted_on_as_many_nodes_as_runs_take() -> None:
+    found = history((1, Stage.BASELINE, 360.0, Kind.OK), nodes=4)
+    # 0.4 spent, 0.4 for one more, 0.8 for two that are reserved
+    assert ledger(found, node_hours=1.61).fits({"x": 9}, 4, Reserve(full=2, least=2))
+    assert not ledger(found, node_hours=1.59).fits({"x": 9}, 4, Reserve(full=2, least=2))
 
 
 def test_wall_time_waits_for_the_longest_run_under_way_and_not_for_all_of_them() -> None:

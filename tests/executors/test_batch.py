@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ridgeline.errors import SiteError
-from ridgeline.executors import batch_script
+from ridgeline.executors import batch_script, script
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import JobReply, Phase, Sighting
+from ridgeline.executors.endings import Folder, conclude
 from ridgeline.executors.pbs.dialect import Pbs, pbs
 from ridgeline.executors.slurm.dialect import Slurm, slurm
 from ridgeline.records.run import Cause, Ending, Job
@@ -410,3 +412,65 @@ def test_the_script_is_plain_sh_and_holds_all_the_site_says(dialect: Slurm | Pbs
 def test_a_script_that_is_not_there_names_the_site_file(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match=r"options\.script"):
         executor(options={"script": str(tmp_path / "none.sh")}).script(job(tmp_path))
+
+
+def by_itself(folder: Path, command: str, site: Site | None = None, **limits: float) -> Ending | None:
+    """Runs run.sh as a batch system does, with its variables set, and says how it ended by its own books."""
+    (folder / "hosts").write_text("vm0\n")
+    asked = replace(job(folder, command=command), **limits)  # type: ignore[arg-type]
+    site = site or Site(name="here", batch="pbs")
+    (asked.folder / "run.sh").write_text(pbs(site).script(asked))
+    batch_script.stage_user_script(asked, site)
+    env = {**os.environ, "PBS_JOBID": "7.vm", "PBS_NODEFILE": str(folder / "hosts")}
+    subprocess.run(["sh", str(asked.folder / "run.sh")], env=env, check=False, timeout=120)
+    return conclude(Folder(asked.folder), Writing(), None)
+
+
+def test_a_program_that_falls_silent_is_ended_by_its_own_script(tmp_path: Path) -> None:
+    ending = by_itself(tmp_path, "echo begun; exec sleep 300", silence_limit_s=1.0)
+    assert ending is not None
+    assert (ending.cause, ending.reason) == (Cause.SILENCE, "wrote nothing for 1 s")
+    assert (tmp_path / "j" / "stdout").read_text() == "begun\n"
+
+
+def test_a_program_that_writes_is_not_silent_and_one_that_lasts_is_ended(tmp_path: Path) -> None:
+    talk = "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.3; done"
+    ending = by_itself(tmp_path, talk, silence_limit_s=2.0)
+    assert ending is not None
+    assert (ending.cause, ending.exit_code) == (Cause.EXITED, 0)
+    late = by_itself(tmp_path / "j", "exec sleep 300", limit_s=1.0)
+    assert late is not None
+    assert (late.cause, late.reason) == (Cause.TIME_LIMIT, "ran longer than its limit of 1 s")
+
+
+def test_the_users_own_script_runs_unchanged_and_finds_the_command(tmp_path: Path) -> None:
+    own = tmp_path / "own.sh"
+    own.write_text('#!/bin/sh\n#PBS -q fast\necho before; sh -c "$RIDGELINE_COMMAND"; echo after\n')
+    site = Site(name="here", batch="pbs", options={"script": str(own)})
+    ending = by_itself(tmp_path, 'echo "it\'s $((1+1))"', site)
+    assert ending is not None
+    assert ending.exit_code == 0
+    assert (tmp_path / "j" / "stdout").read_text() == "before\nit's 2\nafter\n"
+    assert (tmp_path / "j" / batch_script.USER_SCRIPT).read_bytes() == own.read_bytes()
+
+
+def ended_with(code: int) -> Sighting:
+    return Sighting("1.vm", Phase.ENDED, ending=Ending(Cause.EXITED, code))
+
+
+def test_a_run_that_could_not_keep_its_books_is_no_fault_of_the_setting(tmp_path: Path) -> None:
+    (tmp_path / "stderr").write_text("one\nmodule: gcc/99 not found\nridgeline: a module did not load: gcc/99\n")
+    ending = conclude(Folder(tmp_path), Pbs(), ended_with(script.BOOKS_FAILED))
+    assert ending.cause is Cause.NODE_FAILED
+    assert ending.reason == "module: gcc/99 not found; ridgeline: a module did not load: gcc/99"
+    assert Folder(tmp_path).settled(Writing(), ended_with(script.BOOKS_FAILED)), "no exit file will come"
+
+
+@pytest.mark.parametrize(("code", "cause"), [(0, Cause.LOST), (3, Cause.EXITED)])
+def test_without_an_exit_file_a_good_end_is_not_believed(tmp_path: Path, code: int, cause: Cause) -> None:
+    (tmp_path / "started").write_text("1.vm\nvm0\n")
+    assert not Folder(tmp_path).settled(Writing(), ended_with(code)), "a network file system may be late"
+    ending = conclude(Folder(tmp_path), Pbs(), ended_with(code))
+    assert (ending.cause, ending.exit_code) == (cause, code or None)
+    assert "the disk may be full" in ending.reason
+    assert ending.nodes == ("vm0",)
