@@ -1,4 +1,4 @@
-"""Whatever a program writes or a study is called, the page shows it as text: no element and no attribute comes of it."""
+"""Whatever a program writes or a study is called, the page shows it as text: no markup comes of it."""
 
 from __future__ import annotations
 
