@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import blocks, scores
-from ridgeline.campaign.confirmation import NearestTried, choose
+from ridgeline.campaign.confirmation import NearestTried, choose, mean_value
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
 from ridgeline.campaign.scores import ranking
@@ -24,9 +24,10 @@ from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Cause, Ending, Job, Run
-from ridgeline.records.space import Settings
+from ridgeline.records.space import Settings, point_key
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
+from ridgeline.store.events import SetAside
 from ridgeline.store.history import History
 from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
 from ridgeline.testing.standins import answer_of
@@ -392,3 +393,44 @@ def test_when_all_that_passed_fails_in_the_confirmation_the_verdict_says_why(tmp
     verdict = campaign(tmp_path, study(tmp_path), act=act).run()
     assert verdict.conclusion == "nothing-passed"
     assert "failed when it was run again" in verdict.headline and "second time unlucky" in verdict.headline
+
+
+def test_a_block_is_not_run_again_for_ever_for_moving_and_stops_do_not_count_as_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = campaign(tmp_path, study(tmp_path))
+    run.run()
+    monkeypatch.setattr(blocks, "moved", lambda *_: "it began elsewhere")
+    for before, again in (([], True), ([blocks.STOPPED] * 5, True), (["moved"], True), (["moved", "moved"], False)):
+        run.history.set_aside = [SetAside(0, (), reason) for reason in before]
+        found = blocks.broken(run.study, run.history, 0, ())
+        assert (found is not None and found.reason == "it began elsewhere") is again
+    run.history.set_aside = [SetAside(1, (), "moved")] * 2
+    assert blocks.broken(run.study, run.history, 0, ()) is not None, "each block has its own count"
+
+
+def test_what_is_shown_of_a_setting_is_the_mean_of_its_runs(tmp_path: Path) -> None:
+    values = count(100)
+
+    def act(job: Job) -> ScriptedAnswer:
+        base = job.name.endswith("x0-y0")
+        return ScriptedAnswer({"rate": 50.0 if base else float(next(values))})
+
+    run = campaign(tmp_path, study(tmp_path), act=act)
+    run.run()
+    (point, score), *_ = ranking(run.study, run.history)
+    key = point_key(point)
+    runs = [r.metrics["rate"] for t, r in run.history.ok_runs(Stage.CONFIRM) if t.key == key]
+    assert len(runs) == 6
+    assert mean_value(run.study, run.history, key, Stage.CONFIRM) == pytest.approx(sum(runs) / 6)
+    assert mean_value(run.study, run.history, "nobody", Stage.CONFIRM) is None
+    assert scores.looked_like(run.study, run.history, score) == pytest.approx(score / 50.0)
+    assert scores.looked_like(run.study, run.history, -1.0) is None, "no ratio of a gain and a loss"
+    assert scores.baseline_score(run.study, History(tmp_path)) is None
+
+
+def test_a_time_that_halves_looks_twice_as_good(tmp_path: Path) -> None:
+    asked = study(tmp_path, goal=Goal("rate", "minimize"), budget=Budget(trials=2))
+    run = campaign(tmp_path, asked)
+    run.run()
+    assert scores.looked_like(run.study, run.history, run.study.goal.score(50.0)) == pytest.approx(2.0)
