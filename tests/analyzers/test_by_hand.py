@@ -11,6 +11,7 @@ from ridgeline.analyzers.base import Analyzer
 from ridgeline.analyzers.comparison import compare_files
 from ridgeline.analyzers.engine_failures import failure_claims
 from ridgeline.analyzers.knobs import EngineKnobs, knobs_yaml
+from ridgeline.readers.accounting.pbs import read_pbs_jobs
 from ridgeline.records.finding import Finding, KnobToTry
 from ridgeline.records.outcome import Evidence
 
@@ -56,6 +57,46 @@ def test_job_records_add_up_to_core_hours() -> None:
     assert found["jobs.idle-cores"].share == pytest.approx(0.4)
     assert "job 2 kept its 10 cores 20% busy" in found["jobs.idle-cores"].claim
     assert "job 2 for 10 times as much" in found["jobs.wide-limit"].claim
+
+
+@pytest.mark.parametrize("steps", [("7900M", "200M"), ("200M", "7900M")])
+def test_a_jobs_memory_is_that_of_its_largest_step(steps: tuple[str, str]) -> None:
+    head, job = SACCT.splitlines()[:2]
+    rows = [f"1.{n}|s|COMPLETED|0:0|02:00:00||08:00:00|4|1|n1|{size}||x|x" for n, size in enumerate(steps)]
+    assert "jobs.near-memory" in claims("sacct", "\n".join([head, job, *rows]))
+    small = [f"1.{n}|s|COMPLETED|0:0|02:00:00||08:00:00|4|1|n1|4000M||x|x" for n in range(2)]
+    assert "jobs.near-memory" not in claims("sacct", "\n".join([head, job, *small])), "steps come one after another"
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ("Exit_status=0", "completed"),
+        ("Exit_status=3", "failed"),
+        ("Exit_status=-29", "timeout"),
+        ("Exit_status=-27", "memory"),
+        ("Exit_status=-28", "memory"),
+    ],
+)
+def test_how_a_pbs_job_ended_is_told_by_its_code(fields: str, state: str) -> None:
+    line = f"11/15/2026 10:10:00;E;22.vm;user=ann qtime=1000 start=1600 resources_used.walltime=00:09:00 {fields}"
+    (job,) = read_pbs_jobs([line])
+    assert (job.state, job.waited_s, job.elapsed_s) == (state, 600.0, 540.0)
+
+
+@pytest.mark.parametrize(
+    ("comment", "state"),
+    [
+        ("Job run at Sun and exceeded resource walltime", "timeout"),
+        ("Job run at Sun and exceeded resource mem", "memory"),
+        ("Job run at Sun and exceeded resource vmem", "memory"),
+        ("Job run at Sun and terminated by ann@vm", "cancelled"),
+    ],
+)
+def test_how_a_pbs_job_ended_is_told_by_its_comment(comment: str, state: str) -> None:
+    text = f"Job Id: 22.vm\n    job_state = F\n    comment = {comment}\n    Exit_status = 271\n"
+    (job,) = read_pbs_jobs(text.splitlines())
+    assert job.state == state
 
 
 HEAD = "# gpu    pwr  gtemp     sm    mem   pclk  pviol  tviol     fb\n"
