@@ -13,6 +13,7 @@ from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_stat
 from ridgeline.records.exhibit import changes
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.study import Study
+from ridgeline.report.html import Folders, _cell, _key
 from ridgeline.report.page import page, write_report
 from ridgeline.report.sections import sections
 from ridgeline.store.history import read_history
@@ -191,3 +192,12 @@ def test_html_in_a_reason_is_text(tmp_path: Path) -> None:
     text = text_of(now)
     assert "<img" not in text
     assert "&lt;img src=x onerror=alert(1)&gt;" in text.replace("src=x", "src=x")
+
+
+def test_names_of_metrics_and_knobs_make_harmless_anchors_and_cells() -> None:
+    assert _key("ttft_p95-ms") == "ttft_p95-ms"
+    assert _key("a b' onclick=x ><b>") == "a-b--onclick-x---b-"
+    folders = Folders(Path("/s"), None)
+    assert _cell("why", None, folders, "") == "<td>"
+    assert _cell("why", "<b>", folders, "more") == "<td class=more>&lt;b&gt;"
+    assert _cell("rate", 1234.56789, folders, "") == "<td class=num data-v=1234.56789>1234.57"

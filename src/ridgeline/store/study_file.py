@@ -225,7 +225,7 @@ class _Assembly:
             try:
                 count = expression.evaluate(settings)
             except ExpressionError as error:
-                self.report(("job", name), f"at the baseline: {error}; write a whole number, or a formula that gives one")
+                self.report(("job", name), f"at the baseline: {error}; write a whole number or a formula of one")
                 continue
             if not is_number(count) or count != int(count) or count < least:
                 what = f"is {count!r} at the baseline; it must be a whole number of at least {least}"

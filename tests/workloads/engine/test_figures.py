@@ -24,9 +24,9 @@ COUNTS = {"duration_s": 4.0, "successful_requests": 8.0, "input_tokens": 200.0, 
 
 def test_rates_of_an_offline_run_are_its_counts_over_its_seconds() -> None:
     """Where SGLang does not print a rate itself."""
-    fields = {name: None for name in OfflineResult.__dataclass_fields__}
+    fields: dict[str, Any] = dict.fromkeys(OfflineResult.__dataclass_fields__)
     plain = {"successful_requests": 8, "duration_s": 4.0, "input_tokens": 200, "output_tokens": 40}
-    result = OfflineResult(**{**fields, **plain})  # type: ignore[arg-type]
+    result = OfflineResult(**{**fields, **plain})
     found = list(sglang._offline_figures(result, "offline.jsonl"))
     assert values(found) == RATES | COUNTS
     assert {m.metric: m.unit for m in found}["requests_s"] == "requests/s"
