@@ -14,6 +14,7 @@ from ridgeline.records.exhibit import changes
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.study import Study
 from ridgeline.report.html import Folders, _cell, _key
+from ridgeline.report.measured import _facts
 from ridgeline.report.page import page, write_report
 from ridgeline.report.sections import sections
 from ridgeline.store.history import read_history
@@ -201,3 +202,19 @@ def test_names_of_metrics_and_knobs_make_harmless_anchors_and_cells() -> None:
     assert _cell("why", None, folders, "") == "<td>"
     assert _cell("why", "<b>", folders, "more") == "<td class=more>&lt;b&gt;"
     assert _cell("rate", 1234.56789, folders, "") == "<td class=num data-v=1234.56789>1234.57"
+
+
+def test_how_it_was_measured_names_nodes_versions_and_dates(tmp_path: Path) -> None:
+    asked = study(tmp_path)
+    run = campaign(tmp_path, asked)
+    run.run()
+    first = run.history.runs[1]
+    run.history.runs[1] = replace(first, texts={"engine_version": "0.5.6", "model": "m"})
+    never = replace(first.ending, nodes=("n9",), started_s=0.0, ended_s=0.0)
+    run.history.runs[2] = replace(run.history.runs[2], ending=never, texts={"engine_version": "0.5.7"})
+    facts = dict(_facts(asked, run.history))
+    assert facts["nodes of the runs"] == "memory, n9"
+    assert facts["engine version"] == "0.5.6, 0.5.7"
+    assert facts["when (UTC)"].startswith("2023-11-14 22:13 to 2023-11-14 22:"), "a run that never began has no date"
+    assert facts["design"] == "2 x each setting in a block, 3 blocks, 95% intervals"
+    assert "taken up" not in facts
