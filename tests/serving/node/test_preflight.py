@@ -300,6 +300,30 @@ def test_the_slow_node_is_named() -> None:
     assert result.as_json()["slow"][0]["speed"] == pytest.approx(0.84, abs=0.02)
 
 
+def test_rates_are_compared_each_with_its_own_kind() -> None:
+    def both(name: str, copy: float) -> NodeReport:
+        more = Check("gpu copy", "ok", "", "GB/s", {"gpu0": tuple(copy * (1 + 0.002 * n) for n in range(6))})
+        return NodeReport(name, (*node(name, 700).checks, more), {})
+
+    result = compare([both("a", 3000), both("b", 3010), both("c", 2500), both("d", 2990)])
+    assert [(difference.node, difference.rate) for difference in result.slow] == [("c", "gpu copy")]
+
+
+@pytest.mark.parametrize(
+    ("ports", "status", "says"),
+    [
+        ([("a", "Active", "400"), ("b", "Active", "400")], "ok", "2 InfiniBand ports active at 400"),
+        ([("a", "Active", "400"), ("b", "Active", "")], "ok", "2 InfiniBand ports active at 400"),
+        ([("a", "Active", "400"), ("b", "Active", "200")], "warn", "the slowest sets the pace"),
+        ([("a", "Active", "400"), ("b", "Down", "400")], "warn", "b:1 InfiniBand but not active"),
+    ],
+)
+def test_ports_that_are_down_or_of_another_speed_are_a_warning(ports: Any, status: str, says: str) -> None:
+    check = network_check([HcaPort(name, 1, "InfiniBand", state == "Active", rate) for name, state, rate in ports])
+    assert check.status == status
+    assert says in check.detail
+
+
 def test_small_and_noisy_differences_are_not_tickets() -> None:
     alike = compare([node("a", 700), node("b", 693), node("c", 705)])
     assert not alike.slow
