@@ -14,6 +14,7 @@ import yaml
 
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.records.space import Continuous, Discrete, Space
+from ridgeline.report.exports import parquet
 from ridgeline.report.exports.mlflow import write_mlflow
 from ridgeline.report.exports.optuna import write_optuna
 from ridgeline.report.exports.parquet import write_parquet
@@ -206,3 +207,19 @@ def test_prometheus_knows_whether_somebody_is_at_work(presence: str, verdict: st
     assert f'ridgeline_finished{{study="s"}} {int(verdict is not None)}' in lines
     assert 'ridgeline_budget_seconds{study="s"} 60' in lines
     assert not [line for line in lines if "budget_trials" in line or "baseline_value" in line], "no limit, no sample"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 2, None, ""], "INT64"),
+        ([1, 2.5], "DOUBLE"),
+        ([2.5], "DOUBLE"),
+        ([True, None], "BOOLEAN"),
+        ([True, 1], "BYTE_ARRAY"),
+        ([1, "a"], "BYTE_ARRAY"),
+        ([None, ""], "BYTE_ARRAY"),
+    ],
+)
+def test_a_column_of_parquet_has_the_narrowest_type_that_holds_it(values: list[object], kind: str) -> None:
+    assert parquet._kind(values).name == kind
