@@ -58,6 +58,8 @@ def test_figures_that_contradict_each_other_are_marked(fields: dict[str, object]
         {"requests_s": 110.0, "output_tok_s": 2200.0},
         {"requests_s": 60.0, "output_tok_s": 1200.0, "requests": 30},  # three rounds say little
         {"requests_s": 60.0, "output_tok_s": 1200.0, "concurrency": None},
+        {"requests_s": None, "output_tok_s": None},
+        {"output_tok_s": 100.0},  # answers of one token have no gaps
         {"requests": 100, "latencies_ms": {"ttft": {"p99": 1.0}}},
         {"latencies_ms": {"itl": {"mean": 5.0, "p50": 0.5}}},
         {"latencies_ms": {"ttft": {"mean": 5.0}, "itl": {"mean": 4.75}, "e2e": {"mean": 100.0}}},
