@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +14,8 @@ from ridgeline.dashboard.page import index_page, study_page
 from ridgeline.dashboard.snapshot import Gauge, RunningRun, Said, Snapshot, State
 from ridgeline.records.exhibit import ComparedSetting, Exhibits, TextTable
 from ridgeline.records.space import Continuous, Discrete, Knob
+from ridgeline.records.study import Goal
+from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
 
 HOSTILE = "</script></title><img src=x onerror=a>\"'><b onclick='a'>&amp;"
@@ -42,12 +45,14 @@ class Seen(HTMLParser):
         super().__init__()
         self.tags: set[str] = set()
         self.attributes: set[str] = set()
+        self.values: set[str | None] = set()
         self.text = ""
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
+        self.values |= {value for _, value in attrs}
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -55,12 +60,15 @@ class Seen(HTMLParser):
 
 @pytest.mark.parametrize("is_service", [False, True])
 def test_nothing_on_a_page_of_a_study_becomes_markup(is_service: bool) -> None:
-    page = study_page("a'b", replace(SNAPSHOT, is_service=is_service), KNOBS, {HOSTILE: HOSTILE, "c": 0.5}, True)
+    page = study_page("a'b", replace(SNAPSHOT, is_service=is_service), KNOBS, {HOSTILE: HOSTILE, "c": HOSTILE}, True)
     seen = Seen(page)
     assert "img" not in seen.tags
     assert not {name for name in seen.attributes if name.startswith("on")}
     assert seen.text.count(HOSTILE) >= (8 if is_service else 12), "it is shown all the same"
     assert page.count("<script") == 1
+    assert "/study/a'b/" in seen.values, "where its events come from"
+    if not is_service:
+        assert {"/study/a'b/report", json.dumps(HOSTILE)} <= seen.values
 
 
 def test_nothing_in_the_list_of_studies_becomes_markup() -> None:
@@ -69,12 +77,13 @@ def test_nothing_in_the_list_of_studies_becomes_markup() -> None:
     assert "img" not in seen.tags
     assert not {name for name in seen.attributes if name.startswith("on")}
     assert page.count("<script") == 1
+    assert "/study/a'b/" in seen.values
     assert "img" not in Seen(index_page({}, HOSTILE)).tags
 
 
 def test_nothing_in_the_figures_becomes_markup(tmp_path: Path) -> None:
-    asked = study(tmp_path)
-    run = campaign(tmp_path, asked)
+    asked = study(tmp_path, goal=Goal(HOSTILE, "maximize"))
+    run = campaign(tmp_path, asked, lambda settings: ScriptedAnswer({HOSTILE: 100.0 + float(settings["sum"] or 0)}))
     run.run()
     table = TextTable(HOSTILE, (HOSTILE,), ((HOSTILE,),), notes=(HOSTILE,))
     exhibits = Exhibits(
@@ -87,3 +96,4 @@ def test_nothing_in_the_figures_becomes_markup(tmp_path: Path) -> None:
     assert "img" not in seen.tags
     assert not {name for name in seen.attributes if name.startswith("on")}
     assert seen.text.count(HOSTILE) >= 7
+    assert f"{HOSTILE} (maximize) of each run" in seen.values
