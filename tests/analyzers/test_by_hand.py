@@ -126,7 +126,7 @@ def test_a_gpu_that_idles_lags_or_is_held_down_is_named_with_its_share() -> None
     slow = claims("dmon", dmon((0, 95, 2000, 0), (1, 95, 1700, 0)))["dmon.slow-clock"]
     assert slow.claim.startswith("GPU 1 worked at 1700 MHz on average, 15%")
     assert "dmon.slow-clock" not in claims("dmon", dmon((0, 95, 2000, 0), (1, 95, 1820, 0)))
-    held = dmon((0, 95, 1900, 0), (1, 95, 1900, 12)) + dmon((0, 95, 1900, 7), times=2)
+    held = dmon((0, 95, 1900, 0), times=40) + dmon((0, 95, 1900, 7), times=20) + dmon((1, 95, 1900, 12))
     told = claims("dmon", held)["dmon.pviol"].claim
     assert told == "the power limit held down the clock of 2 of 2 GPUs, of GPU 1 in 100% of its samples"
 

@@ -81,6 +81,7 @@ def test_percentiles_of_values_and_of_counted_gaps(monkeypatch: pytest.MonkeyPat
     assert counted is not None
     assert (counted.mean, counted.p50, counted.p90, counted.p95, counted.p99) == pytest.approx((2.8, 1, 1, 10, 10))
     assert Spread.of([]) is None
+    assert Spread.of([0.007]) == Spread(*[pytest.approx(7.0)] * 5)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.readers.sglang.offline import OfflineResult
 from ridgeline.records.measurement import Measurement
 from ridgeline.workloads.engine import reading, sglang, vllm
@@ -40,6 +41,16 @@ def test_vllms_own_counts_come_before_what_follows_from_its_rates() -> None:
     assert bare == {"total_tok_s": 60.0, "requests_s": 2.0, "duration_s": 4.0, "successful_requests": 8.0}
     for broken in ({**result, "elapsed_time": 0.0}, {**result, "elapsed_time": "soon"}, {"elapsed_time": 4.0}):
         assert list(vllm._offline_figures(broken, (), {})) == []
+
+
+def test_capturing_graphs_takes_as_long_as_the_slowest_rank() -> None:
+    lines = [
+        f"[2026-11-15 10:00:0{rank} TP{rank}] Capture cuda graph end. Time elapsed: {seconds:.2f} s. mem usage=1.00 GB. "
+        "avail mem=9.00 GB."
+        for rank, seconds in enumerate((5.25, 7.5))
+    ]
+    found = values(sglang._figures(read_sglang_log(lines)))
+    assert found["graph_capture_s"] == 7.5
 
 
 def test_energy_is_told_per_token_where_both_are_known() -> None:
