@@ -45,8 +45,8 @@ def test_vllms_own_counts_come_before_what_follows_from_its_rates() -> None:
 
 def test_capturing_graphs_takes_as_long_as_the_slowest_rank() -> None:
     lines = [
-        f"[2026-11-15 10:00:0{rank} TP{rank}] Capture cuda graph end. Time elapsed: {seconds:.2f} s. mem usage=1.00 GB. "
-        "avail mem=9.00 GB."
+        f"[2026-11-15 10:00:0{rank} TP{rank}] Capture cuda graph end. Time elapsed: {seconds:.2f} s. "
+        "mem usage=1.00 GB. avail mem=9.00 GB."
         for rank, seconds in enumerate((5.25, 7.5))
     ]
     found = values(sglang._figures(read_sglang_log(lines)))
