@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count, pairwise
@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import blocks, scores
-from ridgeline.campaign.confirmation import NearestTried
+from ridgeline.campaign.confirmation import NearestTried, choose, mean_value
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
+from ridgeline.campaign.scores import ranking
 from ridgeline.cli.campaign.live import Face
 from ridgeline.errors import NothingFound
 from ridgeline.records.expression import Expression
@@ -23,11 +24,13 @@ from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Cause, Ending, Job, Run
-from ridgeline.records.space import Settings
+from ridgeline.records.space import Settings, point_key
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
+from ridgeline.store.events import SetAside
 from ridgeline.store.history import History
 from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
+from ridgeline.testing.standins import answer_of
 from tests.campaign.harness import campaign, rate, slots, study
 
 
@@ -361,3 +364,73 @@ def test_jobs_cancelled_in_the_queue_do_not_end_the_budget(tmp_path: Path) -> No
     run = campaign(tmp_path, question, executor=Queue(world=World()))
     assert run.run().conclusion == "confirmed"
     assert run.history.node_hours < 1.0
+
+
+@pytest.mark.parametrize(
+    ("affordable", "candidates", "blocks"),
+    [(30, 2, 5), (29, 1, 5), (20, 1, 5), (19, 1, 4), (12, 1, 3), (11, 0, 0)],
+)
+def test_with_less_to_spend_first_settings_are_left_out_and_then_blocks(
+    tmp_path: Path, affordable: int, candidates: int, blocks: int
+) -> None:
+    run = campaign(tmp_path, study(tmp_path, confirm=ConfirmStage(top=2, blocks=5)))
+    run.run()
+    plan = choose(run.study, run.history, affordable)
+    assert (len(plan.candidates), plan.blocks) == (candidates, blocks)
+    best = [point for point, _ in ranking(run.study, run.history)]
+    assert [*plan.candidates] == best[:candidates]
+
+
+def test_when_all_that_passed_fails_in_the_confirmation_the_verdict_says_why(tmp_path: Path) -> None:
+    seen: Counter[str] = Counter()
+
+    def act(job: Job) -> ScriptedAnswer:
+        answer = answer_of(job)
+        seen[job.name.partition("-")[2]] += 1
+        again = seen[job.name.partition("-")[2]] > 1 and not job.name.endswith("x0-y0")
+        return replace(answer, exit_code=1, stderr="second time unlucky\n") if again else answer
+
+    verdict = campaign(tmp_path, study(tmp_path), act=act).run()
+    assert verdict.conclusion == "nothing-passed"
+    assert "failed when it was run again" in verdict.headline and "second time unlucky" in verdict.headline
+
+
+def test_a_block_is_not_run_again_for_ever_for_moving_and_stops_do_not_count_as_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = campaign(tmp_path, study(tmp_path))
+    run.run()
+    monkeypatch.setattr(blocks, "moved", lambda *_: "it began elsewhere")
+    for before, again in (([], True), ([blocks.STOPPED] * 5, True), (["moved"], True), (["moved", "moved"], False)):
+        run.history.set_aside = [SetAside(0, (), reason) for reason in before]
+        found = blocks.broken(run.study, run.history, 0, ())
+        assert (found is not None and found.reason == "it began elsewhere") is again
+    run.history.set_aside = [SetAside(1, (), "moved")] * 2
+    assert blocks.broken(run.study, run.history, 0, ()) is not None, "each block has its own count"
+
+
+def test_what_is_shown_of_a_setting_is_the_mean_of_its_runs(tmp_path: Path) -> None:
+    values = count(100)
+
+    def act(job: Job) -> ScriptedAnswer:
+        base = job.name.endswith("x0-y0")
+        return ScriptedAnswer({"rate": 50.0 if base else float(next(values))})
+
+    run = campaign(tmp_path, study(tmp_path), act=act)
+    run.run()
+    (point, score), *_ = ranking(run.study, run.history)
+    key = point_key(point)
+    runs = [r.metrics["rate"] for t, r in run.history.ok_runs(Stage.CONFIRM) if t.key == key]
+    assert len(runs) == 6
+    assert mean_value(run.study, run.history, key, Stage.CONFIRM) == pytest.approx(sum(runs) / 6)
+    assert mean_value(run.study, run.history, "nobody", Stage.CONFIRM) is None
+    assert scores.looked_like(run.study, run.history, score) == pytest.approx(score / 50.0)
+    assert scores.looked_like(run.study, run.history, -1.0) is None, "no ratio of a gain and a loss"
+    assert scores.baseline_score(run.study, History(tmp_path)) is None
+
+
+def test_a_time_that_halves_looks_twice_as_good(tmp_path: Path) -> None:
+    asked = study(tmp_path, goal=Goal("rate", "minimize"), budget=Budget(trials=2))
+    run = campaign(tmp_path, asked)
+    run.run()
+    assert scores.looked_like(run.study, run.history, run.study.goal.score(50.0)) == pytest.approx(2.0)

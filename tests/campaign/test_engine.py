@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.engine import Interrupted
+from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import NothingFound, SiteError, StoreError
 from ridgeline.records.outcome import Kind, Move, Signature
@@ -449,3 +450,12 @@ def test_a_job_that_somebody_always_cancels_is_not_run_for_ever(tmp_path: Path) 
     with pytest.raises(SiteError, match="cancelled 5 times, and not by this campaign"):
         campaign(tmp_path, question, executor=Cancelling(question.site)).run()
     assert campaign(tmp_path, question).run().conclusion, "a resumed campaign tries it again"
+
+
+def test_a_baseline_that_failed_before_it_was_corrected_is_no_lesson(tmp_path: Path) -> None:
+    with pytest.raises(NothingFound):
+        campaign(tmp_path, study(tmp_path), lambda s: replace(rate(s), exit_code=int(s["sum"] == 0))).run()
+    again = campaign(tmp_path, study(tmp_path, budget=Budget(trials=2)))
+    again.run()
+    assert isinstance(again.agenda, SearchAgenda)
+    assert not [point for point, run in again.agenda._lessons if run is None], "the search would keep away from it"

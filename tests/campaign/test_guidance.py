@@ -18,9 +18,10 @@ from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.errors import InputError, StoreError, StudyError
 from ridgeline.records.lesson import Expectation
+from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import DEFAULT_SAMPLER, SearchStage
 from ridgeline.store.history import read_history
-from tests.campaign.harness import study
+from tests.campaign.harness import campaign, rate, study
 
 STUDY = """
 version: 1
@@ -146,6 +147,22 @@ def test_an_earlier_study_of_another_space_or_goal_is_refused_in_words(tmp_path:
         warm_start.gather(other, [tmp_path / "before"])
     with pytest.raises(StoreError, match="no such folder"):
         warm_start.gather(found.study, [tmp_path / "nowhere"])
+
+
+def test_of_an_earlier_study_what_failed_is_learned_too_unless_it_passed_another_time(tmp_path: Path) -> None:
+    asked = study(tmp_path)
+    broken = campaign(
+        tmp_path / "out", asked, lambda s: replace(rate(s), exit_code=int(s["x"] == 9), seconds=float(s["x"] or 0) + 1)
+    )
+    broken.run()
+    lessons = warm_start._of_space(asked.space, asked, broken.history)
+    failed = {lesson.point["x"] for lesson in lessons if lesson.score is None}
+    tried = {trial.point["x"] for trial in broken.history.trials.values()}
+    assert failed == tried & {9}
+    assert {lesson.point["x"] for lesson in lessons if lesson.score is not None} == tried - {9}
+    narrow = Space((Discrete("x", (0, 1), ordered=True), Discrete("y", (0, 1, 2), ordered=True)), {})
+    kept = warm_start._of_space(narrow, asked, broken.history)
+    assert {lesson.point["x"] for lesson in kept} <= {0, 1}, "points that are none of this space say nothing"
 
 
 def test_a_damaged_warm_start_says_what_to_do(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from ridgeline.campaign import judge as room
 from ridgeline.campaign.judge import find_signature, judge, last_line
-from ridgeline.records.measurement import Reading
-from ridgeline.records.outcome import Kind, Outcome, Signature
+from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
 from ridgeline.records.run import Cause, Ending
 from ridgeline.workloads.signatures import PROGRAM_FAILURES
-from tests.campaign.harness import study
+from tests.campaign.harness import guards, study
 
 BOOM = (Signature(re.compile("boom"), Kind.CRASH, "it went boom"),)
 
@@ -64,3 +64,92 @@ def test_a_log_without_line_ends_is_not_read_as_one_line(tmp_path: Path) -> None
     assert found.evidence is not None
     assert found.evidence.line_number == 2
     assert last_line(tmp_path, ("stdout",)) == found.evidence
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (Cause.NODE_FAILED, Kind.NODE_FAULT),
+        (Cause.LOST, Kind.SITE_FAULT),
+        (Cause.CANCELLED, Kind.CANCELLED),
+        (Cause.NEVER_STARTS, Kind.REJECTED),
+    ],
+)
+def test_what_the_site_says_comes_before_what_the_log_says(tmp_path: Path, cause: Cause, kind: Kind) -> None:
+    (tmp_path / "stderr").write_text("MemoryError: no\n")
+    assert outcome(tmp_path, Ending(cause, reason="so it was")) == Outcome(kind, "so it was")
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind", "reason"),
+    [
+        (Ending(Cause.TIME_LIMIT), Kind.TIMEOUT, "wall limit"),
+        (Ending(Cause.SILENCE), Kind.HANG, "silence limit"),
+        (Ending(Cause.OUTPUT_LIMIT, reason="wrote 9 GB"), Kind.CRASH, "wrote 9 GB"),
+        (Ending(Cause.MEMORY_LIMIT), Kind.OOM_RUN, "more memory than it asked for"),
+        (Ending(Cause.EXITED, 139, 11), Kind.CRASH, "died by SIGSEGV"),
+        (Ending(Cause.EXITED, None, 9), Kind.CRASH, "often the host ran out of memory"),
+        (Ending(Cause.EXITED, 3), Kind.CRASH, "exit code 3"),
+    ],
+)
+def test_an_end_that_no_line_explains_keeps_the_last_words(
+    tmp_path: Path, ending: Ending, kind: Kind, reason: str
+) -> None:
+    (tmp_path / "stdout").write_text("later\n")
+    (tmp_path / "stderr").write_text("step 1\nstep 2\n\n")
+    found = outcome(tmp_path, ending)
+    assert found.kind is kind
+    assert reason in found.reason
+    assert found.evidence == Evidence("stderr", 2, "step 2")
+
+
+def test_the_signature_that_comes_first_in_the_table_decides_not_the_first_line_of_the_log(tmp_path: Path) -> None:
+    (tmp_path / "stderr").write_text("worker lost\nroot cause\nroot cause again\n")
+    table = (
+        Signature(re.compile("root cause"), Kind.OOM_RUN, "cause"),
+        Signature(re.compile("worker lost"), Kind.CRASH, "consequence"),
+    )
+    found = find_signature(tmp_path, ("stderr", "stdout"), table)
+    assert found == Outcome(Kind.OOM_RUN, "cause", Evidence("stderr", 2, "root cause"))
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_a_program_that_left_well_is_failed_only_by_signatures_that_say_so(tmp_path: Path, even: bool) -> None:
+    (tmp_path / "stdout").write_text("boom\n")
+    table = (Signature(re.compile("boom"), Kind.WRONG, "it went boom", even_if_exit_0=even),)
+    reading = Reading((Measurement("rate", 1.0, "", "stdout"),))
+    found = judge(Ending(Cause.EXITED, 0), reading, tmp_path, table, ("stdout",), study(tmp_path), {}, {})
+    assert found.kind is (Kind.WRONG if even else Kind.OK)
+
+
+GOOD = (Measurement("rate", 1.0, "", "stdout"),)
+
+
+@pytest.mark.parametrize(
+    ("reading", "kind", "reason"),
+    [
+        (Reading(GOOD), Kind.OK, ""),
+        (Reading((Measurement("rate", 9.0, "", "stdout"),), problem="also odd"), Kind.WRONG, "rate"),
+        (Reading(GOOD, problem="half a file"), Kind.WRONG, "half a file"),
+        (Reading(GOOD, problem="half a file", unverified="another flag"), Kind.WRONG, "half a file"),
+        (Reading(), Kind.WRONG, "rate"),
+        (Reading(GOOD, unverified="another flag"), Kind.UNVERIFIED, "another flag"),
+        (Reading(GOOD, contaminated="a neighbour"), Kind.UNVERIFIED, "a neighbour"),
+    ],
+)
+def test_a_result_counts_only_when_nothing_speaks_against_it(
+    tmp_path: Path, reading: Reading, kind: Kind, reason: str
+) -> None:
+    asked = study(tmp_path, guards=guards("rate < 5"))
+    found = judge(Ending(Cause.EXITED, 0), reading, tmp_path, (), ("stdout",), asked, {}, {})
+    assert found.kind is kind
+    assert reason in found.reason
+
+
+def test_a_quoted_line_cannot_steer_the_terminal_and_is_short(tmp_path: Path) -> None:
+    (tmp_path / "stderr").write_text("\x1b]0;owned\x07boom\t" + "x" * 5000 + "\n")
+    found = find_signature(tmp_path, ("stderr",), BOOM)
+    assert found is not None
+    assert found.evidence is not None
+    assert found.evidence.text.isprintable()
+    assert len(found.evidence.text) == 400

@@ -6,7 +6,7 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.confirmation import ConfirmationVerdict
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
-from ridgeline.campaign.kinds.compare import ComparisonQuestion
+from ridgeline.campaign.kinds.compare import ComparisonAgenda, ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
@@ -38,6 +38,7 @@ from ridgeline.store.events import QuestionLine, VerdictLine
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
+from ridgeline.testing.standins import answer_of as answered
 from tests.campaign.harness import campaign, study
 from tests.test_architecture import SRC, modules, own_imports
 
@@ -278,3 +279,27 @@ def test_concrete_kinds_are_known_to_their_verbs_alone() -> None:
     }
     verbs = {f"cli/campaign/{verb}.py" for verb in ("tune", "compare", "edge", "scale", "steps")}
     assert known == verbs | {"campaign/dry_run.py"}, "a dry run is of a search"
+
+
+@pytest.mark.parametrize(
+    ("fails", "conclusion", "says"),
+    [("always", "nothing-passed", "B did not pass"), ("again", "nothing-passed", "B failed when it was run again")],
+)
+def test_a_setting_that_fails_in_a_comparison_is_told_with_the_reason(
+    tmp_path: Path, fails: str, conclusion: str, says: str
+) -> None:
+    asked = ComparisonQuestion({"x": 0, "y": 0}, {"x": 3, "y": 0}, 3)
+    applied = asked.applied_to(study(tmp_path))
+    seen: Counter[str] = Counter()
+
+    def act(job: Job) -> ScriptedAnswer:
+        seen[job.name[5:]] += 1
+        bad = job.name.endswith("x3-y0") and (fails == "always" or seen[job.name[5:]] > 1)
+        return replace(answered(job), exit_code=3 if bad else 0, stderr="no luck\n" if bad else "")
+
+    run = campaign(tmp_path, applied, act=act)
+    run.question = asked
+    run.agenda = ComparisonAgenda(applied, run.history, run.ledger, run.agenda.new_sampler, run.agenda.refusal)  # type: ignore[attr-defined]
+    verdict = run.run()
+    assert (verdict.conclusion, verdict.recommended) == (conclusion, None)
+    assert says in verdict.headline and "no luck" in verdict.headline

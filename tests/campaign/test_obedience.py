@@ -17,7 +17,7 @@ from ridgeline.cli.campaign.live import Face
 from ridgeline.records.run import Cause
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage
-from ridgeline.store.history import read_history
+from ridgeline.store.history import History, read_history
 from ridgeline.store.live.instructions import (
     INSTRUCTIONS,
     instruction_from,
@@ -312,3 +312,23 @@ def test_a_file_that_is_no_instruction_is_answered_and_put_away(tmp_path: Path, 
 def test_nonsense_is_no_instruction(line: Any) -> None:
     with pytest.raises(ValueError, match=r"\w+"):
         instruction_from(line)
+
+
+def test_a_run_that_is_over_or_never_was_cannot_be_cancelled(tmp_path: Path) -> None:
+    running = campaign(tmp_path, study(tmp_path))
+    when(running, lambda now: searched(now) > 2, lambda: (
+        tell(tmp_path, "over", "cancel", run=1), tell(tmp_path, "never", "cancel", run=999)
+    ))  # fmt: skip
+    running.run()
+    told = {line["run"]: line for line in answers(tmp_path)}
+    assert all(line["refused"] for line in told.values())
+    assert "run 1 is over" in told[1]["told"] and "run 999 does not exist" in told[999]["told"]
+
+
+@pytest.mark.parametrize("act", ["pause", "stop"])
+def test_a_campaign_that_is_taken_up_again_is_neither_paused_nor_stopping(act: str) -> None:
+    opened = {"at": 1.0, "event": "opened", "kind": "search", "question": {}, "asked": {}}
+    told = {"at": 2.0, "event": "instruction", "id": "x" * 8, "act": act, "told": "so be it", "refused": False}
+    before, after = (History.replay(Path("/s"), [opened, told, *more]).heeded for more in ((), (opened,)))
+    assert before.paused or before.stopping
+    assert not after.paused and not after.stopping, "whoever starts it wants it to go on"

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ridgeline.errors import SiteError
-from ridgeline.executors import batch_script
+from ridgeline.executors import batch_script, script
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import JobReply, Phase, Sighting
+from ridgeline.executors.endings import Folder, conclude
 from ridgeline.executors.pbs.dialect import Pbs, pbs
 from ridgeline.executors.slurm.dialect import Slurm, slurm
 from ridgeline.records.run import Cause, Ending, Job
@@ -195,6 +197,111 @@ def test_an_id_that_was_given_out_again_is_not_our_job(tmp_path: Path, folder: s
     assert until_ended(runner, ticket).cause is cause
 
 
+def polled(runner: BatchExecutor, ticket: str) -> Ending | None:
+    time.sleep(0.002)
+    return runner.poll([ticket]).get(ticket)
+
+
+def test_a_job_that_waits_for_broken_nodes_is_given_up_only_after_its_time(tmp_path: Path) -> None:
+    ticket = f"1.vm {tmp_path}"
+    patient = BatchExecutor(Site(poll_s=0.001, options={"stuck_after_s": 1000.0}), Scripted(*[Phase.STUCK] * 3))
+    assert [polled(patient, ticket) for _ in range(3)] == [None] * 3
+    hasty = BatchExecutor(Site(poll_s=0.001, options={"stuck_after_s": 0.0}), Scripted(Phase.STUCK))
+    ending = polled(hasty, ticket)
+    assert ending is not None
+    assert ending.cause is Cause.NODE_FAILED, "no fault of the setting"
+    assert "so it says" in ending.reason
+
+
+class Away(Scripted):
+    """Answers nothing while it is away."""
+
+    is_away = True
+
+    def cancel_command(self, job_id: str) -> list[str]:
+        away = "echo 'qdel: cannot connect to server vm (errno=111)' >&2; exit 1"
+        return ["sh", "-c", away] if self.is_away else ["true"]
+
+    def read_poll(self, answer: JobReply) -> dict[str, Sighting] | None:  # type: ignore[override]
+        return None if self.is_away else super().read_poll(answer)
+
+
+def test_a_job_is_not_given_up_behind_the_back_of_a_batch_system_that_cannot_be_told(tmp_path: Path) -> None:
+    dialect = Away(*[Phase.STUCK] * 2)
+    runner = BatchExecutor(Site(poll_s=0.001, options={"stuck_after_s": 0.0}), dialect)
+    dialect.read_poll = super(Away, dialect).read_poll  # type: ignore[method-assign]  # it answers, and takes no orders
+    assert polled(runner, f"1.vm {tmp_path}") is None, "it would stay in the queue, and run"
+    dialect.is_away = False
+    ending = polled(runner, f"1.vm {tmp_path}")
+    assert ending is not None
+    assert ending.cause is Cause.NODE_FAILED
+
+
+def test_a_cancel_that_could_not_be_told_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match="was not cancelled") as away:
+        BatchExecutor(Site(), Away()).cancel(f"1.vm {tmp_path}")
+    assert away.value.transient
+
+
+def test_a_batch_system_that_is_away_is_no_news_until_that_lasts_too_long(tmp_path: Path) -> None:
+    ticket = f"1.vm {tmp_path}"
+    assert polled(BatchExecutor(Site(poll_s=0.001, options={"outage_s": 1000.0}), Away()), ticket) is None
+    with pytest.raises(SiteError, match="jobs may still run") as away:
+        polled(BatchExecutor(Site(poll_s=0.001, options={"outage_s": 0.0}), Away()), ticket)
+    assert away.value.transient
+
+
+class Forgetful(Reinstalled):
+    """Its queue knows no job, and its history is away."""
+
+    def read_history(self, answer: JobReply) -> dict[str, Sighting] | None:  # type: ignore[override]
+        return None
+
+
+def test_a_job_is_not_lost_while_its_history_is_away(tmp_path: Path) -> None:
+    site = Site(poll_s=0.001, options={"lost_after_s": 0.001})
+    runner = BatchExecutor(site, Forgetful(tmp_path))
+    assert [polled(runner, f"1.vm {tmp_path}") for _ in range(4)] == [None] * 4
+    runner = BatchExecutor(site, Reinstalled(tmp_path / "elsewhere"))
+    found = [polled(runner, f"1.vm {tmp_path}") for _ in range(4)]
+    assert [ending.cause for ending in found if ending is not None][:1] == [Cause.LOST]
+
+
+class Writing(Scripted):
+    """Leaves a job's output where it is, as Slurm does."""
+
+    copies_output_back = False
+
+
+@pytest.mark.parametrize(("code", "alone"), [(0, True), (7, True), (137, False)])
+def test_an_exit_file_is_enough_unless_a_signal_needs_the_batch_systems_word(
+    tmp_path: Path, code: int, alone: bool
+) -> None:
+    (tmp_path / "exit").write_text(f"exit_code={code}\nstarted_s=10\nended_s=13\nhost=n1\n")
+    runner = BatchExecutor(Site(poll_s=0.001), Writing(Phase.RUNNING))
+    ending = polled(runner, f"1.vm {tmp_path}")
+    assert (ending is not None) is alone
+    assert runner.questions == (0 if alone else 1)
+    cancelled = BatchExecutor(Site(poll_s=0.001), Writing(Phase.RUNNING))
+    cancelled.cancel(f"1.vm {tmp_path}")
+    assert polled(cancelled, f"1.vm {tmp_path}") is None, "whether it ended or was ended, the batch system knows"
+
+
+def test_scratch_is_the_jobs_own_and_nothing_in_its_name_is_run(tmp_path: Path) -> None:
+    hosts, home = tmp_path / "hosts", tmp_path / "home"
+    hosts.write_text("vm0\n")
+    home.mkdir()
+    told = tmp_path / 'a `touch ran` "b" $WHO'
+    asked = job(home, command='printf %s "$RIDGELINE_SCRATCH"; touch "$RIDGELINE_SCRATCH/file"')
+    (asked.folder / "run.sh").write_text(executor(scratch=str(told)).script(asked))
+    env = {**os.environ, "PBS_JOBID": "7.vm", "PBS_NODEFILE": str(hosts), "WHO": "me"}
+    subprocess.run(["sh", str(asked.folder / "run.sh")], env=env, check=True)
+    scratch = Path((asked.folder / "stdout").read_text())
+    assert scratch == tmp_path / 'a `touch ran` "b" me' / "ridgeline-7.vm"
+    assert not scratch.exists(), "what is left there would fill the node's disk"
+    assert not (asked.folder / "ran").exists()
+
+
 def test_why_a_job_waits_can_be_asked(tmp_path: Path) -> None:
     runner = BatchExecutor(Site(poll_s=0.001), Scripted(Phase.WAITING, Phase.RUNNING))
     ticket = f"1.vm {tmp_path}"
@@ -305,3 +412,65 @@ def test_the_script_is_plain_sh_and_holds_all_the_site_says(dialect: Slurm | Pbs
 def test_a_script_that_is_not_there_names_the_site_file(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match=r"options\.script"):
         executor(options={"script": str(tmp_path / "none.sh")}).script(job(tmp_path))
+
+
+def by_itself(folder: Path, command: str, site: Site | None = None, **limits: float) -> Ending | None:
+    """Runs run.sh as a batch system does, with its variables set, and says how it ended by its own books."""
+    (folder / "hosts").write_text("vm0\n")
+    asked = replace(job(folder, command=command), **limits)  # type: ignore[arg-type]
+    site = site or Site(name="here", batch="pbs")
+    (asked.folder / "run.sh").write_text(pbs(site).script(asked))
+    batch_script.stage_user_script(asked, site)
+    env = {**os.environ, "PBS_JOBID": "7.vm", "PBS_NODEFILE": str(folder / "hosts")}
+    subprocess.run(["sh", str(asked.folder / "run.sh")], env=env, check=False, timeout=120)
+    return conclude(Folder(asked.folder), Writing(), None)
+
+
+def test_a_program_that_falls_silent_is_ended_by_its_own_script(tmp_path: Path) -> None:
+    ending = by_itself(tmp_path, "echo begun; exec sleep 300", silence_limit_s=1.0)
+    assert ending is not None
+    assert (ending.cause, ending.reason) == (Cause.SILENCE, "wrote nothing for 1 s")
+    assert (tmp_path / "j" / "stdout").read_text() == "begun\n"
+
+
+def test_a_program_that_writes_is_not_silent_and_one_that_lasts_is_ended(tmp_path: Path) -> None:
+    talk = "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.3; done"
+    ending = by_itself(tmp_path, talk, silence_limit_s=2.0)
+    assert ending is not None
+    assert (ending.cause, ending.exit_code) == (Cause.EXITED, 0)
+    late = by_itself(tmp_path / "j", "exec sleep 300", limit_s=1.0)
+    assert late is not None
+    assert (late.cause, late.reason) == (Cause.TIME_LIMIT, "ran longer than its limit of 1 s")
+
+
+def test_the_users_own_script_runs_unchanged_and_finds_the_command(tmp_path: Path) -> None:
+    own = tmp_path / "own.sh"
+    own.write_text('#!/bin/sh\n#PBS -q fast\necho before; sh -c "$RIDGELINE_COMMAND"; echo after\n')
+    site = Site(name="here", batch="pbs", options={"script": str(own)})
+    ending = by_itself(tmp_path, 'echo "it\'s $((1+1))"', site)
+    assert ending is not None
+    assert ending.exit_code == 0
+    assert (tmp_path / "j" / "stdout").read_text() == "before\nit's 2\nafter\n"
+    assert (tmp_path / "j" / batch_script.USER_SCRIPT).read_bytes() == own.read_bytes()
+
+
+def ended_with(code: int) -> Sighting:
+    return Sighting("1.vm", Phase.ENDED, ending=Ending(Cause.EXITED, code))
+
+
+def test_a_run_that_could_not_keep_its_books_is_no_fault_of_the_setting(tmp_path: Path) -> None:
+    (tmp_path / "stderr").write_text("one\nmodule: gcc/99 not found\nridgeline: a module did not load: gcc/99\n")
+    ending = conclude(Folder(tmp_path), Pbs(), ended_with(script.BOOKS_FAILED))
+    assert ending.cause is Cause.NODE_FAILED
+    assert ending.reason == "module: gcc/99 not found; ridgeline: a module did not load: gcc/99"
+    assert Folder(tmp_path).settled(Writing(), ended_with(script.BOOKS_FAILED)), "no exit file will come"
+
+
+@pytest.mark.parametrize(("code", "cause"), [(0, Cause.LOST), (3, Cause.EXITED)])
+def test_without_an_exit_file_a_good_end_is_not_believed(tmp_path: Path, code: int, cause: Cause) -> None:
+    (tmp_path / "started").write_text("1.vm\nvm0\n")
+    assert not Folder(tmp_path).settled(Writing(), ended_with(code)), "a network file system may be late"
+    ending = conclude(Folder(tmp_path), Pbs(), ended_with(code))
+    assert (ending.cause, ending.exit_code) == (cause, code or None)
+    assert "the disk may be full" in ending.reason
+    assert ending.nodes == ("vm0",)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ridgeline.errors import SiteError
+from ridgeline.executors import commands
+from ridgeline.executors.base import patiently
 from ridgeline.executors.commands import run
+from ridgeline.executors.dialect import Blame
+from ridgeline.executors.pbs.dialect import Pbs
 from ridgeline.executors.slurm.dialect import Slurm
 from ridgeline.records.site import Site
 
@@ -33,3 +39,41 @@ def test_outside_a_job_the_users_own_settings_stay(monkeypatch: pytest.MonkeyPat
 def test_a_command_that_is_not_there_says_where_to_run() -> None:
     with pytest.raises(SiteError, match="login node"):
         run(["no-such-batch-system"], SITE, Slurm())
+
+
+def test_a_command_that_hangs_is_ended_and_nobody_knows_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "COMMAND_LIMIT_S", 0.2)
+    for dialect in (Slurm(), Pbs()):
+        answer = commands.run(["sleep", "60"], Site(name="here"), dialect)
+        assert answer.code == 124
+        assert dialect.refusal(answer, Site()).blame is Blame.UNSURE, "it may have been submitted"
+        assert dialect.read_poll(answer) is None
+
+
+def test_two_do_not_submit_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "COMMAND_LIMIT_S", 0.2)
+    path = tmp_path / "submission"
+    path.write_text("name\n")
+    still = pytest.raises(SiteError, match="somebody is still submitting")
+    with commands.submitting(path), still as busy, commands.submitting(path):
+        pass
+    assert busy.value.transient
+    with commands.submitting(path):
+        pass
+
+
+class LeavingError(Exception):
+    """Somebody pressed Ctrl-C."""
+
+
+def test_while_a_site_is_away_a_wish_to_leave_is_heard() -> None:
+    def away() -> str:
+        raise SiteError("away", transient=True)
+
+    def leave() -> None:
+        raise LeavingError
+
+    with pytest.raises(LeavingError):
+        patiently(away, leave, 1000.0)
+    with pytest.raises(SiteError, match="away"):
+        patiently(away, leave, -1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,15 @@ def test_a_job_that_the_server_killed_has_used_the_time_it_says() -> None:
         (91, 271, "and terminated by root@vm", Cause.CANCELLED, None, None),
         (93, 265, "Job run at x and terminated by root@vm", Cause.CANCELLED, None, None),
         (93, -3, "and failed", Cause.NODE_FAILED, None, None),
+        (93, 271, "and exceeded resource vmem", Cause.MEMORY_LIMIT, None, None),
+        (93, 271, "and exceeded resource cput", Cause.TIME_LIMIT, None, None),
+        (93, 256, "and failed", Cause.EXITED, 256, None),
+        # its own codes, where the comment says nothing
+        (93, -29, "and failed", Cause.TIME_LIMIT, None, None),
+        (93, -28, "and failed", Cause.MEMORY_LIMIT, None, None),
+        (93, -27, "and failed", Cause.MEMORY_LIMIT, None, None),
+        (93, -26, "and failed", Cause.TIME_LIMIT, None, None),
+        (93, -24, "and failed", Cause.NODE_FAILED, None, None),
     ],
 )
 def test_endings(substate: int, status: int, comment: str, cause: Cause, code: int | None, number: int | None) -> None:
@@ -82,6 +92,9 @@ def test_a_finished_job_without_an_exit_status_is_not_completed() -> None:
         ("Q", "Not Running: Insufficient amount of resource: ncpus", Phase.WAITING),
         ("Q", "", Phase.WAITING),
         ("H", "job held, too many failed attempts to run", Phase.STUCK),
+        ("Q", "Not Running: Node is in an ineligible state: offline", Phase.STUCK),
+        ("S", "", Phase.WAITING),
+        ("R", "Can Never Run", Phase.RUNNING),
         ("R", "Job run at Sun Nov 15", Phase.RUNNING),
         ("E", "", Phase.RUNNING),
     ],
@@ -96,6 +109,12 @@ def test_waiting_and_running(state: str, comment: str, phase: Phase) -> None:
 def test_unknown_ids_do_not_hide_the_others(code: int, said: str) -> None:
     assert set(DIALECT.read_poll(JobReply(code, CAPTURED, said)) or {}) == {"0.vm"}
     assert DIALECT.read_poll(JobReply(code, "", said)) == {}
+
+
+def test_jobs_that_have_ended_are_asked_for_too() -> None:
+    """Without -x a server answers 35 for them, and a job of a dead controller would be handed over twice."""
+    commands = (DIALECT.poll_command(["0.vm"]), *DIALECT.history_commands(["0.vm"]), *DIALECT.find_commands("j"))
+    assert all("-x" in command for command in commands)
 
 
 def test_a_server_that_is_away_is_no_news() -> None:
@@ -140,7 +159,11 @@ def test_a_brace_in_a_value_does_not_make_its_own_format_json(before: str, value
         ("qsub: Error: You are not a member of project ab12", Blame.SITE_FILE),
         ("qsub: cannot connect to server gadi-pbs (errno=111)", Blame.WEATHER),
         ("qsub: would exceed queue generic's per-user limit", Blame.WEATHER),
+        ("qsub: Maximum number of jobs already in queue", Blame.WEATHER),
+        ("qsub: Queue is not enabled", Blame.SITE_FILE),
         ("qsub: Job exceeds queue and/or server resource limits", Blame.REQUEST),
+        ("qsub: Job violates queue and/or server resource limits", Blame.REQUEST),
+        ("qsub: Illegal attribute or resource value", Blame.REQUEST),
         ("qsub: Communication failure.", Blame.UNSURE),
     ],
 )
@@ -155,6 +178,7 @@ def test_requests_by_chunks_by_host_and_plain(tmp_path: Path) -> None:
     assert "#PBS -l select=2:ncpus=112:mpiprocs=2:ngpus=8:mem=1925120mb" in lines
     assert "#PBS -P p1" in lines
     assert "#PBS -l walltime=01:01:00" in lines
+    assert "#PBS -r n" in lines, "started again by the server it would be measured as one run"
     assert "#PBS -N r0023-tp8" in lines
     pinned = Job("j", tmp_path, "true", resources=Resources(nodes=2, cores=4), on_nodes=("a", "b"))
     assert "#PBS -l select=1:ncpus=4:mpiprocs=1:host=a+1:ncpus=4:mpiprocs=1:host=b" in DIALECT.directives(
@@ -163,8 +187,9 @@ def test_requests_by_chunks_by_host_and_plain(tmp_path: Path) -> None:
     avoiding = Job("j", tmp_path, "true", avoid_nodes=("a",))
     listed = Site(options={"hosts": ["a", "b", "c"]})
     assert "#PBS -l select=1:ncpus=1:mpiprocs=1:host=b" in DIALECT.directives(avoiding, listed)
-    plain = DIALECT.directives(job, Site(options={"request": "plain", "account_option": "-A"}, account="x"))
-    assert {"#PBS -l ncpus=224", "#PBS -l ngpus=16", "#PBS -A x"} <= set(plain)
+    totals = Site(options={"request": "plain", "account_option": "-A"}, account="x", memory_bytes_per_node=2**40)
+    plain = DIALECT.directives(replace(job, resources=replace(job.resources, memory_bytes=3 * 2**30)), totals)
+    assert {"#PBS -l ncpus=224", "#PBS -l ngpus=16", "#PBS -l mem=6144mb", "#PBS -A x"} <= set(plain)
     assert not any("select" in line for line in plain)
 
 
@@ -260,7 +285,12 @@ def test_the_servers_walltime_is_told_from_a_failure(
 
 @pytest.mark.parametrize(
     ("said", "cause"),
-    [("walltime 10 exceeded limit 3", Cause.TIME_LIMIT), ("mem 9kb exceeded limit 5kb", Cause.MEMORY_LIMIT)],
+    [
+        ("walltime 10 exceeded limit 3", Cause.TIME_LIMIT),
+        ("mem 9kb exceeded limit 5kb", Cause.MEMORY_LIMIT),
+        ("vmem 9kb exceeded limit 5kb", Cause.MEMORY_LIMIT),
+        ("cput 65 exceeded limit 60", Cause.TIME_LIMIT),
+    ],
 )
 def test_where_history_is_silent_the_kill_message_and_the_footer_speak(tmp_path: Path, said: str, cause: Cause) -> None:
     (tmp_path / "exit").write_text("exit_code=143\nstarted_s=10\nended_s=13\nhost=n1\n")

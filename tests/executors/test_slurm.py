@@ -41,6 +41,9 @@ def seen(**cells: str):
         ("CANCELLED", "None", "0", Cause.CANCELLED, None, None),
         ("NODE_FAIL", "NodeDown", "0", Cause.NODE_FAILED, None, None),
         ("PREEMPTED", "None", "0", Cause.NODE_FAILED, None, None),
+        ("BOOT_FAIL", "None", "0", Cause.NODE_FAILED, None, None),
+        ("REVOKED", "None", "0", Cause.CANCELLED, None, None),
+        ("SPECIAL_EXIT", "None", "768", Cause.EXITED, 3, None),
         ("A_STATE_OF_TOMORROW", "None", "0", Cause.LOST, None, None),
     ],
 )
@@ -53,6 +56,16 @@ def test_states(state: str, reason: str, status: str, cause: Cause, code: int | 
     assert found.ending.nodes == ("n1", "n2")
     assert found.ending.duration_s == 10
     assert found.ending.reason or cause is Cause.EXITED
+
+
+def test_a_job_whose_epilog_runs_or_that_is_queued_again_has_not_ended() -> None:
+    for state in ("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"):
+        assert (seen(State=state).phase, seen(State=state).ending) == (Phase.RUNNING, None), state
+    for state in ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "STOPPED"):
+        assert (seen(State=state).phase, seen(State=state).ending) == (Phase.WAITING, None), state
+    for state in ("COMPLETING", "REQUEUED"):
+        told = DIALECT.read_history(JobReply(0, f"41|{state}|0:0|1794715130|Unknown|n1|a|/w\n")) or {}
+        assert (told["41"].phase, told["41"].ending) == (Phase.RUNNING, None)
 
 
 @pytest.mark.parametrize("start", ["N/A", "0", "Unknown", "None", ""])
@@ -80,9 +93,17 @@ def test_a_job_cancelled_before_it_started_has_used_no_time(start: str) -> None:
         ("QOSMaxCpuPerJobLimit", Phase.HOPELESS),
         ("InvalidQOS", Phase.HOPELESS),
         ("AccountNotAllowed", Phase.HOPELESS),
+        ("InvalidAccount", Phase.HOPELESS),
+        ("QOSNotAllowed", Phase.HOPELESS),
+        ("QOSMinGRES", Phase.HOPELESS),
+        ("QOSTimeLimit", Phase.HOPELESS),
+        ("DependencyNeverSatisfied", Phase.HOPELESS),
         ("Job's account not known, so it can't use this partition (mem", Phase.HOPELESS),
         ("ReqNodeNotAvail, UnavailableNodes:n4", Phase.STUCK),
         ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", Phase.STUCK),
+        ("launch failed requeued held", Phase.STUCK),
+        ("PartitionDown", Phase.STUCK),
+        ("PartitionInactive", Phase.STUCK),
         ("Resources", Phase.WAITING),
         ("Priority", Phase.WAITING),
         ("QOSGrpCpuLimit", Phase.WAITING),
@@ -126,6 +147,10 @@ def test_a_poll_without_an_answer_is_no_news_about_any_job() -> None:
             "accounting/QOS policy (job submit limit, user's size and/or time limits)",
             Blame.WEATHER,
         ),
+        ("sbatch: error: Batch job submission failed: Requested time limit is invalid (missing)", Blame.REQUEST),
+        ("sbatch: error: Batch job submission failed: Invalid qos specification", Blame.SITE_FILE),
+        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", Blame.WEATHER),
+        ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", Blame.UNSURE),
         ("sbatch: unrecognized option '--bogus'", Blame.SITE_FILE),
     ],
 )
@@ -175,6 +200,12 @@ def test_no_accounting_is_no_answer_about_a_job_but_a_broken_one_is_a_reason_to_
     assert DIALECT.read_history(broken) is None
 
 
+def test_a_job_around_us_does_not_shape_the_jobs_we_submit() -> None:
+    assert DIALECT.obeys("SLURM_NTASKS") and DIALECT.obeys("SLURM_JOB_ID")
+    assert not DIALECT.obeys("SLURM_CONF"), "it says where the cluster is"
+    assert not DIALECT.obeys("PATH")
+
+
 def test_whole_nodes_where_the_site_wants_them(tmp_path: Path) -> None:
     job = Job("j", tmp_path, "true")
     assert "#SBATCH --exclusive" in DIALECT.directives(job, Site(options={"exclusive": True}))
@@ -187,12 +218,12 @@ def test_directives_say_all_that_was_asked(tmp_path: Path) -> None:
         "0001 a/b", tmp_path, "true", resources=Resources(nodes=2, ranks_per_node=4, gpus=2), limit_s=61.0,
         on_nodes=("n1", "n2"), avoid_nodes=("n2", "n9"),
     )  # fmt: skip
-    text = "\n".join(DIALECT.directives(job, site))
+    lines = DIALECT.directives(job, site)
     for wanted in (
         "--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=12", "--gres=gpu:2", "--mem=98304M", "--partition=gpu",
         "--account=p1", "--nodelist=n1,n2", "--exclude=n9", "--time=3", "--no-requeue", "--job-name=0001_a_b",
     ):  # fmt: skip
-        assert f"#SBATCH {wanted}" in text.splitlines() or f"#SBATCH {wanted}\n" in text + "\n"
+        assert f"#SBATCH {wanted}" in lines
 
 
 @given(st.floats(0.1, 1e6))

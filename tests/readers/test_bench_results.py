@@ -60,6 +60,7 @@ def test_guidellm():
     assert run.latencies_ms["e2e"]["mean"] == pytest.approx(161.89, abs=0.01)
     assert "itl_ms" in run.derived and run.rows[0].output_tokens == 20
     assert run.rows[0].sent_s is not None and min(r.sent_s or 0.0 for r in run.rows) == 0.0
+    assert all(r.ok and r.error == "" for r in run.rows)
 
 
 def test_vllm_bench(tmp_path: Path):
@@ -135,6 +136,9 @@ def test_evalscope_of_both_generations(tmp_path: Path):
     assert (run.tool, run.concurrency, run.rate_s, run.failed) == ("evalscope perf", 8, None, 1)
     assert run.latencies_ms["ttft"] == {"mean": 32.0, "p50": 30.0, "p99": 60.0}
     assert run.latencies_ms["e2e"] == {"mean": 800.0, "p50": 700.0} and run.input_tok_s == 990.0
+    open_loop = {k: v for k, v in new.items() if not k.startswith("Output")} | {"Request Rate (req/s)": 12.5}
+    paced = one(written(tmp_path, open_loop, "paced.json"))
+    assert (paced.rate_s, paced.input_tok_s, paced.output_tok_s) == (12.5, None, None)
     old = {
         "Time taken for tests (s)": 10.0, "Number of concurrency": 8, "Total requests": 100, "Failed requests": 0,
         "Request throughput (req/s)": 10.0, "Average latency (s)": 0.8, "Average time to first token (s)": 0.032,
@@ -148,10 +152,16 @@ def test_genai_bench_in_seconds_and_in_milliseconds(tmp_path: Path):
         "num_concurrency": 16, "run_duration": 12.0, "requests_per_second": 80.0, "num_requests": 1000,
         "num_error_requests": 2, "mean_output_throughput_tokens_per_s": 1600.0, "stats": stats,
     }  # fmt: skip
-    rows = [{"ttft": 0.03, "e2e_latency": 0.2, "num_input_tokens": 9, "num_output_tokens": 20, "error_code": None}]
+    rows = [
+        {"ttft": 0.03, "e2e_latency": 0.2, "num_input_tokens": 9, "num_output_tokens": 20, "error_code": None},
+        {"error_code": 500, "error_message": "overloaded"},
+    ]
+    whole["model"] = "toy"
     document = {"aggregated_metrics": whole, "individual_request_metrics": rows, "_time_unit": "s"}
     run = one(written(tmp_path, document))
     assert run.latencies_ms["ttft"] == {"mean": 30.0, "p50": 25.0, "p99": 90.0} and run.rows[0].ttft_s == 0.03
+    assert (run.model, run.requests, run.failed, run.duration_s, run.output_tok_s) == ("toy", 1000, 2, 12.0, 1600.0)
+    assert [(r.ok, r.error, r.e2e_s) for r in run.rows] == [(True, "", 0.2), (False, "overloaded", None)]
     in_ms = one(written(tmp_path, document | {"_time_unit": "ms"}))
     assert in_ms.latencies_ms["ttft"]["p50"] == pytest.approx(0.025) and in_ms.rows[0].ttft_s == pytest.approx(3e-5)
 
@@ -179,7 +189,12 @@ def test_aiperf_of_an_older_shape(tmp_path: Path):
     run = one(written(tmp_path, document))
     assert (run.tool, run.concurrency, run.model, run.requests) == ("aiperf", 128, "toy", 3000)
     assert run.latencies_ms["ttft"]["p50"] == 122.0 and "itl" not in run.latencies_ms
-    assert "tpot_ms" in run.derived
+    assert "tpot_ms" in run.derived and run.input_tok_s is None
+    more = {"total_isl": {"avg": 32000.0}, "error_request_count": {"avg": 7.0}}
+    whole = one(written(tmp_path, document | more, "more.json"))
+    assert (whole.requests, whole.failed, whole.input_tok_s) == (3007, 7, 2000.0)
+    with pytest.raises(InputError):
+        one(written(tmp_path, {"request_throughput": {"avg": 1.0}}, "half.json"))
 
 
 @pytest.mark.parametrize("content", [b"", b"not json", b"[1, 2]", b'{"a": 1}', b"\xff\xfe\x00", b'{"benchmarks": []}'])

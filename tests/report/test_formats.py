@@ -47,6 +47,12 @@ def test_tables_of_markdown_have_as_many_cells_as_headings(tmp_path: Path) -> No
             width = 0
 
 
+def test_markdown_says_what_is_a_heading_a_note_and_the_headline() -> None:
+    parts = (Paragraph("big", "headline"), Paragraph("plain"), Paragraph("mind", "note"))
+    text = markdown("n", "q", [Section("k", "Title", parts), Section("l", "", (Paragraph("end"),))])
+    assert text == "# n\n\nq\n\n## Title\n\n**big**\n\nplain\n\n> mind\n\nend\n"
+
+
 def test_nothing_in_a_name_becomes_markup() -> None:
     hostile = "a|b <script> `x` [l](http://x) # *b* \n## more"
     table = TextTable("t", (hostile,), ((hostile,),))

@@ -13,6 +13,8 @@ from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_stat
 from ridgeline.records.exhibit import changes
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.study import Study
+from ridgeline.report.html import Folders, _cell, _key
+from ridgeline.report.measured import _facts
 from ridgeline.report.page import page, write_report
 from ridgeline.report.sections import sections
 from ridgeline.store.history import read_history
@@ -191,3 +193,28 @@ def test_html_in_a_reason_is_text(tmp_path: Path) -> None:
     text = text_of(now)
     assert "<img" not in text
     assert "&lt;img src=x onerror=alert(1)&gt;" in text.replace("src=x", "src=x")
+
+
+def test_names_of_metrics_and_knobs_make_harmless_anchors_and_cells() -> None:
+    assert _key("ttft_p95-ms") == "ttft_p95-ms"
+    assert _key("a b' onclick=x ><b>") == "a-b--onclick-x---b-"
+    folders = Folders(Path("/s"), None)
+    assert _cell("why", None, folders, "") == "<td>"
+    assert _cell("why", "<b>", folders, "more") == "<td class=more>&lt;b&gt;"
+    assert _cell("rate", 1234.56789, folders, "") == "<td class=num data-v=1234.56789>1234.57"
+
+
+def test_how_it_was_measured_names_nodes_versions_and_dates(tmp_path: Path) -> None:
+    asked = study(tmp_path)
+    run = campaign(tmp_path, asked)
+    run.run()
+    first = run.history.runs[1]
+    run.history.runs[1] = replace(first, texts={"engine_version": "0.5.6", "model": "m"})
+    never = replace(first.ending, nodes=("n9",), started_s=0.0, ended_s=0.0)
+    run.history.runs[2] = replace(run.history.runs[2], ending=never, texts={"engine_version": "0.5.7"})
+    facts = dict(_facts(asked, run.history))
+    assert facts["nodes of the runs"] == "memory, n9"
+    assert facts["engine version"] == "0.5.6, 0.5.7"
+    assert facts["when (UTC)"].startswith("2023-11-14 22:13 to 2023-11-14 22:"), "a run that never began has no date"
+    assert facts["design"] == "2 x each setting in a block, 3 blocks, 95% intervals"
+    assert "taken up" not in facts

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ridgeline.records.space import Point
-from ridgeline.stats.contribution import contributions, text
+from ridgeline.stats.contribution import Contribution, contributions, text
 
 BASELINE: Point = {"tp": 2, "batch": 64, "nccl": "ring"}
 WINNER: Point = {"tp": 8, "batch": 1000, "nccl": "tree"}
@@ -127,3 +127,21 @@ def test_a_stated_effect_carries_its_interval() -> None:
     baseline: Point = {"opt": "-O2", "block": 16, "schedule": "static"}
     found = contributions(baseline, {**baseline, "block": 64}, disturbed_once(), "maximize")
     assert re.match(r"block \+\d+% \(\+\d+% to \+\d+%\)$", text(found))
+
+
+def test_each_knob_is_said_once_shown_undetectable_or_open() -> None:
+    found = [
+        Contribution(("a",), 0.004, 0.001, 0.007),
+        Contribution(("b",), 0.001, -0.002, 0.004),
+        Contribution(("c",), 0.1, -0.2, 0.4),
+    ]
+    assert text(found) == (
+        "a +0% (+0% to +1%); no detectable difference: b; open, too few trials to tell: c (-20% to +40%)"
+    )
+
+
+def test_a_run_without_a_positive_value_has_no_logarithm_and_is_left_out() -> None:
+    points = [({"a": a, "b": b}, 100.0 * (1 + a)) for a in (0, 1) for b in (0, 1, 2)] * 2
+    whole = contributions({"a": 0, "b": 0}, {"a": 1, "b": 0}, points, "maximize")
+    assert whole
+    assert contributions({"a": 0, "b": 0}, {"a": 1, "b": 0}, [*points, ({"a": 1, "b": 1}, 0.0)], "maximize") == whole

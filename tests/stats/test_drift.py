@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from ridgeline.stats.drift import Repeat, drift, outliers
+from ridgeline.stats.drift import Drift, Repeat, drift, outliers
 
 
 def noisy(seed: int, shape: list[float], noise: float = 0.01) -> list[float]:
@@ -79,3 +79,10 @@ def test_an_outlier_is_five_robust_deviations_away_and_a_thousandth() -> None:
         assert [o.index for o in found] == ([9] if named else [])
     exact = [100.0, 100.0001, 99.9999, 100.0, 100.0001, 99.9999, 100.05]
     assert outliers([Repeat(v, ("a",)) for v in exact], "maximize") == []
+
+
+def test_runs_along_a_trend_are_not_called_odd_one_by_one() -> None:
+    values = noisy(3, [0.0] * 9 + [-0.1, -0.2, -0.3, -0.4], noise=0.002)
+    drifted = Drift("trend", -0.3, 0.001, len(values))
+    found = outliers([Repeat(v) for v in values], "maximize", drifted)
+    assert [(o.index, o.cause) for o in found] == [(n, "trend") for n in (9, 10, 11, 12)]

@@ -35,3 +35,4 @@ def test_few_values_or_values_without_a_ratio_tell_nothing() -> None:
     assert same_stretch_ratio([1.0] * 9, GOOD[: LEAST_VALUES - 1], minimize=False) is None
     assert same_stretch_ratio([0.0] * 9, GOOD, minimize=False) is None
     assert same_stretch_ratio([-1.0] * 9, [-5.0] * 9, minimize=False) is None
+    assert same_stretch_ratio([1.0] * 8 + [0.0], GOOD, minimize=False) is None, "one of them is enough"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
-from ridgeline.stats.regimes import PlacedRepeat, regimes
+from ridgeline.stats.drift import Drift
+from ridgeline.stats.regimes import PlacedRepeat, Regimes, regimes
 
 
 def repeats(*values: float, every: int = 3, nodes: tuple[str, ...] = ("n1",)) -> list[PlacedRepeat]:
@@ -65,3 +67,10 @@ def test_a_slow_node_is_no_change_of_the_machine() -> None:
 def test_the_order_is_that_of_the_runs() -> None:
     placed = repeats(*scattered([100.0] * 6 + [130.0] * 6))
     assert regimes(placed[::-1], "maximize") == regimes(placed, "maximize")
+
+
+def test_half_way_between_two_repeats_the_level_is_half_way_too() -> None:
+    course = Regimes(Drift("step", 0.3, 0.001, 2), (10, 20, 30), (0.0, 0.4, 0.4))
+    at = [course.seen_through(100.0, place) for place in (10, 15, 20)]
+    assert at[1] == pytest.approx((at[0] * at[2]) ** 0.5)
+    assert at[0] / at[2] == pytest.approx(math.exp(0.4))

@@ -61,3 +61,15 @@ def test_with_few_repeats_of_the_baseline_the_share_of_noise_is_doubted() -> Non
         assert gain is not None and gain.low is not None and gain.high is not None
         held += gain.low <= math.expm1(truth[values.index(max(values))]) <= gain.high
     assert held / 400 > 0.9
+
+
+@pytest.mark.parametrize("scale", [0.001, 1.0, 70_000.0])
+def test_the_estimate_does_not_depend_on_the_unit(scale: float) -> None:
+    """Few settings and many: with many the estimate is pulled toward their mean, wherever that lies."""
+    baseline = [100.0, 101.0, 99.0, 100.5]
+    for tried in ([100.0, 120.0, 130.0], [90.0, 95.0, 100.0, 104.0, 110.0, 115.0, 121.0, 130.0]):
+        gain = search_gain([scale * v for v in tried], [scale * v for v in baseline])
+        plain = search_gain(tried, baseline)
+        assert gain is not None and plain is not None
+        assert (gain.seen, gain.change) == (pytest.approx(plain.seen), pytest.approx(plain.change))
+        assert 0.2 < gain.change <= gain.seen

@@ -57,3 +57,11 @@ def test_settings_together_need_three_for_an_interval() -> None:
     assert together([1.1, 1.2])[1] is None
     ratio, low, high = together([1.1, 1.2, 1.15])
     assert low is not None and high is not None and low < ratio < high
+
+
+def test_values_without_a_ratio_and_values_without_scatter() -> None:
+    assert unpaired([0.0, 1.0], [1.0, 2.0], "maximize") is None
+    assert unpaired([1.0, 2.0], [-1.0, 1.0], "maximize") is None
+    same = unpaired([5.0, 5.0], [6.0, 6.0], "maximize")
+    assert same is not None
+    assert (same.low, same.high) == (pytest.approx(1.2), pytest.approx(1.2))

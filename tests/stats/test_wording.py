@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.stats.wording import MetricText, ratio_range
+from ridgeline.stats.wording import MetricText, metric_text, ratio_range
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,12 @@ def test_a_ratio_says_what_it_counts_where_less_is_better() -> None:
     assert MetricText("itl", "ms/token", "minimize").ratio_to("1.20x", "A") == "1.20x as fast as A"
     assert MetricText("energy", "J", "minimize").ratio_to("1.20x", "A") == "1.20x as good as A"
     assert MetricText("rate", "steps/s").ratio_to("1.20x", "baseline") == "1.20x baseline"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0.0, "0"), (0.00012345, "0.0001234"), (0.001, "0.001"), (1.23456, "1.235"), (999.94, "999.9"), (1000.4, "1,000"),
+     (1234567.8, "1,234,568"), (12345678.0, "1.235e+07"), (-4321.0, "-4,321")],
+)  # fmt: skip
+def test_a_value_has_four_digits_or_all_before_the_point(value: float, told: str) -> None:
+    assert metric_text(value) == told

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import StoreError
-from ridgeline.store.agreement import asked, require_consistent, require_same_question
+from ridgeline.store.agreement import QUESTION, asked, binding, require_consistent, require_same_question
 from ridgeline.store.folder import StudyFolder
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events
@@ -27,6 +27,31 @@ def test_limits_may_change_and_the_question_may_not() -> None:
     for old, new, part in (("maximize", "minimize", "goal"), ("[1, 2]", "[1, 3]", "space"), ("goal", "goals", "goal")):
         with pytest.raises(StoreError, match=f"study.yaml: {part} changed"):
             require_same_question(Path("study.yaml"), parse_yaml(STUDY.replace(old, new), "s"), before)
+
+
+@pytest.mark.parametrize("part", ["workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds"])
+def test_every_part_of_the_question_is_held(part: str) -> None:
+    """A guard that was taken out, say, would let runs pass that others failed of."""
+    whole = "".join(f"{name}: {{a: 1}}\n" for name in QUESTION)
+    before = asked(parse_yaml(whole, "s"))
+    for edited in (whole.replace(f"{part}: {{a: 1}}", f"{part}: {{a: 2}}"), whole.replace(f"{part}: {{a: 1}}\n", "")):
+        with pytest.raises(StoreError, match=f"{part} changed"):
+            require_same_question(Path("study.yaml"), parse_yaml(edited, "s"), before)
+
+
+def test_the_question_is_binding_once_something_passed_or_runs(lines: list[dict[str, Any]]) -> None:
+    opened = {**lines[0], "asked": {"goal": "f00"}}
+    at = {name: next(n for n, event in enumerate(lines) if event["event"] == name) for name in ("run", "ended")}
+
+    def held_after(*events: dict[str, Any]) -> bool:
+        return bool(binding(History.replay(Path("/nowhere"), [opened, *events])))
+
+    ended = lines[at["ended"]]
+    failed = {**ended, "outcome": {"kind": "crash"}}
+    assert not held_after(*lines[1 : at["run"]])
+    assert held_after(*lines[1 : at["run"] + 1]), "what runs now would answer another question"
+    assert held_after(*lines[1 : at["ended"]], ended)
+    assert not held_after(*lines[1 : at["ended"]], failed), "that is how a baseline that fails is corrected"
 
 
 def test_a_journal_from_before_says_nothing_about_the_question() -> None:
@@ -77,6 +102,34 @@ def test_an_edited_journal_is_read_or_named(lines: list[dict[str, Any]], data: s
         replayed(edited)
     except StoreError as error:
         assert "journal.jsonl" in str(error)
+
+
+def test_a_value_of_another_type_or_a_lost_one_is_named_with_its_line(lines: list[dict[str, Any]]) -> None:
+    first = {event["event"]: number for number, event in reversed(list(enumerate(lines)))}
+    optional = ("why", "block", "on_nodes", "search_ended", "measurements", "texts")
+    for number in (first[kind] for kind in ("trial", "run", "submitted", "ended", "confirm", "verdict")):
+        for key, value in ((k, v) for k, v in lines[number].items() if k != "event"):
+            junk: list[Any] = [[1], "x"] if type(value) is dict else [{"a": []}, True]
+            junk += [{**value, "x": []}] if key in ("point", "settings") else []
+            junk += [[*value, {"x": []}]] if key == "candidates" else []
+            edited = [{**lines[number], key: each} for each in junk]
+            edited += [{k: v for k, v in lines[number].items() if k != key}] if key not in optional else []
+            for line in edited:
+                with pytest.raises(StoreError, match=rf"journal.jsonl:{number + 1}:"):
+                    replayed([*lines[:number], line, *lines[number + 1 :]])
+
+
+def test_a_run_that_passed_without_the_goal_is_named(lines: list[dict[str, Any]]) -> None:
+    at = next(n for n, event in enumerate(lines) if event["event"] == "ended")
+    with pytest.raises(StoreError, match="passed but has no rate"):
+        replayed([*lines[:at], {**lines[at], "measurements": []}, *lines[at + 1 :]])
+
+
+def test_a_winner_that_nobody_tried_is_named(lines: list[dict[str, Any]]) -> None:
+    at = next(n for n, event in enumerate(lines) if event["event"] == "verdict")
+    edited = {**lines[at], "verdict": {**lines[at]["verdict"], "winner": {"x": 77, "y": 0}}}
+    with pytest.raises(StoreError, match="none of the trials"):
+        replayed([*lines[:at], edited, *lines[at + 1 :]])
 
 
 def test_a_lost_trial_line_is_named(lines: list[dict[str, Any]]) -> None:

@@ -243,3 +243,37 @@ def test_killed_at_any_moment_it_has_every_event_that_append_returned_for(tmp_pa
     numbers = [event["number"] for event in read_events(path)]
     assert numbers == list(range(len(numbers)))
     assert len(numbers) >= len(acknowledged)
+
+
+def test_a_journal_that_was_moved_away_or_replaced_is_not_written_on(tmp_path):
+    home = tmp_path / "study"
+    home.mkdir()
+    with Journal.open(home / "journal.jsonl") as journal:
+        journal.append({"event": "a"})
+        assert journal.in_place
+        home.rename(tmp_path / "elsewhere")
+        assert not journal.in_place
+        with pytest.raises(StoreError, match="moved or deleted while its campaign ran"):
+            journal.append({"event": "b"})
+        home.mkdir()
+        (home / "journal.jsonl").write_text("another one\n")
+        assert not journal.in_place
+        with pytest.raises(StoreError, match="moved or deleted"):
+            journal.append({"event": "c"})
+    assert [event["event"] for event in read_events(tmp_path / "elsewhere" / "journal.jsonl")] == ["a"]
+    assert (home / "journal.jsonl").read_text() == "another one\n"
+
+
+def test_a_file_system_that_makes_up_inode_numbers_does_not_end_a_campaign(tmp_path, monkeypatch):
+    with Journal.open(tmp_path / "journal.jsonl") as journal:
+        journal.append({"event": "a"})
+        real = os.fstat
+        made_up = lambda descriptor: os.stat_result((real(descriptor).st_mode, 77, *real(descriptor)[2:]))  # noqa: E731
+        monkeypatch.setattr(os, "fstat", made_up)
+        assert journal.in_place, "the same size says that it is the same file"
+
+
+def test_a_journal_that_cannot_be_opened_says_so(tmp_path):
+    (tmp_path / "journal.jsonl").mkdir()
+    with pytest.raises(StoreError, match=r"journal.jsonl: cannot be opened for writing"):
+        Journal.open(tmp_path / "journal.jsonl")

@@ -194,7 +194,7 @@ class _Assembly:
         if isinstance(guard, Closeness) and not (
             0 <= guard.abs_tol < float("inf") and 0 <= guard.rel_tol < float("inf")
         ):
-            self.report(where, "the tolerance must be a finite number, 0 or more")
+            self.report(where, "the tolerance must be a finite number; write 0 or more, such as 1e-9")
             return None
         return guard
 
@@ -225,7 +225,7 @@ class _Assembly:
             try:
                 count = expression.evaluate(settings)
             except ExpressionError as error:
-                self.report(("job", name), f"at the baseline: {error}")
+                self.report(("job", name), f"at the baseline: {error}; write a whole number or a formula of one")
                 continue
             if not is_number(count) or count != int(count) or count < least:
                 what = f"is {count!r} at the baseline; it must be a whole number of at least {least}"

@@ -14,6 +14,7 @@ import yaml
 
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.records.space import Continuous, Discrete, Space
+from ridgeline.report.exports import parquet
 from ridgeline.report.exports.mlflow import write_mlflow
 from ridgeline.report.exports.optuna import write_optuna
 from ridgeline.report.exports.parquet import write_parquet
@@ -189,3 +190,36 @@ def test_prometheus_gets_one_head_for_each_name_and_escaped_labels(done: Campaig
     ok = sum(run.outcome is not None and run.outcome.kind == "ok" for run in done.history.runs.values())
     assert f'ridgeline_runs_total{{study="../up\\n",outcome="ok"}} {ok}' in text.splitlines()
     assert "budget_node_hours" not in text, "what is not limited has no sample"
+
+
+@pytest.mark.parametrize(
+    ("presence", "verdict", "up"), [("here", None, 1), ("elsewhere", None, 1), ("gone", None, 0), ("here", "won", 0)]
+)
+def test_prometheus_knows_whether_somebody_is_at_work(presence: str, verdict: str | None, up: int) -> None:
+    budget = {"trials": None, "wall_s": 60.0, "node_hours": None}
+    status = {
+        "name": "s", "unit": "", "budget": budget, "controller": {"presence": presence}, "verdict": verdict,
+        "stopped": None, "outcomes": {"ok": 3}, "running": [], "trials": 2, "node_hours": 0.5, "wall_s": 30.0,
+        "baseline": None, "paused": False, "best": None,
+    }  # fmt: skip
+    lines = metrics_text(status, "rate").splitlines()
+    assert f'ridgeline_controller_up{{study="s"}} {up}' in lines
+    assert f'ridgeline_finished{{study="s"}} {int(verdict is not None)}' in lines
+    assert 'ridgeline_budget_seconds{study="s"} 60' in lines
+    assert not [line for line in lines if "budget_trials" in line or "baseline_value" in line], "no limit, no sample"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 2, None, ""], "INT64"),
+        ([1, 2.5], "DOUBLE"),
+        ([2.5], "DOUBLE"),
+        ([True, None], "BOOLEAN"),
+        ([True, 1], "BYTE_ARRAY"),
+        ([1, "a"], "BYTE_ARRAY"),
+        ([None, ""], "BYTE_ARRAY"),
+    ],
+)
+def test_a_column_of_parquet_has_the_narrowest_type_that_holds_it(values: list[object], kind: str) -> None:
+    assert parquet._kind(values).name == kind

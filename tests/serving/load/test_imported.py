@@ -51,10 +51,32 @@ def test_figures_that_contradict_each_other_are_marked(fields: dict[str, object]
     assert f"do not trust {figure}" in imported_text([one])
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"requests_s": 91.0, "output_tok_s": 1820.0},  # nine of ten were under way
+        {"requests_s": 110.0, "output_tok_s": 2200.0},
+        {"requests_s": 60.0, "output_tok_s": 1200.0, "requests": 30},  # three rounds say little
+        {"requests_s": 60.0, "output_tok_s": 1200.0, "concurrency": None},
+        {"requests_s": None, "output_tok_s": None},
+        {"output_tok_s": 100.0},  # answers of one token have no gaps
+        {"requests": 100, "latencies_ms": {"ttft": {"p99": 1.0}}},
+        {"latencies_ms": {"itl": {"mean": 5.0, "p50": 0.5}}},
+        {"latencies_ms": {"ttft": {"mean": 5.0}, "itl": {"mean": 4.75}, "e2e": {"mean": 100.0}}},
+        {"output_tok_s": None, "latencies_ms": {"ttft": {"mean": 5.0}, "itl": {"mean": 1.0}, "e2e": {"mean": 100.0}}},
+    ],
+)
+def test_what_is_within_the_usual_is_not_doubted(fields: dict[str, object]):
+    assert imported(run(**fields)).doubts == {}
+
+
 def test_requests_become_records_and_fill_in_percentiles():
     rows = tuple(BenchRequest(True, 8, 3, 0.1 * k, 0.02, 0.03, (0.005, 0.005)) for k in range(4))
     one = imported(run(rows=(*rows, BenchRequest(False, 8, 0, error="boom")), latencies_ms={"ttft": {"mean": 20.0}}))
     assert len(one.records) == 5 and one.records[4].status == "failed" and one.records[4].error == "boom"
+    third = one.records[2]
+    assert (third.sent_s, third.first_token_s, third.end_s) == pytest.approx((0.2, 0.22, 0.23))
+    assert third.gaps_s == ((0.005, 1), (0.005, 1)) and one.records[4].first_token_s is one.records[4].end_s is None
     assert one.latencies_ms["ttft"]["p99"] == pytest.approx(20.0) and one.latencies_ms["itl"]["p50"] == pytest.approx(
         5.0
     )

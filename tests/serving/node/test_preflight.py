@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,7 +124,9 @@ def test_a_quota_that_runs_out_is_a_warning(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(host, "quotas", lambda folder: [FileQuota("/scratch", 195_000, 202_000)])
     check = host.file_check(tmp_path)
     assert check.status == "warn"
-    assert "7,000 of 202,000 files left" in check.detail
+    assert "7,000 of 202,000 files left on /scratch; prune" in check.detail
+    monkeypatch.setattr(host, "quotas", lambda folder: [FileQuota("/a", 0, 500_000), FileQuota("/b", 0, 400_000)])
+    assert host.file_check(tmp_path) == Check("files", "ok", "400,000 of 400,000 files left on /b")
     monkeypatch.setattr(host, "quotas", lambda folder: [FileQuota("/home", 5, None)])
     assert host.file_check(tmp_path).status == "ok"
 
@@ -149,12 +152,26 @@ def test_busy_ports_are_named() -> None:
 
 def test_scratch_must_be_there_and_writable(tmp_path: Path) -> None:
     assert host.scratch_check(tmp_path).status in ("ok", "warn")
-    assert host.scratch_check(tmp_path / "nowhere").status == "fail"
+    nowhere = host.scratch_check(tmp_path / "nowhere")
+    assert nowhere.status == "fail" and "is not a folder on this node" in nowhere.detail
+
+
+def test_a_scratch_or_shared_memory_with_little_room_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for free, status in ((host.SCRATCH_BYTES, "ok"), (host.SCRATCH_BYTES - 1, "warn")):
+        monkeypatch.setattr(host.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        assert host.scratch_check(tmp_path).status == status
+    for free, status in ((host.SHARED_MEMORY_BYTES, "ok"), (host.SHARED_MEMORY_BYTES - 1, "warn")):
+        monkeypatch.setattr(host.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        assert host.shared_memory_check(tmp_path).status == status
+    assert host.shared_memory_check(tmp_path / "none").status == "warn"
 
 
 def test_locked_memory_matters_for_infiniband_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (65536, 65536))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64 << 20, 64 << 20))
     assert host.locked_memory_check(uses_infiniband=True).status == "fail"
+    assert "limited to 64 MiB" in host.locked_memory_check(uses_infiniband=True).detail
     assert host.locked_memory_check(uses_infiniband=False).status == "ok"
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
     assert host.locked_memory_check(uses_infiniband=True).status == "ok"
@@ -219,6 +236,10 @@ def test_rates_and_the_slow_gpu_of_a_node() -> None:
     one = gpu.rate_checks(probed([7e14]), "python3")
     assert [check.status for check in one] == ["ok", "ok", "ok", "skip"]
     assert "700 TFLOP/s" in one[0].detail
+    pair = gpu.rate_checks(probed([7e14, 6.5e14, 6.7e14, 6.9e14]), "python3")
+    assert (pair[0].status, pair[0].detail) == ("ok", "680 TFLOP/s bf16 each"), "the middle of the two in the middle"
+    limit = gpu.rate_checks(probed([1e15, 1e15, 0.96e15, 0.94e15, 1e15]), "python3")
+    assert limit[0].detail == "1,000 TFLOP/s bf16 each, but gpu3 940", "5% are allowed"
     eight = gpu.rate_checks(probed([7e14] * 7 + [5e14], all_reduce_bytes_s=[4e11] * 5, peer_access=True), "python3")
     assert eight[0].status == "warn"
     assert "gpu7 500" in eight[0].detail
@@ -234,6 +255,7 @@ def test_rates_and_the_slow_gpu_of_a_node() -> None:
     [
         ("exit 3", "exit code 3"),
         ("echo rubbish", "failed under"),
+        ("echo why >&2; echo CUDA is broken >&2; exit 1", "(exit code 1): CUDA is broken"),
         ('echo \'{"versions": {}, "gpus": [], "skipped": "torch sees no GPU"}\'', "torch sees no GPU"),
         ("echo '[]'", "failed under"),
     ],
@@ -276,6 +298,30 @@ def test_the_slow_node_is_named() -> None:
     assert [difference.node for difference in result.slow] == ["c"]
     assert "node c is 16% slower than its peers" in comparison_text(result)
     assert result.as_json()["slow"][0]["speed"] == pytest.approx(0.84, abs=0.02)
+
+
+def test_rates_are_compared_each_with_its_own_kind() -> None:
+    def both(name: str, copy: float) -> NodeReport:
+        more = Check("gpu copy", "ok", "", "GB/s", {"gpu0": tuple(copy * (1 + 0.002 * n) for n in range(6))})
+        return NodeReport(name, (*node(name, 700).checks, more), {})
+
+    result = compare([both("a", 3000), both("b", 3010), both("c", 2500), both("d", 2990)])
+    assert [(difference.node, difference.rate) for difference in result.slow] == [("c", "gpu copy")]
+
+
+@pytest.mark.parametrize(
+    ("ports", "status", "says"),
+    [
+        ([("a", "Active", "400"), ("b", "Active", "400")], "ok", "2 InfiniBand ports active at 400"),
+        ([("a", "Active", "400"), ("b", "Active", "")], "ok", "2 InfiniBand ports active at 400"),
+        ([("a", "Active", "400"), ("b", "Active", "200")], "warn", "the slowest sets the pace"),
+        ([("a", "Active", "400"), ("b", "Down", "400")], "warn", "b:1 InfiniBand but not active"),
+    ],
+)
+def test_ports_that_are_down_or_of_another_speed_are_a_warning(ports: Any, status: str, says: str) -> None:
+    check = network_check([HcaPort(name, 1, "InfiniBand", state == "Active", rate) for name, state, rate in ports])
+    assert check.status == status
+    assert says in check.detail
 
 
 def test_small_and_noisy_differences_are_not_tickets() -> None:

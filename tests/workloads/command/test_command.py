@@ -327,3 +327,12 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot fill"):
         CommandWorkload(study(tmp_path)).prepare(trial(), tmp_path / "file" / "run")
+
+
+def test_a_metric_of_the_study_comes_before_the_built_in_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / "stdout").write_text("rate 7\ntook 1.5 s\n")
+    plain = CommandWorkload(study(tmp_path)).read(run(tmp_path, cpu_s=2.0))
+    assert plain.metrics == {"wall_s": 2.5, "cpu_s": 2.0, "rate": 7.0}
+    own = {"rate": {"regex": r"rate (\S+)"}, "wall_s": {"regex": r"took (\S+)", "unit": "s"}}
+    found = CommandWorkload(study(tmp_path, metrics=own)).read(run(tmp_path, cpu_s=2.0))
+    assert [m.value for m in found.measurements if m.metric == "wall_s"] == [1.5]

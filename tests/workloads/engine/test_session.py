@@ -208,3 +208,19 @@ def test_an_installed_engine_is_asked_for_flags_the_table_does_not_know(
     wrong = sglang_offline(study(tmp_path, knobs={"flag_of_yesterday": [3]}))
     assert "no such knob" in wrong.problems()[0].message
     installed_flags.cache_clear()
+
+
+def test_processes_of_a_session_are_those_that_live() -> None:
+    """A process that ended, and that nobody has asked about yet, is not waited for."""
+    text = "import subprocess, sys, time; subprocess.Popen(['true']); print('up', flush=True); time.sleep(300)"
+    leader = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert leader.stdout is not None and leader.stdout.readline() == b"up\n"
+        give_up = time.monotonic() + 60
+        while members(leader.pid) != [leader.pid]:
+            assert time.monotonic() < give_up
+            time.sleep(0.02)
+    finally:
+        leader.kill()
+        leader.wait()
+    assert members(leader.pid) == []

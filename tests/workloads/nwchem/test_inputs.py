@@ -10,6 +10,7 @@ from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.errors import StudyError
 from ridgeline.readers.nwchem.output import read_nwchem_out
 from ridgeline.records.outcome import Kind
+from ridgeline.workloads.nwchem.knobs import environment
 from ridgeline.workloads.nwchem.reading import problem
 from tests.workloads.nwchem.runs import GUARD, SAMPLES, checked, finished, first_trial, write_study
 
@@ -138,3 +139,11 @@ def test_without_an_input_molecule_and_basis_are_needed(tmp_path: Path) -> None:
 def test_samples_are_whole() -> None:
     for name in ("mp2-1h2o.out", "ccsd-t-1h2o.out"):
         assert read_nwchem_out((SAMPLES / name).read_text().splitlines()).finished
+
+
+def test_knobs_that_are_variables_are_spelled_as_programs_read_them() -> None:
+    asked = {"ompi_mca_btl": "self", "armci_use_win_allocate": True, "nothing": 3, "omp_num_threads": None}
+    found = environment(asked)
+    assert found["OMPI_MCA_btl"] == "self"
+    assert found["ARMCI_USE_WIN_ALLOCATE"] == "1", "true is 1 where a C program reads it"
+    assert not {"nothing", "NOTHING", "OMP_NUM_THREADS"} & found.keys()

@@ -54,7 +54,7 @@ def read_footer(lines: Iterable[str]) -> OutputReport:
     usage = {name: float(value) for name, value in values.items() if value is not None}
     if not footer.killed:
         return OutputReport(usage)
-    cause = Cause.TIME_LIMIT if "walltime" in footer.killed else Cause.MEMORY_LIMIT
+    cause = Cause.MEMORY_LIMIT if re.search(r"\bp?v?mem(ory)?\b", footer.killed, re.IGNORECASE) else Cause.TIME_LIMIT
     return OutputReport(usage, cause, f"PBS: {footer.killed}")
 
 

@@ -20,6 +20,7 @@ _PAIR = re.compile(
     r"\b(Exit_status|resources_used\.\w{1,20}|Resource_List\.\w{1,20}|exec_host|qtime|start)=(\S{1,400})"
 )
 _INSIDE = ("resources_used", "Resource_List")
+_OVER_MEMORY = re.compile(r"exceeded resource p?v?mem\b")
 
 
 def read_pbs_jobs(lines: Iterable[str]) -> Iterator[JobRecord]:
@@ -119,7 +120,7 @@ def _state(of: dict[str, str], exit_code: int | None) -> str:
         return "running"
     if "exceeded resource walltime" in comment or exit_code == -29:
         return "timeout"
-    if "exceeded resource mem" in comment or exit_code in (-27, -28):
+    if _OVER_MEMORY.search(comment) or exit_code in (-27, -28):
         return "memory"
     return "completed" if exit_code == 0 else "failed" if exit_code is not None else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,7 +137,8 @@ def _per_token(found: Mapping[str, Measurement]) -> dict[str, Measurement]:
 
 
 def _unapplied(asked: AskedSettings, log: EngineLog, version: str, folder: Path) -> Iterator[str]:
-    if asked.version and version and not version.startswith(asked.version):
+    # 0.5.1 is 0.5.1.post2, and not 0.5.10
+    if asked.version and version and not re.match(rf"{re.escape(asked.version)}(?!\d)", version):
         yield f"the study says release {asked.version}, the engine is {version}"
     for name, value in asked.echo.items():
         if name in log.echo and not _same(name, value, log.echo[name], asked.attention_groups):
