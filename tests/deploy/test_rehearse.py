@@ -141,17 +141,61 @@ def test_a_policy_with_which_the_router_does_not_start_is_left_out(
 def test_the_chosen_policy_and_limits_are_written_and_read_back(file: Path) -> None:
     file.write_text(f"# ours\n{file.read_text()}")
     told = {"policy": "power_of_two", **LIMITS.for_router("smg"), "kind": "smg"}
-    file.write_text(with_router(file, told, {"admission": LIMITS.as_json()}))
+    file.write_text(with_router(file, told, {"admission": LIMITS.as_json()}).text)
     assert file.read_text().startswith("# ours\nversion: 1\n")
     service = load_service(file)
     assert service.router is not None
     assert service.router.policy == "power_of_two"
     assert (service.router.most_running, service.router.most_waiting, service.router.longest_wait_s) == (16, 3, 1.0)
     assert service.expected["admission"]["bound"] == "KV pool"
-    file.write_text(with_router(file, {"kind": "sglang-router", **LIMITS.for_router("sglang-router")}))
+    file.write_text(with_router(file, {"kind": "sglang-router", **LIMITS.for_router("sglang-router")}).text)
     router = load_service(file).router
     assert router is not None
     assert (router.most_waiting, router.longest_wait_s) == (0, None), "its queue answers 408: nobody shall wait in it"
+
+
+COMMENTED = """\
+# two servers
+version: 1
+model: llama-8b      # the small one
+router:              # in front
+  policy: random     # for now
+  kind: smg          # it queues
+
+  arguments: [--log-level, warn]
+  # port 9000 is open to users
+  port: 9000
+engine: {kind: twin, gpu: h200}  # pretended
+expected: {origin: modelled, admission: {edge: 9, bound: by hand}}
+units: [{replicas: 2, settings: {tp: 1}}]  # last
+"""
+
+
+def test_what_the_user_wrote_around_policy_and_limits_stays(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    file.write_text(COMMENTED)
+    told = {"policy": "cache_aware", **LIMITS.for_router("smg")}
+    edited = with_router(file, told, {"admission": LIMITS.as_json()})
+    assert edited.lost == ""
+    before, after = COMMENTED.splitlines(), edited.text.splitlines()
+    assert [line for line in before if line not in after] == [before[4], before[11]]
+    assert after[4] == "  policy: cache_aware     # for now"
+    assert after[10:13] == ["  most_running: 16", "  most_waiting: 3", "  longest_wait: 1s"]
+    file.write_text(edited.text)
+    again = with_router(file, told, {"admission": LIMITS.as_json()})
+    assert again.text == edited.text, "nothing is added twice"
+
+
+def test_a_file_that_cannot_be_edited_in_place_is_written_anew_and_that_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    shared = "expected: {kept: &r {kind: smg, policy: random}}\nrouter: *r\n"
+    file.write_text(f"# ours\nversion: 1\nmodel: llama-8b\nengine: {{kind: twin, gpu: h200}}\nunits: [{{}}]\n{shared}")
+    edited = with_router(file, {"policy": "cache_aware"})
+    assert "alias" in edited.lost
+    file.write_text(edited.text)
+    service = load_service(file)
+    assert service.router is not None
+    assert (service.router.policy, service.expected["kept"]["policy"]) == ("cache_aware", "random")
 
 
 def test_neighbouring_ports_are_found() -> None:

@@ -78,4 +78,7 @@ def _write(file: Path, service: Service, policy: str, limits: AdmissionLimits) -
 
     assert service.router is not None
     told = {"policy": policy, **limits.for_router(service.router.kind)}
-    write_whole(file, with_router(file, told, {"admission": limits.as_json()}))
+    edited = with_router(file, told, {"admission": limits.as_json()})
+    write_whole(file, edited.text)
+    if edited.lost:
+        _tell(f"{file}: written anew without its comments ({edited.lost})")

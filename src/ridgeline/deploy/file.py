@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ridgeline.records.problem import Problem
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.engine.knobs.releases import LATEST, parse_version
 from ridgeline.store.site_file import load_site
+from ridgeline.forms.yaml_edit import CannotEdit, with_value
 from ridgeline.store.yaml_tree import parse_yaml, read_text
 
 
@@ -178,17 +180,43 @@ def service_text(service: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(service), sort_keys=False, default_flow_style=None, width=110)
 
 
-def with_router(path: Path, router: Mapping[str, Any], expected: Mapping[str, Any] | None = None) -> str:
-    """The file's text with other values for its router and what is expected of it; None takes a key away.
+@dataclass(frozen=True, slots=True)
+class EditedFile:
+    """A deployment file's text after an edit. `lost` says why its comments could not be kept, where they were not."""
 
-    Comments at its head are kept, others are lost.
+    text: str
+    lost: str = ""
+
+
+def with_router(path: Path, router: Mapping[str, Any], expected: Mapping[str, Any] | None = None) -> EditedFile:
+    """The file with other values for its router and what is expected of it; None takes a key away.
+
+    Only the lines concerned are changed. Where that cannot be done, as with aliases, the whole file is written anew.
     """
     text = read_text(path)
     plain = parse_yaml(text, str(path)).plain()
     assert isinstance(plain, dict), "it was read as a service before"
-    head = [line for line in text.splitlines() if line.startswith("#")]
     told = {key: value for key, value in {**plain["router"], **router}.items() if value is not None}
-    changed = {**plain, "router": told}
+    meant = {**plain, "router": told}
     if expected:
-        changed["expected"] = {**plain.get("expected", {}), **expected}
-    return "\n".join([*head, service_text(changed)])
+        meant["expected"] = {**plain.get("expected", {}), **expected}
+    edited, why = text, "what was written would not have meant the same"
+    try:
+        for key, value in router.items():
+            edited = with_value(edited, ("router", key), value)
+        for where, value in _leaves(expected or {}, ("expected",)):
+            edited = with_value(edited, where, value)
+        if parse_yaml(edited, str(path)).plain() == meant:
+            return EditedFile(edited)
+    except (CannotEdit, StudyError, yaml.YAMLError) as error:
+        why = str(error).splitlines()[0]
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    return EditedFile("\n".join([*head, service_text(meant)]), why)
+
+
+def _leaves(tree: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value

@@ -294,6 +294,7 @@ def test_a_hung_server_is_healthy_and_silent() -> None:
     with serving() as running:
         assert running.json("/fault", {"kind": "hang"}) == {"fault": "hang"}
         assert running.call("GET", "/health")[0] == 200
+        assert running.call("GET", "/health_generate")[0] == 503, "SGLang asks its engine for a token there"
         body = json.dumps({"prompt": "a", "max_tokens": 2}).encode()
         with socket.create_connection(("127.0.0.1", running.port), timeout=0.3) as sock:
             sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
@@ -302,6 +303,29 @@ def test_a_hung_server_is_healthy_and_silent() -> None:
             running.json("/fault", {"kind": "none"})
             sock.settimeout(30)
             assert sock.recv(100).startswith(b"HTTP/1.1 200")
+        assert running.call("GET", "/health_generate")[0] == 200
+
+
+def test_health_generate_waits_as_long_as_sglang_does_for_a_token() -> None:
+    with serving(speed=1.0) as running:
+        running.json("/fault", {"kind": "hang"})
+        with socket.create_connection(("127.0.0.1", running.port), timeout=0.3) as sock:
+            sock.sendall(b"GET /health_generate HTTP/1.1\r\nhost: x\r\n\r\n")
+            with pytest.raises(TimeoutError):
+                sock.recv(100)
+            running.json("/fault", {"kind": "none"})
+            sock.settimeout(30)
+            assert sock.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_flushed_prefixes_are_computed_again() -> None:
+    prompt = list(range(600))
+    with serving() as running:
+        for flushed, cached in ((False, 0), (False, 512), (True, 0)):
+            if flushed:
+                assert running.call("POST", "/flush_cache")[0] == 200
+            said = running.json("/v1/completions", {"prompt": prompt, "max_tokens": 2})
+            assert said["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
 
 
 def test_several_copies_share_the_requests() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import time
@@ -21,6 +22,7 @@ from ridgeline.serving.twin.server.roles import PrefillRole, Role, Together
 
 OPEN_PATHS = ("/health", "/health_generate", "/metrics", "/ping")
 RATE_WINDOW_S = 5.0
+HEALTH_LIMIT_S = 20.0  # SGLang's SGLANG_HEALTH_CHECK_TIMEOUT: how long /health_generate waits for a token
 _ERRORS = {400: "BadRequestError", 401: "AuthenticationError", 503: "ServiceUnavailableError"}
 
 
@@ -52,10 +54,11 @@ class Api:
         self.counters = Counters()
         self._inject = inject
         self._number = 0
+        self._asked_for_tokens: set[asyncio.Task[None]] = set()
         self._made: deque[tuple[float, int]] = deque([(0.0, 0)])  # output tokens over the last seconds
         self._paths: dict[tuple[str, str], Callable[[HttpExchange], None]] = {
             ("GET", "/health"): self._healthy,
-            ("GET", "/health_generate"): self._healthy,
+            ("GET", "/health_generate"): self._makes_tokens,
             ("GET", "/ping"): self._healthy,
             ("GET", "/metrics"): self._metrics,
             ("GET", "/v1/models"): self._models,
@@ -65,7 +68,7 @@ class Api:
             ("GET", "/get_model_info"): self._model_info,
             ("GET", "/get_load"): self._load,
             ("GET", "/v1/loads"): self._loads,
-            ("POST", "/flush_cache"): self._healthy,
+            ("POST", "/flush_cache"): self._flush,
             ("POST", "/fault"): self._fault,
             ("POST", "/v1/completions"): self._generate,
             ("POST", "/v1/chat/completions"): self._generate,
@@ -170,6 +173,27 @@ class Api:
 
     def _healthy(self, exchange: HttpExchange) -> None:
         exchange.answer(200, b"", "text/plain")
+
+    def _makes_tokens(self, exchange: HttpExchange) -> None:
+        """Unlike /health it is honest: 200 when a token could be made, 503 when none came in its time."""
+        task = asyncio.create_task(self._when_it_makes_tokens(exchange))
+        self._asked_for_tokens.add(task)
+        task.add_done_callback(self._asked_for_tokens.discard)
+        exchange.on_gone = task.cancel
+
+    async def _when_it_makes_tokens(self, exchange: HttpExchange) -> None:
+        until_s = self.clock.now_s() + HEALTH_LIMIT_S
+        while hung := any(live.hung for live in self.role.engines):
+            if self.clock.now_s() >= until_s:
+                break
+            await asyncio.sleep(min(1.0, HEALTH_LIMIT_S / self.clock.speed / 20))
+        exchange.answer(503 if hung else 200, b"", "text/plain")
+
+    def _flush(self, exchange: HttpExchange) -> None:
+        """Every prefix is forgotten. SGLang refuses it while requests are under way; here the next ones find nothing."""
+        for live in self.role.engines:
+            live.forget_prefixes()
+        exchange.answer(200, b"Cache flushed.\n", "text/plain")
 
     def _metrics(self, exchange: HttpExchange) -> None:
         text = metrics_text(self.facts.api, self.facts.model, self.counters, self.gauges())

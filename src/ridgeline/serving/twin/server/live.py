@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, Joined
+from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 
@@ -95,6 +96,13 @@ class LiveEngine:
     def wake(self) -> None:
         """Something was put into the engine past `submit`."""
         self._work.set()
+
+    def forget_prefixes(self) -> None:
+        """As after a start."""
+        engine = self.engine
+        for cache in engine.caches if isinstance(engine, PrefillEngine) else [engine.cache]:
+            if cache is not None:
+                cache.clear()
 
     async def run(self) -> None:
         """For ever; ended by cancelling its task."""
