@@ -62,6 +62,7 @@ def main() -> None:
     ask.add_argument("--seconds", type=float, default=45.0)
     ask.add_argument("--loads", default=",".join(map(str, LOADS)))
     ask.add_argument("--queued", type=int, help="max_queued_requests of each server: its own limit behind the router's")
+    ask.add_argument("--running", type=int, help="max_running_requests of each server")
     ask.add_argument("--policy", default="power_of_two")
     ask.add_argument("--more", default="", help="further words of the router's command line")
     ask.add_argument("--only", choices=("limits", "none"))
@@ -82,6 +83,8 @@ def main() -> None:
         text = setup.text(chosen.policy, f"{words}{more}")
         if words and chosen.queued is not None:
             text = text.replace("{tp: 4,", f"{{tp: 4, max_queued_requests: {chosen.queued},")
+        if words and chosen.running is not None:
+            text = text.replace("{tp: 4,", f"{{tp: 4, max_running_requests: {chosen.running},")
         peak = 0.0
         with served(text) as (operator, url):
             for share in map(float, chosen.loads.split(",")):

@@ -26,7 +26,7 @@ def rehearse(
     rate: Annotated[
         float | None, typer.Option(help="Requests per second; default: 0.8 of what the servers bear.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long each policy is loaded, twice.", min=1)] = 10.0,
+    seconds: Annotated[float, typer.Option(help="How long each policy is loaded.", min=1)] = 8.0,
     shared_prefix: Annotated[int, typer.Option(help="Tokens at the start of every prompt that are the same.")] = 0,
     policy: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     speed: Annotated[float, typer.Option(help="How much faster than real the servers' time passes.", min=0.05)] = 1.0,

@@ -19,6 +19,17 @@ _OWN_COUNT = ["--power-of-two-load-metric", "least_requests"]
 _NO_VETO = "--disable-worker-overload-protection"
 
 
+# Unless told they look once a minute, three times, before they believe that a server is gone. Replicas hardly need it, as
+# a request is tried again elsewhere; one that was paired with a dead decode server waits for its prefill server instead,
+# which waits for the dead one. A server that is merely busy has ten seconds to answer.
+_LOOKS = [
+    *("--health-check-interval-secs", "2"),
+    *("--health-check-timeout-secs", "5"),
+    *("--health-failure-threshold", "2"),
+]
+_LOOK_OFTEN = ("sglang-router", "smg")
+
+
 def can_queue(kind: str) -> bool:
     """Whether a request that waits in the router is let in when another one ends."""
     return kind not in _CANNOT_QUEUE
@@ -39,6 +50,8 @@ def protection_words(choice: RouterChoice) -> list[str]:
         words += ["--queue-size", str(choice.most_waiting)]
     if choice.longest_wait_s is not None:
         words += ["--queue-timeout-secs", str(max(1, round(choice.longest_wait_s)))]
+    if choice.kind in _LOOK_OFTEN:
+        words += _LOOKS
     if choice.kind == "smg":
         words += [_NO_VETO, *(_OWN_COUNT if choice.policy == "power_of_two" else ())]
     return words

@@ -46,6 +46,7 @@ class RouterDialect:
     checks_keys: (
         bool  # of users and of whoever changes its servers; else it only passes them on, and not to split roles
     )
+    usual: str = "cache_aware"  # the policy of one that is told none
 
 
 def router_words(service: Service, backends: Sequence[Backend]) -> list[str]:

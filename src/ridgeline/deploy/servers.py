@@ -24,6 +24,7 @@ _TWIN_OPTIONS = {
     "attn_dp": "--attn-dp",
     "mem_fraction_static": "--mem-fraction",
     "max_running_requests": "--max-running-requests",
+    "max_queued_requests": "--max-queued-requests",
     "cuda_graph_max_bs": "--cuda-graph-max-bs",
     "chunked_prefill_size": "--chunked-prefill-size",
     "attention_backend": "--attention-backend",

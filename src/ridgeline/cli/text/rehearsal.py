@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ridgeline.deploy.admission import AdmissionLimits
-from ridgeline.deploy.rehearse.rehearsal import HUNG, KILLED, OVERLOADED, Rehearsal
+from ridgeline.deploy.rehearse.rehearsal import HUNG, KILLED, OVERLOADED, PLAIN, Rehearsal
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
 
@@ -16,6 +16,8 @@ def rehearsals_text(done: Sequence[Rehearsal], best: str, limits: AdmissionLimit
     widths = [max(len(row[n]) for row in rows) for n in range(len(_HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines.append(f"use {best}; most_running {limits.most_running}: {limits.reason}")
+    if worse := [one.policy for one in done if one.policy not in {o.policy for o in done if o.case == PLAIN}]:
+        lines.append(f"others were better with skewed traffic, so not tried further: {', '.join(worse)}")
     lines += [said for one in done if (said := _said(one))]
     sent_s = done[0].offered_s
     if sent_s < 0.999 * asked_s:

@@ -36,7 +36,7 @@ def known_policies(service: Service) -> list[str]:
     if service.router is None:
         raise InputError("there is no router to rehearse; add one to the deployment file")
     known = ROUTERS[service.router.kind].policies
-    own = [service.router.policy] if service.router.policy else []
+    own = [service.router.policy or ROUTERS[service.router.kind].usual]
     tried = [policy for policy in known if policy not in LEFT_OUT and (policy != "bucket" or service.split)]
     return list(dict.fromkeys([*own, *tried]))
 
