@@ -39,8 +39,8 @@ def rehearse(
 
     Example: ridgeline rehearse service.yaml --traffic sharegpt
     """
-    from ridgeline.cli.text.rehearsal import rehearsals_text
-    from ridgeline.deploy.admission import admission_of
+    from ridgeline.cli.text.rehearsal import limits_text, rehearsals_text
+    from ridgeline.deploy.admission import admission_of, with_server_limits
     from ridgeline.deploy.file import load_service
     from ridgeline.deploy.rehearse.rehearsal import best_of
     from ridgeline.deploy.rehearse.rehearsal import rehearse as run
@@ -48,18 +48,21 @@ def rehearse(
 
     known_policies(service := load_service(file))  # says what is missing before anything takes time
     limits = admission_of(service, traffic)
+    told = with_server_limits(service, limits)
     asked_s = rate or SHARE_OF_CAPACITY * limits.requests_s
     load = _bearable(traffic, asked_s, seconds, shared_prefix, speed)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
-        done = run(service, Path(folder), load, policy or (), _tell, limits)
+        done = run(told, Path(folder), load, policy or (), _tell, limits)
     best = best_of(done)
     if write and not policy:
         _write(file, service, best, limits)
     if as_json:
-        told = {"policy": best, "limits": limits.as_json(), "speed": speed, "asked_requests_s": asked_s}
-        print(json_text({"runs": [one.as_json() for one in done], **told, "origin": "modelled"}))
+        answer = {"policy": best, "limits": limits.as_json(), "speed": speed, "asked_requests_s": asked_s}
+        answer["servers"] = limits.for_servers(service)
+        print(json_text({"runs": [one.as_json() for one in done], **answer, "origin": "modelled"}))
     else:
         print(rehearsals_text(done, best, limits, asked_s, speed))
+        print(limits_text(told, limits))
 
 
 def _tell(line: str) -> None:
@@ -78,7 +81,7 @@ def _write(file: Path, service: Service, policy: str, limits: AdmissionLimits) -
 
     assert service.router is not None
     told = {"policy": policy, **limits.for_router(service.router.kind)}
-    edited = with_router(file, told, {"admission": limits.as_json()})
+    edited = with_router(file, told, {"admission": limits.as_json()}, limits.for_servers(service))
     write_whole(file, edited.text)
     if edited.lost:
         _tell(f"{file}: written anew without its comments ({edited.lost})")

@@ -12,27 +12,38 @@ class CannotEdit(ValueError):
     """The value is not written where it is meant, as behind an alias."""
 
 
-def with_value(text: str, where: Sequence[str], value: object) -> str:
-    """`where` are keys from the top. None takes the key away; mappings that are missing on the way are made.
+def with_value(text: str, where: Sequence[str | int], value: object) -> str:
+    """`where` are keys and places in lists from the top. None takes the key away; missing mappings are made.
 
     Raises CannotEdit where the text has no such place of its own. What the new text means is for the caller to check.
     """
     node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     for depth, key in enumerate(where):
-        if not isinstance(node, yaml.MappingNode):
-            raise CannotEdit(f"{'.'.join(where[:depth]) or 'the file'} is not a mapping")
+        name = ".".join(map(str, where[:depth])) or "the file"
+        if isinstance(node, yaml.SequenceNode) and isinstance(key, int):
+            node = _item(node, key, name)
+            continue
+        if not isinstance(node, yaml.MappingNode) or isinstance(key, int):
+            raise CannotEdit(f"{name} is not a mapping")
         pair = next((pair for pair in node.value if pair[0].value == key), None)
         if pair is None:
             return text if value is None else _added(text, node, key, _nested(where[depth + 1 :], value))
         if pair[1].start_mark.index < pair[0].end_mark.index:
-            raise CannotEdit(f"{'.'.join(where[: depth + 1])} is an alias")
+            raise CannotEdit(f"{key} is an alias")
         if depth == len(where) - 1:
             return _without(text, node, pair) if value is None else _replaced(text, node, pair, value)
         node = pair[1]
     raise CannotEdit("no key is named")
 
 
-def _nested(keys: Sequence[str], value: object) -> object:
+def _item(node: yaml.SequenceNode, number: int, name: str) -> yaml.Node:
+    if number >= len(node.value) or not node.start_mark.index <= node.value[number].start_mark.index:
+        raise CannotEdit(f"{name} has no entry {number + 1} of its own")
+    found: yaml.Node = node.value[number]
+    return found
+
+
+def _nested(keys: Sequence[str | int], value: object) -> object:
     for key in reversed(keys):
         value = {key: value}
     return value

@@ -13,6 +13,7 @@ from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.node.preflight.host import can_bind
+from ridgeline.serving.twin.server.serve import BOOTSTRAP_VARIABLE
 
 LEFT_OUT = ("manual", "passthrough")  # they choose by what a client says
 FIRST_PORT, LAST_PORT = 41000, 48000
@@ -67,8 +68,9 @@ def _pretended(service: Service, unit: ServiceUnit, speed: float) -> ServiceUnit
     settings: dict[str, Value] = {
         name: value for name, value in flags.canonical(unit.settings).items() if name in TWIN_KNOBS
     }
+    env = {name: value for name, value in unit.env.items() if name == BOOTSTRAP_VARIABLE}
     arguments = () if speed == 1 else ("--speed", f"{speed:g}")
-    return replace(unit, nodes=1, gpus=0, settings=settings, arguments=arguments, env={})
+    return replace(unit, nodes=1, gpus=0, settings=settings, arguments=arguments, env=env)
 
 
 def free_ports(count: int) -> int:

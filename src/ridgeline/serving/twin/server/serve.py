@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ridgeline.errors import InputError, SiteError
 from ridgeline.serving.engine.deployment import Deployment
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.disaggregation import DecodeEngine, KvTransfer
+from ridgeline.serving.twin.disaggregation import BOOTSTRAP_LIMIT_S, DecodeEngine, KvTransfer
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.server.api import Api, ServerFacts
@@ -25,6 +25,7 @@ from ridgeline.serving.twin.simulate import step_time
 
 ROLES = ("both", "prefill", "decode")
 BOOTSTRAP_PORT = 8998  # SGLang's own
+BOOTSTRAP_VARIABLE = "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"  # heeded by SGLang's prefill servers, and by ours
 DIED = 1
 OOM_LINE = "torch.OutOfMemoryError: CUDA out of memory (pretended by the twin's fault `oom`)"
 
@@ -98,7 +99,8 @@ class TwinServer:
             deployment.model, deployment.layout, cluster.fabric, cluster.node.gpus, deployment.settings.page_size
         )
         if served.role == "prefill":
-            return PrefillRole(engines[0], transfer, (served.host, served.bootstrap_port))
+            limit_s = float(os.environ.get(BOOTSTRAP_VARIABLE, BOOTSTRAP_LIMIT_S))
+            return PrefillRole(engines[0], transfer, (served.host, served.bootstrap_port), limit_s)
         return DecodeRole(engines[0], transfer)
 
     async def listen(self) -> list[asyncio.Server]:
