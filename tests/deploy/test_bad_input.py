@@ -51,7 +51,11 @@ def written(folder: Path, text: str) -> Path:
         ("units:\n", "units:\nunits:\n", "service.yaml:5"),
         ("  - {replicas", "\t- {replicas", "service.yaml:5"),
         ("replicas: 2", "replicas: two", "service.yaml:5: units[0].replicas"),
-        ("kind: sglang, release: 0.5.15", "kind: vllm, release: 0.11.0", "vllm before 0.12 spreads over nodes with Ray"),
+        (
+            "kind: sglang, release: 0.5.15",
+            "kind: vllm, release: 0.11.0",
+            "vllm before 0.12 spreads over nodes with Ray",
+        ),
     ],
 )
 def test_an_edit_by_hand_that_went_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str, what: str) -> None:

@@ -5,9 +5,19 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from ridgeline.forms.yaml_edit import CannotEdit, with_value
+from ridgeline.forms.yaml_edit import YamlEditError, with_value
 
-BLOCK = "top: 1  # first\nrouter:  # here\n  kind: smg\n  policy:  # none yet\n  names:\n    - a\n    - b\n# end\nlast: [1]\n"
+BLOCK = """\
+top: 1  # first
+router:  # here
+  kind: smg
+  policy:  # none yet
+  names:
+    - a
+    - b
+# end
+last: [1]
+"""
 
 
 @pytest.mark.parametrize(
@@ -27,6 +37,9 @@ BLOCK = "top: 1  # first\nrouter:  # here\n  kind: smg\n  policy:  # none yet\n 
         (BLOCK, ("router", "policy"), "random", BLOCK.replace("policy:  #", "policy: random  #")),
         (BLOCK, ("router", "kind"), None, BLOCK.replace("  kind: smg\n", "")),
         (BLOCK, ("router", "names"), None, BLOCK.replace("  names:\n    - a\n    - b\n", "")),
+        ("a: [{b: {c: 1}}, {}] # x\n", ("a", 0, "b", "c"), 2, "a: [{b: {c: 2}}, {}] # x\n"),
+        ("a:\n- b: 1 # x\n  c: {}\n", ("a", 0, "c", "d"), 2, "a:\n- b: 1 # x\n  c: {d: 2}\n"),
+        ("a:\n- b: 1 # x\n", ("a", 0, "c"), 2, "a:\n- b: 1 # x\n  c: 2\n"),
         (BLOCK, ("router", "port"), 1, BLOCK.replace("    - b\n", "    - b\n  port: 1\n")),
         (BLOCK, ("router", "names"), ["c"], BLOCK.replace("names:\n    - a\n    - b\n", "names: [c]\n")),
     ],
@@ -38,5 +51,5 @@ def test_only_the_lines_concerned_change(text: str, where: tuple[str, ...], valu
 
 @pytest.mark.parametrize("text", ["a: 1\n", "a: [1]\n", "b: &x {c: 1}\na: *x\n"])
 def test_what_has_no_place_of_its_own_is_refused(text: str) -> None:
-    with pytest.raises(CannotEdit):
+    with pytest.raises(YamlEditError):
         with_value(text, ("a", "c"), 2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ from ridgeline.cli.text.json import json_text
 
 if TYPE_CHECKING:
     from ridgeline.deploy.admission import AdmissionLimits
+    from ridgeline.deploy.rehearse.rehearsal import Rehearsal
     from ridgeline.deploy.rehearse.traffic import RehearsedLoad
     from ridgeline.deploy.service import Service
 
@@ -39,7 +42,6 @@ def rehearse(
 
     Example: ridgeline rehearse service.yaml --traffic sharegpt
     """
-    from ridgeline.cli.text.rehearsal import limits_text, rehearsals_text
     from ridgeline.deploy.admission import admission_of, with_server_limits
     from ridgeline.deploy.file import load_service
     from ridgeline.deploy.rehearse.rehearsal import best_of
@@ -48,21 +50,35 @@ def rehearse(
 
     known_policies(service := load_service(file))  # says what is missing before anything takes time
     limits = admission_of(service, traffic)
-    told = with_server_limits(service, limits)
     asked_s = rate or SHARE_OF_CAPACITY * limits.requests_s
     load = _bearable(traffic, asked_s, seconds, shared_prefix, speed)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
-        done = run(told, Path(folder), load, policy or (), _tell, limits)
+        done = run(with_server_limits(service, limits), Path(folder), load, policy or (), _tell, limits)
     best = best_of(done)
     if write and not policy:
         _write(file, service, best, limits)
+    _say(done, best, limits, service, Asked(asked_s, speed), as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    rate_s: float
+    speed: float
+
+
+def _say(
+    done: Sequence[Rehearsal], best: str, limits: AdmissionLimits, service: Service, asked: Asked, as_json: bool
+) -> None:
+    from ridgeline.cli.text.rehearsal import limits_text, rehearsals_text
+    from ridgeline.deploy.admission import with_server_limits
+
     if as_json:
-        answer = {"policy": best, "limits": limits.as_json(), "speed": speed, "asked_requests_s": asked_s}
-        answer["servers"] = limits.for_servers(service)
-        print(json_text({"runs": [one.as_json() for one in done], **answer, "origin": "modelled"}))
+        answer: dict[str, object] = {"policy": best, "limits": limits.as_json(), "servers": limits.for_servers(service)}
+        answer |= {"speed": asked.speed, "asked_requests_s": asked.rate_s, "origin": "modelled"}
+        print(json_text({"runs": [one.as_json() for one in done], **answer}))
     else:
-        print(rehearsals_text(done, best, limits, asked_s, speed))
-        print(limits_text(told, limits))
+        print(rehearsals_text(done, best, limits, asked.rate_s, asked.speed))
+        print(limits_text(with_server_limits(service, limits), limits))
 
 
 def _tell(line: str) -> None:

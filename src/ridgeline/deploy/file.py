@@ -10,17 +10,18 @@ from typing import Any
 import yaml
 
 from ridgeline import catalog
+from ridgeline.deploy.adapters import with_adapters
 from ridgeline.deploy.form import ServiceForm, UnitForm
 from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.servers import SERVERS
 from ridgeline.deploy.service import PodChoice, RouterChoice, Service, ServiceUnit
 from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
+from ridgeline.forms.yaml_edit import YamlEditError, with_value
 from ridgeline.records.problem import Problem
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.engine.knobs.releases import LATEST, parse_version
 from ridgeline.store.site_file import load_site
-from ridgeline.forms.yaml_edit import CannotEdit, with_value
 from ridgeline.store.yaml_tree import parse_yaml, read_text
 
 
@@ -41,7 +42,7 @@ def load_service(path: Path) -> Service:
     catalog.part("executors", service.site.batch)  # refuses a batch system that nobody knows
     if too_large := [tree.message(problem.where, problem.message) for problem in _beyond_the_site(service)]:
         raise StudyError(too_large)
-    return service
+    return with_adapters(service, form.preflight, path.parent)
 
 
 def _beyond_the_site(service: Service) -> Iterator[Problem]:
@@ -230,7 +231,7 @@ def with_router(
             edited = with_value(edited, where, value)
         if parse_yaml(edited, str(path)).plain() == meant:
             return EditedFile(edited)
-    except (CannotEdit, StudyError, yaml.YAMLError) as error:
+    except (YamlEditError, StudyError, yaml.YAMLError) as error:
         why = str(error).splitlines()[0]
     head = [line for line in text.splitlines() if line.startswith("#")]
     return EditedFile("\n".join([*head, service_text(meant)]), why)

@@ -55,9 +55,7 @@ def service_of(option: Option, model: str, name: str = "") -> dict[str, Any]:
 def planned_text(option: Option, model: str, name: str = "") -> str:
     """The deployment file with the reason for each setting beside it."""
     service = service_of(option, model, name)
-    reasons = [
-        {"settings": role_settings(unit), "env": role_variables(unit)} for unit, _ in groups_of(option.scheme)
-    ]
+    reasons = [{"settings": role_settings(unit), "env": role_variables(unit)} for unit, _ in groups_of(option.scheme)]
     return "".join(_part(key, value, reasons) for key, value in service.items())
 
 
@@ -67,9 +65,7 @@ def _part(key: str, value: Any, reasons: Sequence[Mapping[str, Sequence[RoleSett
     return service_text({key: value}) if isinstance(value, Mapping) else f"{key}: {_scalar(value)}\n"
 
 
-def _units(
-    units: Sequence[Mapping[str, Any]], reasons: Sequence[Mapping[str, Sequence[RoleSetting]]]
-) -> Iterator[str]:
+def _units(units: Sequence[Mapping[str, Any]], reasons: Sequence[Mapping[str, Sequence[RoleSetting]]]) -> Iterator[str]:
     yield "units:"
     for unit, reasoned in zip(units, reasons, strict=True):
         for number, (key, value) in enumerate(unit.items()):

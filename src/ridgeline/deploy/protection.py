@@ -19,21 +19,18 @@ _OWN_COUNT = ["--power-of-two-load-metric", "least_requests"]
 _NO_VETO = "--disable-worker-overload-protection"
 
 
-# Unless told they look once a minute, three times, before they believe that a server is gone. Replicas hardly need it, as
-# a request is tried again elsewhere; one that was paired with a dead decode server waits for its prefill server instead,
-# which waits for the dead one. A server that is merely busy has ten seconds to answer.
-_LOOKS = [
-    *("--health-check-interval-secs", "2"),
-    *("--health-check-timeout-secs", "5"),
-    *("--health-failure-threshold", "2"),
-]
+# Unless told they look once a minute, three times, before they believe that a server is gone. Replicas hardly need it,
+# as a request is tried again elsewhere; one that was paired with a dead decode server waits for its prefill server
+# instead, which waits for the dead one. A server that is merely busy has ten seconds to answer.
+_LOOKS = {"--health-check-interval-secs": 2, "--health-check-timeout-secs": 5, "--health-failure-threshold": 2}
 _LOOK_OFTEN = ("sglang-router", "smg")
 
-
-# A server with this limit answers 503 when it is full. sglang-router's circuit breaker takes that for a broken server and
-# refuses everything for a minute; dead ones are found by its looks all the same.
+# A server with this limit answers 503 when it is full. sglang-router's circuit breaker takes that for a broken server
+# and refuses everything for a minute. Without it only the looks find a dead server, which power_of_two takes for the
+# one with the least to do: so they come more often, and requests are tried again for a little longer than that.
 QUEUE_KNOB, RUNNING_KNOB = "max_queued_requests", "max_running_requests"
-_NO_BREAKER = "--disable-circuit-breaker"
+_NO_BREAKER = ["--disable-circuit-breaker", "--retry-initial-backoff-ms", "100"]
+_LOOKS_ALONE = {**_LOOKS, "--health-check-interval-secs": 1, "--health-failure-threshold": 1}
 
 
 def can_queue(kind: str) -> bool:
@@ -77,10 +74,10 @@ def protection_words(service: Service) -> list[str]:
         words += ["--queue-size", str(choice.most_waiting)]
     if choice.longest_wait_s is not None:
         words += ["--queue-timeout-secs", str(max(1, round(choice.longest_wait_s)))]
+    alone = choice.kind == "sglang-router" and servers_refuse(service)
     if choice.kind in _LOOK_OFTEN:
-        words += _LOOKS
-    if choice.kind == "sglang-router" and servers_refuse(service):
-        words.append(_NO_BREAKER)
+        words += [str(word) for pair in (_LOOKS_ALONE if alone else _LOOKS).items() for word in pair]
+    words += _NO_BREAKER if alone else []
     if choice.kind == "smg":
         words += [_NO_VETO, *(_OWN_COUNT if choice.policy == "power_of_two" else ())]
     return words

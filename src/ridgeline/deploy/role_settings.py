@@ -120,5 +120,5 @@ def _transfer(unit: Unit) -> Iterator[RoleSetting]:
     yield RoleSetting(
         "disaggregation_ib_device",
         None,
-        "as `ridgeline preflight` names them for NCCL_IB_HCA, such as mlx5_0,mlx5_1",
+        "from `ridgeline preflight --json > node.json` on a node, and `preflight: node.json` in this file",
     )

@@ -8,14 +8,14 @@ from typing import Any
 import yaml
 
 
-class CannotEdit(ValueError):
+class YamlEditError(ValueError):
     """The value is not written where it is meant, as behind an alias."""
 
 
 def with_value(text: str, where: Sequence[str | int], value: object) -> str:
     """`where` are keys and places in lists from the top. None takes the key away; missing mappings are made.
 
-    Raises CannotEdit where the text has no such place of its own. What the new text means is for the caller to check.
+    Raises YamlEditError where the text has no such place of its own. What the new text means is for the caller to check.
     """
     node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     for depth, key in enumerate(where):
@@ -24,21 +24,21 @@ def with_value(text: str, where: Sequence[str | int], value: object) -> str:
             node = _item(node, key, name)
             continue
         if not isinstance(node, yaml.MappingNode) or isinstance(key, int):
-            raise CannotEdit(f"{name} is not a mapping")
+            raise YamlEditError(f"{name} is not a mapping")
         pair = next((pair for pair in node.value if pair[0].value == key), None)
         if pair is None:
             return text if value is None else _added(text, node, key, _nested(where[depth + 1 :], value))
         if pair[1].start_mark.index < pair[0].end_mark.index:
-            raise CannotEdit(f"{key} is an alias")
+            raise YamlEditError(f"{key} is an alias")
         if depth == len(where) - 1:
             return _without(text, node, pair) if value is None else _replaced(text, node, pair, value)
         node = pair[1]
-    raise CannotEdit("no key is named")
+    raise YamlEditError("no key is named")
 
 
 def _item(node: yaml.SequenceNode, number: int, name: str) -> yaml.Node:
     if number >= len(node.value) or not node.start_mark.index <= node.value[number].start_mark.index:
-        raise CannotEdit(f"{name} has no entry {number + 1} of its own")
+        raise YamlEditError(f"{name} has no entry {number + 1} of its own")
     found: yaml.Node = node.value[number]
     return found
 

@@ -1,4 +1,4 @@
-"""A service of twins that stays up while routers before it come and go: a rehearsal's time goes into load, not starts."""
+"""A service of twins that stays up while routers before it come and go: a rehearsal's time is for load, not starts."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ class Api:
         exchange.answer(503 if hung else 200, b"", "text/plain")
 
     def _flush(self, exchange: HttpExchange) -> None:
-        """Every prefix is forgotten. SGLang refuses it while requests are under way; here the next ones find nothing."""
+        """Every prefix is forgotten. SGLang refuses that while requests are under way; here new ones find nothing."""
         for live in self.role.engines:
             live.forget_prefixes()
         exchange.answer(200, b"Cache flushed.\n", "text/plain")
