@@ -57,17 +57,17 @@ def rehearse(
     best = best_of(done)
     if write and not policy:
         _write(file, service, best, limits)
-    _say(done, best, limits, service, Asked(asked_s, speed), as_json)
+    _say(done, best, limits, service, AskedLoad(asked_s, speed), as_json)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedLoad:
     rate_s: float
     speed: float
 
 
 def _say(
-    done: Sequence[Rehearsal], best: str, limits: AdmissionLimits, service: Service, asked: Asked, as_json: bool
+    done: Sequence[Rehearsal], best: str, limits: AdmissionLimits, service: Service, asked: AskedLoad, as_json: bool
 ) -> None:
     from ridgeline.cli.text.rehearsal import limits_text, rehearsals_text
     from ridgeline.deploy.admission import with_server_limits

@@ -15,7 +15,7 @@ class YamlEditError(ValueError):
 def with_value(text: str, where: Sequence[str | int], value: object) -> str:
     """`where` are keys and places in lists from the top. None takes the key away; missing mappings are made.
 
-    Raises YamlEditError where the text has no such place of its own. What the new text means is for the caller to check.
+    Raises YamlEditError where the text has no such place of its own. What the new text means, the caller checks.
     """
     node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     for depth, key in enumerate(where):

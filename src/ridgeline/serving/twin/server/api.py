@@ -179,7 +179,11 @@ class Api:
         task = asyncio.create_task(self._when_it_makes_tokens(exchange))
         self._asked_for_tokens.add(task)
         task.add_done_callback(self._asked_for_tokens.discard)
-        exchange.on_gone = task.cancel
+
+        def gone() -> None:
+            task.cancel()
+
+        exchange.on_gone = gone
 
     async def _when_it_makes_tokens(self, exchange: HttpExchange) -> None:
         until_s = self.clock.now_s() + HEALTH_LIMIT_S
