@@ -26,6 +26,7 @@ from ridgeline.serving.load.bench import BenchResult
 from ridgeline.serving.traffic.requests import RequestRecord, Slo
 
 STRIKE_AT, STRIKE_S = 1 / 3, 4.0  # of the time of a run, and at the latest
+LOSS_DRAIN_S = 12.0  # what a lost server had is given to others by then, or to nobody
 HUNG_S = 20.0  # a run must outlast the looks that find a hung server
 OVERLOAD, OVERLOAD_S = 1.5, 12.0  # places must be taken before any request is too many
 ALIKE, TTFT_ALIKE = 0.03, 0.1  # shares by which runs of the same thing differ here
@@ -111,7 +112,10 @@ def better_half(rehearsals: Sequence[Rehearsal], own: str = "") -> list[str]:
         behind = 1 - one.goodput_s / most if most else 0.0
         return (behind if behind > ALIKE else 0.0, one.ttft_p95_ms or 0.0)
 
-    kept = {one.policy for one in sorted(rehearsals, key=rank)[: max(2, -(-len(rehearsals) // 2))]} | {own}
+    ranked = [one.policy for one in sorted(rehearsals, key=rank)]
+    half = max(2, -(-len(ranked) // 2))
+    others = [policy for policy in ranked if policy != own]
+    kept = {own, *others[: half - (own in ranked)]}
     return [one.policy for one in reversed(rehearsals) if one.policy in kept]
 
 
@@ -138,7 +142,7 @@ def _run(
     how = case if case in (KILLED, HUNG) else ""
     watched = kept(lambda: stage.operator(router), wanted=case == HUNG)
     with watched, struck(operator, how, min(STRIKE_S, STRIKE_AT * load.seconds)) as lost:
-        result = send(twins, url, load, scratch if case == SKEWED else None, to_the_end=bool(how))
+        result = send(twins, url, load, scratch if case == SKEWED else None, at_least_s=LOSS_DRAIN_S if how else 0.0)
     if how:
         stage.servers_were_lost()
     return _rehearsal(router.policy, case, result, load, _imbalance(before, _prompt_tokens(operator)), lost)
@@ -149,7 +153,7 @@ def _rehearsal(
 ) -> Rehearsal:
     summary, records = result.summary, result.records
     refused = [record for record in records if _refused(record)]
-    failed = [r for r in records if not r.ok and not _refused(r) and r.status != UNFINISHED]
+    failed = [r for r in records if not r.ok and not _refused(r) and not (r.status == UNFINISHED and _comes(r, lost))]
     good = sum(_kept_limits(record, summary.slos) for record in records)
     ends = [record.end_s or record.sent_s for record in failed]
     return Rehearsal(
@@ -166,6 +170,11 @@ def _rehearsal(
         recovery_s=max([0.0, *(end_s - lost[0] for end_s in ends)]) if lost else None,
         void="; ".join(result.fidelity.why) if result.void else "",
     )
+
+
+def _comes(record: RequestRecord, lost: Sequence[float]) -> bool:
+    """Of an answer that nobody waited for to its end. Without a first token so long after a loss it is lost, too."""
+    return record.first_token_s is not None or not lost
 
 
 def _kept_limits(record: RequestRecord, slos: Sequence[Slo]) -> bool:

@@ -52,11 +52,11 @@ def bearable(load: RehearsedLoad) -> RehearsedLoad:
 
 
 def send(
-    service: Service, url: str, load: RehearsedLoad, skewed_in: Path | None = None, to_the_end: bool = False
+    service: Service, url: str, load: RehearsedLoad, skewed_in: Path | None = None, at_least_s: float = 0.0
 ) -> BenchResult:
     """One run. With `skewed_in`, a folder, the traffic is skewed by way of a trace that is written there.
 
-    Answers are waited for `to_the_end`, or else only until it is clear what each request's first token and limits are.
+    Long answers are not waited for: only, and `at_least_s`, until it is clear which requests keep their limits.
     """
     slos = tuple(f"{name}={limit / load.speed:g}" for name, limit in service.slo.items())
     options = BenchOptions(
@@ -76,7 +76,7 @@ def send(
         trace.write_text(skewed_trace(load))
         options = replace(options, traffic=str(trace), rate_s=None, duration_s=None)
     plan = plan_from(options)
-    return bench(plan if to_the_end else replace(plan, give_up_s=load.seconds + _drain_s(plan.slos)))
+    return bench(replace(plan, give_up_s=load.seconds + max(at_least_s, _drain_s(plan.slos))))
 
 
 def _drain_s(slos: Sequence[Slo]) -> float:

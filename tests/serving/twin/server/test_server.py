@@ -421,6 +421,18 @@ def test_a_prefill_server_that_is_not_there_fails_the_request_and_frees_its_room
         assert (engine.load, engine.promised_tokens) == (0, 0)
 
 
+def test_a_prompt_whose_decode_server_never_comes_fails_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router that waits for both sides can then try another pair."""
+    monkeypatch.setenv("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "3")
+    with serving(role="prefill", bootstrap_port=free_port(), speed=10.0) as prefill:
+        status, said = prefill.call("POST", "/v1/completions", paired(prefill, 5))
+        assert status == 500
+        assert "KVTransferError" in json.loads(said)["error"]["message"]
+        role, engine = prefill.server.role, prefill.server.role.engines[0].engine
+        assert isinstance(role, PrefillRole)
+        assert (engine.load, engine.used_tokens, role._held) == (0, 0, {})
+
+
 def test_a_router_that_gives_a_prompt_up_frees_the_prefill_server_too() -> None:
     with serving(role="prefill", bootstrap_port=free_port(), speed=1.0) as prefill:
         role, engine = prefill.server.role, prefill.server.role.engines[0].engine
