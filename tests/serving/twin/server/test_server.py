@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from ridgeline.errors import InputError, SiteError
 from ridgeline.serving.engine.deployment import Deployment, describe
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.priors import ACCEPT_S
 from ridgeline.serving.twin.server.faults import Fault, parse_fault
 from ridgeline.serving.twin.server.roles import PrefillRole
 from ridgeline.serving.twin.server.serve import ServedTwin, TwinServer
@@ -69,9 +72,10 @@ class Running:
 
 @contextmanager
 def serving(deployment: Deployment | None = None, **options: Any) -> Iterator[Running]:
+    calibration = options.pop("calibration", None)
     served = ServedTwin(deployment or llama(), **{"port": free_port(), "speed": FAST, **options})
     loop = asyncio.new_event_loop()
-    server = TwinServer(served)
+    server = TwinServer(served, calibration)
     listening = threading.Event()
     task = loop.create_task(server.run(listening.set))
 
@@ -326,6 +330,14 @@ def test_flushed_prefixes_are_computed_again() -> None:
                 assert running.call("POST", "/flush_cache")[0] == 200
             said = running.json("/v1/completions", {"prompt": prompt, "max_tokens": 2})
             assert said["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
+
+
+def test_a_prompt_passes_the_tokenizer_first() -> None:
+    slow = Calibration(factors=replace(Calibration().factors, front_end=1000.0))
+    prompt = {"prompt": "a", "max_tokens": 1}
+    with serving(calibration=slow) as running:
+        running.json("/v1/completions", prompt)
+        assert metric(running, "sglang:time_to_first_token_seconds_sum") > 1000 * ACCEPT_S["sglang"]
 
 
 def test_several_copies_share_the_requests() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.twin.schedulers.front_end import NO_FRONT_END, FrontEnd
 from ridgeline.serving.twin.server.answers import HttpAnswer
 from ridgeline.serving.twin.server.faults import parse_fault
 from ridgeline.serving.twin.server.http import HttpExchange
@@ -49,8 +50,16 @@ class ServerFacts:
 class Api:
     """Answers one exchange after the other. `inject` makes a fault happen."""
 
-    def __init__(self, facts: ServerFacts, role: Role, clock: Clock, inject: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        facts: ServerFacts,
+        role: Role,
+        clock: Clock,
+        inject: Callable[[str], None],
+        front_end: FrontEnd = NO_FRONT_END,
+    ) -> None:
         self.facts, self.role, self.clock = facts, role, clock
+        self._tokenizers = front_end.queue()
         self.counters = Counters()
         self._inject = inject
         self._number = 0
@@ -148,12 +157,15 @@ class Api:
             counters.output_tokens += answer.made
             counters.e2e.add(self.clock.now_s() - now_s)
 
+        wait_s = (self._tokenizers.ready_s(now_s, asked.input_tokens) - now_s) / self.clock.speed
+        coming = asyncio.get_running_loop().call_later(wait_s, self.role.take, request, asked)
+
         def gone() -> None:
             counters.aborted += 1
+            coming.cancel()
             self.role.abort(request)
 
         answer.on_first, answer.on_end, exchange.on_gone = first, end, gone
-        self.role.take(request, asked)
 
     def _full(self) -> bool:
         limit = self.facts.queue_limit

@@ -11,7 +11,7 @@ from ridgeline.serving.twin.cluster import Router
 from ridgeline.serving.twin.disaggregation import BOOTSTRAP_LIMIT_S, HANDSHAKE_S, DecodeEngine, KvTransfer
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.server.abort import abort
-from ridgeline.serving.twin.server.live import LiveEngine, LiveRequest
+from ridgeline.serving.twin.server.live import END, LiveEngine, LiveRequest
 from ridgeline.serving.twin.server.prompt import Asked
 from ridgeline.serving.twin.server.rooms import RoomClient, RoomServer
 
@@ -192,9 +192,8 @@ class DecodeRole:
         self._live.wake()
         if (wait_s := (request.first_s or 0.0) - clock.now_s()) > 0:
             await asyncio.sleep(wait_s / clock.speed)
-        request.sink.tokens(1)
+        self._live.hand_over([(request, 1), *([(request, END)] if ended else [])])
         if ended:
-            request.sink.end("")
             self._reserve()
 
     async def _fetch(self, request: LiveRequest, asked: Asked) -> None:

@@ -16,6 +16,7 @@ from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.disaggregation import BOOTSTRAP_LIMIT_S, DecodeEngine, KvTransfer
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.schedulers.front_end import FrontEnd
 from ridgeline.serving.twin.server.api import Api, ServerFacts
 from ridgeline.serving.twin.server.faults import OOM_SHARE, Fault, parse_fault
 from ridgeline.serving.twin.server.http import HttpConnection
@@ -87,7 +88,11 @@ class TwinServer:
             bootstrap_port=served.bootstrap_port if served.role == "prefill" else None,
             queue_limit=served.queue_limit,
         )
-        self.api = Api(facts, self.role, self.clock, self.inject)
+        factor = (calibration or Calibration()).factors.front_end
+        front_end = FrontEnd.of(deployment.settings, lay, times.applied.overlap, factor)
+        for live in engines:
+            live.engine.front_end = front_end
+        self.api = Api(facts, self.role, self.clock, self.inject, front_end)
         self._oom_armed = False
 
     def _role(self, engines: list[LiveEngine]) -> Role:
