@@ -23,15 +23,20 @@ from ridgeline.deploy.admission import AdmissionLimits, admission_of
 from ridgeline.deploy.file import load_service
 from ridgeline.deploy.operate import Operator
 from ridgeline.deploy.probe import metrics
+from ridgeline.deploy.service import Service
 
 LOADS = (0.8, 0.9, 1.0, 1.5, 3.0)
 
 
-def limits_of(text: str, traffic: str) -> AdmissionLimits:
+def service_of(text: str) -> Service:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "service.yaml"
         file.write_text(text)
-        return admission_of(load_service(file), traffic)
+        return load_service(file)
+
+
+def limits_of(text: str, traffic: str) -> AdmissionLimits:
+    return admission_of(service_of(text), traffic)
 
 
 @contextmanager
@@ -61,7 +66,7 @@ def main() -> None:
     ask.add_argument("--traffic", default=TRAFFIC)
     ask.add_argument("--seconds", type=float, default=45.0)
     ask.add_argument("--loads", default=",".join(map(str, LOADS)))
-    ask.add_argument("--queued", type=int, help="max_queued_requests of each server: its own limit behind the router's")
+    ask.add_argument("--router-alone", action="store_true", help="no limits of the servers' own behind the router's")
     ask.add_argument("--policy", default="power_of_two")
     ask.add_argument("--more", default="", help="further words of the router's command line")
     ask.add_argument("--only", choices=("limits", "none"))
@@ -80,8 +85,9 @@ def main() -> None:
             continue
         more = f", arguments: {json.dumps(chosen.more.split())}" if chosen.more else ""
         text = setup.text(chosen.policy, f"{words}{more}")
-        if words and chosen.queued is not None:
-            text = text.replace("{tp: 4,", f"{{tp: 4, max_queued_requests: {chosen.queued},")
+        if words and not chosen.router_alone:
+            for knob, value in limits.for_servers(service_of(text))[0].items():
+                text = text.replace("{tp: 4,", f"{{tp: 4, {knob}: {value},")
         peak = 0.0
         with served(text) as (operator, url):
             for share in map(float, chosen.loads.split(",")):

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.deploy.admission import BELOW_EDGE, MOST_KV, admission_of
+from ridgeline.cli.text.deploy import service_summary
+from ridgeline.deploy.admission import BELOW_EDGE, MOST_KV, AdmissionLimits, admission_of, with_server_limits
 from ridgeline.deploy.file import load_service
 from ridgeline.deploy.members import members_of
+from ridgeline.deploy.protection import router_promise
 from ridgeline.deploy.service import Service
 from ridgeline.errors import InputError
 from ridgeline.serving.engine.deployment import describe
@@ -112,3 +114,46 @@ def test_routers_are_told_in_their_own_words(tmp_path: Path) -> None:
     line = members_of(replace(service(tmp_path), router=other))[-1].line
     assert "--max-concurrent-requests 30 --rate-limit-tokens-per-second 1 --queue-size 0" in line
     assert found.for_router("sglang-router")["most_waiting"] == 0
+
+
+def test_behind_a_router_whose_limit_wears_off_each_server_refuses_by_itself(tmp_path: Path) -> None:
+    found = admission_of(service(tmp_path), TRAFFIC)
+    assert found.for_servers(service(tmp_path)) == [{}], "smg keeps its limit"
+    leaky = TEXT.replace("kind: smg", "kind: sglang-router")
+    (told,) = found.for_servers(plain := service(tmp_path, leaky))
+    assert told == {"max_running_requests": found.most_running // 2, "max_queued_requests": found.most_waiting // 2}
+    server, _, router = members_of(limited := with_server_limits(plain, found))
+    assert f"--max-running-requests {found.most_running // 2} --max-queued-requests" in server.line
+    assert "--disable-circuit-breaker" in router.line, "its 503s are no sign of a broken server"
+    assert "--disable-circuit-breaker" not in members_of(plain)[-1].line
+    assert admission_of(limited, TRAFFIC) == found, "a second rehearsal finds the same"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("{tp: 4, max_running_requests: 8}", {"max_running_requests": 8, "max_queued_requests": 3}),
+        ("{tp: 4, attn_dp: 4}", {"max_running_requests": 20, "max_queued_requests": 1}),
+    ],
+)
+def test_a_servers_limits_are_never_above_the_users_own(tmp_path: Path, settings: str, told: dict[str, int]) -> None:
+    limits = AdmissionLimits(40, 6, 1.0, 44, "KV pool", 10.0, 0.8, (20,))
+    text = TEXT.replace("kind: smg", "kind: sglang-router").replace("{tp: 4}", settings)
+    assert limits.for_servers(service(tmp_path, text)) == [told]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("kind: smg", "kind: smg", ""),
+        ("kind: smg", "kind: sglang-router", "max_queued_requests of each server, which `ridgeline rehearse` writes"),
+        ("kind: sglang,", "kind: vllm,", "for more than a minute of it use `kind: smg`. It also refuses without"),
+        ("tp: 4", "tp: 4, max_queued_requests: 3", "refuses without Retry-After; where clients need it use"),
+    ],
+)
+def test_it_is_said_which_router_keeps_the_promise(tmp_path: Path, old: str, new: str, said: str) -> None:
+    text = TEXT if new == "kind: smg" else TEXT.replace("kind: smg", "kind: sglang-router").replace(old, new)
+    choice = service(tmp_path, text.replace("policy: power_of_two", "policy: power_of_two, most_running: 9"))
+    promise = router_promise(choice)
+    assert said in promise if said else promise == ""
+    assert promise in service_summary(choice, members_of(choice))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import os
 import subprocess
 import sys
 import threading
@@ -50,7 +51,11 @@ def written(folder: Path, text: str) -> Path:
         ("units:\n", "units:\nunits:\n", "service.yaml:5"),
         ("  - {replicas", "\t- {replicas", "service.yaml:5"),
         ("replicas: 2", "replicas: two", "service.yaml:5: units[0].replicas"),
-        ("kind: sglang,", "kind: vllm,", "deploy starts vllm on one node only"),
+        (
+            "kind: sglang, release: 0.5.15",
+            "kind: vllm, release: 0.11.0",
+            "vllm before 0.12 spreads over nodes with Ray",
+        ),
     ],
 )
 def test_an_edit_by_hand_that_went_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str, what: str) -> None:
@@ -115,3 +120,38 @@ def test_a_wrong_key_is_said_at_once_and_not_waited_for(locked: str) -> None:
         probe.first_answer(locked, "model", "wrong")
     with pytest.raises(SiteError, match=r"refuses our API key \(401\)"):
         RouterAdmin(locked, "wrong").workers()
+
+
+def test_a_server_of_several_nodes_is_refused_on_this_machine_and_rendered_for_a_cluster(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD.partition("site:")[0])
+    for action in ("check", "up"):
+        run = deploy(action, path)
+        assert run.returncode == 2
+        assert "a server of 2 nodes, and site local is this machine alone" in run.stderr
+        assert "deploy render FILE --for slurm" in run.stderr
+    assert not (tmp_path / "service.service").exists()
+    assert deploy("render", path, "--for", "slurm", "--out", tmp_path / "scripts").returncode == 0
+    assert (tmp_path / "scripts" / "members" / "server-0" / "job.sh").exists()
+
+
+def deploy(*words: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "ridgeline", "deploy", *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_vllm_over_several_nodes_has_an_api_on_its_first_one_only(tmp_path: Path) -> None:
+    text = GOOD.replace("kind: sglang, release: 0.5.15, python: python3", f"kind: vllm, python: {tmp_path}/python")
+    text = text.replace("model: /models/r1", "model: r1")
+    service = load_service(written(tmp_path, text))
+    server = members_of(service)[1]
+    assert "vllm.entrypoints.cli.main serve r1 --tensor-parallel-size 16" in server.line
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "start.sh").write_text(start_script(service, server))
+    (tmp_path / "address").write_text("10.0.0.1\n")
+    for rank, headless in ((1, True), (0, False)):
+        env = {"PATH": os.environ["PATH"], "SLURM_PROCID": str(rank)}
+        run = subprocess.run(["sh", tmp_path / "start.sh"], capture_output=True, text=True, env=env, check=True)
+        assert f"--nnodes 2 --node-rank {rank} --master-addr" in run.stdout
+        assert "--master-port 20001" in run.stdout
+        assert ("--headless" in run.stdout) is headless

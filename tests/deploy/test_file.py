@@ -180,3 +180,14 @@ def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match="local, slurm, pbs, kubernetes"):
         list(render(service, tmp_path / "none", "mesos"))
+
+
+def test_without_a_host_servers_and_router_listen_on_loopback_only(tmp_path: Path) -> None:
+    path = tmp_path / "service.yaml"
+    path.write_text("version: 1\nmodel: m\nengine: {kind: sglang}\nunits: [{replicas: 2}]\nrouter: {}\n")
+    for host, address in (("", "127.0.0.1"), ("host: 10.0.0.5\n", "10.0.0.5")):
+        path.write_text(
+            f"version: 1\nmodel: m\nengine: {{kind: sglang}}\nunits: [{{replicas: 2}}]\nrouter: {{}}\n{host}"
+        )
+        service = load_service(path)
+        assert all(f"\naddress={address}\n" in start_script(service, member) for member in members_of(service))

@@ -180,6 +180,11 @@ def test_a_dry_run_and_a_service_that_was_taken_down_are_left_alone(file: Path) 
         time.sleep(0.05)
     assert said == ["server-1: dead (exit code 1; would be restarted)"]
     assert service.folder.started["server-1"].generation == 1
+    router, out = RouterAdmin(service.folder.url(service.front), ""), service.folder.url(service.member("server-0"))
+    router.take_away(out)
+    for _ in range(4):
+        keeper.step()
+    assert out not in router.workers(), "nobody is put back either"
     operator(file).down()
     assert Keeper(operator(file)).step() == []
     assert processes_of(file.parent / "service") == []

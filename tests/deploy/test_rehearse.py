@@ -13,14 +13,18 @@ from ridgeline.deploy.admission import AdmissionLimits
 from ridgeline.deploy.file import load_service, with_router
 from ridgeline.deploy.keep import keeper, watch
 from ridgeline.deploy.members import members_of
-from ridgeline.deploy.rehearse.rehearsal import Rehearsal, best_of, rehearse
+from ridgeline.deploy.rehearse.rehearsal import Rehearsal, _kept_limits, best_of, better_half, rehearse
 from ridgeline.deploy.rehearse.stage import as_twins, free_ports, known_policies
-from ridgeline.deploy.rehearse.traffic import RehearsedLoad, bearable, skewed_trace
+from ridgeline.deploy.rehearse.traffic import RehearsedLoad, _drain_s, bearable, skewed_trace
+from ridgeline.deploy.service import RouterChoice
 from ridgeline.errors import InputError, SiteError
+from ridgeline.serving.traffic.requests import RequestRecord, Slo
+from ridgeline.store.journal import read_events
 
 from .test_operate import file as file  # a service of twins behind a stand-in router
 from .test_operate import processes_of
 
+POLICIES = [("poor", 6.0, 50.0), ("slow", 9.9, 400.0), ("soon", 9.8, 100.0), ("late", 10.0, 300.0)]
 LIMITS = AdmissionLimits(16, 3, 1.0, 18, "KV pool", 10.0, 0.5)
 
 
@@ -35,6 +39,26 @@ def test_what_is_within_the_noise_changes_nothing() -> None:
     assert best_of([run("own", 9.0, 50), run("other", 10.0, 100), run("own", 99.0, 1, case="killed")]) == "other"
 
 
+def test_the_better_half_and_the_files_own_policy_are_tried_further() -> None:
+    skewed = [run(name, goodput, ttft, "skewed") for name, goodput, ttft in POLICIES]
+    assert better_half(skewed) == ["late", "soon"], "of those that keep as much, the sooner; the last one tried first"
+    assert better_half(skewed, own="poor") == ["soon", "poor"]
+    assert better_half(skewed[:1]) == ["poor"]
+    plain = [run("late", 10.0, 300), run("soon", 10.0, 100)]
+    assert best_of([*skewed, *plain]) == "soon"
+
+
+def test_an_answer_that_was_still_coming_is_judged_by_what_came() -> None:
+    slos = [Slo.parse("ttft_p95_ms=500"), Slo.parse("tpot_p95_ms=50")]
+    cut = RequestRecord(0, 0.0, 0.0, 0.4, 2.4, 10, 101, status="unfinished")
+    assert _kept_limits(cut, slos)
+    assert not _kept_limits(replace(cut, end_s=9.4), slos), "too slow so far"
+    assert not _kept_limits(replace(cut, first_token_s=None), []), "nothing came"
+    assert not _kept_limits(replace(cut, status="http-503"), slos)
+    assert _drain_s(slos) == 3.0
+    assert _drain_s([Slo.parse("e2e_p95_ms=20000")]) == 24.0
+
+
 def test_skewed_traffic_counts_as_much_as_plain() -> None:
     plain = [run("own", 10.0, 100), run("other", 10.0, 100)]
     assert best_of([*plain, run("own", 5.0, 100, "skewed"), run("other", 9.0, 100, "skewed")]) == "other"
@@ -43,7 +67,7 @@ def test_skewed_traffic_counts_as_much_as_plain() -> None:
 def test_the_files_own_policy_is_tried_first(file: Path) -> None:
     service = load_service(file)
     assert service.router is not None
-    assert known_policies(service) == ["random", "round_robin", "cache_aware", "power_of_two"]
+    assert known_policies(service) == ["cache_aware", "random", "round_robin", "power_of_two"], "the router's usual one"
     own = replace(service, router=replace(service.router, policy="power_of_two"))
     assert known_policies(own)[0] == "power_of_two"
     with pytest.raises(InputError, match="no router"):
@@ -95,25 +119,28 @@ def test_a_skewed_trace_shares_prefixes_unevenly_and_keeps_the_times() -> None:
 def test_no_more_is_sent_than_this_machine_can_pretend_to_serve() -> None:
     small = RehearsedLoad("fixed:100:10", 20.0, 10.0)
     assert bearable(small) == small
-    assert bearable(replace(small, rate_s=9999.0)).rate_s == pytest.approx(400.0)
-    assert bearable(replace(small, rate_s=9999.0, speed=4.0)).rate_s == pytest.approx(100.0)
+    assert bearable(replace(small, rate_s=9999.0)).rate_s == pytest.approx(800.0)
+    assert bearable(replace(small, rate_s=9999.0, speed=4.0)).rate_s == pytest.approx(200.0)
 
 
 def test_every_policy_is_loaded_and_then_servers_are_lost(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five services are started and ended for it, one for each case."""
+    """The servers are started once, and again only when they were lost."""
     monkeypatch.setattr("ridgeline.deploy.rehearse.rehearsal.HUNG_S", 5.0)
     monkeypatch.setattr(watch, "HUNG_AFTER_S", 0.5)
     monkeypatch.setattr(keeper, "LOOK_EVERY_S", 0.2)
     load = RehearsedLoad("fixed:50:4", rate_s=10.0, seconds=1.5)
     done = rehearse(load_service(file), tmp_path / "runs", load, ["round_robin"], lambda line: None, LIMITS)
-    assert [one.case for one in done] == ["traffic", "skewed", "killed", "hung", "overload"]
+    assert [one.case for one in done] == ["skewed", "traffic", "overload", "hung", "killed"]
     assert all(one.goodput_s > 0 for one in done[:2])
     assert [(one.lost, one.cut) for one in done[:2]] == [(0, 0)] * 2
-    assert done[2].lost > 0, "this stand-in does not look whether its servers live; a router does"
-    assert done[2].recovery_s is not None
-    assert done[4].offered_s == pytest.approx(15.0)
+    assert done[2].offered_s == pytest.approx(15.0)
+    assert done[4].lost > 0, "this stand-in does not look whether its servers live; a router does"
+    assert done[4].recovery_s is not None
+    starts = [e["member"] for e in read_events(tmp_path / "runs" / "journal.jsonl") if e["event"] == "planned"]
+    assert starts.count("server-1") == 1, "the others are lost, this one stays"
+    assert starts.count("router") == 4, "for the policy, with limits, without, and after a server was lost"
     assert processes_of(tmp_path / "runs") == []
     text = rehearsals_text(done, "round_robin", LIMITS, 20.0, 1.0)
     assert "use round_robin; most_running 16: 18 at once is the edge (KV pool)" in text
@@ -124,10 +151,10 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
 def test_a_policy_with_which_the_router_does_not_start_is_left_out(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_or_not(service: object, root: Path, policy: str, case: str, load: RehearsedLoad) -> Rehearsal:
-        if policy == "bucket":
+    def run_or_not(stage: object, twins: object, router: RouterChoice, case: str, *_: object) -> Rehearsal:
+        if router.policy == "bucket":
             raise SiteError("router ended before it was ready: invalid choice: 'bucket'")
-        return run(policy, 10.0, 100.0, case)
+        return run(router.policy, 10.0, 100.0, case)
 
     monkeypatch.setattr("ridgeline.deploy.rehearse.rehearsal._run", run_or_not)
     load, said = RehearsedLoad("fixed:50:4", 10.0, 1.0), list[str]()
@@ -141,17 +168,67 @@ def test_a_policy_with_which_the_router_does_not_start_is_left_out(
 def test_the_chosen_policy_and_limits_are_written_and_read_back(file: Path) -> None:
     file.write_text(f"# ours\n{file.read_text()}")
     told = {"policy": "power_of_two", **LIMITS.for_router("smg"), "kind": "smg"}
-    file.write_text(with_router(file, told, {"admission": LIMITS.as_json()}))
+    file.write_text(with_router(file, told, {"admission": LIMITS.as_json()}).text)
     assert file.read_text().startswith("# ours\nversion: 1\n")
     service = load_service(file)
     assert service.router is not None
     assert service.router.policy == "power_of_two"
     assert (service.router.most_running, service.router.most_waiting, service.router.longest_wait_s) == (16, 3, 1.0)
     assert service.expected["admission"]["bound"] == "KV pool"
-    file.write_text(with_router(file, {"kind": "sglang-router", **LIMITS.for_router("sglang-router")}))
+    file.write_text(with_router(file, {"kind": "sglang-router", **LIMITS.for_router("sglang-router")}).text)
     router = load_service(file).router
     assert router is not None
     assert (router.most_waiting, router.longest_wait_s) == (0, None), "its queue answers 408: nobody shall wait in it"
+
+
+COMMENTED = """\
+# two servers
+version: 1
+model: llama-8b      # the small one
+router:              # in front
+  policy: random     # for now
+  kind: smg          # it queues
+
+  arguments: [--log-level, warn]
+  # port 9000 is open to users
+  port: 9000
+engine: {kind: twin, gpu: h200}  # pretended
+expected: {origin: modelled, admission: {edge: 9, bound: by hand}}
+units: [{replicas: 2, settings: {tp: 1}}]  # last
+"""
+
+
+def test_what_the_user_wrote_around_policy_and_limits_stays(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    file.write_text(COMMENTED)
+    told = {"policy": "cache_aware", **LIMITS.for_router("smg")}
+    edited = with_router(file, told, {"admission": LIMITS.as_json()})
+    assert edited.lost == ""
+    before, after = COMMENTED.splitlines(), edited.text.splitlines()
+    assert [line for line in before if line not in after] == [before[4], before[11]]
+    assert after[4] == "  policy: cache_aware     # for now"
+    assert after[10:13] == ["  most_running: 16", "  most_waiting: 3", "  longest_wait: 1s"]
+    file.write_text(edited.text)
+    again = with_router(file, told, {"admission": LIMITS.as_json()})
+    assert again.text == edited.text, "nothing is added twice"
+
+
+def test_a_file_that_cannot_be_edited_in_place_is_written_anew_and_that_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    shared = "expected: {kept: &r {kind: smg, policy: random}}\nrouter: *r\n"
+    turned = "router: &r {kind: smg, policy: random}\nexpected: {kept: *r}\n"
+    file.write_text(f"# ours\nversion: 1\nmodel: llama-8b\nengine: {{kind: twin, gpu: h200}}\nunits: [{{}}]\n{shared}")
+    for text, why in (
+        (file.read_text(), "alias"),
+        (file.read_text().replace(shared, turned), "not have meant the same"),
+    ):
+        file.write_text(text)
+        edited = with_router(file, {"policy": "cache_aware"})
+        assert why in edited.lost
+        file.write_text(edited.text)
+        service = load_service(file)
+        assert service.router is not None
+        assert (service.router.policy, service.expected["kept"]["policy"]) == ("cache_aware", "random")
 
 
 def test_neighbouring_ports_are_found() -> None:

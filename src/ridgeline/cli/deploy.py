@@ -34,12 +34,14 @@ def deploy(
 
     Example: ridgeline deploy up service.yaml
     """
-    from ridgeline.deploy.file import load_service
+    from ridgeline.deploy.file import load_service, refuse_many_nodes_here
     from ridgeline.deploy.operate import Operator
 
     if action not in ACTIONS:
         raise InputError(f"{action!r} is not something deploy does; use {', '.join(ACTIONS)}")
     service = load_service(file)
+    if action in ("check", "up"):
+        refuse_many_nodes_here(service)
     if action == "check":
         _check(service)
     elif action == "render":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ from ridgeline.cli.text.json import json_text
 
 if TYPE_CHECKING:
     from ridgeline.deploy.admission import AdmissionLimits
+    from ridgeline.deploy.rehearse.rehearsal import Rehearsal
     from ridgeline.deploy.rehearse.traffic import RehearsedLoad
     from ridgeline.deploy.service import Service
 
@@ -26,7 +29,7 @@ def rehearse(
     rate: Annotated[
         float | None, typer.Option(help="Requests per second; default: 0.8 of what the servers bear.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long each policy is loaded, twice.", min=1)] = 10.0,
+    seconds: Annotated[float, typer.Option(help="How long each policy is loaded.", min=1)] = 8.0,
     shared_prefix: Annotated[int, typer.Option(help="Tokens at the start of every prompt that are the same.")] = 0,
     policy: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     speed: Annotated[float, typer.Option(help="How much faster than real the servers' time passes.", min=0.05)] = 1.0,
@@ -39,8 +42,7 @@ def rehearse(
 
     Example: ridgeline rehearse service.yaml --traffic sharegpt
     """
-    from ridgeline.cli.text.rehearsal import rehearsals_text
-    from ridgeline.deploy.admission import admission_of
+    from ridgeline.deploy.admission import admission_of, with_server_limits
     from ridgeline.deploy.file import load_service
     from ridgeline.deploy.rehearse.rehearsal import best_of
     from ridgeline.deploy.rehearse.rehearsal import rehearse as run
@@ -51,15 +53,32 @@ def rehearse(
     asked_s = rate or SHARE_OF_CAPACITY * limits.requests_s
     load = _bearable(traffic, asked_s, seconds, shared_prefix, speed)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
-        done = run(service, Path(folder), load, policy or (), _tell, limits)
+        done = run(with_server_limits(service, limits), Path(folder), load, policy or (), _tell, limits)
     best = best_of(done)
     if write and not policy:
         _write(file, service, best, limits)
+    _say(done, best, limits, service, AskedLoad(asked_s, speed), as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedLoad:
+    rate_s: float
+    speed: float
+
+
+def _say(
+    done: Sequence[Rehearsal], best: str, limits: AdmissionLimits, service: Service, asked: AskedLoad, as_json: bool
+) -> None:
+    from ridgeline.cli.text.rehearsal import limits_text, rehearsals_text
+    from ridgeline.deploy.admission import with_server_limits
+
     if as_json:
-        told = {"policy": best, "limits": limits.as_json(), "speed": speed, "asked_requests_s": asked_s}
-        print(json_text({"runs": [one.as_json() for one in done], **told, "origin": "modelled"}))
+        answer: dict[str, object] = {"policy": best, "limits": limits.as_json(), "servers": limits.for_servers(service)}
+        answer |= {"speed": asked.speed, "asked_requests_s": asked.rate_s, "origin": "modelled"}
+        print(json_text({"runs": [one.as_json() for one in done], **answer}))
     else:
-        print(rehearsals_text(done, best, limits, asked_s, speed))
+        print(rehearsals_text(done, best, limits, asked.rate_s, asked.speed))
+        print(limits_text(with_server_limits(service, limits), limits))
 
 
 def _tell(line: str) -> None:
@@ -78,4 +97,7 @@ def _write(file: Path, service: Service, policy: str, limits: AdmissionLimits) -
 
     assert service.router is not None
     told = {"policy": policy, **limits.for_router(service.router.kind)}
-    write_whole(file, with_router(file, told, {"admission": limits.as_json()}))
+    edited = with_router(file, told, {"admission": limits.as_json()}, limits.for_servers(service))
+    write_whole(file, edited.text)
+    if edited.lost:
+        _tell(f"{file}: written anew without its comments ({edited.lost})")

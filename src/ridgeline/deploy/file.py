@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ridgeline import catalog
+from ridgeline.deploy.adapters import with_adapters
 from ridgeline.deploy.form import ServiceForm, UnitForm
 from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.servers import SERVERS
 from ridgeline.deploy.service import PodChoice, RouterChoice, Service, ServiceUnit
-from ridgeline.errors import StudyError
+from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
+from ridgeline.forms.yaml_edit import YamlEditError, with_value
 from ridgeline.records.problem import Problem
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.engine.knobs.releases import LATEST, parse_version
@@ -39,7 +42,7 @@ def load_service(path: Path) -> Service:
     catalog.part("executors", service.site.batch)  # refuses a batch system that nobody knows
     if too_large := [tree.message(problem.where, problem.message) for problem in _beyond_the_site(service)]:
         raise StudyError(too_large)
-    return service
+    return with_adapters(service, form.preflight, path.parent)
 
 
 def _beyond_the_site(service: Service) -> Iterator[Problem]:
@@ -51,6 +54,17 @@ def _beyond_the_site(service: Service) -> Iterator[Problem]:
         if site.gpus_per_node and unit.gpus > site.gpus_per_node:
             what = f"{unit.gpus} GPUs of a node are more than the {site.gpus_per_node} that nodes of {site.name} have"
             yield Problem(("units", n, "gpus"), f"{what}; spread it over more nodes, or correct the site")
+
+
+def refuse_many_nodes_here(service: Service) -> None:
+    """InputError where a server needs more than this machine. Scripts for a cluster can be rendered all the same."""
+    most = max(unit.nodes for unit in service.units)
+    if service.on_this_machine and most > 1:
+        raise InputError(
+            f"{service.name}: a server of {most} nodes, and site local is this machine alone; name the cluster in the "
+            f"file, such as `site: {{name: cluster, batch: slurm, nodes: {most}, launcher: srun}}`, or write scripts "
+            "for it with `ridgeline deploy render FILE --for slurm`"
+        )
 
 
 def _service(form: ServiceForm, path: Path) -> Service:
@@ -119,11 +133,10 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
                 yield Problem(
                     ("units", n, "settings", name), f"{form.engine.kind} has no such flag; check its spelling"
                 )
-        if unit.nodes > 1 and not SERVERS[form.engine.kind].over_nodes:
-            yield Problem(
-                ("units", n, "nodes"),
-                f"deploy starts {form.engine.kind} on one node only; write `nodes: 1` and more replicas, or use sglang",
-            )
+        since = SERVERS[form.engine.kind].over_nodes_from
+        if unit.nodes > 1 and _release(form) < since:
+            what = f"{form.engine.kind} before {'.'.join(map(str, since))} spreads over nodes with Ray only"
+            yield Problem(("units", n, "nodes"), f"{what}; name a newer release, or write `nodes: 1` and more replicas")
     yield from _port_clashes(form, servers)
     if form.engine.kind == "twin" and not form.engine.gpu:
         yield Problem(("engine",), "the twin must know its GPU; add one, such as `gpu: h200`")
@@ -178,17 +191,59 @@ def service_text(service: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(service), sort_keys=False, default_flow_style=None, width=110)
 
 
-def with_router(path: Path, router: Mapping[str, Any], expected: Mapping[str, Any] | None = None) -> str:
-    """The file's text with other values for its router and what is expected of it; None takes a key away.
+@dataclass(frozen=True, slots=True)
+class EditedFile:
+    """A deployment file's text after an edit. `lost` says why its comments could not be kept, where they were not."""
 
-    Comments at its head are kept, others are lost.
+    text: str
+    lost: str = ""
+
+
+def with_router(
+    path: Path,
+    router: Mapping[str, Any],
+    expected: Mapping[str, Any] | None = None,
+    servers: Sequence[Mapping[str, Any]] = (),
+) -> EditedFile:
+    """The file with other values for its router, what is expected of it, and settings of each unit's `servers`.
+
+    None takes a key away.
+
+    Only the lines concerned are changed. Where that cannot be done, as with aliases, the whole file is written anew.
     """
     text = read_text(path)
     plain = parse_yaml(text, str(path)).plain()
     assert isinstance(plain, dict), "it was read as a service before"
-    head = [line for line in text.splitlines() if line.startswith("#")]
     told = {key: value for key, value in {**plain["router"], **router}.items() if value is not None}
-    changed = {**plain, "router": told}
+    meant = {**plain, "router": told}
     if expected:
-        changed["expected"] = {**plain.get("expected", {}), **expected}
-    return "\n".join([*head, service_text(changed)])
+        meant["expected"] = {**plain.get("expected", {}), **expected}
+    units = [*servers, *({} for _ in plain["units"][len(servers) :])]
+    meant["units"] = [_with_settings(unit, own) for unit, own in zip(plain["units"], units, strict=True)]
+    edited, why = text, "what was written would not have meant the same"
+    try:
+        for key, value in router.items():
+            edited = with_value(edited, ("router", key), value)
+        for n, own in enumerate(servers):
+            for key, value in own.items():
+                edited = with_value(edited, ("units", n, "settings", key), value)
+        for where, value in _leaves(expected or {}, ("expected",)):
+            edited = with_value(edited, where, value)
+        if parse_yaml(edited, str(path)).plain() == meant:
+            return EditedFile(edited)
+    except (YamlEditError, StudyError, yaml.YAMLError) as error:
+        why = str(error).splitlines()[0]
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    return EditedFile("\n".join([*head, service_text(meant)]), why)
+
+
+def _with_settings(unit: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**unit, "settings": {**unit.get("settings", {}), **own}} if own else unit
+
+
+def _leaves(tree: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from ridgeline.deploy.service import Service
 from ridgeline.files import write_whole
 from ridgeline.records.run import Job
 from ridgeline.store.journal import Journal, read_events
+from ridgeline.store.live.logs import last_lines
 from ridgeline.store.lock import StudyLock
 
 
@@ -175,15 +175,5 @@ class ServiceFolder:
         if (start := self.started.get(member.name)) is not None:
             folder = self.job(member, start.generation).folder
             for name in ("stdout", "stderr"):
-                found += _tail(folder / name, count)
+                found += last_lines(folder / name, count)
         return "\n".join(found[-count:])
-
-
-def _tail(path: Path, count: int) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    return [line for line in lines if line.strip()][-count:]

@@ -108,6 +108,10 @@ class ServiceForm(Form):
     first_port: Annotated[int, CountedIn("")] = Field(
         default=30000, ge=1024, le=60000, description="Port of the first server on a node; the next ones follow."
     )
+    preflight: Annotated[Lines, Otherwise("none")] = Field(
+        default=[],
+        description="Records of `ridgeline preflight --json` of the nodes (`nodes/*.json`): their InfiniBand adapters.",
+    )
     host: Annotated[Text, Otherwise("loopback here, the node's address on a cluster")] = Field(
         default="", description="The address that servers and router listen on."
     )

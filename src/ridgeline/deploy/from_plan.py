@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from ridgeline.deploy.file import service_text
-from ridgeline.deploy.role_settings import RoleSetting, role_settings
+from ridgeline.deploy.role_settings import RoleSetting, role_settings, role_variables
 from ridgeline.serving.engine.knobs.releases import release_written
-from ridgeline.serving.planner.commands import groups_of, unit_env
+from ridgeline.serving.planner.commands import groups_of
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.pairing import Pair
 
@@ -29,7 +29,8 @@ def service_of(option: Option, model: str, name: str = "") -> dict[str, Any]:
         nodes = max(1, -(-unit.gpus // size))
         own = {"role": unit.role, "replicas": count, "nodes": nodes, "gpus": min(unit.gpus, size)}
         settings = {setting.name: setting.value for setting in role_settings(unit) if setting.value is not None}
-        env = {"env": found} if (found := unit_env(unit)) else {}
+        found = {variable.name: str(variable.value) for variable in role_variables(unit)}
+        env = {"env": found} if found else {}
         units.append({**own, "settings": settings, **env})
     service: dict[str, Any] = {
         "version": 1,
@@ -54,24 +55,24 @@ def service_of(option: Option, model: str, name: str = "") -> dict[str, Any]:
 def planned_text(option: Option, model: str, name: str = "") -> str:
     """The deployment file with the reason for each setting beside it."""
     service = service_of(option, model, name)
-    reasons = [role_settings(unit) for unit, _ in groups_of(option.scheme)]
+    reasons = [{"settings": role_settings(unit), "env": role_variables(unit)} for unit, _ in groups_of(option.scheme)]
     return "".join(_part(key, value, reasons) for key, value in service.items())
 
 
-def _part(key: str, value: Any, reasons: Sequence[Sequence[RoleSetting]]) -> str:
+def _part(key: str, value: Any, reasons: Sequence[Mapping[str, Sequence[RoleSetting]]]) -> str:
     if key == "units":
         return "\n".join([*_units(value, reasons), ""])
     return service_text({key: value}) if isinstance(value, Mapping) else f"{key}: {_scalar(value)}\n"
 
 
-def _units(units: Sequence[Mapping[str, Any]], reasons: Sequence[Sequence[RoleSetting]]) -> Iterator[str]:
+def _units(units: Sequence[Mapping[str, Any]], reasons: Sequence[Mapping[str, Sequence[RoleSetting]]]) -> Iterator[str]:
     yield "units:"
-    for unit, settings in zip(units, reasons, strict=True):
+    for unit, reasoned in zip(units, reasons, strict=True):
         for number, (key, value) in enumerate(unit.items()):
             start = "- " if number == 0 else "  "
-            if key == "settings":
-                yield f"{start}settings:"
-                yield from _commented(settings)
+            if key in reasoned:
+                yield f"{start}{key}:"
+                yield from _commented(reasoned[key])
             else:
                 yield f"{start}{key}: {_scalar(value)}"
 

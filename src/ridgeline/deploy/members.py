@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.deploy.routers import Backend, metrics_port, router_words
-from ridgeline.deploy.servers import ServerPlace, server_words
+from ridgeline.deploy.servers import SERVERS, ServerPlace, server_words
 from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.records.run import Resources
 
@@ -26,6 +26,7 @@ class Member:
     env: tuple[tuple[str, str], ...] = ()
     after: tuple[str, ...] = ()  # members whose addresses it needs
     more_ports: tuple[int, ...] = ()  # that it listens on beside its own
+    follower_words: tuple[str, ...] = ()  # more words where it is not the first of the member's nodes
 
     @property
     def is_router(self) -> bool:
@@ -52,7 +53,8 @@ def members_of(service: Service) -> list[Member]:
             resources = Resources(nodes=unit.nodes, gpus=unit.gpus)
             more = (at.bootstrap_port,) if unit.role == "prefill" else ()
             env = tuple(unit.env.items())
-            servers.append(Member(name, unit.role, at.port, words, resources, env, more_ports=more))
+            follow = SERVERS[service.engine].follower_words if unit.nodes > 1 else ()
+            servers.append(Member(name, unit.role, at.port, words, resources, env, (), more, follow))
             backends.append(Backend(unit.role, f"http://${variable(name)}:{at.port}", at.bootstrap_port))
     return [*servers, *_router(service, servers, backends)]
 

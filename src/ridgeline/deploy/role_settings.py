@@ -9,7 +9,11 @@ from ridgeline.records.expression import Value
 from ridgeline.serving.engine.deepep import uses_deepep
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.planner.candidates import Unit
-from ridgeline.serving.planner.commands import unit_values
+from ridgeline.serving.planner.commands import unit_env, unit_values
+from ridgeline.serving.twin.server.serve import BOOTSTRAP_VARIABLE
+
+# SGLang waits five minutes unless told, longer than clients do; prompts that wait only for KV room need a few seconds.
+BOOTSTRAP_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,15 @@ def role_settings(unit: Unit) -> list[RoleSetting]:
     """Every value of the server's command line, in the order to write them."""
     found = [RoleSetting(name, value, _why(unit, name, value)) for name, value in unit_values(unit).items()]
     return [*found, *_redundancy(unit), *_transfer(unit)]
+
+
+def role_variables(unit: Unit) -> list[RoleSetting]:
+    """What its environment holds."""
+    found = [RoleSetting(name, value) for name, value in unit_env(unit).items()]
+    if unit.role == "prefill":
+        why = "seconds a prompt waits for a decode server that died; the router then tries another one"
+        found.append(RoleSetting(BOOTSTRAP_VARIABLE, str(BOOTSTRAP_S), why))
+    return found
 
 
 def _why(unit: Unit, name: str, value: Value) -> str:
@@ -107,5 +120,5 @@ def _transfer(unit: Unit) -> Iterator[RoleSetting]:
     yield RoleSetting(
         "disaggregation_ib_device",
         None,
-        "as `ridgeline preflight` names them for NCCL_IB_HCA, such as mlx5_0,mlx5_1",
+        "from `ridgeline preflight --json > node.json` on a node, and `preflight: node.json` in this file",
     )

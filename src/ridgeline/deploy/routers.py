@@ -46,6 +46,7 @@ class RouterDialect:
     checks_keys: (
         bool  # of users and of whoever changes its servers; else it only passes them on, and not to split roles
     )
+    usual: str = "cache_aware"  # the policy of one that is told none
 
 
 def router_words(service: Service, backends: Sequence[Backend]) -> list[str]:
@@ -78,7 +79,7 @@ def _front(service: Service) -> list[str]:
     words += ["--prometheus-host", "$address", "--prometheus-port", str(metrics_port(choice))]
     words += ["--worker-startup-check-interval", "1", "--worker-startup-timeout-secs", "1800"]
     words += _policy(dialect, choice.policy)
-    words += protection_words(choice)
+    words += protection_words(service)
     if service.api_key_env:
         words += ["--api-key", f"${{{service.api_key_env}}}"]
     return words

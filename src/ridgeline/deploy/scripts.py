@@ -39,6 +39,8 @@ def start_script(service: Service, member: Member) -> str:
         lines += _wait_for(variable(name), f"$here/../{name}/{ADDRESS_FILE}")
     lines += [f"export {name}={quote(value)}" for name, value in member.env]
     lines += [] if member.is_router else _check_release(service)
+    if member.follower_words:
+        lines.append(f'[ "$rank" = 0 ] || exec {member.line} {" ".join(member.follower_words)}')
     return "\n".join([*lines, f"exec {member.line}", ""])
 
 

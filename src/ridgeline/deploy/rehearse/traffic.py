@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +13,7 @@ from ridgeline.deploy import probe
 from ridgeline.deploy.service import Service
 from ridgeline.serving.load.bench import BenchResult, bench
 from ridgeline.serving.load.options import BenchOptions, plan_from
+from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
 from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
 
@@ -20,7 +22,10 @@ SEED = 7
 PREFIXES, PREFIX_BLOCKS, ZIPF = 16, 2, 1.2
 LONG_EVERY, LONG_TIMES = 12, 5  # one prompt in so many is this much longer
 # What a laptop's core carries of token events beside router and load generator, with room to spare.
-MACHINE_TOKENS_S = 4000.0
+MACHINE_TOKENS_S = 8000.0
+PATIENCE_S = 20.0  # of a client that gets nothing; a hung server is found and ended within it
+DRAIN_S = 3.0
+UNFINISHED = "unfinished"
 SAMPLE = 1000  # requests that tell how long answers are
 
 
@@ -46,8 +51,13 @@ def bearable(load: RehearsedLoad) -> RehearsedLoad:
     return load if load.rate_s <= most_s else replace(load, rate_s=most_s)
 
 
-def send(service: Service, url: str, load: RehearsedLoad, skewed_in: Path | None = None) -> BenchResult:
-    """One run. With `skewed_in`, a folder, the traffic is skewed by way of a trace that is written there."""
+def send(
+    service: Service, url: str, load: RehearsedLoad, skewed_in: Path | None = None, at_least_s: float = 0.0
+) -> BenchResult:
+    """One run. With `skewed_in`, a folder, the traffic is skewed by way of a trace that is written there.
+
+    Long answers are not waited for: only, and `at_least_s`, until it is clear which requests keep their limits.
+    """
     slos = tuple(f"{name}={limit / load.speed:g}" for name, limit in service.slo.items())
     options = BenchOptions(
         url=url,
@@ -59,12 +69,19 @@ def send(service: Service, url: str, load: RehearsedLoad, skewed_in: Path | None
         key=probe.key_of(service.api_key_env) or None,
         slos=slos,
         seed=SEED,
+        timeout_s=PATIENCE_S,
     )
     if skewed_in is not None:
         trace = skewed_in / "skewed.jsonl"
         trace.write_text(skewed_trace(load))
         options = replace(options, traffic=str(trace), rate_s=None, duration_s=None)
-    return bench(plan_from(options))
+    plan = plan_from(options)
+    return bench(replace(plan, give_up_s=load.seconds + max(at_least_s, _drain_s(plan.slos))))
+
+
+def _drain_s(slos: Sequence[Slo]) -> float:
+    """After this, who has no first token is late in any case, and so is who is not finished within a limit on that."""
+    return max([DRAIN_S, *(1.2 * slo.limit_ms / 1000 for slo in slos if slo.latency in ("ttft", "e2e"))])
 
 
 def skewed_trace(load: RehearsedLoad) -> str:
@@ -87,6 +104,7 @@ def skewed_trace(load: RehearsedLoad) -> str:
 
 def _arrivals(load: RehearsedLoad) -> list[Arrival]:
     if Path(load.traffic).exists():
-        return list(parse_traffic(load.traffic).arrivals())
+        recorded = parse_traffic(load.traffic, rate_s=load.rate_s, seed=SEED).arrivals()
+        return [arrival for arrival in recorded if arrival.at_s < load.seconds * load.speed] or recorded[:1]
     count = max(10, int(load.rate_s * load.seconds * load.speed))
     return list(parse_traffic(load.traffic, requests=count, rate_s=load.rate_s, seed=SEED).arrivals())

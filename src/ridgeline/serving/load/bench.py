@@ -41,7 +41,10 @@ class LoadStage:
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """Everything that a bench does. `salt` None means prompts that no run before has sent."""
+    """Everything that a bench does. `salt` None means prompts that no run before has sent.
+
+    What is still under way `give_up_s` after the start is ended, with the status "unfinished".
+    """
 
     endpoint: Endpoint
     traffic: Traffic
@@ -59,6 +62,7 @@ class BenchPlan:
     workers: int = 1
     records_path: Path | None = None
     salt: int | None = None
+    give_up_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -166,6 +170,7 @@ def _assignment(plan: BenchPlan, server: Server, salt: int) -> Assignment:
         duration_s=duration_s,
         timeout_s=plan.timeout_s,
         records_path=plan.records_path,
+        give_up_s=plan.give_up_s,
     )
 
 

@@ -14,6 +14,9 @@ class PrefixCache:
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
+    def clear(self) -> None:
+        self._blocks.clear()
+
     def match(self, arrival: Arrival) -> int:
         """Tokens at the prompt's beginning whose KV is there. At least the last token is always computed."""
         found = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import quantiles
 
 import pytest
@@ -14,6 +15,7 @@ from ridgeline.serving.engine.settings import EngineSettings
 from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.schedulers.front_end import FrontEnd
 from ridgeline.serving.twin.server.abort import abort
 from ridgeline.serving.twin.server.live import Clock, LiveEngine, LiveRequest
 from ridgeline.serving.twin.simulate import simulate, step_time
@@ -85,6 +87,24 @@ def test_tokens_come_when_simulate_says(rate_s: float) -> None:
     assert ttft == pytest.approx(percentiles([r.ttft_s or 0.0 for r in said]), rel=0.05)
     e2e = percentiles([(one.end_s or 0.0) - a.at_s for one, a in zip(seen, arrivals, strict=True)])
     assert e2e == pytest.approx(percentiles([(r.end_s or 0.0) - r.sent_s for r in said]), rel=0.05)
+
+
+def test_users_see_tokens_when_simulate_says_with_all_that_stands_in_front() -> None:
+    of = deployment()
+    traffic = parse_traffic("sharegpt", requests=150, rate_s=20.0, seed=3)
+    front_end = FrontEnd.of(of.settings, of.layout, overlap=True)
+    arrivals = [replace(arrival, at_s=at_s) for at_s, arrival in front_end.queue().all_ready(traffic.arrivals())]
+
+    async def main() -> list[Seen]:
+        live = new_engine(of)
+        live.engine.front_end = front_end
+        return await serve(live, arrivals)
+
+    sent_s = {arrival.number: arrival.at_s for arrival in traffic.arrivals()}
+    seen = zip(run_in_virtual_time(main()), arrivals, strict=True)
+    ttft = percentiles([one.times_s[0] - sent_s[arrival.number] for one, arrival in seen])
+    said = percentiles([record.ttft_s or 0.0 for record in simulate(of, traffic).records])
+    assert ttft == pytest.approx(said, rel=0.05)
 
 
 def test_a_step_of_several_tokens_gives_nobody_more_than_was_asked() -> None:

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from ridgeline.errors import InputError, SiteError
 from ridgeline.serving.engine.deployment import Deployment, describe
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.priors import ACCEPT_S
 from ridgeline.serving.twin.server.faults import Fault, parse_fault
 from ridgeline.serving.twin.server.roles import PrefillRole
 from ridgeline.serving.twin.server.serve import ServedTwin, TwinServer
@@ -69,9 +72,10 @@ class Running:
 
 @contextmanager
 def serving(deployment: Deployment | None = None, **options: Any) -> Iterator[Running]:
+    calibration = options.pop("calibration", None)
     served = ServedTwin(deployment or llama(), **{"port": free_port(), "speed": FAST, **options})
     loop = asyncio.new_event_loop()
-    server = TwinServer(served)
+    server = TwinServer(served, calibration)
     listening = threading.Event()
     task = loop.create_task(server.run(listening.set))
 
@@ -294,6 +298,7 @@ def test_a_hung_server_is_healthy_and_silent() -> None:
     with serving() as running:
         assert running.json("/fault", {"kind": "hang"}) == {"fault": "hang"}
         assert running.call("GET", "/health")[0] == 200
+        assert running.call("GET", "/health_generate")[0] == 503, "SGLang asks its engine for a token there"
         body = json.dumps({"prompt": "a", "max_tokens": 2}).encode()
         with socket.create_connection(("127.0.0.1", running.port), timeout=0.3) as sock:
             sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
@@ -302,6 +307,37 @@ def test_a_hung_server_is_healthy_and_silent() -> None:
             running.json("/fault", {"kind": "none"})
             sock.settimeout(30)
             assert sock.recv(100).startswith(b"HTTP/1.1 200")
+        assert running.call("GET", "/health_generate")[0] == 200
+
+
+def test_health_generate_waits_as_long_as_sglang_does_for_a_token() -> None:
+    with serving(speed=1.0) as running:
+        running.json("/fault", {"kind": "hang"})
+        with socket.create_connection(("127.0.0.1", running.port), timeout=0.3) as sock:
+            sock.sendall(b"GET /health_generate HTTP/1.1\r\nhost: x\r\n\r\n")
+            with pytest.raises(TimeoutError):
+                sock.recv(100)
+            running.json("/fault", {"kind": "none"})
+            sock.settimeout(30)
+            assert sock.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_flushed_prefixes_are_computed_again() -> None:
+    prompt = list(range(600))
+    with serving() as running:
+        for flushed, cached in ((False, 0), (False, 512), (True, 0)):
+            if flushed:
+                assert running.call("POST", "/flush_cache")[0] == 200
+            said = running.json("/v1/completions", {"prompt": prompt, "max_tokens": 2})
+            assert said["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
+
+
+def test_a_prompt_passes_the_tokenizer_first() -> None:
+    slow = Calibration(factors=replace(Calibration().factors, front_end=1000.0))
+    prompt = {"prompt": "a", "max_tokens": 1}
+    with serving(calibration=slow) as running:
+        running.json("/v1/completions", prompt)
+        assert metric(running, "sglang:time_to_first_token_seconds_sum") > 1000 * ACCEPT_S["sglang"]
 
 
 def test_several_copies_share_the_requests() -> None:
@@ -395,6 +431,18 @@ def test_a_prefill_server_that_is_not_there_fails_the_request_and_frees_its_room
         assert "KVTransferError" in json.loads(said)["error"]["message"]
         engine = decode.server.role.engines[0].engine
         assert (engine.load, engine.promised_tokens) == (0, 0)
+
+
+def test_a_prompt_whose_decode_server_never_comes_fails_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router that waits for both sides can then try another pair."""
+    monkeypatch.setenv("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "3")
+    with serving(role="prefill", bootstrap_port=free_port(), speed=10.0) as prefill:
+        status, said = prefill.call("POST", "/v1/completions", paired(prefill, 5))
+        assert status == 500
+        assert "KVTransferError" in json.loads(said)["error"]["message"]
+        role, engine = prefill.server.role, prefill.server.role.engines[0].engine
+        assert isinstance(role, PrefillRole)
+        assert (engine.load, engine.used_tokens, role._held) == (0, 0, {})
 
 
 def test_a_router_that_gives_a_prompt_up_frees_the_prefill_server_too() -> None:

@@ -50,6 +50,7 @@ class Assignment:
     worker: int = 0
     workers: int = 1
     records_path: Path | None = None
+    give_up_s: float | None = None  # after the start, on what is still under way
 
 
 @dataclass(slots=True)

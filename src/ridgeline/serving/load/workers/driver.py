@@ -247,12 +247,15 @@ class Driver:
     def _sweep(self, now_s: float) -> None:
         """Time limits, stages and the end of the run."""
         self._set_nap()
-        limit_s = self._assignment.timeout_s
+        limit_s, last_s = self._assignment.timeout_s, self._assignment.give_up_s
+        over = last_s is not None and now_s - self._out.start_s > last_s
         for connection in list(self._active):
             exchange = connection.exchange
             if exchange is not None and now_s - connection.at_s > limit_s:
                 kind = "timeout" if exchange.first_byte_s is None else "stalled"
                 connection.fail(kind, f"nothing came for {limit_s:g} s")
+            elif exchange is not None and over:
+                connection.fail("unfinished", f"the run ended after {last_s:g} s")
             else:
                 connection.catch_up(now_s)
         if self._assignment.slots and now_s >= self._out.start_s:

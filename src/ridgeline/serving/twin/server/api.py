@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import time
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.twin.schedulers.front_end import NO_FRONT_END, FrontEnd
 from ridgeline.serving.twin.server.answers import HttpAnswer
 from ridgeline.serving.twin.server.faults import parse_fault
 from ridgeline.serving.twin.server.http import HttpExchange
@@ -21,6 +23,7 @@ from ridgeline.serving.twin.server.roles import PrefillRole, Role, Together
 
 OPEN_PATHS = ("/health", "/health_generate", "/metrics", "/ping")
 RATE_WINDOW_S = 5.0
+HEALTH_LIMIT_S = 20.0  # SGLang's SGLANG_HEALTH_CHECK_TIMEOUT: how long /health_generate waits for a token
 _ERRORS = {400: "BadRequestError", 401: "AuthenticationError", 503: "ServiceUnavailableError"}
 
 
@@ -47,15 +50,24 @@ class ServerFacts:
 class Api:
     """Answers one exchange after the other. `inject` makes a fault happen."""
 
-    def __init__(self, facts: ServerFacts, role: Role, clock: Clock, inject: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        facts: ServerFacts,
+        role: Role,
+        clock: Clock,
+        inject: Callable[[str], None],
+        front_end: FrontEnd = NO_FRONT_END,
+    ) -> None:
         self.facts, self.role, self.clock = facts, role, clock
+        self._tokenizers = front_end.queue()
         self.counters = Counters()
         self._inject = inject
         self._number = 0
+        self._asked_for_tokens: set[asyncio.Task[None]] = set()
         self._made: deque[tuple[float, int]] = deque([(0.0, 0)])  # output tokens over the last seconds
         self._paths: dict[tuple[str, str], Callable[[HttpExchange], None]] = {
             ("GET", "/health"): self._healthy,
-            ("GET", "/health_generate"): self._healthy,
+            ("GET", "/health_generate"): self._makes_tokens,
             ("GET", "/ping"): self._healthy,
             ("GET", "/metrics"): self._metrics,
             ("GET", "/v1/models"): self._models,
@@ -65,7 +77,7 @@ class Api:
             ("GET", "/get_model_info"): self._model_info,
             ("GET", "/get_load"): self._load,
             ("GET", "/v1/loads"): self._loads,
-            ("POST", "/flush_cache"): self._healthy,
+            ("POST", "/flush_cache"): self._flush,
             ("POST", "/fault"): self._fault,
             ("POST", "/v1/completions"): self._generate,
             ("POST", "/v1/chat/completions"): self._generate,
@@ -145,12 +157,15 @@ class Api:
             counters.output_tokens += answer.made
             counters.e2e.add(self.clock.now_s() - now_s)
 
+        wait_s = (self._tokenizers.ready_s(now_s, asked.input_tokens) - now_s) / self.clock.speed
+        coming = asyncio.get_running_loop().call_later(wait_s, self.role.take, request, asked)
+
         def gone() -> None:
             counters.aborted += 1
+            coming.cancel()
             self.role.abort(request)
 
         answer.on_first, answer.on_end, exchange.on_gone = first, end, gone
-        self.role.take(request, asked)
 
     def _full(self) -> bool:
         limit = self.facts.queue_limit
@@ -170,6 +185,31 @@ class Api:
 
     def _healthy(self, exchange: HttpExchange) -> None:
         exchange.answer(200, b"", "text/plain")
+
+    def _makes_tokens(self, exchange: HttpExchange) -> None:
+        """Unlike /health it is honest: 200 when a token could be made, 503 when none came in its time."""
+        task = asyncio.create_task(self._when_it_makes_tokens(exchange))
+        self._asked_for_tokens.add(task)
+        task.add_done_callback(self._asked_for_tokens.discard)
+
+        def gone() -> None:
+            task.cancel()
+
+        exchange.on_gone = gone
+
+    async def _when_it_makes_tokens(self, exchange: HttpExchange) -> None:
+        until_s = self.clock.now_s() + HEALTH_LIMIT_S
+        while hung := any(live.hung for live in self.role.engines):
+            if self.clock.now_s() >= until_s:
+                break
+            await asyncio.sleep(min(1.0, HEALTH_LIMIT_S / self.clock.speed / 20))
+        exchange.answer(503 if hung else 200, b"", "text/plain")
+
+    def _flush(self, exchange: HttpExchange) -> None:
+        """Every prefix is forgotten. SGLang refuses that while requests are under way; here new ones find nothing."""
+        for live in self.role.engines:
+            live.forget_prefixes()
+        exchange.answer(200, b"Cache flushed.\n", "text/plain")
 
     def _metrics(self, exchange: HttpExchange) -> None:
         text = metrics_text(self.facts.api, self.facts.model, self.counters, self.gauges())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, Joined
+from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 
@@ -16,6 +17,11 @@ from ridgeline.serving.twin.scheduler import Engine
 EARLY_S = 0.0005
 # After this many events without a pause the network is looked at, also when the engine is behind.
 EVENTS_IN_A_ROW = 16
+
+
+# A step's tokens that are due within so much of each other are sent together: a wake of the event loop has its price.
+TOGETHER_S = 0.002
+END = 0  # instead of a number of tokens
 
 
 class TokenSink(Protocol):
@@ -96,6 +102,13 @@ class LiveEngine:
         """Something was put into the engine past `submit`."""
         self._work.set()
 
+    def forget_prefixes(self) -> None:
+        """As after a start."""
+        engine = self.engine
+        for cache in engine.caches if isinstance(engine, PrefillEngine) else [engine.cache]:
+            if cache is not None:
+                cache.clear()
+
     async def run(self) -> None:
         """For ever; ended by cancelling its task."""
         events = 0
@@ -112,12 +125,20 @@ class LiveEngine:
             self.behind_s = max(0.0, self.clock.now_s() - self.engine.clock)
             if self.hung:  # began while the step was under way: its tokens never come
                 continue
-            for request, count in tokens:
-                self.made += count
-                request.sink.tokens(count)
-            for request in ended:
-                request.sink.end("")
+            self.made += sum(count for _, count in tokens)
+            self.hand_over([*tokens, *((request, END) for request in ended)])
             self.after_event(ended)
+
+    def hand_over(self, parts: Sequence[tuple[LiveRequest, int]]) -> None:
+        """So many tokens of each request, or its `END`, when the server's front end would have sent them."""
+        together: dict[float, list[tuple[LiveRequest, int]]] = {}
+        for part in parts:
+            together.setdefault(round(part[0].late_s / TOGETHER_S) * TOGETHER_S, []).append(part)
+        for late_s, same in together.items():
+            if late_s:
+                asyncio.get_running_loop().call_later(late_s / self.clock.speed, _hand_over, same)
+            else:
+                _hand_over(same)
 
     def _event(self) -> tuple[list[LiveRequest], list[tuple[LiveRequest, int]]]:
         """One prefill round or one decode step: who ended, and how many tokens each one gets of it."""
@@ -135,3 +156,11 @@ class LiveEngine:
 
     def _made(self, request: Request) -> int:
         return self.engine.pace.tokens(request.joined_step, self.engine.step_number - request.joined_step)
+
+
+def _hand_over(parts: Sequence[tuple[LiveRequest, int]]) -> None:
+    for request, count in parts:
+        if count == END:
+            request.sink.end("")
+        else:
+            request.sink.tokens(count)

@@ -11,7 +11,7 @@ from ridgeline.serving.twin.cluster import Router
 from ridgeline.serving.twin.disaggregation import BOOTSTRAP_LIMIT_S, HANDSHAKE_S, DecodeEngine, KvTransfer
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.server.abort import abort
-from ridgeline.serving.twin.server.live import LiveEngine, LiveRequest
+from ridgeline.serving.twin.server.live import END, LiveEngine, LiveRequest
 from ridgeline.serving.twin.server.prompt import Asked
 from ridgeline.serving.twin.server.rooms import RoomClient, RoomServer
 
@@ -48,8 +48,11 @@ class Together:
 class PrefillRole:
     """Computes a prompt when the decode server of its room is ready, and tells it when the KV would be there."""
 
-    def __init__(self, engine: LiveEngine, transfer: KvTransfer, address: tuple[str, int]) -> None:
+    def __init__(
+        self, engine: LiveEngine, transfer: KvTransfer, address: tuple[str, int], limit_s: float = BOOTSTRAP_LIMIT_S
+    ) -> None:
         self.engines: Sequence[LiveEngine] = (engine,)
+        self._limit_s = limit_s  # for the decode server of a room to say that it is ready
         self.rooms = RoomServer(self._wanted)
         self.kv_lost = False
         self._live, self._transfer, self._address = engine, transfer, address
@@ -70,6 +73,8 @@ class PrefillRole:
                 self._live.submit(request)
             else:
                 self._held[asked.room] = request
+                wait_s = self._limit_s / self._live.clock.speed
+                asyncio.get_running_loop().call_later(wait_s, self._expire, request, asked.room)
         else:
             self._live.submit(request)
 
@@ -79,6 +84,11 @@ class PrefillRole:
             abort(self._live.engine, request)
         if room is not None:
             self.rooms.sent(room, ok=False)
+
+    def _expire(self, request: LiveRequest, room: int) -> None:
+        if self._held.get(room) is request:
+            self.abort(request)
+            request.sink.end(KV_FAILED)
 
     def kv_parameters(self, request: LiveRequest) -> dict[str, object]:
         """What a vLLM prefill server returns for the decode server."""
@@ -182,9 +192,8 @@ class DecodeRole:
         self._live.wake()
         if (wait_s := (request.first_s or 0.0) - clock.now_s()) > 0:
             await asyncio.sleep(wait_s / clock.speed)
-        request.sink.tokens(1)
+        self._live.hand_over([(request, 1), *([(request, END)] if ended else [])])
         if ended:
-            request.sink.end("")
             self._reserve()
 
     async def _fetch(self, request: LiveRequest, asked: Asked) -> None:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from ridgeline.errors import InputError, SiteError
 from ridgeline.serving.engine.deployment import Deployment
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.disaggregation import DecodeEngine, KvTransfer
+from ridgeline.serving.twin.disaggregation import BOOTSTRAP_LIMIT_S, DecodeEngine, KvTransfer
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.schedulers.front_end import FrontEnd
 from ridgeline.serving.twin.server.api import Api, ServerFacts
 from ridgeline.serving.twin.server.faults import OOM_SHARE, Fault, parse_fault
 from ridgeline.serving.twin.server.http import HttpConnection
@@ -25,6 +26,7 @@ from ridgeline.serving.twin.simulate import step_time
 
 ROLES = ("both", "prefill", "decode")
 BOOTSTRAP_PORT = 8998  # SGLang's own
+BOOTSTRAP_VARIABLE = "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"  # heeded by SGLang's prefill servers, and by ours
 DIED = 1
 OOM_LINE = "torch.OutOfMemoryError: CUDA out of memory (pretended by the twin's fault `oom`)"
 
@@ -86,7 +88,11 @@ class TwinServer:
             bootstrap_port=served.bootstrap_port if served.role == "prefill" else None,
             queue_limit=served.queue_limit,
         )
-        self.api = Api(facts, self.role, self.clock, self.inject)
+        factor = (calibration or Calibration()).factors.front_end
+        front_end = FrontEnd.of(deployment.settings, lay, times.applied.overlap, factor)
+        for live in engines:
+            live.engine.front_end = front_end
+        self.api = Api(facts, self.role, self.clock, self.inject, front_end)
         self._oom_armed = False
 
     def _role(self, engines: list[LiveEngine]) -> Role:
@@ -98,7 +104,8 @@ class TwinServer:
             deployment.model, deployment.layout, cluster.fabric, cluster.node.gpus, deployment.settings.page_size
         )
         if served.role == "prefill":
-            return PrefillRole(engines[0], transfer, (served.host, served.bootstrap_port))
+            limit_s = float(os.environ.get(BOOTSTRAP_VARIABLE, BOOTSTRAP_LIMIT_S))
+            return PrefillRole(engines[0], transfer, (served.host, served.bootstrap_port), limit_s)
         return DecodeRole(engines[0], transfer)
 
     async def listen(self) -> list[asyncio.Server]:
