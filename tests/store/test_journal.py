@@ -243,3 +243,10 @@ def test_killed_at_any_moment_it_has_every_event_that_append_returned_for(tmp_pa
     numbers = [event["number"] for event in read_events(path)]
     assert numbers == list(range(len(numbers)))
     assert len(numbers) >= len(acknowledged)
+
+
+def test_two_events_on_one_line_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"a": 1}\n{"b": 1}, {"c": 1}\n{"d": 1}\n')
+    with pytest.raises(StoreError, match=r"journal\.jsonl:2: this line is not a journal event"):
+        list(read_events(path))

@@ -97,7 +97,6 @@ class History:
     short_reference: Mapping[str, Any] = field(default_factory=dict)  # and the first good short one, the baseline's too
     outcomes: Counter[Kind] = field(default_factory=Counter)
     _trials_in: Counter[Stage] = field(default_factory=Counter)
-    _ranked: list[tuple[Trial, Run]] = field(default_factory=list)  # good runs of whole trials, oldest first
     _opened_s: float = 0.0
     _opened_wall_s: float = 0.0
 
@@ -218,10 +217,7 @@ class History:
         if run.outcome is not None:
             self.outcomes[run.outcome.kind] += 1
             if run.outcome.kind is Kind.OK:
-                trial = self.trials[run.trial]
-                self._refer_to(run, trial.stage)
-                if trial.stage not in (Stage.PROFILE, Stage.SHORT):
-                    self._ranked.append((trial, run))
+                self._refer_to(run, self.trials[run.trial].stage)
 
     def _refer_to(self, run: Run, stage: Stage) -> None:
         if stage is Stage.BASELINE and not self.reference:
@@ -277,10 +273,16 @@ class History:
 
     def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
         """Runs that may be ranked, oldest first: none that is short, under a profiler or of a block set aside."""
-        asked = frozenset(stages) if self.uncounted or len(stages) < len(Stage) else None
-        if asked is None:
-            return self._ranked.copy()
-        return [both for both in self._ranked if both[0].stage in asked and both[0].number not in self.uncounted]
+        asked = frozenset(stages) - {Stage.PROFILE, Stage.SHORT}
+        trials, uncounted = self.trials, self.uncounted
+        return [
+            (trial, run)
+            for run in self.runs.values()
+            if run.outcome is not None
+            and run.outcome.kind is Kind.OK
+            and (trial := trials[run.trial]).stage in asked
+            and run.trial not in uncounted
+        ]
 
     def count(self, *stages: Stage) -> int:
         """How many trials were started for these stages, without those of blocks that were set aside."""

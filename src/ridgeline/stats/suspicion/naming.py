@@ -26,14 +26,18 @@ def judged(runs: Sequence[NodeRun], known: Sequence[NodeEffect], sign: float) ->
     told, used = _told(runs, names, sign)
     if len(used) <= FEWEST_FREEDOM:
         return tuple(known)
-    named: dict[str, str] = {}
+    named: dict[str, NodeEffect] = {}
     while len(named) < len(names):
-        weighing = _Weighing.of(told, used, names, named)
+        weighing = _Weighing.of(told, used, [name for name in names if name not in named], named)
         found |= {name: weighing.judged(found[name]) for name in names if name not in named}
         if (fresh := weighing.named(found)) is None:
             break
-        found[fresh.node], named[fresh.node] = fresh, fresh.verdict
-    return tuple(found.values())
+        named[fresh.node] = fresh
+    for name, effect in named.items() if len(named) > 1 else ():
+        # how slow the first one is was told while the second was still among its peers
+        again = _Weighing.of(told, used, [name], named).judged(effect)
+        named[name] = replace(again, verdict=effect.verdict)
+    return tuple((found | named).values())
 
 
 def _told(runs: Sequence[NodeRun], names: Sequence[str], sign: float) -> tuple[Told, list[NodeRun]]:
@@ -57,6 +61,17 @@ def _told(runs: Sequence[NodeRun], names: Sequence[str], sign: float) -> tuple[T
     return Told(speeds(used), levels, walk, pairs), used
 
 
+def _seen(name: str, runs: Sequence[NodeRun], named: Mapping[str, NodeEffect]) -> tuple[bool, ...]:
+    """The runs in which something is seen of this node: beside a slower one the job waits for that."""
+    own = named[name].speed if name in named else None
+    slower = {
+        node
+        for node, effect in named.items()
+        if effect.verdict == "slow" and node != name and (own is None or effect.speed is None or effect.speed < own)
+    }
+    return tuple(name in run.nodes and not slower & set(run.nodes) for run in runs)
+
+
 @dataclass(frozen=True)
 class _Weighing:
     """Odds of all nodes that are not named yet; those with the same runs are told together only."""
@@ -67,15 +82,15 @@ class _Weighing:
     all_runs: int
 
     @classmethod
-    def of(cls, told: Told, used: Sequence[NodeRun], names: Sequence[str], named: Mapping[str, str]) -> _Weighing:
-        slow = {name for name, verdict in named.items() if verdict == "slow"}
+    def of(
+        cls, told: Told, used: Sequence[NodeRun], names: Sequence[str], named: Mapping[str, NodeEffect]
+    ) -> _Weighing:
+        """Of the nodes `names`, beside those that are `named` already."""
         columns: dict[tuple[bool, ...], list[str]] = {}
         for name in names:
-            if name not in named:
-                # beside a node that is known to be slow nothing is seen of another: the job waits for the slow one
-                seen = tuple(name in run.nodes and not slow & set(run.nodes) for run in used)
-                columns.setdefault(seen, []).append(name)
-        known = numpy.asarray([[float(name in run.nodes) for name in named] for run in used]).reshape(len(used), -1)
+            columns.setdefault(_seen(name, used, named), []).append(name)
+        others = [_seen(name, used, named) for name in named if name not in names]
+        known = numpy.asarray(others, dtype=float).reshape(len(others), len(used)).T
         table = numpy.asarray([*columns], dtype=float).T
         weighed = weigh(told, table, known)
         return cls(weighed, tuple(map(tuple, columns.values())), tuple(map(sum, columns)), len(used))
