@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,8 @@ def test_the_best_within_a_limit(tmp_path: Path) -> None:
         best_at(now.study, now.history, "ttft_ms=1")
     with pytest.raises(InputError, match="second goal is ttft_ms"):
         best_at(now.study, now.history, "latency=3")
+    with pytest.raises(InputError, match=r"no second goal; put second_goal: \{minimize: latency\}"):
+        best_at(replace(now.study, second_goal=None), now.history, "latency=3")
     with pytest.raises(InputError, match="is not a number"):
         best_at(now.study, now.history, "ttft_ms=soon")
 

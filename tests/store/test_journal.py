@@ -277,3 +277,10 @@ def test_a_journal_that_cannot_be_opened_says_so(tmp_path):
     (tmp_path / "journal.jsonl").mkdir()
     with pytest.raises(StoreError, match=r"journal.jsonl: cannot be opened for writing"):
         Journal.open(tmp_path / "journal.jsonl")
+
+
+def test_two_events_on_one_line_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"a": 1}\n{"b": 1}, {"c": 1}\n{"d": 1}\n')
+    with pytest.raises(StoreError, match=r"journal\.jsonl:2: this line is not a journal event"):
+        list(read_events(path))

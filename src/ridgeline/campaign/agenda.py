@@ -20,11 +20,10 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.survey import Look
+from ridgeline.stats.survey import MOST_URGENT, Look
 from ridgeline.store.events import SetAside
 from ridgeline.store.history import History
 
-SURVEY_EVERY = 1  # search trials between two sentinels while a node is new or suspected to be slow
 MOST_CANCELS = 5  # of one trial by others, under one controller, before somebody has to ask who does that
 FAULTS_IN_A_ROW = 3  # trials lost to the site, each after all its retries, before we stop asking it
 
@@ -184,8 +183,8 @@ class Agenda(ABC):
         """A trial that is already in the journal, with where it must and must not run."""
         bad = tuple(n for r in self.history.runs_of.get(trial.number, []) for n in _faulty_nodes(r))
         # one that never began, or was only stopped, goes where it was to go: a kill changes nothing
-        where = self._pinned(trial) if bad else self._where(trial)
-        return Next(trial, again=True, avoid_nodes=(*bad, *self._slow(trial)), on_nodes=where)
+        where = Look(self._pinned(trial)) if bad else self._where(trial)
+        return Next(trial, again=True, avoid_nodes=(*bad, *self._slow(trial), *where.avoid), on_nodes=where.nodes)
 
     def baseline(self) -> Next | None:
         """The next run of the baseline. One that did not pass ends the campaign; a resumed one runs it again."""
@@ -238,11 +237,12 @@ class Agenda(ABC):
     def new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
         number = len(self.history.trials) + 1
         trial = Trial(number, dict(point), settings_of(self.study, point, stage), stage, proposer, why, block)
-        return Next(trial, avoid_nodes=self._slow(trial), on_nodes=self._where(trial))
+        where = self._where(trial)
+        return Next(trial, avoid_nodes=(*self._slow(trial), *where.avoid), on_nodes=where.nodes)
 
-    def _where(self, trial: Trial) -> tuple[str, ...]:
-        look = self._look().nodes if trial.stage in (Stage.BASELINE, Stage.SENTINEL) else ()
-        return look or self._pinned(trial)
+    def _where(self, trial: Trial) -> Look:
+        look = self._look() if trial.stage in (Stage.BASELINE, Stage.SENTINEL) else Look()
+        return look if look.nodes or look.avoid else Look(self._pinned(trial))
 
     def sentinel_due(self) -> bool:
         """Every so many search trials; sooner where one more run of the baseline may show a slow node."""
@@ -250,13 +250,11 @@ class Agenda(ABC):
         if not every or not done:
             return False
         sentinels = self.history.count(Stage.SENTINEL)
-        if sentinels < done // every:
-            return True
-        return sentinels < done // min(every, SURVEY_EVERY) and self._look().urgent
+        return sentinels < done // every or (sentinels < done * MOST_URGENT and sentinels < done * self._look().urgent)
 
     def _look(self) -> Look:
         if self.study.site.nodes < 2:
-            return Look(())
+            return Look()
         return next_look_at_nodes(self.study, self.history, self._width(self.study.baseline))
 
     def _width(self, point: Point) -> int:

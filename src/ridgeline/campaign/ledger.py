@@ -60,7 +60,7 @@ class Ledger:
     def learn(self, run: Run) -> None:
         other = self.history.trials[run.trial].stage in (Stage.PROFILE, Stage.SHORT)
         if run.outcome is not None and run.outcome.kind is Kind.OK and not other:
-            key = point_key(self.history.trials[run.trial].point)
+            key = self.history.trials[run.trial].key
             self._seconds_by_point[key] = run.ending.duration_s
             # a slow average: later runs count more, one outlier does not decide
             old = self._typical_s

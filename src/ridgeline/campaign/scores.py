@@ -89,8 +89,18 @@ def slow_nodes(study: Study, history: History, width: int = 1) -> tuple[str, ...
 def next_look_at_nodes(study: Study, history: History, width: int) -> Look:
     """Where the baseline should be run next, on a job of so many nodes."""
     runs = node_runs(history.ok_runs(*Stage), study.goal.metric)
-    effects = effects_of_nodes(study, history)
-    return next_look(runs, point_key(study.baseline), effects, width, study.goal.direction)
+    effects = node_effects(runs, study.goal.direction, study.confirm.level)
+    return next_look(runs, point_key(study.baseline), effects, width, _nodes_there_are(study, history))
+
+
+def _nodes_there_are(study: Study, history: History) -> int:
+    """At least so many, seen or not: a job may ask for as many. None is waited for once a look at one was lost."""
+    looks = (Stage.BASELINE, Stage.SENTINEL)
+    lost = any(
+        run.outcome is not None and run.outcome.kind.retryable and history.trials[run.trial].stage in looks
+        for run in history.runs.values()
+    )
+    return 0 if lost else study.site.nodes
 
 
 def baseline_score(study: Study, history: History) -> float | None:

@@ -15,10 +15,12 @@ from ridgeline.records.expression import Expression, ExpressionError, Value, is_
 Point = Mapping[str, Value]  # values of the knobs that exist there: the identity of a setting
 Settings = Mapping[str, Value]  # a point with its derived values: what a workload sees
 
+_KEYS = json.JSONEncoder(sort_keys=True)  # made once: every trial of a long journal asks for its key
+
 
 def point_key(point: Point) -> str:
     """The same text for the same point, however its knobs are ordered."""
-    return json.dumps(dict(point), sort_keys=True)
+    return _KEYS.encode(point if type(point) is dict else dict(point))
 
 
 def point_hash(point: Point) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -33,10 +33,10 @@ class Trial:
     why: str = ""
     block: int | None = None  # of a confirm trial: which interleaved block it belongs to
     build: Path | None = None
+    key: str = field(init=False, repr=False, compare=False)  # of the point
 
-    @property
-    def key(self) -> str:
-        return point_key(self.point)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", point_key(self.point))
 
     @property
     def label(self) -> str:

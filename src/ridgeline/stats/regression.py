@@ -1,4 +1,4 @@
-"""Linear least squares with an optional ridge, and intervals for contrasts of its coefficients."""
+"""Linear least squares with a ridge, and intervals for contrasts of its coefficients."""
 
 from __future__ import annotations
 
@@ -18,45 +18,21 @@ class LeastSquares:
     """`freedom` is the number of residual degrees of freedom; `sigma` the residual standard deviation."""
 
     coefficients: Any
-    inverse: Any  # (X'X + ridge)^-1, or the pseudo-inverse
-    row_space: Any  # projector on what the data can tell; None where a ridge makes everything estimable
+    inverse: Any  # (X'X + ridge)^-1
     sigma: float
     freedom: float
-    jackknife: Any = None  # covariance of the coefficients as each value in turn is left out; None: not asked for
-
-    def estimable(self, contrast: Sequence[float]) -> bool:
-        """Whether the data says anything about this combination of coefficients."""
-        import numpy
-
-        if self.row_space is None:
-            return True
-        c = numpy.asarray(contrast, dtype=float)
-        return bool(numpy.allclose(self.row_space @ c, c, atol=1e-8))
+    jackknife: Any  # covariance of the coefficients as each value in turn is left out
 
     def interval(self, contrast: Sequence[float], level: float) -> tuple[float, float, float]:
         """Estimate, low, high. The wider of two errors counts: that of even noise, and that of leaving values out."""
-        import numpy
+        from ridgeline.stats.arrays import numpy
 
         c = numpy.asarray(contrast, dtype=float)
         estimate = float(c @ self.coefficients)
-        variance = self.sigma**2 * float(c @ self.inverse @ c)
-        if self.jackknife is not None:
-            variance = max(variance, float(c @ self.jackknife @ c))
+        variance = max(self.sigma**2 * float(c @ self.inverse @ c), float(c @ self.jackknife @ c))
         error = math.sqrt(max(0.0, variance))
         half = t_quantile(0.5 + level / 2, max(1.0, self.freedom)) * error
         return estimate, estimate - half, estimate + half
-
-
-def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> LeastSquares:
-    import numpy
-
-    x, y = numpy.asarray(rows, dtype=float), numpy.asarray(values, dtype=float)
-    solver = numpy.linalg.pinv(x, rcond=1e-8)
-    coefficients, row_space = solver @ y, solver @ x
-    freedom = len(y) - round(float(numpy.trace(row_space)))
-    residual = y - x @ coefficients
-    sigma = math.sqrt(float(residual @ residual) / freedom) if freedom > 0 else math.nan
-    return LeastSquares(coefficients, solver @ solver.T, row_space, sigma, freedom)
 
 
 def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: Sequence[bool]) -> LeastSquares:
@@ -64,7 +40,7 @@ def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: S
 
     Its intervals hold where noise is uneven: a coefficient that hangs on one value is as unsure as that value.
     """
-    import numpy
+    from ridgeline.stats.arrays import numpy
 
     x, y = numpy.asarray(rows, dtype=float), numpy.asarray(values, dtype=float)
     penalties = numpy.diag(numpy.asarray(penalised, dtype=float))
@@ -85,6 +61,6 @@ def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: S
             left_out = residual / numpy.maximum(1.0 - leverage, ALONE)
             jackknife = (of_values * left_out**2) @ of_values.T
             sigma = math.sqrt(squares / max(freedom, 1.0))
-            best = LeastSquares(coefficients, solver @ solver.T, None, sigma, freedom, jackknife)
+            best = LeastSquares(coefficients, solver @ solver.T, sigma, freedom, jackknife)
     assert best is not None
     return best

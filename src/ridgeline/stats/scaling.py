@@ -193,7 +193,7 @@ def _law(logs: Mapping[int, Sequence[float]], noise: float, freedom: int, rng: r
 
 def _fit(means: Mapping[int, float], weights: Mapping[int, float]) -> tuple[float, float]:
     """size / speed = a + b (size - 1) + c size (size - 1) is linear; least relative squares with b, c >= 0."""
-    import numpy
+    from ridgeline.stats.arrays import numpy
 
     sizes = numpy.array(list(means), dtype=float)
     values = numpy.sqrt([weights[size] for size in means])

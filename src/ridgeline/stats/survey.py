@@ -6,69 +6,66 @@ to suspect; a few more on the suspect settle it. Nodes that look like their peer
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ridgeline.stats.compare import Direction
 from ridgeline.stats.nodes import NodeEffect, NodeRun
 
-SUSPICIOUS = 0.97  # of its peers' speed; a node that is less slow than this is not worth a run
-MOST_LOOKS = 4  # runs of the baseline on a suspect before its peers are looked at again
-MOST_MORE = 8  # runs of the baseline beyond one a node; what is not settled by then is small, or the machine is noisy
+FEWEST_LOOKS = 6  # before anything can be said of nodes
+SUSPICIOUS = 0.08  # chance of being slow from which on a node is worth a run
+# runs of the baseline beyond one a node: what is not settled by then is small, or the machine is noisy
+MOST_MORE = 12
+LIKELY, MOST_MORE_IF_LIKELY = 0.3, 26  # chance of being slow from which on a node is worth more of them
+MOST_URGENT = 2  # runs of the baseline after one trial of the search
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Where to run the baseline next; `urgent` where that is worth a run of its own and cannot wait for the next
-    sentinel."""
+    """Where to run the baseline next: on these nodes, or on any but those to `avoid`. `urgent` is how many such runs
+    each trial of the search is worth; 0: it can wait for the next sentinel."""
 
-    nodes: tuple[str, ...]
-    urgent: bool = False
+    nodes: tuple[str, ...] = ()
+    urgent: int = 0
+    avoid: tuple[str, ...] = ()
 
 
 def next_look(
-    runs: Sequence[NodeRun],
-    baseline: str,
-    effects: Sequence[NodeEffect],
-    width: int,
-    direction: Direction,
+    runs: Sequence[NodeRun], baseline: str, effects: Sequence[NodeEffect], width: int, there_are: int = 0
 ) -> Look:
-    """`runs` are all good runs so far, `baseline` is its setting, `width` the nodes of one job.
+    """`runs` are all good runs so far, `baseline` is its setting, `width` the nodes of one job; `there_are` at least so
+    many nodes, seen or not.
 
-    No nodes: there is nothing to choose between, or fewer nodes were seen than a job takes.
+    Neither nodes nor any to avoid: there is nothing to choose between, or fewer nodes were seen than a job takes.
     """
     seen = sorted({node for run in runs for node in run.nodes})
-    if len(seen) <= width:
-        return Look(())
     repeats = [run for run in runs if run.setting == baseline]
     times = {node: sum(node in run.nodes for run in repeats) for node in seen}
-    speeds = _speeds(repeats, seen, direction)
-    known = {effect.node: effect for effect in effects}
+    chances = {effect.node: effect.chance for effect in effects if effect.verdict not in ("slow", "fast")}
+    named = set(seen) - set(chances)
+    looked_at = sum(map(bool, times.values())) / width
+    more = len(repeats) - looked_at
+    enough = SUSPICIOUS if more < MOST_MORE else LIKELY if more < MOST_MORE_IF_LIKELY else 1.0
+    suspects = [node for node in seen if chances.get(node, 0.0) >= enough]
     new = [node for node in seen if not times[node]]
-    suspects = [node for node in seen if speeds[node] < SUSPICIOUS and not _settled(known.get(node))]
-    if len(repeats) >= len(seen) + MOST_MORE:
-        suspects = []
-    open_ = [node for node in suspects if times[node] < MOST_LOOKS]
-    first = new[0] if new else min(open_ or seen, key=lambda node: (speeds[node] if open_ else times[node], node))
-    company = sorted((node for node in seen if node != first), key=lambda node: (node in suspects, times[node], node))
-    return Look(tuple(sorted([first, *company[: width - 1]])), bool(new or suspects))
+    # a site that cannot avoid nodes would be asked in vain: that, too, is given up after a while
+    if not suspects and not new and seen and len(seen) + width <= there_are and more < MOST_MORE:
+        return Look((), 1, tuple(seen))
+    if len(seen) <= width:
+        return Look()
 
+    def wanted(node: str) -> tuple[float, ...]:
+        return -round(chances.get(node, 0.0), 2) if node in suspects else 0.0, times[node], node in named
 
-def _settled(effect: NodeEffect | None) -> bool:
-    return effect is not None and (effect.verdict == "slow" or (effect.low or 0.0) > SUSPICIOUS)
-
-
-def _speeds(repeats: Sequence[NodeRun], nodes: Sequence[str], direction: Direction) -> Mapping[str, float]:
-    """Of the baseline on each node over that on the others; 1 where one side has no runs."""
-    sign = 1.0 if direction == "maximize" else -1.0
-    found = {}
-    for node in nodes:
-        here = [sign * math.log(run.value) for run in repeats if node in run.nodes]
-        elsewhere = [sign * math.log(run.value) for run in repeats if node not in run.nodes]
-        found[node] = math.exp(_mean(here) - _mean(elsewhere)) if here and elsewhere else 1.0
-    return found
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    before = repeats[-1].nodes if repeats else ()
+    # in turn with its peers: a machine that wanders would otherwise be taken for the suspect
+    fresh = [node for node in seen if not (node in before and node in suspects)] or seen
+    first = min(fresh, key=lambda node: (*wanted(node), node))
+    company = sorted(
+        set(fresh) - {first}, key=lambda node: (node in named, round(chances.get(node, 0.0), 2), times[node], node)
+    )
+    if len(company) < width - 1:
+        company = sorted(set(seen) - {first})
+    begun = len(repeats) >= FEWEST_LOOKS
+    likely = any(chances[node] >= LIKELY for node in suspects)
+    urgent = MOST_URGENT if likely else int(bool(new or suspects or not begun))
+    return Look(tuple(sorted([first, *company[: width - 1]])), urgent)

@@ -6,32 +6,35 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Test = Callable[[Any], bool]
+Kinds = frozenset[type]  # what a plain value may be; by type, not isinstance: true is no number here
 
 
-def _is(*kinds: type) -> Test:
-    # type, not isinstance: true is no number here
-    if len(kinds) == 1:
-        kind = kinds[0]
-        return lambda value: type(value) is kind
-    return lambda value: type(value) in kinds
+def _is(*kinds: type) -> Kinds:
+    return frozenset(kinds)
 
 
-def _all(test: Test) -> Test:
+def _all(test: Test | Kinds) -> Test:
+    if isinstance(test, frozenset):
+        return lambda value: type(value) is list and test.issuperset(map(type, value))
     return lambda value: type(value) is list and all(map(test, value))
 
 
-def _map(test: Test) -> Test:
-    return lambda value: type(value) is dict and all(map(test, value.values()))
+def _map(kinds: Kinds) -> Test:
+    return lambda value: type(value) is dict and kinds.issuperset(map(type, value.values()))
 
 
-def _row(*tests: Test) -> Test:
-    return lambda value: (
-        type(value) is list and len(value) == len(tests) and all(t(v) for t, v in zip(tests, value, strict=True))
-    )
+def _row(*tests: Test | Kinds) -> Test:
+    return lambda value: type(value) is list and len(value) == len(tests) and all(map(_passes, tests, value))
 
 
-def _shape(needed: Mapping[str, Test], optional: Mapping[str, Test] | None = None) -> Test:
+def _passes(test: Test | Kinds, value: Any) -> bool:
+    return type(value) in test if isinstance(test, frozenset) else test(value)
+
+
+def _shape(needed: Mapping[str, Test | Kinds], optional: Mapping[str, Test | Kinds] | None = None) -> Test:
     known = {**needed, **(optional or {})}
+    plain = {name: kinds for name, kinds in known.items() if isinstance(kinds, frozenset)}
+    tests = {name: test for name, test in known.items() if not isinstance(test, frozenset)}
     names = needed.keys()
 
     def fits(value: Any) -> bool:
@@ -39,8 +42,10 @@ def _shape(needed: Mapping[str, Test], optional: Mapping[str, Test] | None = Non
         if type(value) is not dict or not names <= value.keys():
             return False
         for key, item in value.items():
-            test = known.get(key)
-            if test is not None and not test(item):
+            if key in plain:
+                if type(item) not in plain[key]:
+                    return False
+            elif key in tests and not tests[key](item):
                 return False
         return True
 
@@ -58,7 +63,7 @@ def _measurement(row: Any) -> bool:
 
 
 def _setting(point: Any) -> bool:
-    return type(point) is dict and all(type(value) in _SETTING_TYPES for value in point.values())
+    return type(point) is dict and _SETTING_TYPES.issuperset(map(type, point.values()))
 
 
 _SETTING_TYPES = frozenset({str, int, float, bool, type(None)})
@@ -134,7 +139,7 @@ _SHAPES: dict[str, Test] = {
 
 def require_shape(event: Mapping[str, Any]) -> None:
     """ValueError when an event of a known kind lacks something or holds something of another type."""
-    if not _number(event.get("at")):
+    if type(event.get("at")) not in _number:
         raise ValueError("`at` is not a time")
     kind = event.get("event")
     shape = _SHAPES.get(kind) if isinstance(kind, str) else None

@@ -273,14 +273,15 @@ class History:
 
     def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
         """Runs that may be ranked, oldest first: none that is short, under a profiler or of a block set aside."""
+        asked = frozenset(stages) - {Stage.PROFILE, Stage.SHORT}
+        trials, uncounted = self.trials, self.uncounted
         return [
             (trial, run)
             for run in self.runs.values()
             if run.outcome is not None
             and run.outcome.kind is Kind.OK
-            and (trial := self.trials[run.trial]).stage in stages
-            and trial.stage not in (Stage.PROFILE, Stage.SHORT)
-            and run.trial not in self.uncounted
+            and (trial := trials[run.trial]).stage in asked
+            and run.trial not in uncounted
         ]
 
     def count(self, *stages: Stage) -> int:

@@ -7,9 +7,10 @@ what was cut off is kept in journal.torn. A damaged line anywhere else is never 
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -100,6 +101,9 @@ class Journal:
         self.close()
 
 
+AT_ONCE = 1000  # lines of a journal that are read as one text
+
+
 def read_events(path: Path) -> Iterator[Event]:
     """The events, oldest first. A torn last line is left out: a controller may be writing it right now."""
     try:
@@ -108,14 +112,27 @@ def read_events(path: Path) -> Iterator[Event]:
         raise StoreError(f"{path}: cannot be read ({error.strerror}); is this a study folder?") from None
     with file:
         damaged: str | None = None
-        for number, line in enumerate(file, 1):
-            if damaged is not None:
-                raise StoreError(damaged)
-            event = parse_line(line)
-            if event is None:
-                damaged = damage(path, number)
-            else:
-                yield event
+        number = 0
+        while lines := list(itertools.islice(file, AT_ONCE)):
+            for event in parse_lines(lines):
+                if damaged is not None:
+                    raise StoreError(damaged)
+                number += 1
+                if event is None:
+                    damaged = damage(path, number)
+                else:
+                    yield event
+
+
+def parse_lines(lines: Sequence[bytes]) -> Sequence[Event | None]:
+    """As `parse_line` of each; read as one text where all are whole, which takes half the time."""
+    try:
+        events = json.loads((b"[" + b",".join(lines) + b"]").decode())
+    except (ValueError, RecursionError):
+        events = ()
+    # a line that holds two events would be one too many
+    whole = len(events) == len(lines) and {dict}.issuperset(map(type, events))
+    return events if whole else list(map(parse_line, lines))
 
 
 def parse_line(line: bytes) -> Event | None:

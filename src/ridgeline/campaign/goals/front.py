@@ -81,9 +81,11 @@ def best_at(study: Study, history: History, limit: str) -> tuple[Tradeoff, str]:
     """The best setting of the first goal that keeps `metric=value` in the second, and how sure that is."""
     metric, _, value = limit.partition("=")
     goal = study.second_goal
-    if goal is None or metric.strip() != goal.metric:
-        known = "the study has no second_goal" if goal is None else f"the study's second goal is {goal.metric}"
-        raise InputError(f"--at {limit}: {known}; write --at METRIC=VALUE with that metric")
+    if goal is None:
+        missing = f"put second_goal: {{minimize: {metric.strip()}}} beside the goal of the study and tune it"
+        raise InputError(f"--at {limit}: the study has no second goal; {missing}")
+    if metric.strip() != goal.metric:
+        raise InputError(f"--at {limit}: the study's second goal is {goal.metric}; write --at {goal.metric}=VALUE")
     try:
         bound = float(value)
     except ValueError:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import tempfile
 from enum import StrEnum
 from pathlib import Path
@@ -23,9 +22,7 @@ def report(
     ] = ReportFormat.html,
 ) -> None:
     """Write the report of a study folder: one page that needs no network, also while the campaign runs."""
-    # numpy's matrices are small here: on a busy machine its threads would wait for each other for seconds
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
+    import ridgeline.stats.arrays  # noqa: F401  before anything else of a report loads numpy with all its threads
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
     from ridgeline.report.markdown import markdown
     from ridgeline.report.page import write_page, write_report

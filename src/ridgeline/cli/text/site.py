@@ -46,9 +46,14 @@ def node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every: 
         if not unlike:
             yield f"no node is shown to be slower or faster than its peers ({count(len(usual), 'node')} judged)"
         yield from (f"  {effect}: {effect.evidence}" for effect in usual)
-    if unknown:
-        names = ", ".join(f"{effect.node} ({count(effect.runs, 'run')})" for effect in unknown)
-        yield f"cannot tell: {names}; {_missing(unknown, sentinel_every)}"
+    for group in dict.fromkeys(tuple(sorted((e.node, *e.together))) for e in unknown if e.together):
+        yield (
+            f"cannot tell {' from '.join(group)}: every run that counts was on {'both' if len(group) == 2 else 'all'}; "
+            "jobs on one of them and another node would tell"
+        )
+    if alone := [effect for effect in unknown if not effect.together]:
+        names = ", ".join(f"{effect.node} ({count(effect.runs, 'run')})" for effect in alone)
+        yield f"cannot tell: {names}; {_missing(alone, sentinel_every)}"
 
 
 def _missing(unknown: Sequence[NodeEffect], sentinel_every: int) -> str:
@@ -56,4 +61,4 @@ def _missing(unknown: Sequence[NodeEffect], sentinel_every: int) -> str:
         return f"a node is judged by {FEWEST_RUNS} runs there and {FEWEST_RUNS} elsewhere"
     if not sentinel_every:
         return "settings hardly repeat; let sentinel_every in the study's search stage be above 0"
-    return "too few runs of the same setting on different nodes, or nodes that were only used together"
+    return "too few runs of the same setting on different nodes"
