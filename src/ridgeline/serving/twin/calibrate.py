@@ -46,8 +46,9 @@ def calibrate(paths: Sequence[Path], *, model: str | None = None, gpu: str | Non
 
 
 def row_observations(row: Measured) -> list[Observation]:
-    """Each metric of a row is one point; two metrics of one row share its weight and its simulation."""
-    weight = 1.0 / max(1, len(row.values))
+    """Each metric of a row is one point, on one simulation. First tokens speak of prefill and what stands before it,
+    all other figures of the whole: metrics of a kind share the weight of one point."""
+    first = [_first_token(metric) for metric in row.values]
 
     @lru_cache(maxsize=2 * len(NAMES) + 1)
     def run(factors: Factors) -> SimulationResult:
@@ -56,7 +57,10 @@ def row_observations(row: Measured) -> list[Observation]:
         except InputError as error:
             raise InputError(f"{row.source}: {error}") from None
 
-    return [_observation(row, metric, value, weight, run) for metric, value in row.values.items()]
+    return [
+        _observation(row, metric, value, 1.0 / first.count(_first_token(metric)), run)
+        for metric, value in row.values.items()
+    ]
 
 
 def _observation(
@@ -65,5 +69,9 @@ def _observation(
     def predict(factors: Factors) -> float:
         return max(1e-9, READ[metric](run(factors)) or 1e-9)
 
-    noise = TTFT_NOISE if metric.startswith("ttft") else RUN_NOISE
+    noise = TTFT_NOISE if _first_token(metric) else RUN_NOISE
     return Observation(f"{row.source} {metric}", value, predict, noise, weight)
+
+
+def _first_token(metric: str) -> bool:
+    return metric.startswith("ttft")

@@ -13,7 +13,7 @@ FARTHEST = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The first four multiply rates (above 1 is faster), the host's three multiply times (above 1 is slower)."""
+    """The first four multiply rates (above 1 is faster), the others multiply times (above 1 is slower)."""
 
     compute: float = 1.0  # matrix products limited by FLOP/s
     memory: float = 1.0  # weights and activations streamed from HBM
@@ -21,6 +21,8 @@ class Factors:
     network: float = 1.0  # collectives, delay and rate alike
     host: float = 1.0  # Python and launches of the engine's process in decode steps
     prefill_host: float = 1.0  # the same in prefill rounds: metadata, irregular shapes, waiting for counts
+    decode: float = 1.0  # the GPU's part of a decode step as a whole, whatever of it the priors miss
+    prefill: float = 1.0  # the same of a prefill round
     front_end: float = 1.0  # tokenizer, HTTP, detokenizer and the queues between them
 
     def __post_init__(self) -> None:
@@ -55,5 +57,22 @@ PRIOR_SPREAD: Mapping[str, float] = {
     "network": 0.35,
     "host": 0.50,
     "prefill_host": 0.60,
+    "decode": 0.30,
+    "prefill": 0.30,
     "front_end": 0.50,
 }
+# The two that stand for a whole phase: what is wrong with its kernels together.
+PHASES = ("decode", "prefill")
+# A whole run shows which phase is off and hardly which kernel: then the others are believed to differ by this share.
+RUN_SHARE = 0.5
+
+
+def prior_spreads(*, steps: bool, runs: bool) -> dict[str, float]:
+    """What is believed of each factor, by what was measured: single steps of a log, whole runs, or both.
+
+    Steps of many sizes tell kernels apart, and what they say holds for other models too: nothing is left for a phase.
+    """
+    held = 0.0 if steps and not runs else 1.0
+    share = RUN_SHARE if runs and not steps else 1.0
+    kept = ("front_end", *PHASES)
+    return {n: s * (held if n in PHASES else 1.0 if n in kept else share) for n, s in PRIOR_SPREAD.items()}
