@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.serving.engine.deployment import Deployment, role_text
@@ -21,7 +21,7 @@ from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.scheme import Scheme
 from ridgeline.serving.traffic.requests import Slo
-from ridgeline.serving.traffic.traffic import Fixed, LogNormal, OpenLoop, Traffic, sharegpt
+from ridgeline.serving.traffic.traffic import OpenLoop, Traffic, dataset_of
 
 MOST_REQUESTS = 2000
 # what every workload measures; a limit on another percentile is watched by the next stricter one
@@ -208,20 +208,6 @@ def _limit_s(option: Option, traffic: Traffic) -> int:
 
 def _requests(traffic: Traffic) -> int:
     return min(traffic.requests, MOST_REQUESTS)
-
-
-def dataset_of(traffic: Traffic) -> str:
-    lengths = traffic.lengths
-    if isinstance(lengths, Fixed):
-        return f"fixed:{lengths.input_tokens}:{lengths.output_tokens}"
-    if not isinstance(lengths, LogNormal):
-        return str(Path(lengths.source).absolute())
-    if lengths == sharegpt():
-        return "sharegpt"
-    means = f"{lengths.input_mean:g}:{lengths.output_mean:g}"
-    if replace(sharegpt(), input_mean=lengths.input_mean, output_mean=lengths.output_mean) == lengths:
-        return f"sharegpt:{means}"
-    return f"lognormal:{means}:{lengths.input_sigma:g}"
 
 
 def beside(model: str) -> str:

@@ -57,22 +57,16 @@ PRIOR_SPREAD: Mapping[str, float] = {
     "network": 0.35,
     "host": 0.50,
     "prefill_host": 0.60,
-    "decode": 0.30,
-    "prefill": 0.30,
+    "decode": 0.20,
+    "prefill": 0.20,
     "front_end": 0.50,
 }
-# The two that stand for a whole phase: what is wrong with its kernels together.
+# The two that stand for a whole phase: what is wrong with its kernels together. First tokens and times between tokens
+# of whole runs show which phase is off and hardly which kernel. Steps of many sizes tell kernels apart, and what they
+# say holds for other models too; a throughput tells no phase from the other.
 PHASES = ("decode", "prefill")
-# A whole run shows which phase is off and hardly which kernel: then the others are believed to differ by this share.
-RUN_SHARE = 0.5
 
 
-def prior_spreads(*, steps: bool, runs: bool) -> dict[str, float]:
-    """What is believed of each factor, by what was measured: single steps of a log, whole runs, or both.
-
-    Steps of many sizes tell kernels apart, and what they say holds for other models too: nothing is left for a phase.
-    """
-    held = 0.0 if steps and not runs else 1.0
-    share = RUN_SHARE if runs and not steps else 1.0
-    kept = ("front_end", *PHASES)
-    return {n: s * (held if n in PHASES else 1.0 if n in kept else share) for n, s in PRIOR_SPREAD.items()}
+def prior_spreads(*, phases: bool) -> dict[str, float]:
+    """What is believed of each factor; `phases`: figures of single phases are among what was measured."""
+    return {name: spread for name, spread in PRIOR_SPREAD.items() if phases or name not in PHASES}

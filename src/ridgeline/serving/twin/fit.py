@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ridgeline.serving.twin.calibration import UNCALIBRATED_SPREAD, Calibration
-from ridgeline.serving.twin.factors import NAMES, Factors, prior_spreads
+from ridgeline.serving.twin.factors import Factors, prior_spreads
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -49,7 +49,7 @@ LEAST_SPREAD = 0.04
 class Observation:
     """`predict` gives the modelled value under some factors. `weight`: how many independent points it stands for.
 
-    `step`: one step of an engine, and not a figure of a whole run.
+    `phase`: a figure of one phase of a whole run, first tokens or the time between tokens.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Observation:
     predict: Callable[[Factors], float]
     noise: float = RUN_NOISE
     weight: float = 1.0
-    step: bool = False
+    phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,7 @@ class FactorFit:
     calibration: Calibration
     points: tuple[FitPoint, ...]
     learned: tuple[Learned, ...] = ()
+    remarks: tuple[str, ...] = ()  # what the user should know of the evidence
 
     def as_json(self) -> dict[str, object]:
         points = [
@@ -106,7 +107,7 @@ class FactorFit:
         learned = {
             f.name: {"spread": f.left, "prior_spread": f.believed, "mixed_with": f.mixed_with} for f in self.learned
         }
-        return {**self.calibration.as_json(), "fitted": points, "learned": learned}
+        return {**self.calibration.as_json(), "fitted": points, "learned": learned, "remarks": list(self.remarks)}
 
 
 def fit(observations: Sequence[Observation], sources: Sequence[str]) -> FactorFit:
@@ -120,7 +121,7 @@ def fit(observations: Sequence[Observation], sources: Sequence[str]) -> FactorFi
     priors = problem.search(start, robust=False, most=0)
     found = problem.search(start, robust=False)
     strange = float(np.abs(found.residuals).max()) > STRANGE
-    if strange or not all(o.step for o in observations):
+    if strange or any(o.phase for o in observations):
         # runs of one site scatter more than their noise, and one point may not be of this machine as it usually is
         # (kernels compiled while it was measured): from here, and from the priors where a point is far off, look for
         # factors that let few points be far off, and keep the more plausible
@@ -128,7 +129,7 @@ def fit(observations: Sequence[Observation], sources: Sequence[str]) -> FactorFi
         found = min((problem.search(here, robust=True) for here in starts), key=lambda f: f.cost)
     weighted = found.slopes * found.weights[:, None]
     rows = np.vstack([weighted, np.diag(1 / problem.spreads)])
-    covariance = np.linalg.inv(rows.T @ rows)
+    covariance = np.linalg.inv(rows.T @ rows).astype(float)
     leverage = np.einsum("ij,jk,ik->i", weighted, covariance, weighted)
     noise = np.array([o.noise for o in observations])
     alone = found.residuals * noise / np.maximum(1e-6, 1 - np.minimum(leverage, 1 - 1e-6))
@@ -182,9 +183,9 @@ class _Problem:
         import numpy as np
 
         self._observations = observations
-        believed = prior_spreads(steps=any(o.step for o in observations), runs=not all(o.step for o in observations))
-        self.names = [n for n in NAMES if believed[n] > 0]
-        self.spreads: Array = np.array([believed[n] for n in self.names])
+        believed = prior_spreads(phases=any(o.phase for o in observations))
+        self.names = list(believed)
+        self.spreads: Array = np.array(list(believed.values()))
         self._slopes: tuple[Array, Array] | None = None
 
     def factors(self, at: Array) -> Factors:
@@ -260,5 +261,5 @@ def _calibration(
 
 
 def _counted(of: Observation, point: FitPoint) -> float:
-    scatters = of.noise > RUN_NOISE and not of.step
+    scatters = of.phase and of.noise > RUN_NOISE
     return min(abs(point.left_out), 1.0) * (SCATTER_SHARE if scatters else 1.0)

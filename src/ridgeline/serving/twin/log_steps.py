@@ -142,7 +142,6 @@ def _decode_point(run: LoggedRun, batch: int, context: float, seconds: float, *,
         seconds,
         lambda factors: _step_time(seen, factors).decode_s(batch, context),
         STEP_NOISE if graph else EAGER_NOISE,
-        step=True,
     )
 
 
@@ -174,7 +173,6 @@ def _prefill_point(run: LoggedRun, line: PrefillBatch, seconds: float) -> Observ
         seconds,
         lambda factors: _step_time(run, factors).prefill_s(tokens, pairs, prompts, largest),
         STEP_NOISE,
-        step=True,
     )
 
 

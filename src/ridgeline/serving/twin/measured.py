@@ -28,7 +28,10 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 
-METRICS = ("total_tok_s", "duration_s", "latency_s", "ttft_s", "ttft_p95_s", "itl_p95_s")
+METRICS = (
+    "total_tok_s", "duration_s", "latency_s", "ttft_s", "ttft_mean_s", "ttft_p50_s", "ttft_p95_s", "tpot_mean_s",
+    "itl_p50_s", "itl_p95_s",
+)  # fmt: skip
 # columns that are settings of the engine
 SETTINGS = {name for knob in modelled() for name in knob.names("sglang")}
 # the first release whose prefill and decode servers divide their request slots among attention-DP ranks
