@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,6 +59,8 @@ def plan(
     """
     from ridgeline.serving.planner.planner import answer_plan
 
+    if gpu_hour is not None and not gpu_hour < math.inf:
+        raise InputError(f"--gpu-hour {gpu_hour:g} is no price; give dollars an hour, such as 2.5")
     answer = answer_plan(
         model,
         gpu,

@@ -126,6 +126,7 @@ def serve(
     ready = tokenizers.all_ready(due[:first])
     if isinstance(front, Replicas) and concurrency is None:
         return sorted(front.serve_open_loop(ready), key=lambda r: r.arrival.number)
+    front.endings_send = concurrency is not None
     done: list[Request] = []
     # when it reaches a scheduler, its number, itself, when it was sent
     coming = [(at_s, a.number, a, a.at_s) for at_s, a in ready]

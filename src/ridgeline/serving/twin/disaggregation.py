@@ -106,6 +106,7 @@ class Disaggregated:
         self.prefill, self.decode, self.transfer = prefill, decode, transfer
         self.to_prefill = Router(prefill, policy)
         self.to_decode = Router(decode, policy)
+        self.endings_send = True  # a closed loop: whoever ends makes room for another
         self._messages: list[tuple[float, int, str, Request, Engine]] = []
         self._sent = 0
         self._target: dict[int, DecodeEngine] = {}
@@ -151,7 +152,9 @@ class Disaggregated:
             return self._deliver()
         if engine is None:
             return [r for d in self.decode for r in self._expire(d, math.inf)]
-        others = [e.clock for e in busy if e is not engine]
+        # decode engines meet only through prompts and endings: where no ending sends anything they may run apart
+        alone = not self.endings_send and isinstance(engine, DecodeEngine)
+        others = [e.clock for e in busy if e is not engine and not (alone and isinstance(e, DecodeEngine))]
         horizon = min([limit_s, *others, *(m[0] for m in self._messages[:1])])
         ended = engine.advance(horizon)
         if isinstance(engine, PrefillEngine):

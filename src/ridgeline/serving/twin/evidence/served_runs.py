@@ -115,7 +115,7 @@ def _settings(run: BenchRun, told: ServerTold) -> Iterator[tuple[str, Value]]:
     """What the server said, overruled by its command line where that is given."""
     flags = engine_flags(_engine(run, told).engine)
     said = flags.from_echo(run.server)
-    given = flags.from_arguments(shlex.split(told.flags))
+    given = flags.from_arguments(_split(told.flags))
     if not any(name in ROWS for name in (*said, *given)):
         raise InputError(
             f"{run.source}: does not say how the server was started; give its command line, such as "
@@ -129,6 +129,15 @@ def _settings(run: BenchRun, told: ServerTold) -> Iterator[tuple[str, Value]]:
             raise InputError(f"--server-flags: {wrong}")
         if not wrong:
             yield name, value
+
+
+def _split(flags: str) -> list[str]:
+    try:
+        return shlex.split(flags)
+    except ValueError as error:
+        raise InputError(
+            f"--server-flags {flags!r}: {error}; write the flags as on the server's command line"
+        ) from None
 
 
 def _engine(run: BenchRun, told: ServerTold) -> EngineSettings:
