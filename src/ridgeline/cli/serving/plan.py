@@ -59,8 +59,6 @@ def plan(
     """
     from ridgeline.serving.planner.planner import answer_plan
 
-    if gpu_hour is not None and not gpu_hour < math.inf:
-        raise InputError(f"--gpu-hour {gpu_hour:g} is no price; give dollars an hour, such as 2.5")
     answer = answer_plan(
         model,
         gpu,
@@ -81,14 +79,16 @@ def plan(
         named=layout or (),
         seed=seed,
     )
-    _write(answer, out, deploy)
     print(_shown(answer, verdict, as_json, gpu_hour))
+    _write(answer, out, deploy)
 
 
 def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -> str:
     from ridgeline.cli.text.serving.plan import plan_text
     from ridgeline.cli.text.serving.verdict import verdict_text
 
+    if gpu_hour is not None and not gpu_hour < math.inf:
+        raise InputError(f"--gpu-hour {gpu_hour:g} is no price; give dollars an hour, such as 2.5")
     if as_json:
         return json_text(answer.verdict.as_json() if verdict else answer.as_json())
     return verdict_text(answer) if verdict else plan_text(answer, gpu_hour)

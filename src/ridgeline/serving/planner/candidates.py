@@ -143,16 +143,7 @@ def make_unit(
     `mixed`: prompts are computed in the steps that decode.
     """
     q = question
-    without = graphless(layout, role, q.settings.version)
-    settings = replace(
-        q.settings,
-        attention_backend=q.settings.attention_backend or default_backend(q.model, q.cluster.gpu),
-        chunked_prefill_size=chunk or q.settings.chunked_prefill_size,
-        # the published recipes start prefill servers without graphs
-        prefill_graph=False if role == "prefill" or without else q.settings.prefill_graph,
-        cuda_graph_max_bs=0 if without else q.settings.cuda_graph_max_bs,
-        mixed_chunk=mixed or q.settings.mixed_chunk,
-    )
+    settings = _told(q, layout, role, chunk, mixed=mixed)
     if layout_problems(q.model, layout, q.cluster.gpu, settings, role):
         return None
     first = roomiest_plan(q.model, q.cluster.gpu, layout, settings, role)
@@ -175,6 +166,21 @@ def make_unit(
             return Unit(q, layout, role, asked, cap, memory, _times(q, layout, asked, role))
         cap = _whole(cap // 2, layout)
     return None
+
+
+def _told(question: PlanQuestion, layout: Layout, role: str, chunk: int | None, *, mixed: bool) -> EngineSettings:
+    """What the question leaves open and does not depend on the batch."""
+    q = question
+    without = graphless(layout, role, q.settings.version)
+    return replace(
+        q.settings,
+        attention_backend=q.settings.attention_backend or default_backend(q.model, q.cluster.gpu),
+        chunked_prefill_size=chunk or q.settings.chunked_prefill_size,
+        # the published recipes start prefill servers without graphs
+        prefill_graph=False if role == "prefill" or without else q.settings.prefill_graph,
+        cuda_graph_max_bs=0 if without else q.settings.cuda_graph_max_bs,
+        mixed_chunk=mixed or q.settings.mixed_chunk,
+    )
 
 
 def _asked(question: PlanQuestion, layout: Layout, settings: EngineSettings, cap: int, role: str) -> EngineSettings:

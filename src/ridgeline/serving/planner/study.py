@@ -79,9 +79,7 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     }
     fixed["chunked_prefill_size"] = unit.chunk_flag
     fixed["attention_backend"] = unit.settings.attention_backend
-    if unit.settings.mixed_chunk:
-        fixed["enable_mixed_chunk"] = "true"
-    fixed |= deepep_values(unit)
+    fixed |= deepep_values(unit) | ({"enable_mixed_chunk": "true"} if unit.settings.mixed_chunk else {})
     fraction, gpus = unit.memory.mem_fraction, min(layout.gpus_per_node, unit.gpus)
     share = layout.attn_dp * layout.pp
     caps, fractions = _around(unit.cap, share), sorted({round(fraction - 0.02, 3), fraction})

@@ -10,7 +10,7 @@ from pathlib import Path
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import AllAtOnce
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.evidence.scope import Scene, Scope
+from ridgeline.serving.twin.evidence.scope import Scene, Scenes
 from ridgeline.serving.twin.evidence.served_runs import ServerTold, load_of, read_served_runs
 from ridgeline.serving.twin.evidence.trust import at_once
 from ridgeline.serving.twin.factors import NAMES, Factors
@@ -39,7 +39,7 @@ READ: dict[str, Callable[[SimulationResult], float | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class MeasuredFile:
     """What one file says: points for the fit, the settings they were measured on, and remarks for the user."""
 
     points: tuple[Observation, ...]
@@ -72,12 +72,12 @@ def calibrate(
     fitted = fit(points, [path.name for path in paths])
     scenes = [scene for each in found for scene in each.logged]
     scenes += [_scene(row, fitted.calibration) for each in found for row in each.rows]
-    calibration = replace(fitted.calibration, scope=Scope.of(scenes))
+    calibration = replace(fitted.calibration, scope=Scenes.of(scenes))
     remarks = dict.fromkeys(remark for each in found for remark in each.remarks)
     return replace(fitted, calibration=calibration, remarks=(*remarks, *_one_load(calibration.scope, found)))
 
 
-def _evidence(path: Path, told: ServerTold) -> Evidence:
+def _evidence(path: Path, told: ServerTold) -> MeasuredFile:
     if path.suffix.lower() == ".csv":
         rows = [row for row in read_rows(path, model=told.model, gpu=told.gpu) if row.result == "ok"]
         return _of_rows([row for row in rows if row.values])
@@ -87,11 +87,11 @@ def _evidence(path: Path, told: ServerTold) -> Evidence:
     run = read_run(path, model=told.model, gpu=told.gpu)
     batches = [line.running for line in run.log.decodes]
     scene = Scene.of(run.deployment, min(batches, default=0), max(batches, default=0))
-    return Evidence(tuple(observations(run)), logged=(scene,))
+    return MeasuredFile(tuple(observations(run)), logged=(scene,))
 
 
-def _of_rows(rows: Sequence[Measured]) -> Evidence:
-    return Evidence(tuple(point for row in rows for point in row_observations(row)), tuple(rows))
+def _of_rows(rows: Sequence[Measured]) -> MeasuredFile:
+    return MeasuredFile(tuple(point for row in rows for point in row_observations(row)), tuple(rows))
 
 
 def _scene(row: Measured, calibration: Calibration) -> Scene:
@@ -100,7 +100,7 @@ def _scene(row: Measured, calibration: Calibration) -> Scene:
     return Scene.of(row.deployment, under_way, under_way)
 
 
-def _one_load(scope: Scope, found: Sequence[Evidence]) -> tuple[str, ...]:
+def _one_load(scope: Scenes, found: Sequence[MeasuredFile]) -> tuple[str, ...]:
     """What cannot be told apart where a server was seen under one load only."""
     served = [row for each in found for row in each.rows if not isinstance(row.traffic.pace, AllAtOnce)]
     if not served or any(s.most > OTHER_LOAD * max(s.fewest, 0.1) for s in scope.scenes):

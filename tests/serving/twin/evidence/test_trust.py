@@ -14,7 +14,7 @@ from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin.calibration import UNCALIBRATED_SPREAD, Calibration, read_calibration
-from ridgeline.serving.twin.evidence.scope import Scene, Scope
+from ridgeline.serving.twin.evidence.scope import Scene, Scenes
 from ridgeline.serving.twin.evidence.trust import factors_for, trust
 from ridgeline.serving.twin.explain import explain
 from ridgeline.serving.twin.factors import Factors
@@ -35,7 +35,7 @@ SITE = Calibration(
     spread=0.06,
     points=8,
     sources=("bench.json",),
-    scope=Scope.of([Scene.of(HOME, 2, 2), Scene.of(HOME, 40, 40)]),
+    scope=Scenes.of([Scene.of(HOME, 2, 2), Scene.of(HOME, 40, 40)]),
 )
 
 
@@ -52,7 +52,7 @@ def test_where_it_was_measured_it_is_as_sure_as_the_fit():
         (deployed(tp=4, nodes=2), 20, "between nodes"),
         (deployed(dtype="fp8"), 20, "weights in fp8, not bf16"),
         (deployed("qwen3-32b"), 20, "another model than llama-8b"),
-        (deployed(version=(0, 4, 10)), 20, "release 0.4.10, not 0.5"),
+        (deployed(version=(0, 4, 10)), 20, "release 0.4.10, not 0.5.23"),
         (HOME, 400, "400 requests at once in an engine, not 2 to 40"),
         (HOME, 0.5, "0 requests at once in an engine, not 2 to 40"),
     ],
@@ -71,7 +71,7 @@ def test_more_that_is_new_is_wider():
 
 
 def test_of_several_measured_settings_the_nearest_counts():
-    both = replace(SITE, scope=Scope((*SITE.scope.scenes, Scene.of(deployed(tp=2), 2, 40))))
+    both = replace(SITE, scope=Scenes((*SITE.scope.scenes, Scene.of(deployed(tp=2), 2, 40))))
     assert trust(both, deployed(tp=2), 20).calibration.spread == SITE.spread
 
 
@@ -108,7 +108,7 @@ def test_a_simulation_says_it_and_widens_its_intervals():
 
 
 def test_a_file_that_does_not_say_where_it_was_measured_is_taken_and_said():
-    silent = replace(SITE, scope=Scope())
+    silent = replace(SITE, scope=Scenes())
     assert "does not say what was measured" in trust(silent, deployed(gpu="h100"), 5).line
     assert factors_for(silent, deployed("qwen3-32b")) == SITE.factors
 

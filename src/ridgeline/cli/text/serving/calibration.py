@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from ridgeline.serving.twin.evidence.scope import Scope
+from ridgeline.serving.twin.evidence.scope import Scenes
 from ridgeline.serving.twin.fit import FactorFit, Learned
 
 MOST = 6  # doubtful points and measured settings that are named
@@ -51,10 +51,10 @@ def _learned_lines(learned: Sequence[Learned]) -> list[str]:
     return lines + [f"  cannot tell {a} from {b}: only both together are known" for a, b in sorted(pairs)]
 
 
-def _scope_lines(scope: Scope) -> list[str]:
+def _scope_lines(scope: Scenes) -> list[str]:
     lines = [
         f"  measured on {s.model} ({s.weights}), {s.gpu.upper()}, {s.engine} {s.release}, {s.shape}, "
-        f"{s.fewest:.0f} to {s.most:.0f} requests at once"
+        f"{s.loads} requests at once"
         for s in scope.scenes[:MOST]
     ]
     more = len(scope.scenes) - MOST

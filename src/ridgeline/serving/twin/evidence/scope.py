@@ -9,6 +9,7 @@ from typing import Any
 from ridgeline.errors import InputError
 from ridgeline.records.expression import is_number
 from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.knobs.releases import release_written
 from ridgeline.serving.engine.layout import Layout
 
 
@@ -27,13 +28,20 @@ class Scene:
     fewest: float = 0.0  # requests under way in one engine, on average of the lightest run and of the heaviest
     most: float = 0.0
 
+    @property
+    def loads(self) -> str:
+        """`4` or `2 to 40`: requests under way."""
+        low, high = f"{self.fewest:.0f}", f"{self.most:.0f}"
+        return low if low == high else f"{low} to {high}"
+
     @classmethod
     def of(cls, deployment: Deployment, fewest: float, most: float) -> Scene:
         layout, settings = deployment.layout, deployment.settings
         return cls(
             gpu=deployment.cluster.gpu.name,
             engine=settings.engine,
-            release=".".join(map(str, settings.version)),
+            # a line such as 0.5 stands for its newest release
+            release=".".join(map(str, release_written(settings.engine, settings.version))),
             model=deployment.model.name,
             weights=deployment.model.weights_dtype,
             shape=str(layout) if layout.disaggregated else _shape(layout),
@@ -49,13 +57,13 @@ def _shape(layout: Layout) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class Scenes:
     """Every scene once, with the range of all its loads."""
 
     scenes: tuple[Scene, ...] = ()
 
     @classmethod
-    def of(cls, scenes: Iterable[Scene]) -> Scope:
+    def of(cls, scenes: Iterable[Scene]) -> Scenes:
         found: dict[Scene, Scene] = {}
         for scene in scenes:
             key = replace(scene, fewest=0.0, most=0.0)
@@ -67,7 +75,7 @@ class Scope:
         return [asdict(scene) for scene in self.scenes]
 
     @classmethod
-    def read(cls, rows: object, where: str) -> Scope:
+    def read(cls, rows: object, where: str) -> Scenes:
         """From a calibration file, which a person may have edited."""
         if not isinstance(rows, list):
             raise InputError(f"{where}: measured_on {rows!r} is not a list of settings")

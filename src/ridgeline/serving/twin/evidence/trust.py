@@ -123,17 +123,12 @@ def _new(near: Scene, asked: Scene) -> list[tuple[str, tuple[float, float]]]:
     if asked.between_nodes and not near.between_nodes:
         found.append(("between nodes", NODES))
     if asked.most and near.most and not near.fewest / BEYOND <= asked.most <= near.most * BEYOND:
-        found.append((f"{asked.most:.0f} requests at once in an engine, not {_loads(near)}", LOAD))
+        found.append((f"{asked.most:.0f} requests at once in an engine, not {near.loads}", LOAD))
     return found
 
 
 def _where(scene: Scene) -> str:
-    return f"{scene.model}, {scene.shape}, {_loads(scene)} at once"
-
-
-def _loads(scene: Scene) -> str:
-    low, high = f"{scene.fewest:.0f}", f"{scene.most:.0f}"
-    return low if low == high else f"{low} to {high}"
+    return f"{scene.model}, {scene.shape}, {scene.loads} at once"
 
 
 def _range(calibration: Calibration) -> str:
