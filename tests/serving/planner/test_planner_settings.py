@@ -122,23 +122,3 @@ def test_settings_of_one_role_leave_the_other_alone() -> None:
     assert role_text(d.role_settings("prefill")).startswith("running=64,")
     with pytest.raises(InputError, match="chunk=big"):
         describe("llama-8b", "h100", lay, prefill_groups="1x4gpu:chunk=big", decode_groups="1x4gpu")
-
-
-def test_a_plan_says_how_far_its_calibration_holds() -> None:
-    from ridgeline.cli.text.serving.plan import plan_text
-    from ridgeline.serving.engine.deployment import Deployment
-    from ridgeline.serving.engine.layout import Layout
-    from ridgeline.serving.engine.settings import EngineSettings
-    from ridgeline.serving.hardware.cluster import make_cluster
-    from ridgeline.serving.model.config import load_model
-    from ridgeline.serving.planner.planner import plan
-    from ridgeline.serving.traffic.traffic import parse_traffic
-    from ridgeline.serving.twin.calibration import Calibration
-    from ridgeline.serving.twin.evidence.scope import Scene, Scenes
-
-    model, cluster = load_model("llama-8b"), make_cluster("h100", 1, 1)
-    home = Deployment(model, cluster, Layout(gpus_per_node=1), EngineSettings(version=(0, 4, 10)))
-    site = Calibration(points=3, spread=0.05, scope=Scenes((Scene.of(home, 1, 400),)))
-    found = plan(model, cluster, parse_traffic("fixed:100:10", requests=40, concurrency=8), calibration=site)
-    assert "calibration of #1: less than where it was calibrated" in plan_text(found)
-    assert "release 0.5.23, not 0.4.10" in found.as_json()["plans"][0]["trust"]
