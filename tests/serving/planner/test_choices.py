@@ -24,7 +24,7 @@ def test_a_plan_says_how_far_its_calibration_holds() -> None:
     site = Calibration(points=3, spread=0.05, scope=Scenes((Scene.of(home, 1, 400),)))
     found = plan(model, cluster, parse_traffic("fixed:100:10", requests=40, concurrency=8), calibration=site)
     assert "calibration of #1: less than where it was calibrated" in plan_text(found)
-    assert "release 0.5.23, not 0.4.10" in found.as_json()["plans"][0]["trust"]
+    assert "release 0.5.23, not 0.4.10" in found.as_json()["plans"][0]["reach"]
 
 
 def test_chunks_are_mixed_into_decode_steps_where_that_keeps_more() -> None:

@@ -58,7 +58,7 @@ class Option:
     summary: Summary
     interval: Mapping[str, tuple[float, float]]  # of one slice, as `simulate` states it
     knee: Knee | None = None
-    trust: str = ""  # how far the calibration holds for this layout
+    reach: str = ""  # how far the calibration holds for this layout
 
     @property
     def layout(self) -> Layout:
@@ -188,21 +188,21 @@ def tried(scheme: Scheme, traffic: Traffic) -> Option:
         needed = most if capacity <= 0 else math.ceil(pace.rate_s / (HEADROOM * capacity / most))
         scheme = _fewer(scheme, needed)
         run = scheme.run(_share(traffic, scheme, pace.rate_s))
-        return Option(scheme, pace.rate_s, capacity * scheme.slices / most, run.summary, run.interval, trust=run.trust)
+        return Option(scheme, pace.rate_s, capacity * scheme.slices / most, run.summary, run.interval, reach=run.reach)
     if isinstance(pace, AllAtOnce) and question.slos:
         scheme, capacity = _searched(scheme, traffic)
         rate = HEADROOM * capacity if capacity > 0 else 0.05 * scheme.shape.rate_s * scheme.copies
         run = scheme.run(_share(traffic, scheme, rate))
-        return Option(scheme, rate, capacity, run.summary, run.interval, trust=run.trust)
+        return Option(scheme, rate, capacity, run.summary, run.interval, reach=run.reach)
     if isinstance(pace, ClosedLoop):
         each = max(1, pace.concurrency // scheme.slices)
         count = min(traffic.requests, max(200, 4 * each))
         run = scheme.run(replace(traffic, pace=ClosedLoop(each), requests=count))
-        return Option(scheme, None, None, run.summary, run.interval, trust=run.trust)
+        return Option(scheme, None, None, run.summary, run.interval, reach=run.reach)
     # not fewer: a shorter offline run is slower for its longer tail
     count = max(1, min(traffic.requests // scheme.slices, MOST_OFFLINE))
     run = scheme.run(replace(traffic, requests=count))
-    return Option(scheme, None, None, run.summary, run.interval, trust=run.trust)
+    return Option(scheme, None, None, run.summary, run.interval, reach=run.reach)
 
 
 def _fewer(scheme: Scheme, slices: int) -> Scheme:

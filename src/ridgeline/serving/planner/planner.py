@@ -65,7 +65,7 @@ class Choice:
             "capacity": None if o.capacity_s is None else round(o.capacity_s, 4),
             "total_tok_s": round(o.total_tok_s, 1),
             "costs": o.costs_json(),
-            "trust": o.trust,
+            "reach": o.reach,
             "ttft_ms": ttft.as_json() if ttft else None,
             "itl_ms": itl.as_json() if itl else None,
             "interval": {name: [round(v, 4) for v in both] for name, both in o.bounds.items()},

@@ -10,9 +10,9 @@ from pathlib import Path
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import AllAtOnce
 from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.evidence.reach import at_once
 from ridgeline.serving.twin.evidence.scope import Scene, Scenes
 from ridgeline.serving.twin.evidence.served_runs import ServerTold, load_of, read_served_runs
-from ridgeline.serving.twin.evidence.trust import at_once
 from ridgeline.serving.twin.factors import NAMES, Factors
 from ridgeline.serving.twin.fit import RUN_NOISE, FactorFit, Observation, fit
 from ridgeline.serving.twin.log_steps import observations, read_run

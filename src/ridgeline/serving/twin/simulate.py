@@ -20,7 +20,7 @@ from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
 from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
-from ridgeline.serving.twin.evidence.trust import at_once, factors_for, trust
+from ridgeline.serving.twin.evidence.reach import at_once, factors_for, reach
 from ridgeline.serving.twin.gaps import RequestGaps
 from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
 from ridgeline.serving.twin.prefill import PrefillEngine
@@ -59,7 +59,7 @@ class SimulationResult:
     first_run_tax_s: float
     calibrated: bool
     notes: tuple[str, ...] = ()  # what the model's config says and the twin leaves out
-    trust: str = ""  # how far the calibration holds here
+    reach: str = ""  # how far the calibration holds here
 
     @property
     def verdict(self) -> str:
@@ -84,7 +84,7 @@ class SimulationResult:
             "first_run_tax_s": self.first_run_tax_s,
             "calibrated": self.calibrated,
             "notes": list(self.notes),
-            "trust": self.trust,
+            "reach": self.reach,
             "origin": "modelled",
             "cpu_s": self.cpu_s,
         }
@@ -126,7 +126,7 @@ def _simulate(
     records = tuple(_record(r) for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
-    known = trust(calibration, deployment, at_once(summary, deployment.layout))
+    known = reach(calibration, deployment, at_once(summary, deployment.layout))
     return SimulationResult(
         records=records,
         summary=summary,
@@ -139,7 +139,7 @@ def _simulate(
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
-        trust=known.line,
+        reach=known.line,
     )
 
 

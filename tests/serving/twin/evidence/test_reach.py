@@ -1,6 +1,7 @@
 """How far a calibration holds: wider with every step away from what was measured, refused on another machine."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin.calibration import UNCALIBRATED_SPREAD, Calibration, read_calibration
+from ridgeline.serving.twin.evidence.reach import factors_for, reach
 from ridgeline.serving.twin.evidence.scope import Scene, Scenes
-from ridgeline.serving.twin.evidence.trust import factors_for, trust
 from ridgeline.serving.twin.explain import explain
 from ridgeline.serving.twin.factors import Factors
 from ridgeline.serving.twin.simulate import simulate
@@ -40,7 +41,7 @@ SITE = Calibration(
 
 
 def test_where_it_was_measured_it_is_as_sure_as_the_fit():
-    known = trust(SITE, HOME, 20)
+    known = reach(SITE, HOME, 20)
     assert known.calibration == SITE
     assert "the setting that was calibrated (llama-8b, tp 1, 2 to 40 at once)" in known.line
 
@@ -58,7 +59,7 @@ def test_where_it_was_measured_it_is_as_sure_as_the_fit():
     ],
 )
 def test_what_is_new_is_named_and_widens(asked: Deployment, under_way: float, said: str):
-    known = trust(SITE, asked, under_way)
+    known = reach(SITE, asked, under_way)
     assert said in known.line
     assert "less than where it was calibrated" in known.line
     assert known.calibration.spread > SITE.spread
@@ -66,20 +67,20 @@ def test_what_is_new_is_named_and_widens(asked: Deployment, under_way: float, sa
 
 
 def test_more_that_is_new_is_wider():
-    far = [trust(SITE, d, n).calibration.spread for d, n in ((HOME, 20), (deployed(tp=2), 20), (deployed(tp=2), 400))]
+    far = [reach(SITE, d, n).calibration.spread for d, n in ((HOME, 20), (deployed(tp=2), 20), (deployed(tp=2), 400))]
     assert far == sorted(set(far))
 
 
 def test_of_several_measured_settings_the_nearest_counts():
     both = replace(SITE, scope=Scenes((*SITE.scope.scenes, Scene.of(deployed(tp=2), 2, 40))))
-    assert trust(both, deployed(tp=2), 20).calibration.spread == SITE.spread
+    assert reach(both, deployed(tp=2), 20).calibration.spread == SITE.spread
 
 
 def test_corrections_of_whole_phases_stay_with_their_model():
     assert factors_for(SITE, HOME) == SITE.factors
     other = factors_for(SITE, deployed("qwen3-32b"))
     assert (other.decode, other.prefill, other.host) == (1.0, 1.0, 1.3)
-    assert trust(SITE, deployed("qwen3-32b"), 20).calibration.spread >= UNCALIBRATED_SPREAD
+    assert reach(SITE, deployed("qwen3-32b"), 20).calibration.spread >= UNCALIBRATED_SPREAD
     half = factors_for(SITE, deployed(dtype="fp8"))
     assert half.decode == pytest.approx(1.2**0.5)
 
@@ -99,17 +100,22 @@ def test_another_gpu_or_engine_is_refused_with_what_to_do():
 def test_a_simulation_says_it_and_widens_its_intervals():
     sent = parse_traffic("fixed:100:10", requests=40, concurrency=8)
     near, far = simulate(HOME, sent, SITE), simulate(deployed(tp=2), sent, SITE)
-    assert "that was calibrated" in near.trust
-    assert "tp 2, not tp 1" in far.as_json()["trust"]
+    assert "that was calibrated" in near.reach
+    assert "tp 2, not tp 1" in far.as_json()["reach"]
     for name in ("total_tok_s", "ttft_p95_ms", "itl_p95_ms"):
         (low, high), (far_low, far_high) = near.interval[name], far.interval[name]
         assert far_high / far_low > high / low
-    assert not simulate(HOME, sent).trust
+    # first tokens are less sure than speeds far from what was measured
+    widths = {name: math.log(far.interval[name][1] / far.interval[name][0]) for name in ("ttft_p50_ms", "itl_p50_ms")}
+    before = {name: math.log(near.interval[name][1] / near.interval[name][0]) for name in widths}
+    grown = {name: widths[name] ** 2 - before[name] ** 2 for name in widths}
+    assert grown["ttft_p50_ms"] > 2 * grown["itl_p50_ms"] > 0
+    assert not simulate(HOME, sent).reach
 
 
 def test_a_file_that_does_not_say_where_it_was_measured_is_taken_and_said():
     silent = replace(SITE, scope=Scenes())
-    assert "does not say what was measured" in trust(silent, deployed(gpu="h100"), 5).line
+    assert "does not say what was measured" in reach(silent, deployed(gpu="h100"), 5).line
     assert factors_for(silent, deployed("qwen3-32b")) == SITE.factors
 
 

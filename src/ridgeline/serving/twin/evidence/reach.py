@@ -35,7 +35,7 @@ OTHER_WEIGHTS_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class CalibrationReach:
     """A calibration as it applies to one setting, and a sentence about it; empty where nothing is calibrated."""
 
     calibration: Calibration
@@ -58,23 +58,25 @@ def factors_for(calibration: Calibration, deployment: Deployment) -> Factors:
     return calibration.factors if share == 1.0 else replace(calibration.factors, **kept)
 
 
-def trust(calibration: Calibration, deployment: Deployment, under_way: float) -> Trust:
+def reach(calibration: Calibration, deployment: Deployment, under_way: float) -> CalibrationReach:
     """`under_way`: requests in one engine, on average."""
     if not calibration.points:
-        return Trust(calibration)
+        return CalibrationReach(calibration)
     near = _nearest(calibration, deployment)
     if near is None:
-        return Trust(calibration, f"as far as {_range(calibration)}; the file does not say what was measured")
+        return CalibrationReach(
+            calibration, f"as far as {_range(calibration)}; the file does not say what was measured"
+        )
     new = _new(near, Scene.of(deployment, under_way, under_way))
     if not new:
-        return Trust(calibration, f"the setting that was calibrated ({_where(near)}): {_range(calibration)}")
+        return CalibrationReach(calibration, f"the setting that was calibrated ({_where(near)}): {_range(calibration)}")
     spread = math.hypot(calibration.spread, *(width for _, (width, _) in new))
     if near.model != deployment.model.name:
         spread = max(spread, UNCALIBRATED_SPREAD)
     first = math.hypot(*(width for _, (_, width) in new))
     wide = replace(calibration, spread=spread, first_token_spread=first)
     news = "; ".join(text for text, _ in new)
-    return Trust(wide, f"less than where it was calibrated ({_range(calibration)}): {news}; {_range(wide)}")
+    return CalibrationReach(wide, f"less than where it was calibrated ({_range(calibration)}): {news}; {_range(wide)}")
 
 
 def _nearest(calibration: Calibration, deployment: Deployment) -> Scene | None:
