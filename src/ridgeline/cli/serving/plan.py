@@ -79,8 +79,8 @@ def plan(
         named=layout or (),
         seed=seed,
     )
-    print(_shown(answer, verdict, as_json, gpu_hour))
     _write(answer, out, deploy)
+    print(_shown(answer, verdict, as_json, gpu_hour))
 
 
 def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -> str:

@@ -51,7 +51,6 @@ class Choice:
 
     def as_json(self) -> dict[str, object]:
         o, unit = self.option, self.option.scheme.main
-        ttft, itl = o.summary.ttft_ms, o.summary.itl_ms
         pair = o.scheme.shape if isinstance(o.scheme.shape, Pair) else None
         return {
             "rank": self.rank,
@@ -66,8 +65,8 @@ class Choice:
             "total_tok_s": round(o.total_tok_s, 1),
             "costs": o.costs_json(),
             "reach": o.reach,
-            "ttft_ms": ttft.as_json() if ttft else None,
-            "itl_ms": itl.as_json() if itl else None,
+            "ttft_ms": o.summary.ttft_ms.as_json() if o.summary.ttft_ms else None,
+            "itl_ms": o.summary.itl_ms.as_json() if o.summary.itl_ms else None,
             "interval": {name: [round(v, 4) for v in both] for name, both in o.bounds.items()},
             "max_running_requests": unit.cap,
             "requests_at_once": unit.cap * o.scheme.slices * max(1, o.scheme.parts[1]),
