@@ -158,8 +158,8 @@ def points(row: PublicRow) -> list[Observation]:
         return means_ms(simulate(row.deployment, row.traffic, Calibration(factors=factors)))
 
     return [
-        Observation(f"{row.name} TTFT", row.ttft_ms, lambda factors: run(factors)[0], TTFT_NOISE, 0.5),
-        Observation(f"{row.name} TPOT", row.tpot_ms, lambda factors: run(factors)[1], weight=0.5),
+        Observation(f"{row.name} TTFT", row.ttft_ms, lambda factors: run(factors)[0], TTFT_NOISE, phase=True),
+        Observation(f"{row.name} TPOT", row.tpot_ms, lambda factors: run(factors)[1], phase=True),
     ]
 
 

@@ -37,8 +37,8 @@ def service_of(option: Option, model: str, name: str = "") -> dict[str, Any]:
         "name": name or question.model.name,
         "model": model,
         "engine": {
-            "kind": "sglang",
-            "release": ".".join(map(str, release_written("sglang", question.settings.version))),
+            "kind": question.settings.engine,
+            "release": ".".join(map(str, release_written(question.settings.engine, question.settings.version))),
             "gpu": question.cluster.gpu.name,
         },
         "units": units,
@@ -48,7 +48,7 @@ def service_of(option: Option, model: str, name: str = "") -> dict[str, Any]:
     if sum(count for _, count in groups) > 1:
         policy = {} if isinstance(scheme.shape, Pair) else {"policy": "cache_aware"}
         limits = {"most_running": running, "most_waiting": max(1, int(running * WAITING_SHARE))}
-        service["router"] = {"kind": "sglang-router", **policy, **limits}
+        service["router"] = {"kind": f"{question.settings.engine}-router", **policy, **limits}
     return service
 
 

@@ -47,6 +47,8 @@ def _why(unit: Unit, name: str, value: Value) -> str:
         "mem_fraction_static": _memory,
         "cuda_graph_max_bs": _graphs,
         "chunked_prefill_size": _chunk,
+        "max_num_batched_tokens": _budget,
+        "gpu_memory_utilization": _memory,
         "moe_a2a_backend": _exchange,
         "deepep_mode": _mode,
     }.get(name)
@@ -85,6 +87,10 @@ def _chunk(unit: Unit, value: Value) -> str:
     if unit.role == "decode":
         return "no prompt is computed here; SGLang sets memory aside by it"
     return f"prompt tokens of a step{each}; the next tokens of running requests wait for it"
+
+
+def _budget(unit: Unit, value: Value) -> str:
+    return "tokens of a step, decoded and of prompts: running requests wait for it"
 
 
 def _exchange(unit: Unit, value: Value) -> str:

@@ -463,8 +463,3 @@ def test_offline_and_closed_loop_plans() -> None:
     assert speeds[0] == max(speeds)
     closed = answer_plan("llama-8b", "h100", 1, 2, "fixed:200:50", concurrency=32)
     assert all(c.option.rate_s is None for c in closed.choices)
-
-
-def test_a_plan_is_sglangs() -> None:
-    with pytest.raises(InputError, match="simulate --engine vllm"):
-        answer_plan("llama-8b", "h100", 1, 2, "fixed:200:50", engine="vllm")

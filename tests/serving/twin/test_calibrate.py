@@ -89,6 +89,22 @@ def test_a_row_that_the_others_contradict_is_named():
     assert "doubtful: cold" in calibration_text(found, Path("site.json"))
 
 
+def test_a_phase_that_is_off_does_not_move_the_other():
+    def tpot(f: Factors) -> float:
+        return f.decode * (0.004 / f.compute + 0.006 / f.memory)
+
+    def ttft(f: Factors) -> float:
+        return f.prefill * (0.08 / f.compute + 0.02 / f.memory)
+
+    rows = range(2)
+    points = [Observation(f"TPOT {n}", 1.4 * tpot(Factors()), tpot, phase=True) for n in rows]
+    points += [Observation(f"TTFT {n}", ttft(Factors()), ttft, 0.15, phase=True) for n in rows]
+    found = fit(points, ["site"]).calibration.factors
+    assert tpot(found) == pytest.approx(1.4 * tpot(Factors()), rel=0.05)
+    assert ttft(found) == pytest.approx(ttft(Factors()), rel=0.04)
+    assert found.decode > 1.2
+
+
 def test_agreeing_points_narrow_the_interval():
     true = Factors(memory=1.1)
     few, many = (fit([observed(str(n), true, {"memory": 1.0}) for n in range(k)], ["m"]).calibration for k in (1, 20))

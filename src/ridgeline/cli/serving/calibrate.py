@@ -14,16 +14,26 @@ from ridgeline.errors import InputError
 
 
 def calibrate(
-    sources: Annotated[list[Path], typer.Option("--from", help="SGLang logs, or CSV files of measured rows.")],
+    sources: Annotated[
+        list[Path], typer.Option("--from", help="SGLang logs, CSV files of measured rows, or bench results (JSON).")
+    ],
     out: Annotated[Path, typer.Option(help="The calibration file to write.")],
-    more: Annotated[list[Path] | None, typer.Argument(help="Further logs or CSV files.")] = None,
+    more: Annotated[list[Path] | None, typer.Argument(help="Further files.")] = None,
     model: Annotated[str | None, typer.Option(help="Preset or config.json, where a file does not say.")] = None,
     gpu: Annotated[str | None, typer.Option(help="The GPU, where a file does not say.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="A bench's server, where its result does not say: sglang:0.5.9, vllm:0.17.0.")
+    ] = None,
+    server_flags: Annotated[
+        str, typer.Option(metavar="FLAGS", help="Its command line, likewise: '--tp-size 8 --max-running-requests 256'.")
+    ] = "",
     as_json: option.AsJson = False,
 ) -> None:
-    """Fit compute, memory, attention, network and host factors to logs or rows, and keep them in a file.
+    """Fit the twin's factors to logs, measured rows or results of a bench, and keep them in a file.
 
-    Example: ridgeline calibrate --from server.log --out site.json
+    Results are those of `ridgeline bench` and of the tools that `ridgeline import` reads.
+
+    Example: ridgeline calibrate --from bench.json --gpu h200 --out site.json
     """
     from ridgeline.cli.text.serving.calibration import calibration_text
     from ridgeline.serving.twin.calibrate import calibrate as run
@@ -31,7 +41,7 @@ def calibrate(
 
     if os.path.isdir(out):  # noqa: PTH112  pathlib raises for names no file can have
         raise InputError(f"--out {out} is a folder; name the file to write, such as {out / 'site.json'}")
-    fit = run([*sources, *(more or ())], model=model, gpu=gpu)
+    fit = run([*sources, *(more or ())], model=model, gpu=gpu, engine=engine, server_flags=server_flags)
     try:
         write_calibration(fit.calibration, out)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,6 +87,8 @@ def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -
     from ridgeline.cli.text.serving.plan import plan_text
     from ridgeline.cli.text.serving.verdict import verdict_text
 
+    if gpu_hour is not None and not gpu_hour < math.inf:
+        raise InputError(f"--gpu-hour {gpu_hour:g} is no price; give dollars an hour, such as 2.5")
     if as_json:
         return json_text(answer.verdict.as_json() if verdict else answer.as_json())
     return verdict_text(answer) if verdict else plan_text(answer, gpu_hour)

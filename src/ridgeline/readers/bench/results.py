@@ -1,4 +1,4 @@
-"""Result files of other load generators: says which tool wrote a file and reads its runs."""
+"""Result files of load generators: says which tool wrote a file and reads its runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,20 @@ from ridgeline.readers.bench.aiperf import aiperf_run, is_aiperf, with_requests
 from ridgeline.readers.bench.evalscope import evalscope_run, is_evalscope, with_percentiles
 from ridgeline.readers.bench.genai import genai_run, is_genai
 from ridgeline.readers.bench.guidellm import guidellm_runs, is_guidellm
+from ridgeline.readers.bench.ridgeline import (
+    is_ridgeline,
+    is_ridgeline_sweep,
+    ridgeline_run,
+    summary_beside,
+    sweep_runs,
+)
 from ridgeline.readers.bench.run import BenchRun
 from ridgeline.readers.bench.sglang import is_one_batch, is_serving, one_batch_run, serving_run
 
-TOOLS = "genai-bench, evalscope, guidellm, aiperf, vllm bench, sglang bench_serving and bench_one_batch_server"
+TOOLS = (
+    "ridgeline bench, genai-bench, evalscope, guidellm, aiperf, vllm bench, sglang bench_serving and "
+    "bench_one_batch_server"
+)
 
 Document = Mapping[str, Any]
 # (whether it is this tool's, how to read it, what to add from the second file in which some tools keep half of a run)
@@ -23,6 +33,7 @@ _READERS: tuple[
     tuple[Callable[[Document], bool], Callable[[Document, str], BenchRun], Callable[[BenchRun, Path], BenchRun] | None],
     ...,
 ] = (
+    (is_ridgeline, ridgeline_run, None),
     (is_serving, serving_run, None),
     (is_one_batch, one_batch_run, None),
     (is_aiperf, aiperf_run, with_requests),
@@ -34,7 +45,8 @@ _READERS: tuple[
 def read_bench_results(path: Path) -> list[BenchRun]:
     """Every run in a result file, or in all result files of a folder; raises InputError naming what is not one."""
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.suffix in (".json", ".jsonl") and p.is_file())
+        found = (p for p in path.rglob("*") if p.suffix in (".json", ".jsonl") and p.is_file())
+        files = sorted({summary_beside(p) or p for p in found})
         runs = [run for file in files for run in _runs(file)]
     else:
         runs = list(_runs(path))
@@ -44,6 +56,7 @@ def read_bench_results(path: Path) -> list[BenchRun]:
 
 
 def _runs(path: Path) -> Iterator[BenchRun]:
+    path = summary_beside(path) or path
     for document in _documents(path):
         yield from _known(document, path)
 
@@ -77,6 +90,9 @@ def _known(document: Any, path: Path) -> Iterator[BenchRun]:
         return
     if is_guidellm(document):
         yield from guidellm_runs(document, str(path))
+        return
+    if is_ridgeline_sweep(document):
+        yield from sweep_runs(document, str(path))
         return
     for is_it, read, add_beside in _READERS:
         if is_it(document):

@@ -30,7 +30,9 @@ class BenchRequest:
 class BenchRun:
     """One run of a tool. `latencies_ms` maps ttft, itl, tpot and e2e to their mean and percentiles.
 
-    `derived` names figures that the tool computed from others rather than measured, with the way it did.
+    `derived` names figures that the tool computed from others rather than measured, with the way it did. `server` is
+    what the server said of itself, under its own names. `dataset` and `seed` are the recipe of the lengths, where the
+    tool is ours. `flaw`: why the tool itself says that its figures must not be trusted.
     """
 
     tool: str
@@ -47,6 +49,12 @@ class BenchRun:
     latencies_ms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     derived: Mapping[str, str] = field(default_factory=dict)
     rows: tuple[BenchRequest, ...] = ()
+    server: Mapping[str, Any] = field(default_factory=dict)
+    burstiness: float = 1.0
+    dataset: str = ""
+    seed: int = 0
+    shared_prefix_tokens: int = 0
+    flaw: str = ""
 
 
 def number(value: Any) -> float | None:

@@ -37,6 +37,7 @@ def serving_run(document: Mapping[str, Any], source: str) -> BenchRun:
         output_tok_s=number(document.get("output_throughput")),
         latencies_ms=without_empty({name: _latency(document, name) for name in _LATENCIES}),
         rows=rows,
+        server=_server(document),
     )
 
 
@@ -76,6 +77,15 @@ def _latency(document: Mapping[str, Any], name: str) -> dict[str, float]:
 def _served_model(document: Mapping[str, Any]) -> str:
     server = document.get("server_info")
     return str(server.get("served_model_name") or server.get("model_path") or "") if isinstance(server, dict) else ""
+
+
+def _server(document: Mapping[str, Any]) -> dict[str, Any]:
+    """bench_serving keeps the server's arguments, vLLM's names itself as the back end."""
+    said = document.get("server_info")
+    backend = str(document.get("backend") or document.get("endpoint_type") or "")
+    engine = next((name for name in ("sglang", "vllm") if backend.startswith(name)), "")
+    named = {"engine": engine} if engine else {}
+    return {**named, **said} if isinstance(said, dict) else named
 
 
 def _input_rate(document: Mapping[str, Any]) -> float | None:

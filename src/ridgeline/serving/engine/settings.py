@@ -42,6 +42,7 @@ class EngineSettings:
     radix_cache: bool = True
     accept_length: float = 1.0  # speculative decoding: tokens kept per verified step
     draft_tokens: int = 1  # tokens verified per step and request; 1 is no speculation
+    mixed_chunk: bool = False  # prompts and decode tokens share a step (SGLang's --enable-mixed-chunk; vLLM always)
     recv_interval: int = 1  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
     tokenizer_workers: int = 1  # processes that tokenise prompts (--tokenizer-worker-num; vLLM's --api-server-count)
     detokenizer_workers: int = 1  # processes that detokenise and send answers (--detokenizer-worker-num)
@@ -125,7 +126,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         accept_length=settings.accept_length,
         draft_tokens=settings.draft_tokens,
         page_size=settings.page_size,
-        mixed=vllm,
+        mixed=vllm or (settings.mixed_chunk and layout.attn_dp == 1),
         recv_interval=settings.recv_interval,
         overlap=not vllm or settings.version >= VLLM_OVERLAP_SINCE,
     )

@@ -17,7 +17,7 @@ from ridgeline.serving.load.wire.endpoint import Endpoint
 from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate
 from ridgeline.serving.load.workers.process import run_worker
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
-from ridgeline.serving.traffic.traffic import Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic
+from ridgeline.serving.traffic.traffic import Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,7 @@ class BenchResult:
     stages: tuple[Summary, ...] = ()
     interrupted: bool = False
     flow: Flow | None = None
+    server: Mapping[str, object] = field(default_factory=dict)  # what it said of itself: engine, release, settings
 
     @property
     def void(self) -> bool:
@@ -110,6 +111,14 @@ class BenchResult:
             "api": plan.endpoint.interface,
             "model": self.model,
             "load": describe_load(plan),
+            "traffic": {
+                "dataset": dataset_of(plan.traffic),
+                "requests": plan.traffic.requests,
+                "seed": plan.traffic.seed,
+                "shared_prefix_tokens": plan.shared_prefix_tokens,
+            },
+            **({"records_file": str(plan.records_path)} if plan.records_path else {}),
+            **({"server": dict(self.server)} if self.server else {}),
             **{k: round(v, 4) if isinstance(v, float) else v for k, v in (shown | flow).items()},
             "failed_requests": self.summary.requests - self.summary.ok,
             "reasoning_tokens": sum(r.reasoning_tokens for r in self.records if r.ok),
@@ -240,6 +249,7 @@ def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:
         stages=_by_stage(plan, records),
         interrupted=out.interrupted,
         flow=flow,
+        server=server.settings,
     )
 
 

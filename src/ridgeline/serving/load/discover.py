@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from ridgeline.errors import SiteError
 from ridgeline.serving.load.wire.client_stats import ClientStats
@@ -20,11 +21,15 @@ from ridgeline.serving.traffic.traffic import Arrival
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where to send requests. `model` is "" where the server did not name one; `note` then says why."""
+    """Where to send requests. `model` is "" where the server did not name one; `note` then says why.
+
+    `settings` is what the server says of itself: engine, version, model_path, and what it was started with.
+    """
 
     address: Address
     model: str
     note: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 def discover(endpoint: Endpoint, model: str | None, timeout_s: float = 10.0) -> Server:
@@ -35,9 +40,10 @@ def discover(endpoint: Endpoint, model: str | None, timeout_s: float = 10.0) -> 
     addresses = _addresses(endpoint)
     if model is None and endpoint.interface != "generate":
         for address in addresses:
-            exchange = _request_models(endpoint, address, timeout_s)
+            exchange = _get(endpoint, address, "/v1/models", timeout_s)
             if exchange.status not in ("refused", "unreachable"):
-                return _model_from(endpoint, address, exchange)
+                found = _model_from(endpoint, address, exchange)
+                return replace(found, settings=_settings(endpoint, address, exchange, timeout_s))
         return Server(addresses[0], "", f"{endpoint.host}:{endpoint.port} refuses connections")
     for address in addresses:
         if len(addresses) > 1 and _listens(address, timeout_s):
@@ -60,9 +66,9 @@ def _listens(address: Address, timeout_s: float) -> bool:
         return sock.connect_ex(address[1]) == 0
 
 
-def _request_models(endpoint: Endpoint, address: Address, timeout_s: float) -> Exchange:
+def _get(endpoint: Endpoint, address: Address, path: str, timeout_s: float) -> Exchange:
     loop, context = Loop(), endpoint.tls_context()
-    wire = endpoint.head("GET", f"{endpoint.base_path}/v1/models")
+    wire = endpoint.head("GET", f"{endpoint.base_path}{path}")
     exchange = Exchange(Arrival(0, 0.0, 0, 0), wire, time.monotonic(), Reply("", streamed=False))
     tls = None if context is None else (context, endpoint.host)
     connection = new_connection(loop, address, ClientStats(), lambda _connection, _exchange: loop.stop(), tls)
@@ -91,3 +97,36 @@ def _model_from(endpoint: Endpoint, address: Address, exchange: Exchange) -> Ser
         f"the server lists {len(names)} models; the first was asked (--model names another)" if len(names) > 1 else ""
     )
     return Server(address, str(names[0]), note)
+
+
+# who owns the models of a list, and where that server tells about itself
+_OWN_WORDS = {"sglang": "/server_info", "ridgeline": "/server_info", "vllm": "/version"}
+_KEPT = ("model_path", "version", "nnodes", "disaggregation_mode")
+
+
+def _settings(endpoint: Endpoint, address: Address, models: Exchange, timeout_s: float) -> dict[str, object]:
+    """Engine, release and what it was started with, as far as the server tells; no other server is asked."""
+    try:
+        owner = str(json.loads(models.reply.text)["data"][0]["owned_by"])
+        path = _OWN_WORDS[owner]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return {}
+    exchange = _get(endpoint, address, path, timeout_s)
+    try:
+        said = json.loads(exchange.reply.text)
+    except ValueError:
+        said = None
+    engine = "vllm" if owner == "vllm" else "sglang"
+    return {"engine": engine, **_known_settings(engine, said)} if isinstance(said, dict) else {"engine": engine}
+
+
+def _known_settings(engine: str, said: Mapping[str, object]) -> dict[str, object]:
+    """Our names for what we know; the rest may hold keys and passwords and is not kept."""
+    from ridgeline.serving.engine.knobs.engine_flags import engine_flags
+    from ridgeline.serving.engine.knobs.table import ROWS
+
+    values = engine_flags(engine).from_echo(said)
+    plain = {name: said[name] for name in _KEPT if isinstance(said.get(name), str | int)}
+    if values.get("attn_dp", 1) != 1:
+        values.pop("dp", None)  # the same ranks under their older name
+    return plain | {name: value for name, value in values.items() if name in ROWS}

@@ -28,12 +28,17 @@ _HARMLESS = re.compile(
     r"|num_key_value_heads|intermediate_size|attn_output_gate|attention_output_gate|qk_head_dim|layer_norm_epsilon|hidden_activation"
     r"|moe_layer_freq|.*sink_bias|full_attention_interval|tie_word_embeddings|expert_intermediate_size|n_groups|q_lora_rank|topk_.*"
 )
+_FAMILIES = re.compile(
+    r"llama|qwen|deepseek|glm|mistral|mixtral|gemma|gpt_?oss|minimax|kimi|nemotron|phi|internlm|mimo|granite|olmo|cohere|falcon|step3"
+)
 _DRAFT = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers", "mtp_num_layers")
 _DRAFT_SHAPE = re.compile(r"mtp_.*|use_mtp|num_mtp_modules")
 
 
 def notes(fields: Fields, vision_params: int) -> tuple[str, ...]:
     found: list[str] = []
+    if strange_kind := _unknown_kind(fields):
+        found.append(f"architecture {strange_kind}: not one we know; sizes and times follow from its fields alone")
     unread = fields.unread()
     drafts = next((unread[name] for name in _DRAFT if unread.get(name)), 0)
     if drafts:
@@ -53,6 +58,14 @@ def notes(fields: Fields, vision_params: int) -> tuple[str, ...]:
     if strange:
         found.append(f"not understood and left out: {', '.join(sorted(strange))}")
     return tuple(found)
+
+
+def _unknown_kind(fields: Fields) -> str:
+    """The name of an architecture of no family whose configs were read; empty for the others."""
+    listed = fields.value("architectures")
+    kind = str(listed[0]) if isinstance(listed, list) and listed else ""
+    named = f"{kind} {fields.value('model_type') or ''}".lower()
+    return kind if kind and not _FAMILIES.search(named) else ""
 
 
 def _says_something(name: str, value: Any) -> bool:

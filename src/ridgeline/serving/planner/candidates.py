@@ -93,6 +93,7 @@ class Unit:
             "mem_fraction": self.settings.mem_fraction,
             "cuda_graph_max_bs": self.settings.cuda_graph_max_bs,
             "attention_backend": self.settings.attention_backend,
+            "enable_mixed_chunk": self.settings.mixed_chunk,
         }
 
     @cached_property
@@ -129,19 +130,20 @@ def colocated_units(question: PlanQuestion, gpus: int) -> list[Unit]:
 
 
 def make_unit(
-    question: PlanQuestion, layout: Layout, role: str, chunk: int | None = None, cap: int | None = None
+    question: PlanQuestion,
+    layout: Layout,
+    role: str,
+    chunk: int | None = None,
+    cap: int | None = None,
+    *,
+    mixed: bool = False,
 ) -> Unit | None:
-    """One engine with settings for this traffic; None where it does not fit or the engine would refuse it."""
+    """One engine with settings for this traffic; None where it does not fit or the engine would refuse it.
+
+    `mixed`: prompts are computed in the steps that decode.
+    """
     q = question
-    without = graphless(layout, role, q.settings.version)
-    settings = replace(
-        q.settings,
-        attention_backend=q.settings.attention_backend or default_backend(q.model, q.cluster.gpu),
-        chunked_prefill_size=chunk or q.settings.chunked_prefill_size,
-        # the published recipes start prefill servers without graphs
-        prefill_graph=False if role == "prefill" or without else q.settings.prefill_graph,
-        cuda_graph_max_bs=0 if without else q.settings.cuda_graph_max_bs,
-    )
+    settings = _told(q, layout, role, chunk, mixed=mixed)
     if layout_problems(q.model, layout, q.cluster.gpu, settings, role):
         return None
     first = roomiest_plan(q.model, q.cluster.gpu, layout, settings, role)
@@ -164,6 +166,21 @@ def make_unit(
             return Unit(q, layout, role, asked, cap, memory, _times(q, layout, asked, role))
         cap = _whole(cap // 2, layout)
     return None
+
+
+def _told(question: PlanQuestion, layout: Layout, role: str, chunk: int | None, *, mixed: bool) -> EngineSettings:
+    """What the question leaves open and does not depend on the batch."""
+    q = question
+    without = graphless(layout, role, q.settings.version)
+    return replace(
+        q.settings,
+        attention_backend=q.settings.attention_backend or default_backend(q.model, q.cluster.gpu),
+        chunked_prefill_size=chunk or q.settings.chunked_prefill_size,
+        # the published recipes start prefill servers without graphs
+        prefill_graph=False if role == "prefill" or without else q.settings.prefill_graph,
+        cuda_graph_max_bs=0 if without else q.settings.cuda_graph_max_bs,
+        mixed_chunk=mixed or q.settings.mixed_chunk,
+    )
 
 
 def _asked(question: PlanQuestion, layout: Layout, settings: EngineSettings, cap: int, role: str) -> EngineSettings:
@@ -210,10 +227,15 @@ def _whole(batch: int, layout: Layout) -> int:
 def one_engine_layouts(question: PlanQuestion, gpus: int, *, stages: bool) -> Iterator[Layout]:
     """One-engine layouts whose size divides `gpus`."""
     model, size = question.model, question.cluster.node.gpus
+    vllm = question.settings.engine == "vllm"
     for total in (n for n in range(1, gpus + 1) if gpus % n == 0 or n % size == 0):
+        if vllm and total > size:
+            break  # its servers of several nodes want Ray or a launcher of their own
         for pp in (n for n in range(1, MOST_STAGES + 1 if stages else 2) if total % n == 0):
             tp = total // pp
-            for attn_dp in sorted({1, max(1, tp // 4), max(1, tp // 2), tp}) if model.attention.mla else (1,):
+            for attn_dp in (
+                sorted({1, max(1, tp // 4), max(1, tp // 2), tp}) if model.attention.mla and not vllm else (1,)
+            ):
                 for ep in (1, tp) if model.experts is not None and tp > 1 and attn_dp in (1, tp) else (1,):
                     used = -(-total // size)
                     yield Layout(tp, pp, 1, ep, attn_dp, nodes=used, gpus_per_node=size)

@@ -11,6 +11,7 @@ from ridgeline.serving.engine.deepep import deepep_mode, uses_deepep
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.engine.knobs.meaning import values_of
 from ridgeline.serving.engine.knobs.releases import release_text
+from ridgeline.serving.planner import vllm
 from ridgeline.serving.planner.candidates import Unit
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.scheme import Scheme
@@ -53,7 +54,8 @@ def commands_for(
             servers = _engine(unit, number, where, model_path, quantization)
             commands += servers
             fronts.append((unit.role, where.nodes[0], where.port))
-    return [*commands, *_router(fronts, place)]
+    module = vllm.ROUTER if scheme.question.settings.engine == "vllm" else "sglang_router.launch_router"
+    return [*commands, *_router(fronts, place, module)]
 
 
 def groups_of(scheme: Scheme) -> list[tuple[Unit, int]]:
@@ -92,7 +94,19 @@ class _Places:
         return self.names[number] if number < len(self.names) else f"node{number}"
 
 
+def _vllm_engine(unit: Unit, number: int, where: _Place, model_path: str, quantization: str | None) -> list[Command]:
+    argv = ["python3", "-m", vllm.MODULE, "--model", model_path, *unit_arguments(unit)]
+    argv += ["--quantization", quantization] if quantization else []
+    argv += ["--host", "0.0.0.0", "--port", str(where.port)]  # noqa: S104  the router reaches it from another node
+    env: dict[str, str] = {}
+    if unit.gpus < unit.question.cluster.node.gpus:  # vLLM has no flag for it
+        env = {"CUDA_VISIBLE_DEVICES": ",".join(str(where.first_gpu + n) for n in range(unit.gpus))}
+    return [Command(f"engine {number}", where.nodes[0], tuple(argv), env)]
+
+
 def _engine(unit: Unit, number: int, where: _Place, model_path: str, quantization: str | None) -> list[Command]:
+    if unit.settings.engine == "vllm":
+        return _vllm_engine(unit, number, where, model_path, quantization)
     common = ["python3", "-m", "sglang.launch_server", "--model-path", model_path, *unit_arguments(unit)]
     if quantization:
         common += ["--quantization", quantization]
@@ -132,6 +146,8 @@ def unit_env(unit: Unit) -> dict[str, str]:
 
 def unit_values(unit: Unit) -> dict[str, Value]:
     """Layout, memory and scheduling of one engine under our names, every value written out; not its role."""
+    if unit.settings.engine == "vllm":
+        return vllm.vllm_values(unit)
     return {**values_of(unit.layout, unit.settings), **deepep_values(unit)}
 
 
@@ -148,19 +164,20 @@ def unit_arguments(unit: Unit) -> list[str]:
     values = unit_values(unit)
     if unit.role != "both":
         values["disaggregation_mode"] = unit.role
-    return engine_flags("sglang").arguments(values, unit.settings.version)
+    return engine_flags(unit.settings.engine).arguments(values, unit.settings.version)
 
 
 def written_for(scheme: Scheme) -> str:
     """`SGLang 0.5.23`: the release whose flags the commands have."""
-    return release_text("sglang", scheme.question.settings.version)
+    settings = scheme.question.settings
+    return release_text(settings.engine, settings.version)
 
 
-def _router(fronts: Sequence[tuple[str, str, int]], place: _Places) -> list[Command]:
+def _router(fronts: Sequence[tuple[str, str, int]], place: _Places, module: str) -> list[Command]:
     if len(fronts) == 1:
         return []
     # both default to all interfaces; the router belongs on one of them
-    argv = ["python3", "-m", "sglang_router.launch_router", "--host", place.name(0), "--port", "8000"]
+    argv = ["python3", "-m", module, "--host", place.name(0), "--port", "8000"]
     argv += ["--prometheus-host", place.name(0)]
     workers = [f"http://{node}:{port}" for role, node, port in fronts if role == "both"]
     if workers:

@@ -9,8 +9,8 @@ from ridgeline.serving.planner.candidates import Unit
 from ridgeline.serving.planner.commands import unit_values
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.scheme import Scheme
-from ridgeline.serving.planner.study import PlanInputs, beside, dataset_of, quoted
-from ridgeline.serving.traffic.traffic import Traffic
+from ridgeline.serving.planner.study import PlanInputs, beside, quoted
+from ridgeline.serving.traffic.traffic import Traffic, dataset_of
 
 REQUESTS = 400
 LIMIT_S = 3600

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.records.expression import Value
 from ridgeline.serving.engine.deepep import mode_refusal
@@ -18,8 +18,15 @@ from ridgeline.serving.engine.layout_rules import layout_problems
 from ridgeline.serving.engine.memory import plan_memory
 from ridgeline.serving.engine.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.planner import vllm
 from ridgeline.serving.planner.candidates import PlanQuestion
 from ridgeline.serving.planner.commands import DEEPEP_LIMIT, DEEPEP_RANK_TOKENS
+
+# what to raise for more requests, and for more KV
+MORE = {
+    "sglang": ("--max-running-requests", "--mem-fraction-static"),
+    "vllm": ("--max-num-seqs", "--gpu-memory-utilization"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +71,8 @@ class _Server:
         gpus = self.number("tp", 1) * self.number("pp", 1)
         return layout_of(self.values, max(1, -(-gpus // gpus_per_node)), gpus_per_node)
 
-    def settings(self, version: tuple[int, ...]) -> EngineSettings:
-        return settings_of(self.values, EngineSettings(version=version))
+    def settings(self, version: tuple[int, ...], engine: str = "sglang") -> EngineSettings:
+        return settings_of(self.values, EngineSettings(engine=engine, version=version))
 
 
 def read_settings(lines: Iterable[str], version: tuple[int, ...]) -> dict[str, EngineSettings]:
@@ -75,7 +82,7 @@ def read_settings(lines: Iterable[str], version: tuple[int, ...]) -> dict[str, E
 
 def lint_commands(lines: Iterable[str], question: PlanQuestion, point: LintPoint) -> LintReport:
     """Whether servers started by these lines would start, run, and hold what was predicted."""
-    servers = _servers(lines)
+    servers = _servers(lines, question.settings.engine)
     proofs: list[str] = []
     problems: list[str] = []
     running = tokens = 0
@@ -87,8 +94,9 @@ def lint_commands(lines: Iterable[str], question: PlanQuestion, point: LintPoint
     if not any(s.role != "prefill" for s in servers.values()):
         problems.append("no command starts a server that generates tokens")
     needed = round(point.running * point.request_tokens)
-    _compare(running, point.running, "requests may run at once", "raise --max-running-requests", proofs, problems)
-    _compare(tokens, needed, "tokens fit the KV pools", "raise --mem-fraction-static or add GPUs", proofs, problems)
+    limit, share = MORE[question.settings.engine]
+    _compare(running, point.running, "requests may run at once", f"raise {limit}", proofs, problems)
+    _compare(tokens, needed, "tokens fit the KV pools", f"raise {share} or add GPUs", proofs, problems)
     return LintReport(tuple(proofs), tuple(problems))
 
 
@@ -103,9 +111,12 @@ def _check(
     name: str, server: _Server, question: PlanQuestion, point: LintPoint, proofs: list[str], problems: list[str]
 ) -> tuple[int, int]:
     """Requests and KV tokens this server can hold; what is wrong with it is added to `problems`."""
+    gpu, engine = question.cluster.gpu, question.settings.engine
     layout = server.layout(question.cluster.node.gpus)
-    settings = server.settings(question.settings.version)
-    gpu = question.cluster.gpu
+    if engine == "vllm":
+        usual = plan_memory(question.model, gpu, layout, server.settings(question.settings.version, engine))
+        server = replace(server, values=vllm.meant(server.values, usual, gpu))
+    settings = server.settings(question.settings.version, engine)
     problems += [f"{name}: {p}" for p in layout_problems(question.model, layout, gpu, settings, server.role)]
     declared = server.number("nnodes", 1)
     if server.ranks != tuple(range(declared)) or declared < layout.replica_nodes:
@@ -143,12 +154,12 @@ def _graph_problems(server: _Server, layout: Layout, rank_limit: int) -> list[st
     return found
 
 
-def _servers(lines: Iterable[str]) -> dict[str, _Server]:
+def _servers(lines: Iterable[str], engine: str = "sglang") -> dict[str, _Server]:
     """Engines by name. Lines of one engine differ in their node rank only."""
     engines: dict[str, list[tuple[dict[str, Value], dict[str, str]]]] = {}
     for line in lines:
-        values, env = _parse(line)
-        if "model_path" not in values:
+        values, env = _parse(line, engine)
+        if not {"model_path", "model"} & values.keys():
             continue
         role = values.get("disaggregation_mode", "engine")
         address = values.get("dist_init_addr")
@@ -160,10 +171,10 @@ def _servers(lines: Iterable[str]) -> dict[str, _Server]:
     }
 
 
-def _parse(line: str) -> tuple[dict[str, Value], dict[str, str]]:
+def _parse(line: str, engine: str) -> tuple[dict[str, Value], dict[str, str]]:
     arguments = shlex.split(line)
     env: dict[str, str] = {}
     while arguments and "=" in arguments[0] and not arguments[0].startswith("-"):
         name, _, value = arguments.pop(0).partition("=")
         env[name] = value
-    return engine_flags("sglang").from_arguments(arguments), env
+    return engine_flags(engine).from_arguments(arguments), env

@@ -6,7 +6,7 @@ A rate is searched for at which every limit is still kept, and a burst at which 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,15 +15,13 @@ from ridgeline.serving.planner.candidates import Unit, make_unit
 from ridgeline.serving.planner.pairing import Pair, node_share
 from ridgeline.serving.planner.scheme import Scheme
 from ridgeline.serving.traffic.requests import Slo, Summary
-from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, Fixed, OpenLoop, Traffic
+from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, OpenLoop, Traffic
 
 MOST_REQUESTS, MOST_OFFLINE = 8000, 4000
 # A run sends this many times what is under way at a time: in a shorter one overload is over before its queue shows.
 STAYS = 8.0
 # An engine is planned to run at this share of the rate at which it would just keep the limits.
 HEADROOM = 0.9
-# Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
-TAKE_OFF = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +58,7 @@ class Option:
     summary: Summary
     interval: Mapping[str, tuple[float, float]]  # of one slice, as `simulate` states it
     knee: Knee | None = None
+    reach: str = ""  # how far the calibration holds for this layout
 
     @property
     def layout(self) -> Layout:
@@ -172,6 +171,10 @@ def keeps_limits(summary: Summary) -> bool:
     return kept and summary.ok == summary.requests and share_within(summary) >= wanted
 
 
+# The smallest prefill step of its own that is tried: below it launches weigh more than what they compute. Steps that
+# decode anyway may hold fewer tokens of prompts.
+SMALL_CHUNK = 2048
+MIXED_CHUNKS = (4096, 2048, 1024, 512, 256)
 _QUANTILE_SHARE = {"mean": 0.5, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
@@ -185,21 +188,21 @@ def tried(scheme: Scheme, traffic: Traffic) -> Option:
         needed = most if capacity <= 0 else math.ceil(pace.rate_s / (HEADROOM * capacity / most))
         scheme = _fewer(scheme, needed)
         run = scheme.run(_share(traffic, scheme, pace.rate_s))
-        return Option(scheme, pace.rate_s, capacity * scheme.slices / most, run.summary, run.interval)
+        return Option(scheme, pace.rate_s, capacity * scheme.slices / most, run.summary, run.interval, reach=run.reach)
     if isinstance(pace, AllAtOnce) and question.slos:
         scheme, capacity = _searched(scheme, traffic)
         rate = HEADROOM * capacity if capacity > 0 else 0.05 * scheme.shape.rate_s * scheme.copies
         run = scheme.run(_share(traffic, scheme, rate))
-        return Option(scheme, rate, capacity, run.summary, run.interval)
+        return Option(scheme, rate, capacity, run.summary, run.interval, reach=run.reach)
     if isinstance(pace, ClosedLoop):
         each = max(1, pace.concurrency // scheme.slices)
         count = min(traffic.requests, max(200, 4 * each))
         run = scheme.run(replace(traffic, pace=ClosedLoop(each), requests=count))
-        return Option(scheme, None, None, run.summary, run.interval)
+        return Option(scheme, None, None, run.summary, run.interval, reach=run.reach)
     # not fewer: a shorter offline run is slower for its longer tail
     count = max(1, min(traffic.requests // scheme.slices, MOST_OFFLINE))
     run = scheme.run(replace(traffic, requests=count))
-    return Option(scheme, None, None, run.summary, run.interval)
+    return Option(scheme, None, None, run.summary, run.interval, reach=run.reach)
 
 
 def _fewer(scheme: Scheme, slices: int) -> Scheme:
@@ -221,18 +224,41 @@ def _share(traffic: Traffic, scheme: Scheme, rate_s: float) -> Traffic:
 
 
 def _searched(scheme: Scheme, traffic: Traffic) -> tuple[Scheme, float]:
-    """The highest rate that keeps every limit, with smaller prefill steps if those keep more."""
-    capacity = _capacity(scheme, traffic)
+    """The highest rate that keeps every limit, with smaller prefill steps or mixed chunks if those keep more."""
+    best, capacity = scheme, _capacity(scheme, traffic)
     unit = scheme.shape
-    if isinstance(unit, Unit) and unit.question.itl_limit_s is not None:
-        chunk = unit.times.applied.chunk_tokens // unit.layout.pp
-        small = make_unit(unit.question, unit.layout, "both", chunk=max(2048, chunk // 4), cap=unit.cap)
-        if small is not None and chunk > 2048:
-            other = replace(scheme, shape=small)
-            reached = _capacity(other, traffic)
-            if reached > 1.02 * capacity:
-                return other, reached
-    return scheme, capacity
+    if not isinstance(unit, Unit) or unit.question.itl_limit_s is None:
+        return best, capacity
+    for other in _gentler(unit):
+        reached = _capacity(replace(scheme, shape=other), traffic)
+        if reached > 1.02 * capacity:
+            best, capacity = replace(scheme, shape=other), reached
+    return best, capacity
+
+
+def _gentler(unit: Unit) -> Iterator[Unit]:
+    """The same engine with prompts in smaller steps, and in the steps that decode: running answers wait less."""
+    chunk = unit.times.applied.chunk_tokens // unit.layout.pp
+    always = unit.times.applied.mixed
+    sizes = [(max(SMALL_CHUNK, chunk // 4), False), (_mixed_chunk(unit), not always)]
+    for size, mixed in sizes:
+        if size and (mixed or size < chunk):
+            other = make_unit(unit.question, unit.layout, "both", chunk=size, cap=unit.cap, mixed=mixed)
+            if other is not None:
+                yield other
+
+
+def _mixed_chunk(unit: Unit) -> int:
+    """The largest budget whose steps, full of prompts and of running requests, keep the ITL limit; 0 if none does."""
+    layout, question, limit_s = unit.layout, unit.question, unit.question.itl_limit_s
+    if layout.attn_dp > 1 or layout.pp > 1 or limit_s is None:
+        return 0
+    for size in MIXED_CHUNKS:
+        pairs = size * question.input_tokens / 2
+        held = unit.cap * question.context_tokens
+        if unit.times.mixed_s(size, pairs, 1, size, unit.cap, held) <= limit_s:
+            return size
+    return 0
 
 
 def _capacity(scheme: Scheme, traffic: Traffic) -> float:
@@ -249,7 +275,9 @@ def _capacity(scheme: Scheme, traffic: Traffic) -> float:
             good = rate
         else:
             bad, rate = rate, 0.45 * rate
-    for _ in range(3):
+    # runs of a large cluster are long, and its figures no surer for it
+    large = _share(traffic, scheme, guess).requests >= MOST_REQUESTS
+    for _ in range(2 if large else 3):
         if good == 0.0:
             return 0.0
         middle = math.sqrt(good * bad)
@@ -258,35 +286,3 @@ def _capacity(scheme: Scheme, traffic: Traffic) -> float:
         else:
             bad = middle
     return good
-
-
-def with_knee(option: Option) -> Option:
-    """The same option with the burst at which its TTFT takes off, found in the twin."""
-    scheme, q = option.scheme, option.scheme.question
-    tokens = max(1, round(q.input_tokens)), max(1, round(q.output_tokens))
-    limit_ms = _ttft_limit_ms(scheme, tokens)
-
-    def keeps(batch: int) -> bool:
-        each = max(1, -(-batch // scheme.slices))
-        spread = scheme.run(Traffic(Fixed(*tokens), each)).summary.ttft_ms
-        return spread is not None and spread.p95 <= limit_ms
-
-    cap = scheme.main.cap * scheme.slices * max(1, scheme.parts[1])
-    batch = max(1, scheme.slices)
-    while batch < 4 * cap and keeps(2 * batch):
-        batch *= 2
-    low, high = batch, 2 * batch
-    for _ in range(3):
-        middle = (low + high) // 2
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    bound = "running limit" if low >= 0.8 * cap else "prefill speed"
-    return replace(option, knee=Knee(low, tokens[0], bound))
-
-
-def _ttft_limit_ms(scheme: Scheme, tokens: tuple[int, int]) -> float:
-    limit_s = scheme.question.limit_s("ttft")
-    if limit_s is not None:
-        return limit_s * 1000
-    alone = scheme.run(Traffic(Fixed(*tokens), 1)).summary.ttft_ms
-    assert alone is not None
-    return TAKE_OFF * alone.p95

@@ -71,6 +71,8 @@ def pairs(question: PlanQuestion, gpus: int, rate_s: float | None = None) -> lis
 
     Fastest first; with a rate, those that should carry it come first, the fewest GPUs in front.
     """
+    if question.settings.engine == "vllm":
+        return []  # how its split roles queue and hand over is not modelled
     shapes = list(one_engine_layouts(question, gpus, stages=False))
     prefill = [u for s in shapes if (u := make_unit(question, s, "prefill")) is not None]
     decode = [u for s in shapes if (u := make_unit(question, s, "decode")) is not None]

@@ -20,17 +20,20 @@ from ridgeline.serving.planner.candidates import PlanQuestion
 from ridgeline.serving.planner.commands import Command, commands_for, written_for
 from ridgeline.serving.planner.halves import half_studies
 from ridgeline.serving.planner.lint import LintPoint, LintReport, lint_commands
-from ridgeline.serving.planner.operating_point import Option, tried, with_knee
+from ridgeline.serving.planner.operating_point import Option, tried
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.pareto import pareto
 from ridgeline.serving.planner.shortlist import named_scheme, schemes_for, try_all
 from ridgeline.serving.planner.study import PlanInputs, verification_study
+from ridgeline.serving.planner.take_off import with_knee
 from ridgeline.serving.planner.verdict import SplitVerdict, verdict_on
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, OpenLoop, Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.serving.twin.simulate import check_context
 
+# GPUs that send slower than this to each other have no NVLink.
+NVLINK_LEAST = 100e9
 # Choices whose take-off is sought.
 KNEES = 8
 
@@ -48,7 +51,6 @@ class Choice:
 
     def as_json(self) -> dict[str, object]:
         o, unit = self.option, self.option.scheme.main
-        ttft, itl = o.summary.ttft_ms, o.summary.itl_ms
         pair = o.scheme.shape if isinstance(o.scheme.shape, Pair) else None
         return {
             "rank": self.rank,
@@ -62,8 +64,9 @@ class Choice:
             "capacity": None if o.capacity_s is None else round(o.capacity_s, 4),
             "total_tok_s": round(o.total_tok_s, 1),
             "costs": o.costs_json(),
-            "ttft_ms": ttft.as_json() if ttft else None,
-            "itl_ms": itl.as_json() if itl else None,
+            "reach": o.reach,
+            "ttft_ms": o.summary.ttft_ms.as_json() if o.summary.ttft_ms else None,
+            "itl_ms": o.summary.itl_ms.as_json() if o.summary.itl_ms else None,
             "interval": {name: [round(v, 4) for v in both] for name, both in o.bounds.items()},
             "max_running_requests": unit.cap,
             "requests_at_once": unit.cap * o.scheme.slices * max(1, o.scheme.parts[1]),
@@ -176,6 +179,7 @@ def plan(
     found += [tried(s, traffic) for s in asked_for]
     options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None))
     verdict = verdict_on(options)
+    options = _without_doubtful_splits(options, verdict)
     options = [o for n, o in enumerate(options) if n < top or o.scheme.layout in kept]
     options = [with_knee(o) if n < KNEES else o for n, o in enumerate(options)]
     front = pareto(options)
@@ -211,7 +215,7 @@ def answer_plan(
     """A plan from the words of the command line."""
     if top < 1:
         raise InputError(f"--top {top} shows nothing; give 1 or more")
-    settings = _engine(engine, EngineSettings(attention_backend=attention_backend))
+    settings = parse_engine(engine, EngineSettings(attention_backend=attention_backend))
     recipe = parse_traffic(traffic, requests=requests, rate_s=rate_s, concurrency=concurrency, seed=seed)
     return plan(
         load_model(model_name).with_dtype(dtype, kv_dtype),
@@ -226,16 +230,6 @@ def answer_plan(
     )
 
 
-def _engine(text: str, settings: EngineSettings) -> EngineSettings:
-    found = parse_engine(text, settings)
-    if found.engine != "sglang":
-        raise InputError(
-            f"--engine {text}: a plan ends in SGLang's commands; ask about a layout with "
-            f"`ridgeline simulate --engine {text}`"
-        )
-    return found
-
-
 def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:
     """`sized`: the rate was given, so that fewer GPUs are better; else more requests are."""
     goodput = -option.goodput_s
@@ -244,6 +238,16 @@ def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:
     if option.meets:
         return 0, gpus, round(goodput, 2), option.loss.gpu, ttft
     return 1, round(goodput, 2), round(option.overshoot, 2), gpus, option.loss.gpu, ttft
+
+
+def _without_doubtful_splits(options: list[Option], verdict: SplitVerdict) -> list[Option]:
+    """Where KV would go over PCIe, a split stands behind the best engine that does both unless it is clearly better."""
+    best = options[0]
+    slow = best.scheme.question.cluster.gpu.link.bytes_s < NVLINK_LEAST
+    if not slow or verdict.split or verdict.together is None or not isinstance(best.scheme.shape, Pair):
+        return options
+    first = options.index(verdict.together)
+    return [options[first], *options[:first], *options[first + 1 :]]
 
 
 def _in_flight(traffic: Traffic, slos: Sequence[Slo]) -> int | None:

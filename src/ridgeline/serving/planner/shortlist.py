@@ -13,6 +13,8 @@ from ridgeline.serving.traffic.traffic import Traffic
 
 # Engines that do both, pairs of each class of loss, pairs that are tried whatever else was found.
 COLOCATED_TRIED, PAIRS_EACH, PAIRS_LEAST = 6, 3, 2
+# On more nodes than these a run of a pair is long: fewer of each class are tried.
+FEW_NODES, PAIRS_LARGE = 16, 2
 # A bound from step times is this much too low at most.
 BOUND_SLACK = 1.1
 
@@ -35,7 +37,8 @@ def schemes_for(question: PlanQuestion, rate_s: float | None) -> tuple[list[Sche
     gpus = question.cluster.gpus
     engines, split = colocated_units(question, gpus), pairs(question, gpus, rate_s)
     schemes = [Scheme(question, u, gpus // u.gpus) for u in _varied(engines)]
-    schemes += [Scheme(question, p, 1) for p in varied_pairs(split, PAIRS_EACH)]
+    each = PAIRS_EACH if question.cluster.nodes <= FEW_NODES else PAIRS_LARGE
+    schemes += [Scheme(question, p, 1) for p in varied_pairs(split, each)]
     every = [Scheme(question, u, gpus // u.gpus) for u in engines] + [Scheme(question, p, 1) for p in split]
     return every, schemes
 

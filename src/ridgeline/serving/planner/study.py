@@ -10,18 +10,18 @@ import math
 import re
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.serving.engine.deployment import Deployment, role_text
 from ridgeline.serving.engine.layout import Layout, group_text
 from ridgeline.serving.engine.settings import CURRENT_VERSION
-from ridgeline.serving.planner.commands import deepep_values
+from ridgeline.serving.planner.commands import deepep_values, unit_arguments
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.scheme import Scheme
 from ridgeline.serving.traffic.requests import Slo
-from ridgeline.serving.traffic.traffic import Fixed, LogNormal, OpenLoop, Traffic, sharegpt
+from ridgeline.serving.traffic.traffic import OpenLoop, Traffic, dataset_of
 
 MOST_REQUESTS = 2000
 # what every workload measures; a limit on another percentile is watched by the next stricter one
@@ -48,6 +48,8 @@ def verification_study(option: Option, traffic: Traffic, asked: PlanInputs) -> s
     name = re.sub(r"[^a-z0-9]+", "-", f"verify {q.model.name} {option.layout}".lower()).strip("-")
     slice_ = f"one of {option.scheme.slices} equal parts" if option.scheme.slices > 1 else "all of it"
     make = _groups if isinstance(option.scheme.shape, Pair) else _engine
+    if q.settings.engine == "vllm":
+        make = _vllm_engine
     parts = make(option, traffic, asked)
     return "\n".join(
         [
@@ -77,7 +79,7 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     }
     fixed["chunked_prefill_size"] = unit.chunk_flag
     fixed["attention_backend"] = unit.settings.attention_backend
-    fixed |= deepep_values(unit)
+    fixed |= deepep_values(unit) | ({"enable_mixed_chunk": "true"} if unit.settings.mixed_chunk else {})
     fraction, gpus = unit.memory.mem_fraction, min(layout.gpus_per_node, unit.gpus)
     share = layout.attn_dp * layout.pp
     caps, fractions = _around(unit.cap, share), sorted({round(fraction - 0.02, 3), fraction})
@@ -115,25 +117,17 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     layout = deployment.layout
     assert layout.prefill is not None
     assert layout.decode is not None
-    load: list[object] = ["--traffic", dataset_of(traffic), "--requests", _requests(traffic), "--seed", traffic.seed]
-    load += [
-        argument for text in _pace(option, traffic) for argument in (f"--{text.partition(':')[0]}", text.split()[1])
-    ]
-    load += [argument for slo in scheme.question.slos for argument in ("--slo", slo)]
+    load = _load_arguments(option, traffic)
     ask = _simulate_arguments(deployment, asked)
     unit = scheme.main
     share = unit.layout.attn_dp * unit.layout.pp
-    latencies = [f"{name}_{q}_ms" for name in ("ttft", "itl", "tpot", "e2e") for q in MEASURED]
     return [
         "workload:",
         "  kind: command",
         "  # on the real cluster start commands.txt with the value of the trial, and run instead:",
         f"  #   {_joined(['ridgeline', 'bench', 'http://ROUTER:8000', *load])} --json",
         f"  run: {quoted(f'{_joined(ask + load)} {_roles(scheme, layout)} --json')}",
-        "  metrics:",
-        "    successful_requests: {json: successful_requests}",
-        "    total_tok_s: {json: total_tok_s, unit: tok/s}",
-        *(f"    {name}: {{json: {name.replace('_p', '_ms.p').removesuffix('_ms')}, unit: ms}}" for name in latencies),
+        *_METRICS,
         f"job: {{limit: {_limit_s(option, traffic)}}}",
         "",
         "space:",
@@ -146,6 +140,53 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     ]
 
 
+def _vllm_engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
+    """One engine under vLLM: simulated as it is, on a cluster by vLLM's own workload under the same knobs."""
+    unit = option.scheme.main
+    layout, settings, load = unit.layout, unit.settings, _load_arguments(option, traffic)
+    ask = _simulate_arguments(option.scheme.deployment(), asked)
+    ask += ["--tp", layout.tp, "--pp", layout.pp, "--ep", layout.ep, "--mem-fraction", settings.mem_fraction]
+    ask += ["--cuda-graph-max-bs", settings.cuda_graph_max_bs]
+    chunks = sorted({max(2048, unit.chunk_flag // 2), unit.chunk_flag})
+    kind = "vllm-offline" if option.rate_s is None and traffic.concurrency is None else "vllm-serve"
+    told = shlex.join(unit_arguments(unit))
+    knobs = "--max-running-requests {max_num_seqs} --chunked-prefill-size {max_num_batched_tokens} --json"
+    return [
+        "workload:",
+        "  kind: command",
+        f"  # on the real cluster use `kind: {kind}` with these knobs, or start commands.txt with its values and run",
+        f"  #   {_joined(['ridgeline', 'bench', 'http://ROUTER:8000', *load])} --json",
+        f"  # planned: {told}",
+        f"  run: {quoted(f'{_joined(ask + load)} {knobs}')}",
+        *_METRICS,
+        f"job: {{limit: {_limit_s(option, traffic)}}}",
+        "",
+        "space:",
+        f"  max_num_seqs: [{', '.join(map(str, _around(unit.cap, layout.pp)))}]",
+        f"  max_num_batched_tokens: [{', '.join(map(str, chunks))}]",
+        f"baseline: {{max_num_seqs: {unit.cap}, max_num_batched_tokens: {unit.chunk_flag}}}",
+        "",
+    ]
+
+
+def _load_arguments(option: Option, traffic: Traffic) -> list[object]:
+    """The traffic, its pace and the limits, as `simulate` and `bench` take them."""
+    load: list[object] = ["--traffic", dataset_of(traffic), "--requests", _requests(traffic), "--seed", traffic.seed]
+    load += [
+        argument for text in _pace(option, traffic) for argument in (f"--{text.partition(':')[0]}", text.split()[1])
+    ]
+    return load + [argument for slo in option.scheme.question.slos for argument in ("--slo", slo)]
+
+
+_LATENCIES = [f"{name}_{q}_ms" for name in ("ttft", "itl", "tpot", "e2e") for q in MEASURED]
+_METRICS = [
+    "  metrics:",
+    "    successful_requests: {json: successful_requests}",
+    "    total_tok_s: {json: total_tok_s, unit: tok/s}",
+    *(f"    {name}: {{json: {name.replace('_p', '_ms.p').removesuffix('_ms')}, unit: ms}}" for name in _LATENCIES),
+]
+
+
 def _simulate_arguments(deployment: Deployment, asked: PlanInputs) -> list[object]:
     """The command that simulates this deployment, up to its groups and traffic."""
     layout, settings = deployment.layout, deployment.settings
@@ -155,7 +196,7 @@ def _simulate_arguments(deployment: Deployment, asked: PlanInputs) -> list[objec
     ask += ["--nodes", layout.nodes, "--gpus-per-node", layout.gpus_per_node]
     ask += ["--fabric", deployment.cluster.fabric.name, "--attention-backend", settings.attention_backend]
     if settings.version != CURRENT_VERSION:
-        ask += ["--engine", f"sglang:{'.'.join(map(str, settings.version))}"]
+        ask += ["--engine", f"{settings.engine}:{'.'.join(map(str, settings.version))}"]
     if asked.calibration:
         ask += ["--calibration", asked.calibration.absolute()]
     return ask
@@ -208,20 +249,6 @@ def _limit_s(option: Option, traffic: Traffic) -> int:
 
 def _requests(traffic: Traffic) -> int:
     return min(traffic.requests, MOST_REQUESTS)
-
-
-def dataset_of(traffic: Traffic) -> str:
-    lengths = traffic.lengths
-    if isinstance(lengths, Fixed):
-        return f"fixed:{lengths.input_tokens}:{lengths.output_tokens}"
-    if not isinstance(lengths, LogNormal):
-        return str(Path(lengths.source).absolute())
-    if lengths == sharegpt():
-        return "sharegpt"
-    means = f"{lengths.input_mean:g}:{lengths.output_mean:g}"
-    if replace(sharegpt(), input_mean=lengths.input_mean, output_mean=lengths.output_mean) == lengths:
-        return f"sharegpt:{means}"
-    return f"lognormal:{means}:{lengths.input_sigma:g}"
 
 
 def beside(model: str) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.lengths import Fixed as Fixed
@@ -184,3 +185,18 @@ def _open_loop_times(count: int, pace: OpenLoop, rng: random.Random) -> list[flo
     # the rate asks for keeps its shape and spares a short run an offered rate some percent off what was typed.
     last_s, wanted_s = times[-1], (count - 1) / pace.rate_s
     return [at * wanted_s / last_s for at in times] if last_s > 0 else times
+
+
+def dataset_of(traffic: Traffic) -> str:
+    """What `--traffic` takes for these lengths."""
+    lengths = traffic.lengths
+    if isinstance(lengths, Fixed):
+        return f"fixed:{lengths.input_tokens}:{lengths.output_tokens}"
+    if not isinstance(lengths, LogNormal):
+        return str(Path(lengths.source).absolute())
+    if lengths == sharegpt():
+        return "sharegpt"
+    means = f"{lengths.input_mean:g}:{lengths.output_mean:g}"
+    if replace(sharegpt(), input_mean=lengths.input_mean, output_mean=lengths.output_mean) == lengths:
+        return f"sharegpt:{means}"
+    return f"lognormal:{means}:{lengths.input_sigma:g}"

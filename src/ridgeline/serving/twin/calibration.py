@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
 from ridgeline.readers.yaml_text import read_yaml
 from ridgeline.records.expression import is_number
+from ridgeline.serving.twin.evidence.scope import Scenes
 from ridgeline.serving.twin.factors import PRIORS, Factors
 
 # Spread of log(measured / predicted) without any measurement of the site: see docs/accuracy.md.
@@ -30,6 +31,8 @@ class Calibration:
     points: int = 0
     sources: tuple[str, ...] = ()
     leave_one_out: float | None = None  # median relative error of predicting each point from the others
+    scope: Scenes = field(default_factory=Scenes)  # what it was measured on
+    first_token_spread: float = 0.0  # what comes on top for TTFT, far from what was measured
 
     def ratio_interval(self, besides: float = 0.0) -> tuple[float, float]:
         """Measured over predicted, between these two in nine of ten cases. `besides`: spread of another origin."""
@@ -44,6 +47,7 @@ class Calibration:
             "points": self.points,
             "sources": list(self.sources),
             "leave_one_out": self.leave_one_out,
+            "measured_on": self.scope.as_json(),
         }
 
 
@@ -83,6 +87,7 @@ def read_calibration(path: Path) -> Calibration:
         points=points,
         sources=tuple(map(str, sources)),
         leave_one_out=None if error_or_none is None else _number(tree, "leave_one_out", 0.0, f"{where}: "),
+        scope=Scenes.read(tree.get("measured_on", []), where),
     )
 
 

@@ -50,7 +50,12 @@ class Router:
 
 
 class Front(Protocol):
-    """What stands between users and engines: takes requests, moves time on, and says who has ended."""
+    """What stands between users and engines: takes requests, moves time on, and says who has ended.
+
+    `endings_send`: whoever ends makes room for another, as in a closed loop.
+    """
+
+    endings_send: bool
 
     def send(self, request: Request, at_s: float) -> None: ...
 
@@ -71,6 +76,7 @@ class Replicas:
         self.engines = engines
         self.router = Router(engines, policy)
         self._order: list[tuple[float, int]] = []
+        self.endings_send = True
 
     @property
     def now_s(self) -> float:
@@ -126,6 +132,7 @@ def serve(
     ready = tokenizers.all_ready(due[:first])
     if isinstance(front, Replicas) and concurrency is None:
         return sorted(front.serve_open_loop(ready), key=lambda r: r.arrival.number)
+    front.endings_send = concurrency is not None
     done: list[Request] = []
     # when it reaches a scheduler, its number, itself, when it was sent
     coming = [(at_s, a.number, a, a.at_s) for at_s, a in ready]

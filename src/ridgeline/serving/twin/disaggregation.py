@@ -106,6 +106,9 @@ class Disaggregated:
         self.prefill, self.decode, self.transfer = prefill, decode, transfer
         self.to_prefill = Router(prefill, policy)
         self.to_decode = Router(decode, policy)
+        self._engines: tuple[Engine, ...] = (*prefill, *decode)
+        self._next: Engine | None = None  # the engine that moves next, as long as nothing was sent
+        self.endings_send = True  # a closed loop: whoever ends makes room for another
         self._messages: list[tuple[float, int, str, Request, Engine]] = []
         self._sent = 0
         self._target: dict[int, DecodeEngine] = {}
@@ -115,7 +118,7 @@ class Disaggregated:
 
     @property
     def engines(self) -> list[Engine]:
-        return [*self.prefill, *self.decode]
+        return list(self._engines)
 
     @property
     def transfer_bytes_s(self) -> float:
@@ -126,15 +129,23 @@ class Disaggregated:
 
     @property
     def now_s(self) -> float:
-        busy = [e.clock for e in self.engines if not e.idle]
-        first = min(busy, default=math.inf)
+        engine = self._next = self._furthest_behind()
+        first = math.inf if engine is None else engine.clock
         if self._messages:
             first = min(first, self._messages[0][0])
         if math.isinf(first) and any(d.bootstrapping for d in self.decode):
             return min(d.bootstrapping[0][1] for d in self.decode if d.bootstrapping)
         return first
 
+    def _furthest_behind(self) -> Engine | None:
+        found: Engine | None = None
+        for engine in self._engines:
+            if (found is None or engine.clock < found.clock) and not engine.idle:
+                found = engine
+        return found
+
     def send(self, request: Request, at_s: float) -> None:
+        self._next = None
         decode = self.to_decode.choose(request.arrival)
         prefill = self.to_prefill.choose(request.arrival)
         assert isinstance(decode, DecodeEngine)
@@ -145,14 +156,17 @@ class Disaggregated:
         self._reserve(decode, at_s)
 
     def advance(self, limit_s: float) -> list[Request]:
-        busy = [e for e in self.engines if not e.idle]
-        engine = min(busy, key=lambda e: e.clock, default=None)
+        engine, self._next = self._next or self._furthest_behind(), None
         if self._messages and (engine is None or self._messages[0][0] <= engine.clock):
             return self._deliver()
         if engine is None:
             return [r for d in self.decode for r in self._expire(d, math.inf)]
-        others = [e.clock for e in busy if e is not engine]
-        horizon = min([limit_s, *others, *(m[0] for m in self._messages[:1])])
+        # decode engines meet only through prompts and endings: where no ending sends anything they may run apart
+        alone = not self.endings_send and isinstance(engine, DecodeEngine)
+        horizon = min(limit_s, self._messages[0][0]) if self._messages else limit_s
+        for other in self.prefill if alone else self._engines:
+            if other.clock < horizon and other is not engine and not other.idle:
+                horizon = other.clock
         ended = engine.advance(horizon)
         if isinstance(engine, PrefillEngine):
             for request in ended:

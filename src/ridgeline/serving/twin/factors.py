@@ -13,7 +13,7 @@ FARTHEST = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The first four multiply rates (above 1 is faster), the host's three multiply times (above 1 is slower)."""
+    """The first four multiply rates (above 1 is faster), the others multiply times (above 1 is slower)."""
 
     compute: float = 1.0  # matrix products limited by FLOP/s
     memory: float = 1.0  # weights and activations streamed from HBM
@@ -21,6 +21,8 @@ class Factors:
     network: float = 1.0  # collectives, delay and rate alike
     host: float = 1.0  # Python and launches of the engine's process in decode steps
     prefill_host: float = 1.0  # the same in prefill rounds: metadata, irregular shapes, waiting for counts
+    decode: float = 1.0  # the GPU's part of a decode step as a whole, whatever of it the priors miss
+    prefill: float = 1.0  # the same of a prefill round
     front_end: float = 1.0  # tokenizer, HTTP, detokenizer and the queues between them
 
     def __post_init__(self) -> None:
@@ -55,5 +57,16 @@ PRIOR_SPREAD: Mapping[str, float] = {
     "network": 0.35,
     "host": 0.50,
     "prefill_host": 0.60,
+    "decode": 0.20,
+    "prefill": 0.20,
     "front_end": 0.50,
 }
+# The two that stand for a whole phase: what is wrong with its kernels together. First tokens and times between tokens
+# of whole runs show which phase is off and hardly which kernel. Steps of many sizes tell kernels apart, and what they
+# say holds for other models too; a throughput tells no phase from the other.
+PHASES = ("decode", "prefill")
+
+
+def prior_spreads(*, phases: bool) -> dict[str, float]:
+    """What is believed of each factor; `phases`: figures of single phases are among what was measured."""
+    return {name: spread for name, spread in PRIOR_SPREAD.items() if phases or name not in PHASES}

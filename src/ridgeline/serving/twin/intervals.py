@@ -49,7 +49,7 @@ def intervals(
     for name, value in (("total_tok_s", summary.total_tok_s), ("output_tok_s", summary.output_tok_s)):
         slowest = value * summary.duration_s / longest_s if longest_s > 0 else value
         bounds[name] = (slowest, value / low)
-    ttft = math.hypot(TTFT_SPREAD, HOST_SPREAD * doubts.host_share, apart_ttft)
+    ttft = math.hypot(TTFT_SPREAD, HOST_SPREAD * doubts.host_share, apart_ttft, calibration.first_token_spread)
     itl = math.hypot(ITL_SPREAD, HOST_SPREAD * doubts.host_share, apart)
     bounds |= _latency("ttft", summary.ttft_ms, calibration.ratio_interval(ttft), doubts.stall_s)
     bounds |= _latency("itl", summary.itl_ms, calibration.ratio_interval(itl), 0.0)

@@ -28,11 +28,16 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 
-METRICS = ("total_tok_s", "duration_s", "latency_s", "ttft_s", "ttft_p95_s", "itl_p95_s")
+METRICS = (
+    "total_tok_s", "duration_s", "latency_s", "ttft_s", "ttft_mean_s", "ttft_p50_s", "ttft_p95_s", "tpot_mean_s",
+    "itl_p50_s", "itl_p95_s",
+)  # fmt: skip
 # columns that are settings of the engine
 SETTINGS = {name for knob in modelled() for name in knob.names("sglang")}
 # the first release whose prefill and decode servers divide their request slots among attention-DP ranks
 SLOTS_DIVIDED = (0, 5, 8)
+# no speed or time that anybody measured is larger
+MOST = 1e12
 LEFT_OUT = ("", "default", "-", "none")
 
 
@@ -190,6 +195,6 @@ def _number(cells: Mapping[str, str], name: str, where: str) -> float | None:
         value = float(cells[name])
     except ValueError:
         raise InputError(f"{where}: {name} is {cells[name]!r}, not a number") from None
-    if not value > 0:
-        raise InputError(f"{where}: {name} is {value:g}; a measured speed or time is above zero")
+    if not 0 < value < MOST:
+        raise InputError(f"{where}: {name} is {value:g}; a measured speed or time is above zero and below {MOST:g}")
     return value

@@ -20,6 +20,7 @@ from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
 from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
+from ridgeline.serving.twin.evidence.reach import at_once, factors_for, reach
 from ridgeline.serving.twin.gaps import RequestGaps
 from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
 from ridgeline.serving.twin.prefill import PrefillEngine
@@ -58,6 +59,7 @@ class SimulationResult:
     first_run_tax_s: float
     calibrated: bool
     notes: tuple[str, ...] = ()  # what the model's config says and the twin leaves out
+    reach: str = ""  # how far the calibration holds here
 
     @property
     def verdict(self) -> str:
@@ -82,6 +84,7 @@ class SimulationResult:
             "first_run_tax_s": self.first_run_tax_s,
             "calibrated": self.calibrated,
             "notes": list(self.notes),
+            "reach": self.reach,
             "origin": "modelled",
             "cpu_s": self.cpu_s,
         }
@@ -123,18 +126,20 @@ def _simulate(
     records = tuple(_record(r) for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
+    known = reach(calibration, deployment, at_once(summary, deployment.layout))
     return SimulationResult(
         records=records,
         summary=summary,
         memory=plans,
         kv_usage=_usage(engines),
         retractions=sum(e.retractions for e in engines),
-        interval=intervals(summary, longest_ttft_s(records), calibration, _doubts(engines, summary, traffic)),
+        interval=intervals(summary, longest_ttft_s(records), known.calibration, _doubts(engines, summary, traffic)),
         kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
         cpu_s=time.process_time() - started_s,
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
+        reach=known.line,
     )
 
 
@@ -208,7 +213,7 @@ def step_time(
         raise DoesNotFit(f"{deployment}: does not fit: {plan.reason}\n  {remedy}", plan)
     pool = kv_tokens_per_rank or plan.kv_tokens_per_rank
     applied = resolve(settings, model, gpu, layout, pool)
-    times = StepTime(model, deployment.cluster, layout, applied, calibration.factors)
+    times = StepTime(model, deployment.cluster, layout, applied, factors_for(calibration, deployment))
     return times, plan, pool * layout.attn_dp
 
 

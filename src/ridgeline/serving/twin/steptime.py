@@ -81,6 +81,7 @@ class StepTime:
         apart = layout.attn_dp > 1 and self.network.nodes_of(layout.tp) > 1
         self._agree_s = AGREE_S * factors.host if apart else 0.0
         self._bubble = PIPELINE_BUBBLE if layout.pp > 1 else 1.0
+        self._decode_stretch, self._prefill_stretch = self._bubble * factors.decode, self._bubble * factors.prefill
 
     # -- decode ---------------------------------------------------------------------------------------------------
 
@@ -101,10 +102,10 @@ class StepTime:
             terms, host_s = self._decode_terms(batch)
             base_s = sum(t.seconds for t in terms)
             base_s += sum(cap * batch * each_s for cap, each_s in self._contexts[:passed])
-            base_s += 0.0 if self.applied.overlap else host_s
             per_token_s = sum(each_s for _, each_s in self._contexts[passed:])
-            bubble, agree_s = self._bubble, self._agree_s
-            line = (base_s * bubble + agree_s, per_token_s * bubble, host_s + agree_s)
+            stretch, agree_s = self._decode_stretch, self._agree_s
+            waited_s = 0.0 if self.applied.overlap else host_s * self._bubble
+            line = (base_s * stretch + waited_s + agree_s, per_token_s * stretch, host_s + agree_s)
             self._decode_lines[batch, passed] = line
         return line
 
@@ -113,6 +114,7 @@ class StepTime:
         terms, host_s = self._decode_terms(batch)
         seen_s = sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
         terms.append(Term("attention over cached tokens", seen_s, self._context_bound))
+        terms = [t._replace(seconds=t.seconds * self.factors.decode) for t in terms]
         if not self.applied.overlap:
             terms.append(Term(UNHIDDEN, host_s, "host"))
         return self._agreed(self._with_host(terms, host_s, graph=self._decode_in_graph(batch)))
@@ -130,7 +132,7 @@ class StepTime:
         if fixed is None:
             terms, host_s = self._prefill_terms(tokens, sequences, largest)
             fixed = self._prefill_fixed[key] = (sum(t.seconds for t in terms), host_s)
-        gpu_s = (fixed[0] + self._pairs_s(tokens, pairs, largest)) * self._bubble
+        gpu_s = (fixed[0] + self._pairs_s(tokens, pairs, largest)) * self._prefill_stretch
         host_s = fixed[1]
         if self.counted or not self.applied.overlap:
             return self._agree_s + gpu_s + host_s
@@ -141,12 +143,13 @@ class StepTime:
         terms, host_s = self._prefill_terms(tokens + batch, sequences + batch, largest)
         gpu_s = sum(t.seconds for t in terms) + self._pairs_s(tokens, pairs, largest)
         gpu_s += sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
-        gpu_s *= self._bubble
+        gpu_s *= (tokens * self._prefill_stretch + batch * self._decode_stretch) / (tokens + batch)
         return self._agree_s + (max(gpu_s, host_s) if self.applied.overlap else gpu_s + host_s)
 
     def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
         terms, host_s = self._prefill_terms(tokens, sequences, largest)
         terms.append(Term("attention among new tokens", self._pairs_s(tokens, pairs, largest), "compute"))
+        terms = [t._replace(seconds=t.seconds * self.factors.prefill) for t in terms]
         if self.counted or not self.applied.overlap:
             name = "host, which waits for token counts in every layer" if self.counted else UNHIDDEN
             terms.append(Term(name, host_s, "host"))

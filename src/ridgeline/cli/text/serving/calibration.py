@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
-from ridgeline.serving.twin.fit import FactorFit
+from ridgeline.serving.twin.evidence.scope import Scenes
+from ridgeline.serving.twin.fit import FactorFit, Learned
 
-MOST = 6  # doubtful points that are named
+MOST = 6  # doubtful points and measured settings that are named
+# What is left of the belief before: below the first a factor is known, above the second nothing was learned of it.
+KNOWN, UNKNOWN = 0.5, 0.9
+# Errors of two factors that move together this much: only both together are known.
+MIXED_UP = 0.8
 
 
 def calibration_text(fit: FactorFit, out: Path) -> str:
@@ -20,8 +26,36 @@ def calibration_text(fit: FactorFit, out: Path) -> str:
             "  " + "   ".join(f"{name} {value:.2f}" for name, value in c.factors.as_json().items()),
             f"  leave-one-out error, median  {c.leave_one_out or 0:.1%}",
             f"  expect a new setting within {low - 1:+.0%} and {high - 1:+.0%} of the prediction, 9 times of 10",
+            *_learned_lines(fit.learned),
+            *_scope_lines(c.scope),
+            *(f"  note: {remark}" for remark in fit.remarks),
             *(f"  doubtful: {p.name}, {math.expm1(p.left_out):+.0%} from what the others say" for p in doubted[:MOST]),
             *([f"  and {len(doubted) - MOST} more"] if len(doubted) > MOST else []),
             f"written to {out}",
         ]
     )
+
+
+def _learned_lines(learned: Sequence[Learned]) -> list[str]:
+    """What these files could determine, and what they could not."""
+    known = [f for f in learned if f.left < KNOWN * f.believed]
+    nothing = [f for f in learned if f.left > UNKNOWN * f.believed]
+    partly = [f for f in learned if f not in known and f not in nothing]
+    parts = [
+        ("determined", [f"{f.name} +-{math.expm1(f.left):.0%}" for f in known]),
+        ("partly", [f.name for f in partly]),
+        ("says nothing of", [f.name for f in nothing]),
+    ]
+    lines = ["  " + "; ".join(f"{what} {', '.join(names)}" for what, names in parts if names)] if learned else []
+    pairs = {tuple(sorted((f.name, f.mixed_with))) for f in learned if abs(f.alike) > MIXED_UP and f not in nothing}
+    return lines + [f"  cannot tell {a} from {b}: only both together are known" for a, b in sorted(pairs)]
+
+
+def _scope_lines(scope: Scenes) -> list[str]:
+    lines = [
+        f"  measured on {s.model} ({s.weights}), {s.gpu.upper()}, {s.engine} {s.release}, {s.shape}, "
+        f"{s.loads} requests at once"
+        for s in scope.scenes[:MOST]
+    ]
+    more = len(scope.scenes) - MOST
+    return lines + ([f"  and on {more} more settings"] if more > 0 else [])

@@ -23,6 +23,7 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
     lines = [
         f"{q.model.name} on {q.cluster}   {q.input_tokens:.0f} tokens in, {q.output_tokens:.0f} out   {limits}",
         f"modelled, {sure}: the real speed of #1 is expected at {low:.2f} to {high:.2f} times this (9 of 10 cases)",
+        *([f"calibration of #1: {reach}"] if (reach := plan.choices[0].option.reach) else []),
         "",
         *_speeds(plan.choices),
         "",
@@ -47,6 +48,11 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
 
 
 def _no_split(plan: Plan) -> list[str]:
+    if plan.question.settings.engine == "vllm":
+        return [
+            "  prefill and decode apart, attention DP and engines over several nodes are not planned for vLLM;",
+            "  ask about SGLang without --engine",
+        ]
     smallest, gpus = min(c.option.scheme.main.gpus for c in plan.choices), plan.question.cluster.gpus
     if any(c.option.layout.disaggregated for c in plan.choices) or 2 * smallest <= gpus:
         return []
@@ -109,7 +115,7 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
 
 def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
     """What a million tokens, in and out, take of GPUs, energy and money."""
-    head = ("#", "GPU-hours", "kWh at most", "dollars")
+    head = ("#", "GPU-hours", "kWh at most", "J/token", "dollars")
     rows: list[tuple[str, ...]] = [head if gpu_hour is not None else head[:-1]]
     for choice in choices:
         hours, joules = choice.option.gpu_hours_per_million, choice.option.most_joules_per_token
@@ -117,11 +123,12 @@ def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
             str(choice.rank),
             "-" if hours is None else f"{hours:.3g}",
             "-" if joules is None else f"{joules / 3.6:.3g}",
+            "-" if joules is None else f"{joules:.3g}",
         ]
         if gpu_hour is not None:
             row.append("-" if hours is None else f"{hours * gpu_hour:.3g}")
         rows.append(tuple(row))
-    told = "  for a million tokens, in and out; kWh of the GPUs alone, were each at its limit of power"
+    told = "  for a million tokens, in and out; energy of the GPUs alone, were each at its limit of power"
     ask = "" if gpu_hour is not None else "; --gpu-hour 2.5 for dollars"
     return [*aligned(rows), told + ask]
 
@@ -136,7 +143,7 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
             (
                 str(choice.rank),
                 str(unit.cap),
-                str(first.chunk_flag),
+                f"{first.chunk_flag}{' mixed' if first.settings.mixed_chunk else ''}",
                 f"{unit.memory.mem_fraction:g}",
                 f"{o.margin_bytes / GIB:.1f} GiB",
                 f"{groups[0].gpus}:{groups[1].gpus}" if groups[0] and groups[1] else "-",
@@ -145,12 +152,24 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
                 f"-{o.loss.node:.0%}",
             )
         )
+    mixed = any(c.option.scheme.units[0].settings.mixed_chunk for c in choices)
     legend = [
-        "  cap, chunk, fraction: --max-running-requests, --chunked-prefill-size, --mem-fraction-static of an engine;",
-        "  of a split, the cap of a decode engine and the chunk of a prefill engine",
+        *_flags_legend(choices[0].option.scheme.question.settings.engine),
+        *(["  mixed: prompts are computed in the steps that decode (--enable-mixed-chunk)"] if mixed else []),
         "  takes off: requests at once beyond which TTFT passes its limit; lost: capacity gone until repaired",
     ]
     return [*aligned(rows, left=(0,)), *legend]
+
+
+def _flags_legend(engine: str) -> list[str]:
+    if engine == "vllm":
+        return [
+            "  cap, chunk: --max-num-seqs, --max-num-batched-tokens; fraction: weights and KV of what is free on a GPU",
+        ]
+    return [
+        "  cap, chunk, fraction: --max-running-requests, --chunked-prefill-size, --mem-fraction-static of an engine;",
+        "  of a split, the cap of a decode engine and the chunk of a prefill engine",
+    ]
 
 
 def _details(choice: Choice) -> list[str]:

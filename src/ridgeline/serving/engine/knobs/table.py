@@ -158,6 +158,8 @@ _ROWS = (
     # before it prints it, SGLang divides it by the attention-DP size
     Knob("chunked_prefill_size", _same("chunked_prefill_size", "sglang"), Domain.CHUNK, "by GPU memory", (), _SETTINGS,
          "chunked_prefill_size", "tokens", printed=Scope.RANK, lever="chunk"),
+    Knob("enable_mixed_chunk", _same("enable_mixed_chunk", "sglang"), Domain.SWITCH, "false", (), _SETTINGS,
+         "mixed_chunk"),
     Knob("max_prefill_tokens", _same("max_prefill_tokens", "sglang"), Domain.WHOLE, "16384", (), _SETTINGS,
          "max_prefill_tokens", "tokens"),
     Knob("schedule_conservativeness", _same("schedule_conservativeness", "sglang"), Domain.NUMBER, "1", (), _SETTINGS,

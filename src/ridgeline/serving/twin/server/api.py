@@ -7,8 +7,8 @@ import hmac
 import json
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import Arrival
@@ -45,6 +45,7 @@ class ServerFacts:
     api_key: str = ""
     bootstrap_port: int | None = None  # of a prefill server
     queue_limit: int | None = None  # requests that may wait; more are refused, as SGLang does
+    started_with: Mapping[str, object] = field(default_factory=dict)  # further arguments, as SGLang repeats them
 
 
 class Api:
@@ -230,6 +231,7 @@ class Api:
             {
                 "model_path": facts.model,
                 "served_model_name": facts.model,
+                **facts.started_with,
                 "tp_size": facts.tp,
                 "dp_size": facts.dp,
                 "disaggregation_mode": facts.role,

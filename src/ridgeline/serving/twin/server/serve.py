@@ -11,7 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError, SiteError
+from ridgeline.records.expression import Value
 from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.knobs.engine_flags import engine_flags
+from ridgeline.serving.engine.knobs.meaning import values_of
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.disaggregation import BOOTSTRAP_LIMIT_S, DecodeEngine, KvTransfer
 from ridgeline.serving.twin.prefill import PrefillEngine
@@ -60,6 +63,14 @@ class ServedTwin:
             raise InputError(f"speed {self.speed:g} is outside 0.01 to 1000")
 
 
+def _started_with(deployment: Deployment) -> dict[str, Value]:
+    """Arguments as SGLang's /server_info repeats them; what was left to the engine is not among them."""
+    settings = deployment.settings
+    if settings.engine != "sglang":
+        return {}
+    return engine_flags("sglang").fields(values_of(deployment.layout, settings), settings.version)
+
+
 class TwinServer:
     """The parts of one server, before it listens."""
 
@@ -87,6 +98,7 @@ class TwinServer:
             api_key=served.api_key,
             bootstrap_port=served.bootstrap_port if served.role == "prefill" else None,
             queue_limit=served.queue_limit,
+            started_with=_started_with(deployment),
         )
         factor = (calibration or Calibration()).factors.front_end
         front_end = FrontEnd.of(deployment.settings, lay, times.applied.overlap, factor)
