@@ -52,10 +52,10 @@ class StepTime:
     def __init__(self, model: Model, cluster: Cluster, layout: Layout, applied: Applied, factors: Factors) -> None:
         self.model, self.layout, self.applied, self.factors = model, layout, applied, factors
         self.gpu = cluster.gpu
-        self.network = Network(cluster, factors.network)
-        self._products = products(model, layout, self.gpu, factors)
+        self.network = Network(cluster, factors.network, applied.kernel_set)
+        self._products = products(model, layout, self.gpu, applied, factors)
         self._expert_flops, self._expert_bytes = routed_experts(model, layout)
-        self._experts = kernels_of(self.gpu).experts(model.weights_dtype)
+        self._experts = kernels_of(self.gpu, applied.kernel_set).experts(model.weights_dtype)
         whole = model.weights_dtype in WHOLE_DTYPES and model.experts is not None
         untuned = whole and model.experts is not None and model.experts.count not in TUNED_COUNTS
         self._tuned = UNTUNED_SHARE if untuned else 1.0
@@ -64,7 +64,7 @@ class StepTime:
         self._contexts, self._context_bound = decode_attention(model, layout, self.gpu, applied, factors)
         self._caps = tuple(cap for cap, _ in self._contexts if cap < math.inf)
         self._pair_costs = prefill_attention(model, layout, self.gpu, applied, factors)
-        self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, factors)
+        self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, applied, factors)
         self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
         launched = kernels(model, layout)
