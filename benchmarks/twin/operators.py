@@ -239,7 +239,7 @@ def _experts(gpu: str, folder: Path, engine: str, release: str) -> Iterator[Fami
         frame, source = _table(folder, f"moe/{whose[0]}/{whose[1]}/moe_perf.parquet")
         if frame is None:
             continue
-        mine = frame[(frame.moe_dtype == name) & (frame.distribution == "balanced") & (frame.num_experts >= 16)]
+        mine = frame[(frame.moe_dtype == name) & (frame.distribution == _routing(frame)) & (frame.num_experts >= 16)]
         chosen = mine.kernel_source.str.contains("trtllm")
         if dtype in ("fp8", "fp4", "mxfp4") and chosen.any():
             mine = mine[chosen]  # what engines choose on Blackwell; Triton is there for comparison
@@ -276,6 +276,18 @@ def _experts(gpu: str, folder: Path, engine: str, release: str) -> Iterator[Fami
 
         names = ("floor_us", "peak", "memory", "tile", "moved", "ramp")
         yield Family(("experts", dtype), mine.latency.to_numpy() / 1e3, names, form, f"{whose[0]} {source}, {name}")
+
+
+# Copies for each expert from which all of them are asked, however unequally.
+ALL_ASKED = 8
+
+
+def _routing(frame: Any) -> Any:
+    """Which of a table's routings to read: the one whose touched experts are known, and where that is all, a skewed one."""
+    import numpy as np
+
+    copies = frame.num_tokens * frame.topk / frame.num_experts
+    return np.where(copies < ALL_ASKED, "balanced", "power_law_1.2")
 
 
 def _states(gpu: str, folder: Path) -> Iterator[Family]:
