@@ -237,11 +237,18 @@ def _experts(gpu: str, folder: Path, engine: str, release: str) -> Iterator[Fami
         # SGLang's table of MXFP4 on Hopper was measured on weights unpacked to 16 bits, which no server does
         whose = ("vllm", "*") if name == "w4a16_mxfp4" and release == "*" else (engine, release)
         frame, source = _table(folder, f"moe/{whose[0]}/{whose[1]}/moe_perf.parquet")
-        if frame is None:
+        # Blackwell has no table of the older release, which ran Triton's kernels on 16-bit experts
+        untabled = frame is None and release != "*" and dtype == "bf16"
+        if untabled:
+            frame, source = _table(folder, "moe/sglang/*/moe_perf.parquet")
+        # the newest set holds vLLM's MXFP4 on Hopper already, and what recipes of both engines choose on Blackwell
+        if frame is None or (engine == "vllm" and dtype == "mxfp4"):
             continue
         mine = frame[(frame.moe_dtype == name) & (frame.distribution == _routing(frame)) & (frame.num_experts >= 16)]
         chosen = mine.kernel_source.str.contains("trtllm")
-        if dtype in ("fp8", "fp4", "mxfp4") and chosen.any():
+        if untabled:
+            mine = mine[~chosen]
+        elif dtype in ("fp8", "fp4", "mxfp4") and chosen.any():
             mine = mine[chosen]  # what engines choose on Blackwell; Triton is there for comparison
         whole = mine[mine.moe_ep_size == 1]
         # few tables slice 4-bit experts; there the ranks of expert parallelism speak for them

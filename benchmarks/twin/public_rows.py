@@ -73,8 +73,7 @@ def _row(row: dict[str, str]) -> PublicRow:
     gpu = row["gpu"].removesuffix("_sxm")
     size = NODE.get(gpu, 8)
     gpu_bytes = make_cluster(gpu, 1, size).gpu.memory_bytes
-    release = row["version"].partition("-")[0]
-    numbered = release if release[:1].isdigit() else ""
+    numbered = _release(row)
     if row["mode"] == "disagg":
         roles = (_layout(row, role, size, model, gpu_bytes) for role in ("prefill_", "decode_"))
         layout = disaggregated(*roles)
@@ -105,6 +104,21 @@ def _row(row: dict[str, str]) -> PublicRow:
         ttft_ms=float(row["ttft_ms"]),
         tpot_ms=float(row["tpot_ms"]),
     )
+
+
+# SGLang's newest release at the time, for rows that name a nightly build or nothing
+RELEASES = (("2025-12", "0.5.5"), ("2026-02", "0.5.6"), ("2026-04", "0.5.9"))
+
+
+def _release(row: dict[str, str]) -> str:
+    """The release a row ran, or the one of its day; empty for the newest."""
+    release = row["version"].partition("-")[0]
+    if release[:1].isdigit():
+        return release
+    day = row["measured"] or ("2026-02-20" if row["version"] == "nightly-dev" else "")
+    if row["engine"] != "sglang" or not day:
+        return ""
+    return next((name for before, name in RELEASES if day < before), "")
 
 
 def _fitted(deployment: Deployment) -> Deployment:
@@ -139,6 +153,8 @@ def _layout(row: dict[str, str], role: str, size: int, model: Model, gpu_bytes: 
     tp, pp = int(row[f"{role}tp_size"]), int(row[f"{role}pp_size"] or 1)
     attn_dp = _number(row[f"{role}attention_dp_size"]) or 1
     moe_tp, ep = _number(row[f"{role}moe_tp_size"]) or 1, _number(row[f"{role}moe_ep_size"]) or 1
+    if attn_dp == 1 and moe_tp * ep > tp and moe_tp * ep % tp == 0 and not row[f"{role}attention_dp_size"]:
+        attn_dp = moe_tp * ep // tp  # experts on more ranks than an attention group has: groups that are not stated
     copies = (_number(row[f"{role}num_workers"]) or _unstated(role, tp * attn_dp, size)) if role else 1
     held_bytes = sum(m.nbytes for m in model.matrices)
     if tp == moe_tp * ep and moe_tp > 1 and ep > 1 and attn_dp == 1 and held_bytes / moe_tp < gpu_bytes:

@@ -24,6 +24,7 @@ from ridgeline.serving.twin.priors import (
     MOE_SMALL,
     QUANTISE_OPS,
     QUANTISE_SMALL,
+    SHARED_NORM_SMALL,
     SMALL_OP_S,
     STATE_OPS,
     STATE_SMALL,
@@ -200,6 +201,7 @@ def small_kernels(model: Model) -> int:
             more += STATE_SMALL
         else:
             more += (MLA_SMALL if kind.mla else 0) + (INDEX_SMALL if kind.top_k else 0)
+            more += SHARED_NORM_SMALL if kind.norm_over_heads else 0
         count += len(mixer.layers) * more
     return count
 
