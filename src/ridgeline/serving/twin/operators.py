@@ -22,6 +22,7 @@ from ridgeline.serving.twin.priors import (
     MLA_SMALL,
     MOE_OPS,
     MOE_SMALL,
+    ONE_CALL_MOE_OPS,
     QUANTISE_OPS,
     QUANTISE_SMALL,
     SHARED_NORM_SMALL,
@@ -206,7 +207,7 @@ def small_kernels(model: Model) -> int:
     return count
 
 
-def kernels(model: Model, layout: Layout) -> int:
+def kernels(model: Model, layout: Layout, gpu: Gpu) -> int:
     """Kernels that the host launches in a pass without a graph; a collective is one more of them."""
     per_half = (LAYER_OPS + (2 if layout.tp > 1 else 0) + (QUANTISE_OPS if block_scaled(model) else 0)) / 2
     mixing = 0
@@ -216,7 +217,8 @@ def kernels(model: Model, layout: Layout) -> int:
         if isinstance(kind, Attention) and kind.top_k:
             more += INDEX_OPS
         mixing += len(mixer.layers) * more
-    return round(model.half_layers * per_half) + mixing + len(model.moe_layers) * MOE_OPS
+    one_call = gpu.generation == "blackwell" and (model.attention.mla or model.weights_dtype == "fp4")
+    return round(model.half_layers * per_half) + mixing + len(model.moe_layers) * (ONE_CALL_MOE_OPS if one_call else MOE_OPS)
 
 
 def block_scaled(model: Model) -> bool:

@@ -20,6 +20,8 @@ SHARED_NORM_SMALL = 4
 # a mixture of experts add to them. Block-quantised weights want their activations quantised before every product.
 # An indexer of sparse attention and a layer that keeps a state have kernels of their own.
 LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS, INDEX_OPS, STATE_OPS = 11, 8, 12, 6, 6, 20
+# On Blackwell routing, both products and the sum over experts are one call of DeepSeek's and of FP4 mixtures.
+ONE_CALL_MOE_OPS = 5
 # Python, dispatch and launch of one such operation without a graph: 80 to 100 us in our H200 logs and half of that on
 # faster hosts. In a prefill round more is worked out for each of them, except on the newer processors beside Blackwell.
 HOST_OP_S, PREFILL_OP_S = 65e-6, 80e-6

@@ -72,7 +72,7 @@ class StepTime:
         self._request_s = HOST_REQUEST_S["vllm" if applied.mixed else "sglang"]
         self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
-        launched = kernels(model, layout)
+        launched = kernels(model, layout, self.gpu)
         # the host's time for a pass without a graph
         self._decode_launch_s = launched * HOST_OP_S
         self._prefill_launch_s = launched * (HOST_OP_S if self.gpu.generation == "blackwell" else PREFILL_OP_S)
