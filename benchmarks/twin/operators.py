@@ -78,7 +78,9 @@ def run(data: Path, write: Path | None) -> None:
             for family in families(gpu, data / folder, kernels):
                 values = _fit(family) if write else _at(known, family.path)
                 mine = found.setdefault(gpu, {})
-                _place(mine if kernels == NEWEST else mine.setdefault("others", {}).setdefault(kernels, {}), family, values)
+                _place(
+                    mine if kernels == NEWEST else mine.setdefault("others", {}).setdefault(kernels, {}), family, values
+                )
                 median, tail = _errors(family, values)
                 text = " ".join(f"{k} {values[k]:.3g}" for k in family.names)
                 cells = (gpu, kernels, " ".join(family.path), len(family.seconds), f"{median:.0%}", f"{tail:.0%}", text)
@@ -290,7 +292,7 @@ ALL_ASKED = 8
 
 
 def _routing(frame: Any) -> Any:
-    """Which of a table's routings to read: the one whose touched experts are known, and where that is all, a skewed one."""
+    """Which of a table's routings to read: the one whose touched experts are known; where that is all, a skewed one."""
     import numpy as np
 
     copies = frame.num_tokens * frame.topk / frame.num_experts

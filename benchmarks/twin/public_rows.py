@@ -162,7 +162,14 @@ def _layout(row: dict[str, str], role: str, size: int, model: Model, gpu_bytes: 
     moe_tp, ep = _number(row[f"{role}moe_tp_size"]) or 1, _number(row[f"{role}moe_ep_size"]) or 1
     if attn_dp == 1 and moe_tp * ep > tp and moe_tp * ep % tp == 0 and not row[f"{role}attention_dp_size"]:
         attn_dp = moe_tp * ep // tp  # experts on more ranks than an attention group has: groups that are not stated
-    copies = (_number(row[f"{role}num_workers"]) or _unstated(row, role, row["gpu"].removesuffix("_sxm"), tp * attn_dp, size)) if role else 1
+    copies = (
+        (
+            _number(row[f"{role}num_workers"])
+            or _unstated(row, role, row["gpu"].removesuffix("_sxm"), tp * attn_dp, size)
+        )
+        if role
+        else 1
+    )
     held_bytes = sum(m.nbytes for m in model.matrices)
     if tp == moe_tp * ep and moe_tp > 1 and ep > 1 and attn_dp == 1 and held_bytes / moe_tp < gpu_bytes:
         tp = moe_tp

@@ -134,7 +134,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
 
 
 def _kernel_set(settings: EngineSettings) -> str:
-    """The measured kernels that this release's resemble most: SGLang's expert kernels and all-reduce changed after 0.5.10."""
+    """The measured kernels that this release's resemble most: SGLang's experts and all-reduce changed after 0.5.10."""
     if settings.engine == "vllm":
         return "vllm"
     return "" if _since(settings, 0, 5, 12) else "sglang-0.5.10"

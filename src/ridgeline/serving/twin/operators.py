@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ridgeline.serving.engine.layout import Layout, matrix_shards
@@ -11,7 +11,7 @@ from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.layer_parts import Attention, LinearAttention, Reach
 from ridgeline.serving.model.model import BYTES_PER_WEIGHT, KV_BYTES, Matrix, Model
 from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.kernels.rates import Kernels, kernels_of
+from ridgeline.serving.twin.kernels.rates import ExpertRate, Kernels, kernels_of
 from ridgeline.serving.twin.priors import (
     FFN_SMALL,
     INDEX_OPS,
@@ -27,6 +27,8 @@ from ridgeline.serving.twin.priors import (
     QUANTISE_SMALL,
     SHARED_NORM_SMALL,
     SMALL_OP_S,
+    SMALL_TILE,
+    SMALL_TILE_COUNT,
     STATE_OPS,
     STATE_SMALL,
 )
@@ -56,9 +58,7 @@ class Product:
         return Term(self.name, seconds, "compute" if compute_s > self.weights_s else "memory")
 
 
-def products(
-    model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: Factors
-) -> tuple[Product, ...]:
+def products(model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: Factors) -> tuple[Product, ...]:
     """Every dense product of a pass."""
     known = kernels_of(gpu, applied.kernel_set)
     found: dict[tuple[str, str, str], tuple[float, float, float]] = {}
@@ -76,7 +76,9 @@ def products(
     if model.tied_embeddings:
         size, base = model.hidden * model.vocab / layout.tp, model.base_dtype
         found["LM head", base, "logits"] = (2 * size, size * BYTES_PER_WEIGHT[base], known.gemm(base).floor_s)
-    return tuple(_product(name, dtype, rows, gpu, known, factors, *sizes) for (name, dtype, rows), sizes in found.items())
+    return tuple(
+        _product(name, dtype, rows, gpu, known, factors, *sizes) for (name, dtype, rows), sizes in found.items()
+    )
 
 
 def _product(
@@ -165,9 +167,7 @@ def prefill_attention(
     return tuple(sorted(found.items()))
 
 
-def state_costs(
-    model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: Factors
-) -> tuple[float, float]:
+def state_costs(model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: Factors) -> tuple[float, float]:
     """Seconds that states take for each request of a decode step, and for each token of a prompt, on one rank."""
     kinds = [(m.kind, len(m.layers)) for m in model.all_mixers]
     flops = sum(kind.token_flops * n for kind, n in kinds if isinstance(kind, LinearAttention)) / layout.attn_tp
@@ -218,8 +218,26 @@ def kernels(model: Model, layout: Layout, gpu: Gpu) -> int:
             more += INDEX_OPS
         mixing += len(mixer.layers) * more
     one_call = gpu.generation == "blackwell" and (model.attention.mla or model.weights_dtype == "fp4")
-    return round(model.half_layers * per_half) + mixing + len(model.moe_layers) * (ONE_CALL_MOE_OPS if one_call else MOE_OPS)
+    return (
+        round(model.half_layers * per_half)
+        + mixing
+        + len(model.moe_layers) * (ONE_CALL_MOE_OPS if one_call else MOE_OPS)
+    )
 
 
 def block_scaled(model: Model) -> bool:
     return model.dtype in ("fp8", "fp4") or model.weights_dtype in ("fp8", "fp4")
+
+
+def reduction_set(model: Model, gpu: Gpu, applied: Applied) -> str:
+    """Whose all-reduce runs: on Blackwell SGLang joins DeepSeek's with the norm after it, as fast as its newest."""
+    fused = model.attention.mla and gpu.generation == "blackwell" and not applied.mixed
+    return "" if fused else applied.kernel_set
+
+
+def expert_rate(model: Model, gpu: Gpu, applied: Applied) -> ExpertRate:
+    rate = kernels_of(gpu, applied.kernel_set).experts(model.weights_dtype)
+    deepseek = model.attention.mla and model.experts is not None and model.experts.count == SMALL_TILE_COUNT
+    if deepseek and model.weights_dtype == "fp8" and gpu.generation == "hopper" and not applied.mixed:
+        return replace(rate, tile=SMALL_TILE)
+    return rate

@@ -48,8 +48,8 @@ ELEMENTWISE_PASSES = 16
 # 16-bit experts of a shape for which no engine ships tuned tiles: share of what tuned ones reach (DeepSeek-V2-Lite, 64
 # experts, in our H200 logs). Measured tables, and so tuned tiles, are there for mixtures of these sizes.
 UNTUNED_SHARE, TUNED_COUNTS = 0.58, frozenset({8, 16, 32, 128, 160, 256, 384, 512, 896})
-# SGLang ships tiles for small batches of DeepSeek's 257 experts (the shared one among them) on Hopper, where the tables,
-# measured on 256, fall back to general ones: rows of such a tile.
+# SGLang ships tiles for small batches of DeepSeek's 257 experts (the shared one among them) on Hopper; the tables,
+# measured on 256, fall back to general ones. Rows of such a tile.
 SMALL_TILE, SMALL_TILE_COUNT = 16.0, 256
 # How unequal a trained router's experts are: the spread of the logarithm of how often each is asked for.
 POPULARITY_SPREAD = 0.7

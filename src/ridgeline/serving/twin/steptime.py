@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import replace
 
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import Applied
-from ridgeline.serving.hardware.cluster import Cluster, Gpu
+from ridgeline.serving.hardware.cluster import Cluster
 from ridgeline.serving.model.layer_parts import Attention
 from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.kernels.rates import ExpertRate, kernels_of
 from ridgeline.serving.twin.kernels.routing import fullest_share, touched
 from ridgeline.serving.twin.operators import (
     Term,
     decode_attention,
+    expert_rate,
     floors_s,
     kernels,
     prefill_attention,
     products,
+    reduction_set,
     routed_experts,
     state_costs,
 )
@@ -41,8 +41,6 @@ from ridgeline.serving.twin.priors import (
     PIPELINE_BUBBLE,
     PREFILL_OP_S,
     SAMPLING_PASSES,
-    SMALL_TILE,
-    SMALL_TILE_COUNT,
     TUNED_COUNTS,
     UNTUNED_SHARE,
 )
@@ -56,10 +54,10 @@ class StepTime:
     def __init__(self, model: Model, cluster: Cluster, layout: Layout, applied: Applied, factors: Factors) -> None:
         self.model, self.layout, self.applied, self.factors = model, layout, applied, factors
         self.gpu = cluster.gpu
-        self.network = Network(cluster, factors.network, _reduction_set(model, self.gpu, applied))
+        self.network = Network(cluster, factors.network, reduction_set(model, self.gpu, applied))
         self._products = products(model, layout, self.gpu, applied, factors)
         self._expert_flops, self._expert_bytes = routed_experts(model, layout)
-        self._experts = _expert_rate(model, self.gpu, applied)
+        self._experts = expert_rate(model, self.gpu, applied)
         whole = model.weights_dtype in WHOLE_DTYPES and model.experts is not None
         untuned = whole and model.experts is not None and model.experts.count not in TUNED_COUNTS
         self._tuned = UNTUNED_SHARE if untuned else 1.0
@@ -291,18 +289,3 @@ class StepTime:
             return Term(f"expert all-to-all over {lay.ep}", len(m.moe_layers) * (there + back), "network")
         once = net.all_gather_s(all_rows * m.hidden * 2, lay.tp)
         return Term(f"gather and scatter over {lay.tp}", 2 * (m.half_layers - m.mixing_layers) * once, "network")
-
-
-def _reduction_set(model: Model, gpu: Gpu, applied: Applied) -> str:
-    """Whose all-reduce runs: on Blackwell SGLang joins DeepSeek's with the norm after it, as fast as its newest alone."""
-    fused = model.attention.mla and gpu.generation == "blackwell" and not applied.mixed
-    return "" if fused else applied.kernel_set
-
-
-def _expert_rate(model: Model, gpu: Gpu, applied: Applied) -> ExpertRate:
-    rate = kernels_of(gpu, applied.kernel_set).experts(model.weights_dtype)
-    experts, sglang = model.experts, not applied.mixed
-    if sglang and gpu.generation == "hopper" and model.weights_dtype == "fp8" and model.attention.mla:
-        if experts is not None and experts.count == SMALL_TILE_COUNT:
-            return replace(rate, tile=SMALL_TILE)
-    return rate
