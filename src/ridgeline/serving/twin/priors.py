@@ -33,8 +33,8 @@ HOST_REQUEST_S = {"sglang": 6e-6, "vllm": 40e-6}
 # The processes in front of an engine: what a request takes besides tokenising, more where its schedulers are several
 # and each gets a copy, what tokenising and handing over a token of its prompt takes, and what a token of an answer
 # takes on its way back.
-ACCEPT_S = {"sglang": 5e-3, "vllm": 10e-3}
-RANKS_ACCEPT_S = {"sglang": 15e-3, "vllm": 10e-3}
+ACCEPT_S = {"sglang": 5e-3, "vllm": 7e-3}
+RANKS_ACCEPT_S = {"sglang": 15e-3, "vllm": 5e-3}
 TOKENISE_S, HAND_OVER_S = 2e-6, {"sglang": 8e-6, "vllm": 4e-6}
 STREAM_S = {"sglang": 90e-6, "vllm": 90e-6}
 # Attention-DP ranks agree on every batch through the CPUs, and each waits for the slowest scheduler; nothing hides it.
