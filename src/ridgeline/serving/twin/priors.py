@@ -20,7 +20,8 @@ SHARED_NORM_SMALL = 4
 # a mixture of experts add to them. Block-quantised weights want their activations quantised before every product.
 # An indexer of sparse attention and a layer that keeps a state have kernels of their own.
 LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS, INDEX_OPS, STATE_OPS = 11, 8, 12, 6, 6, 20
-# On Blackwell routing, both products and the sum over experts are one call of DeepSeek's and of FP4 mixtures.
+# On Blackwell, as far as we know, routing, both products and the sum over experts are one call of DeepSeek's and of FP4
+# mixtures.
 ONE_CALL_MOE_OPS = 5
 # Python, dispatch and launch of one such operation without a graph: 80 to 100 us in our H200 logs and half of that on
 # faster hosts. In a prefill round more is worked out for each of them, except on the newer processors beside Blackwell.
@@ -48,8 +49,8 @@ ELEMENTWISE_PASSES = 16
 # 16-bit experts of a shape for which no engine ships tuned tiles: share of what tuned ones reach (DeepSeek-V2-Lite, 64
 # experts, in our H200 logs). Measured tables, and so tuned tiles, are there for mixtures of these sizes.
 UNTUNED_SHARE, TUNED_COUNTS = 0.58, frozenset({8, 16, 32, 128, 160, 256, 384, 512, 896})
-# SGLang ships tiles for small batches of DeepSeek's 257 experts (the shared one among them) on Hopper; the tables,
-# measured on 256, fall back to general ones. Rows of such a tile.
+# SGLang is taken to have tiles tuned for small batches of DeepSeek's 257 experts (the shared one among them) on Hopper,
+# the tables, measured on 256, not: public steps on H200 grow as if weights were all they read. Rows of such a tile.
 SMALL_TILE, SMALL_TILE_COUNT = 16.0, 256
 # How unequal a trained router's experts are: the spread of the logarithm of how often each is asked for.
 POPULARITY_SPREAD = 0.7
