@@ -31,6 +31,9 @@ EXPERTS = {"bfloat16": "bf16", "fp8_block": "fp8", "nvfp4": "fp4", "int4_wo": "i
            "w4a16_mxfp4": "mxfp4"}  # fmt: skip
 LINK = {"a100": 300e9, "l40s": 32e9, "rtx-pro-6000": 64e9, "h100": 450e9, "h200": 450e9}
 MOST = 6000
+# The name of a set of constants in rates.yaml, and whose tables it is fitted to: the newest release without a number.
+NEWEST, OLDER, VLLM = "sglang", "sglang-0.5.10", "vllm"
+KERNEL_SETS = {NEWEST: ("sglang", "*"), OLDER: ("sglang", "0.5.10"), VLLM: ("vllm", "*")}
 # floors in us, shares of a peak, a tile in rows, how often activations move: what a fit may find
 BOUNDS = {"floor_us": (0.5, 200), "peak": (0.01, 1), "memory": (0.05, 1), "tile": (1, 128), "moved": (0.2, 8),
           "ramp": (1, 6000), "delay_us": (0.5, 50), "rank_us": (0.001, 10), "share": (0.02, 1),
@@ -68,15 +71,20 @@ def run(data: Path, write: Path | None) -> None:
 
     shipped = {} if write else rates._tables()
     found: dict[str, dict[str, Any]] = {}
-    print("| GPU | family | points | median error | p90 | constants |\n|---|---|---|---|---|---|")
+    print("| GPU | kernels of | family | points | median error | p90 | constants |\n|---|---|---|---|---|---|---|")
     for gpu, folder in FOLDERS.items():
-        for family in families(gpu, data / folder):
-            known = shipped.get(gpu)
-            values = _fit(family) if write else _at(known, family.path)
-            _place(found.setdefault(gpu, {}), family, values)
-            median, tail = _errors(family, values)
-            text = " ".join(f"{k} {values[k]:.3g}" for k in family.names)
-            print(f"| {gpu} | {' '.join(family.path)} | {len(family.seconds)} | {median:.0%} | {tail:.0%} | {text} |")
+        for kernels in KERNEL_SETS:
+            known = shipped.get(gpu) if kernels == NEWEST else shipped.get(gpu, {}).get("others", {}).get(kernels)
+            for family in families(gpu, data / folder, kernels):
+                values = _fit(family) if write else _at(known, family.path)
+                mine = found.setdefault(gpu, {})
+                _place(
+                    mine if kernels == NEWEST else mine.setdefault("others", {}).setdefault(kernels, {}), family, values
+                )
+                median, tail = _errors(family, values)
+                text = " ".join(f"{k} {values[k]:.3g}" for k in family.names)
+                cells = (gpu, kernels, " ".join(family.path), len(family.seconds), f"{median:.0%}", f"{tail:.0%}", text)
+                print("| " + " | ".join(map(str, cells)) + " |", flush=True)
     if write:
         complete(found)
         write.write_text(HEAD + yaml.safe_dump({"gpus": found}, sort_keys=False, width=120))
@@ -88,13 +96,17 @@ HEAD = f"""# Constants of the twin's kernel forms (see rates.py), fitted by benc
 """
 
 
-def families(gpu: str, folder: Path) -> Iterator[Family]:
-    yield from _gemms(gpu, folder)
-    yield from _attention(gpu, folder)
-    yield from _mla(gpu, folder)
-    yield from _experts(gpu, folder)
-    yield from _states(gpu, folder)
-    yield from _reductions(gpu, folder)
+def families(gpu: str, folder: Path, kernels: str) -> Iterator[Family]:
+    """`kernels` names engine and release: those of another engine or an older release where their tables differ."""
+    engine, release = KERNEL_SETS[kernels]
+    yield from _experts(gpu, folder, engine, release)
+    yield from _reductions(gpu, folder, engine, release)
+    if kernels != OLDER:
+        yield from _gemms(gpu, folder, engine)
+    if kernels == NEWEST:  # vLLM's attention and states are within a tenth of these
+        yield from _attention(gpu, folder)
+        yield from _states(gpu, folder)
+        yield from _mla(gpu, folder)
 
 
 def _table(folder: Path, pattern: str) -> tuple[Any, str]:
@@ -131,12 +143,15 @@ def _rate(values: dict[str, float]) -> Any:
     return Rate(values["floor_us"] * 1e-6, values.get("peak", 1.0), values.get("memory", 1.0))
 
 
-def _gemms(gpu: str, folder: Path) -> Iterator[Family]:
-    frame, source = _table(folder, "gemm/sglang/*/gemm_perf.parquet")
+def _gemms(gpu: str, folder: Path, engine: str) -> Iterator[Family]:
+    frame, source = _table(folder, f"gemm/{engine}/*/gemm_perf.parquet")
+    if frame is None:
+        return
     seen: set[str] = set()
     for name, dtype in GEMM.items():
         mine = frame[(frame.gemm_dtype == name) & (frame.n >= 512) & (frame.k >= 512)]
-        if len(mine) < 100 or dtype in seen:
+        # vLLM's FP8 products were measured without a graph: 60 to 190 us of launching each, which no decode step has
+        if len(mine) < 100 or dtype in seen or (engine == "vllm" and dtype == "fp8"):
             continue
         seen.add(dtype)
         mine = _thin(mine)
@@ -214,19 +229,28 @@ def _mla(gpu: str, folder: Path) -> Iterator[Family]:
         )  # fmt: skip
 
 
-def _experts(gpu: str, folder: Path) -> Iterator[Family]:
+def _experts(gpu: str, folder: Path, engine: str, release: str) -> Iterator[Family]:
+    import numpy as np
+
     from ridgeline.serving.twin.kernels.rates import ExpertRate
 
     seen: set[str] = set()
     for name, dtype in EXPERTS.items():
         # SGLang's table of MXFP4 on Hopper was measured on weights unpacked to 16 bits, which no server does
-        engine = "vllm" if name == "w4a16_mxfp4" else "sglang"
-        frame, source = _table(folder, f"moe/{engine}/*/moe_perf.parquet")
-        if frame is None:
+        whose = ("vllm", "*") if name == "w4a16_mxfp4" and release == "*" else (engine, release)
+        frame, source = _table(folder, f"moe/{whose[0]}/{whose[1]}/moe_perf.parquet")
+        # Blackwell has no table of the older release, which ran Triton's kernels on 16-bit experts
+        untabled = frame is None and release != "*" and dtype == "bf16"
+        if untabled:
+            frame, source = _table(folder, "moe/sglang/*/moe_perf.parquet")
+        # the newest set holds vLLM's MXFP4 on Hopper already, and what recipes of both engines choose on Blackwell
+        if frame is None or (engine == "vllm" and dtype == "mxfp4"):
             continue
-        mine = frame[(frame.moe_dtype == name) & (frame.distribution == "balanced") & (frame.num_experts >= 16)]
+        mine = frame[(frame.moe_dtype == name) & (frame.distribution == _routing(frame)) & (frame.num_experts >= 16)]
         chosen = mine.kernel_source.str.contains("trtllm")
-        if dtype in ("fp8", "fp4", "mxfp4") and chosen.any():
+        if untabled:
+            mine = mine[~chosen]
+        elif dtype in ("fp8", "fp4", "mxfp4") and chosen.any():
             mine = mine[chosen]  # what engines choose on Blackwell; Triton is there for comparison
         whole = mine[mine.moe_ep_size == 1]
         # few tables slice 4-bit experts; there the ranks of expert parallelism speak for them
@@ -239,7 +263,8 @@ def _experts(gpu: str, folder: Path) -> Iterator[Family]:
         )
         flops, bandwidth = _peaks(gpu, "bf16" if dtype in ("int4", "mxfp4") and gpu[0] == "h" else dtype)
         one = 3 * hidden * width / tp
-        asked = count * (1 - (1 - k / count) ** tokens) / ep
+        # "balanced" tables deal copies to experts in turn: nobody is asked twice before everybody was asked once
+        asked = np.minimum(count, tokens * k) / ep
         routed = tokens * k / ep
         stream_s = asked * one * WEIGHT_BYTES[dtype] / bandwidth
         moved_s = routed * (2 * hidden + 4 * width / tp) * 2 / bandwidth / 0.75
@@ -259,7 +284,19 @@ def _experts(gpu: str, folder: Path) -> Iterator[Family]:
             return expert.rate.seconds(peak_s, stream_s) + moved_s * expert.moved
 
         names = ("floor_us", "peak", "memory", "tile", "moved", "ramp")
-        yield Family(("experts", dtype), mine.latency.to_numpy() / 1e3, names, form, f"{engine} {source}, {name}")
+        yield Family(("experts", dtype), mine.latency.to_numpy() / 1e3, names, form, f"{whose[0]} {source}, {name}")
+
+
+# Copies for each expert from which all of them are asked, however unequally.
+ALL_ASKED = 8
+
+
+def _routing(frame: Any) -> Any:
+    """Which of a table's routings to read: the one whose touched experts are known; where that is all, a skewed one."""
+    import numpy as np
+
+    copies = frame.num_tokens * frame.topk / frame.num_experts
+    return np.where(copies < ALL_ASKED, "balanced", "power_law_1.2")
 
 
 def _states(gpu: str, folder: Path) -> Iterator[Family]:
@@ -285,10 +322,10 @@ def _states(gpu: str, folder: Path) -> Iterator[Family]:
         yield Family(("states", phase), mine.latency.to_numpy() / 1e3, names, form, source)
 
 
-def _reductions(gpu: str, folder: Path) -> Iterator[Family]:
+def _reductions(gpu: str, folder: Path, engine: str, release: str) -> Iterator[Family]:
     from ridgeline.serving.twin.kernels.rates import Reduction
 
-    frame, source = _table(folder, "comm/sglang/*/custom_allreduce_perf.parquet")
+    frame, source = _table(folder, f"comm/{engine}/{release}/custom_allreduce_perf.parquet")
     if frame is None:
         return
     mine = frame[~frame.kernel_source.str.contains("eager")]

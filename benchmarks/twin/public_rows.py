@@ -26,6 +26,9 @@ MODELS = {"nvidia/Llama-3.1-8B-Instruct-FP8": "llama-8b", "Qwen/Qwen3-235B-A22B-
 NODE = {"gb200": 4, "gb300": 4}
 SHORTEST = 0.8
 GENEROUS = 0.95
+RANK_CHUNK = 8192
+# prompt tokens a second of a GPU that prefill roles of published pairs were given, and a decode step to count with
+PREFILL_TOK_S, STEP_S, MOST_ENGINES = {"gb200": 12_000, "gb300": 12_000}, {"gb200": 0.02, "gb300": 0.02}, 6
 # requests of one length: SGLang's prefill-first rounds keep them in step, vLLM's mixed steps tell them apart
 ALIKE = {"sglang": 1.0, "vllm": 0.9}
 # the first places of a closed loop start together; by then their ends have drifted apart
@@ -73,9 +76,9 @@ def _row(row: dict[str, str]) -> PublicRow:
     gpu = row["gpu"].removesuffix("_sxm")
     size = NODE.get(gpu, 8)
     gpu_bytes = make_cluster(gpu, 1, size).gpu.memory_bytes
-    release = row["version"].partition("-")[0]
-    numbered = release if release[:1].isdigit() else ""
+    numbered = _release(row)
     if row["mode"] == "disagg":
+        row = _told_apart(row, gpu, model)
         roles = (_layout(row, role, size, model, gpu_bytes) for role in ("prefill_", "decode_"))
         layout = disaggregated(*roles)
         concurrency = _number(row["concurrency"]) or _number(row["decode_batch_size"]) * layout.decode.dp
@@ -91,6 +94,9 @@ def _row(row: dict[str, str]) -> PublicRow:
     if row["engine"] == "sglang" and shortest == SHORTEST and cluster.gpu.generation == "blackwell":
         # InferenceX's recipes for SGLang on Blackwell look for new requests every 10 steps, every 30 from 16 users on
         settings = replace(settings, recv_interval=30 if concurrency >= 16 else 10)
+    if layout.prefill is not None and gpu in NODE and layout.prefill.attn_dp > 1:
+        # recipes for NVL72 give each rank of a prefill engine this much at a time
+        settings = replace(settings, chunked_prefill_size=RANK_CHUNK * layout.prefill.attn_dp)
     lengths = _lengths(int(row["input_tokens"]), int(row["output_tokens"]), requests, shortest)
     return PublicRow(
         name=row["id"],
@@ -105,6 +111,21 @@ def _row(row: dict[str, str]) -> PublicRow:
         ttft_ms=float(row["ttft_ms"]),
         tpot_ms=float(row["tpot_ms"]),
     )
+
+
+# SGLang's newest release at the time, for rows that name a nightly build or nothing
+RELEASES = (("2025-12", "0.5.5"), ("2026-02", "0.5.6"), ("2026-04", "0.5.9"))
+
+
+def _release(row: dict[str, str]) -> str:
+    """The release a row ran, or the one of its day; empty for the newest."""
+    release = row["version"].partition("-")[0]
+    if release[:1].isdigit():
+        return release
+    day = row["measured"] or ("2026-02-20" if row["version"] == "nightly-dev" else "")
+    if row["engine"] != "sglang" or not day:
+        return ""
+    return next((name for before, name in RELEASES if day < before), "")
 
 
 def _fitted(deployment: Deployment) -> Deployment:
@@ -139,7 +160,16 @@ def _layout(row: dict[str, str], role: str, size: int, model: Model, gpu_bytes: 
     tp, pp = int(row[f"{role}tp_size"]), int(row[f"{role}pp_size"] or 1)
     attn_dp = _number(row[f"{role}attention_dp_size"]) or 1
     moe_tp, ep = _number(row[f"{role}moe_tp_size"]) or 1, _number(row[f"{role}moe_ep_size"]) or 1
-    copies = (_number(row[f"{role}num_workers"]) or _unstated(role, tp * attn_dp, size)) if role else 1
+    if attn_dp == 1 and moe_tp * ep > tp and moe_tp * ep % tp == 0 and not row[f"{role}attention_dp_size"]:
+        attn_dp = moe_tp * ep // tp  # experts on more ranks than an attention group has: groups that are not stated
+    copies = (
+        (
+            _number(row[f"{role}num_workers"])
+            or _unstated(row, role, row["gpu"].removesuffix("_sxm"), tp * attn_dp, size)
+        )
+        if role
+        else 1
+    )
     held_bytes = sum(m.nbytes for m in model.matrices)
     if tp == moe_tp * ep and moe_tp > 1 and ep > 1 and attn_dp == 1 and held_bytes / moe_tp < gpu_bytes:
         tp = moe_tp
@@ -153,9 +183,37 @@ def _layout(row: dict[str, str], role: str, size: int, model: Model, gpu_bytes: 
     return Layout(ranks, pp, copies, ep, attn_dp, nodes=-(-ranks * pp * copies // size), gpus_per_node=size)
 
 
-def _unstated(role: str, ranks: int, size: int) -> int:
-    """Engines of a role where a row does not say: most published pairs have two decode engines of a node for each."""
-    return 2 if role == "decode_" and ranks == size else 1
+def _told_apart(row: dict[str, str], gpu: str, model: Model) -> dict[str, str]:
+    """A tp that cannot share the heads, the same for both roles, counts the GPUs of both together.
+
+    20, 48 and 72 GPUs of an NVL72 are published with their roles as well: four decode engines of four GPUs and one for
+    prompts, or 32 ranks that decode and prefill engines of eight GPUs (four in FP4) on the others.
+    """
+    total = int(row["prefill_tp_size"])
+    if gpu not in NODE or row["decode_tp_size"] != row["prefill_tp_size"] or model.attention.heads % total == 0:
+        return row
+    if total < 32:
+        prefill, decode = (4, 1), (4, (total - 4) // 4)
+    else:
+        each = 4 if row["precision"] == "fp4" else 8
+        prefill, decode = (each, (total - 32) // each), (32, 1)
+    found = dict(row)
+    for role, (ranks, engines) in (("prefill_", prefill), ("decode_", decode)):
+        groups = 1 if total < 32 else ranks
+        shape = {"tp_size": ranks // groups, "attention_dp_size": groups, "moe_tp_size": ranks // groups}
+        shape |= {"moe_ep_size": groups, "num_workers": engines}
+        found |= {f"{role}{name}": str(value) for name, value in shape.items()}
+    return found
+
+
+def _unstated(row: dict[str, str], role: str, gpu: str, ranks: int, size: int) -> int:
+    """Engines of a role where a row does not say: most published pairs have two decode engines of a node for each
+    prefill engine, and more of these where users would wait for them longest."""
+    if role == "decode_":
+        return 2 if ranks == size else 1
+    prompts_s = _number(row["concurrency"]) / (int(row["output_tokens"]) * STEP_S.get(gpu, 0.03))
+    engines = prompts_s * int(row["input_tokens"]) / (PREFILL_TOK_S.get(gpu, 6_000) * ranks)
+    return min(max(1, round(engines)), MOST_ENGINES)
 
 
 def _number(text: str) -> int:

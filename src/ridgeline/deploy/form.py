@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ridgeline.forms.form import CountedIn, Duration, Environment, Form, Otherwise, Single, Takes, Text, Words
+from ridgeline.forms.form import CountedIn, Duration, Environment, Form, Lines, Otherwise, Single, Takes, Text, Words
 
 
 class UnitForm(Form):

@@ -79,3 +79,12 @@ def test_a_prefix_that_a_prefill_rank_has_seen_is_not_computed_again(tmp_path: P
     assert (records[0].cached_tokens, records[other].cached_tokens) == (0, 0)  # each rank has a cache of its own
     assert records[again].cached_tokens == 4095
     assert records[again].ttft_s < records[0].ttft_s
+
+
+def test_a_decode_engine_that_looks_seldom_finds_its_requests_late():
+    sent = parse_traffic("lognormal:512:200", requests=60, concurrency=12)
+    often, seldom = (simulate(make.split("P2D2", recv_interval=n), sent).summary for n in (1, 30))
+    waited_s = (seldom.ttft_ms.p50 - often.ttft_ms.p50) / 1000
+    step_s = often.itl_ms.p50 / 1000
+    assert 5 * step_s < waited_s < 31 * step_s
+    assert seldom.requests == often.requests == 60

@@ -17,7 +17,7 @@ from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 from ridgeline.serving.twin.calibrate import calibrate, row_observations
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.fit import fit
-from ridgeline.serving.twin.intervals import Doubts, intervals
+from ridgeline.serving.twin.intervals import Doubts, intervals, queued_share
 from ridgeline.serving.twin.measured import Measured, read_rows
 from ridgeline.serving.twin.simulate import simulate
 
@@ -129,3 +129,36 @@ def test_what_varies_more_widens_its_own_figures():
         width = [math.log(b[name][1] / b[name][0]) for b in (plain, waits)]
         assert width[1] > width[0]
     assert waits["ttft_last_ms"][1] > 6000
+
+
+def width(doubts: Doubts, figure: str, points: int = 0) -> float:
+    result = simulate(
+        Deployment(load_model("llama-8b"), make_cluster("h200", 1, 1), Layout(gpus_per_node=1)),
+        parse_traffic("fixed:100:20", requests=20, concurrency=4),
+    )
+    low, high = intervals(result.summary, None, Calibration(points=points), doubts)[figure]
+    return high / low
+
+
+def test_without_a_measurement_bounds_are_as_wide_as_public_rows_scatter():
+    assert width(Doubts(), "itl_p50_ms") < 1.55
+    assert width(Doubts(), "ttft_p50_ms") < 3
+    assert width(Doubts(old_experts=True), "itl_p50_ms") > 1.5 * width(Doubts(), "itl_p50_ms")
+
+
+def test_a_queue_makes_ttft_unsure_and_nothing_else():
+    calm, queued = Doubts(queued_share=0.6), Doubts(queued_share=0.95)
+    assert width(calm, "ttft_p50_ms") == width(Doubts(), "ttft_p50_ms")
+    assert width(queued, "ttft_p50_ms") > 3 * width(calm, "ttft_p50_ms")
+    assert width(queued, "itl_p50_ms") == width(calm, "itl_p50_ms")
+    assert width(queued, "ttft_p50_ms", points=4) == width(calm, "ttft_p50_ms", points=4)
+
+
+def test_users_of_a_loop_that_is_too_full_are_queued():
+    deployment = Deployment(load_model("llama-8b"), make_cluster("h200", 1, 1), Layout(gpus_per_node=1))
+    full = replace(deployment, settings=EngineSettings(max_running_requests=4))
+    shares = [
+        queued_share(simulate(d, parse_traffic("fixed:100:50", requests=96, concurrency=24)).records)
+        for d in (deployment, full)
+    ]
+    assert shares[0] < 0.85 < shares[1]

@@ -12,8 +12,8 @@ from ridgeline.serving.traffic.traffic import Arrival, Fixed, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import serve
 from ridgeline.serving.twin.disaggregation import RESERVED_TOKENS, DecodeEngine
-from ridgeline.serving.twin.kernels.rates import kernels_of
 from ridgeline.serving.twin.kernels.routing import fullest_share, touched
+from ridgeline.serving.twin.operators import expert_rate
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
@@ -116,7 +116,7 @@ def test_expert_ranks_wait_for_the_fullest_of_them():
     held, flops = sum(m.nbytes for m in mine) / 16, sum(2 * m.rows * m.cols * len(m.layers) for m in mine) / 16
     # each expert that is asked at all computes whole tiles
     asked = touched(experts, 64)
-    known = kernels_of(gpu).experts("fp8")
+    known = expert_rate(spread.model, gpu, spread.applied)
     rows = max(asked * known.tile, 64 * experts.per_token + asked * known.tile / 2)
     memory_s = held * asked / experts.count / (gpu.bandwidth_bytes_s * known.rate.memory)
 

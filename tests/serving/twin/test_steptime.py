@@ -179,9 +179,13 @@ def test_a_gpu_without_tables_borrows_from_its_kin():
 
 
 def test_every_constant_of_the_kernels_says_where_it_is_from():
-    for families in _tables().values():
-        rows = [row for name, rows in families.items() if name != "all_reduce" for row in rows.values()]
-        assert all(row.get("source") for row in [*rows, families["all_reduce"]] if isinstance(row, dict))
+    for gpu in _tables().values():
+        for families in (gpu, *gpu.get("others", {}).values()):
+            rows = [
+                row for name, rows in families.items() if name not in ("all_reduce", "others") for row in rows.values()
+            ]
+            rows += [families["all_reduce"]] if "all_reduce" in families else []
+            assert all(row.get("source") for row in rows if isinstance(row, dict))
 
 
 def test_attention_dp_ranks_of_one_switch_need_not_agree_through_their_hosts():

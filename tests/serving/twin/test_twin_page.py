@@ -53,7 +53,7 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"{priors.ELEMENTWISE_PASSES} passes over hidden",
         f"per layer {priors.LAYER_OPS}, +{priors.MLA_OPS} MLA, +{priors.MOE_OPS} MoE, +{priors.QUANTISE_OPS} FP8",
         f"+{priors.INDEX_OPS} indexer, +{priors.STATE_OPS} state",
-        f"{priors.HOST_STEP_S * 1e3:g} ms a step and {priors.HOST_REQUEST_S * 1e6:g} us a request",
+        f"{priors.HOST_STEP_S * 1e3:g} ms a step and {priors.HOST_REQUEST_S['sglang'] * 1e6:g} us a request",
         f"without a CUDA graph {priors.HOST_OP_S * 1e6:g} us more",
         f"h x {priors.AGREE_S * 1e3:g} ms",
         f"bubble {priors.PIPELINE_BUBBLE:g}",

@@ -97,6 +97,7 @@ class Applied:
     mixed: bool = False  # prompts and decode tokens share a step
     recv_interval: int = 1
     overlap: bool = True  # the host prepares a step while the GPU computes the one before
+    kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
 
 
 def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> Applied:
@@ -129,7 +130,15 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         mixed=vllm or (settings.mixed_chunk and layout.attn_dp == 1),
         recv_interval=settings.recv_interval,
         overlap=not vllm or settings.version >= VLLM_OVERLAP_SINCE,
+        kernel_set=_kernel_set(settings),
     )
+
+
+def _kernel_set(settings: EngineSettings) -> str:
+    """The measured kernels that this release's resemble most: SGLang's experts and all-reduce changed after 0.5.10."""
+    if settings.engine == "vllm":
+        return "vllm"
+    return "" if _since(settings, 0, 5, 12) else "sglang-0.5.10"
 
 
 def default_backend(model: Model, gpu: Gpu) -> str:

@@ -48,6 +48,7 @@ class Attention:
     one_kv_proj: bool = False  # keys and values come out of one projection, and are cached apart
     o_latent: int = 0  # width of a compressed output, for each of `o_groups`
     o_groups: int = 1
+    norm_over_heads: bool = False  # queries and keys are normed over all heads, so that ranks must add up their squares
 
     @property
     def mla(self) -> bool:

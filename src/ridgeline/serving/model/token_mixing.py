@@ -47,9 +47,9 @@ def attention(fields: Fields, prefix: str = "") -> Attention:
     v_dim = fields.count(f"{prefix}v_head_dim") or fields.count("v_head_dim")
     # Qwen2 always has a bias on q, k and v and says so nowhere in its config
     bias = bool(fields.value("attention_bias", fields.text("model_type").startswith("qwen2")))
-    return _sparse(
-        fields, Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias, v_dim=v_dim, gated=gated)
-    )
+    over_heads = fields.value("qk_norm_type") == "per_layer"
+    plain = Attention(heads, kv_heads, head_dim, bias, v_dim=v_dim, gated=gated, norm_over_heads=over_heads)
+    return _sparse(fields, plain)
 
 
 def _latent(fields: Fields, heads: int) -> Attention:

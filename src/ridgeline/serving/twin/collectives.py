@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ridgeline.serving.hardware.cluster import Cluster
-from ridgeline.serving.twin.kernels.rates import kernels_of
+from ridgeline.serving.twin.kernels.rates import Reduction, kernels_of
 
 # NCCL's large-message bus bandwidth over two nodes as a share of the link: 171 of 200 GB/s on H800. Inside a node delay
 # and share are measured ones (rates.yaml); an all-gather by NCCL takes twice the delay of an engine's own all-reduce.
@@ -36,6 +36,11 @@ class Network:
 
     cluster: Cluster
     factor: float = 1.0
+    kernel_set: str = ""
+
+    @property
+    def _reduction(self) -> Reduction:
+        return kernels_of(self.cluster.gpu, self.kernel_set).reduction
 
     def nodes_of(self, ranks: int) -> int:
         """Nodes, or whole NVLink domains where a switch joins more GPUs than a node has."""
@@ -44,14 +49,14 @@ class Network:
     def _bus_bytes_s(self, ranks: int) -> float:
         link = self.cluster.gpu.link.bytes_s
         if self.nodes_of(ranks) == 1:
-            return float(link * kernels_of(self.cluster.gpu).reduction.bus_share(ranks) * self.factor)
+            return float(link * self._reduction.bus_share(ranks) * self.factor)
         rails = self.cluster.fabric.rails * self.cluster.fabric.port.bytes_s
         return min(link, rails) * BUS_SHARE_BETWEEN * self.factor
 
     def _delay_s(self, ranks: int, nbytes: float, inside: float = 1.0) -> float:
         if self.nodes_of(ranks) == 1:
             # one switch; beyond what was measured it is as far to the eighth GPU as to the last
-            return inside * kernels_of(self.cluster.gpu).reduction.delay(min(ranks, 8)) / self.factor
+            return inside * self._reduction.delay(min(ranks, 8)) / self.factor
         crossing = 2 * self.cluster.fabric.port.latency_s
         protocol = PROTOCOL_CHANGE_S * min(1.0, nbytes / PROTOCOL_CHANGE_BYTES)
         return (DELAY_BETWEEN_S + crossing + protocol) / self.factor

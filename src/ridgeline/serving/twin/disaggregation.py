@@ -79,6 +79,13 @@ class DecodeEngine(Engine):
         self.promised_tokens += tokens
         return self.bootstrapping.popleft()
 
+    def found_s(self, at_s: float) -> float:
+        """When a request that comes now is seen: a busy engine looks for new ones every `recv_interval` steps."""
+        every = self.applied.recv_interval
+        if every <= 1 or not self.running:
+            return at_s
+        return max(at_s, self.clock) + (every - self.step_number % every) * self._step_s
+
     def receive(self, request: Request, at_s: float) -> list[Request]:
         """The KV has arrived: the first token is shown and decoding goes on from there."""
         if self.idle:
@@ -112,6 +119,7 @@ class Disaggregated:
         self._messages: list[tuple[float, int, str, Request, Engine]] = []
         self._sent = 0
         self._target: dict[int, DecodeEngine] = {}
+        self._source: dict[int, PrefillEngine] = {}
         self._ports: dict[tuple[str, int], float] = {}
         self._sent_bytes = 0.0
         self._sending_s = (math.inf, 0.0)
@@ -151,8 +159,16 @@ class Disaggregated:
         assert isinstance(decode, DecodeEngine)
         assert isinstance(prefill, PrefillEngine)
         request.worker = f"{prefill.name}+{decode.name}"
-        decode.bootstrapping.append((request, at_s, prefill))
         decode.load += 1
+        self._source[request.arrival.number] = prefill
+        found_s = decode.found_s(at_s)
+        if found_s > at_s:
+            self._post(found_s, "found", request, decode)
+        else:
+            self._bootstrap(decode, request, at_s)
+
+    def _bootstrap(self, decode: DecodeEngine, request: Request, at_s: float) -> None:
+        decode.bootstrapping.append((request, at_s, self._source.pop(request.arrival.number)))
         self._reserve(decode, at_s)
 
     def advance(self, limit_s: float) -> list[Request]:
@@ -185,6 +201,9 @@ class Disaggregated:
             request.worker = worker
             return []
         assert isinstance(engine, DecodeEngine)
+        if kind == "found":
+            self._bootstrap(engine, request, at_s)
+            return []
         ended = engine.receive(request, at_s)
         if ended:
             self._reserve(engine, max(engine.clock, at_s))

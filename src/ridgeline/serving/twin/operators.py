@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ridgeline.serving.engine.layout import Layout, matrix_shards
@@ -11,7 +11,7 @@ from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.layer_parts import Attention, LinearAttention, Reach
 from ridgeline.serving.model.model import BYTES_PER_WEIGHT, KV_BYTES, Matrix, Model
 from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.kernels.rates import kernels_of
+from ridgeline.serving.twin.kernels.rates import ExpertRate, Kernels, kernels_of
 from ridgeline.serving.twin.priors import (
     FFN_SMALL,
     INDEX_OPS,
@@ -22,9 +22,13 @@ from ridgeline.serving.twin.priors import (
     MLA_SMALL,
     MOE_OPS,
     MOE_SMALL,
+    ONE_CALL_MOE_OPS,
     QUANTISE_OPS,
     QUANTISE_SMALL,
+    SHARED_NORM_SMALL,
     SMALL_OP_S,
+    SMALL_TILE,
+    SMALL_TILE_COUNT,
     STATE_OPS,
     STATE_SMALL,
 )
@@ -54,9 +58,9 @@ class Product:
         return Term(self.name, seconds, "compute" if compute_s > self.weights_s else "memory")
 
 
-def products(model: Model, layout: Layout, gpu: Gpu, factors: Factors) -> tuple[Product, ...]:
+def products(model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: Factors) -> tuple[Product, ...]:
     """Every dense product of a pass."""
-    known = kernels_of(gpu)
+    known = kernels_of(gpu, applied.kernel_set)
     found: dict[tuple[str, str, str], tuple[float, float, float]] = {}
     for m in model.matrices:
         if m.part not in _KINDS:
@@ -72,13 +76,23 @@ def products(model: Model, layout: Layout, gpu: Gpu, factors: Factors) -> tuple[
     if model.tied_embeddings:
         size, base = model.hidden * model.vocab / layout.tp, model.base_dtype
         found["LM head", base, "logits"] = (2 * size, size * BYTES_PER_WEIGHT[base], known.gemm(base).floor_s)
-    return tuple(_product(name, dtype, rows, gpu, factors, *sizes) for (name, dtype, rows), sizes in found.items())
+    return tuple(
+        _product(name, dtype, rows, gpu, known, factors, *sizes) for (name, dtype, rows), sizes in found.items()
+    )
 
 
 def _product(
-    name: str, dtype: str, rows: str, gpu: Gpu, factors: Factors, flops: float, nbytes: float, floors: float
+    name: str,
+    dtype: str,
+    rows: str,
+    gpu: Gpu,
+    known: Kernels,
+    factors: Factors,
+    flops: float,
+    nbytes: float,
+    floors: float,
 ) -> Product:
-    rate = kernels_of(gpu).gemm(dtype)
+    rate = known.gemm(dtype)
     return Product(
         name,
         rows,
@@ -121,7 +135,7 @@ def decode_attention(
     model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: Factors
 ) -> tuple[tuple[tuple[float, float], ...], str]:
     """(tokens of a request it ends at, seconds per cached token), nearest end first, whole model; what bounds them."""
-    rate = kernels_of(gpu).decode(applied.backend, mla=model.attention.mla)
+    rate = kernels_of(gpu, applied.kernel_set).decode(applied.backend, mla=model.attention.mla)
     memory_bytes_s = gpu.bandwidth_bytes_s * factors.memory * factors.attention
     flops_s = gpu.flops_of("bf16") * factors.attention
     found: dict[float, float] = {}
@@ -145,7 +159,7 @@ def prefill_attention(
     model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: Factors
 ) -> tuple[tuple[float, float], ...]:
     """(how far back a query may look, seconds per query-key pair) on one attention group, whole model."""
-    rate = kernels_of(gpu).prefill(applied.backend, mla=model.attention.mla)
+    rate = kernels_of(gpu, applied.kernel_set).prefill(applied.backend, mla=model.attention.mla)
     flops_s = gpu.flops_of("bf16") * rate.peak * factors.attention
     found: dict[float, float] = {}
     for reach, layers in _reaches(model, layout):
@@ -153,19 +167,19 @@ def prefill_attention(
     return tuple(sorted(found.items()))
 
 
-def state_costs(model: Model, layout: Layout, gpu: Gpu, factors: Factors) -> tuple[float, float]:
+def state_costs(model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: Factors) -> tuple[float, float]:
     """Seconds that states take for each request of a decode step, and for each token of a prompt, on one rank."""
     kinds = [(m.kind, len(m.layers)) for m in model.all_mixers]
     flops = sum(kind.token_flops * n for kind, n in kinds if isinstance(kind, LinearAttention)) / layout.attn_tp
     moved = 2 * model.state_bytes_per_request / layout.attn_tp
-    decode, prefill = (kernels_of(gpu).states(phase) for phase in ("decode", "prefill"))
+    decode, prefill = (kernels_of(gpu, applied.kernel_set).states(phase) for phase in ("decode", "prefill"))
     decode_s = moved / (gpu.bandwidth_bytes_s * decode.memory * factors.memory)
     return decode_s, flops / (gpu.flops_of("bf16") * prefill.peak * factors.compute)
 
 
 def floors_s(model: Model, gpu: Gpu, applied: Applied, *, decode: bool) -> float:
     """What a pass takes however little it computes, besides products and collectives: one rank, whole model."""
-    known = kernels_of(gpu)
+    known = kernels_of(gpu, applied.kernel_set)
     mla = model.attention.mla
     attention = known.decode(applied.backend, mla=mla) if decode else known.prefill(applied.backend, mla=mla)
     states = known.states("decode" if decode else "prefill")
@@ -188,11 +202,12 @@ def small_kernels(model: Model) -> int:
             more += STATE_SMALL
         else:
             more += (MLA_SMALL if kind.mla else 0) + (INDEX_SMALL if kind.top_k else 0)
+            more += SHARED_NORM_SMALL if kind.norm_over_heads else 0
         count += len(mixer.layers) * more
     return count
 
 
-def kernels(model: Model, layout: Layout) -> int:
+def kernels(model: Model, layout: Layout, gpu: Gpu) -> int:
     """Kernels that the host launches in a pass without a graph; a collective is one more of them."""
     per_half = (LAYER_OPS + (2 if layout.tp > 1 else 0) + (QUANTISE_OPS if block_scaled(model) else 0)) / 2
     mixing = 0
@@ -202,8 +217,27 @@ def kernels(model: Model, layout: Layout) -> int:
         if isinstance(kind, Attention) and kind.top_k:
             more += INDEX_OPS
         mixing += len(mixer.layers) * more
-    return round(model.half_layers * per_half) + mixing + len(model.moe_layers) * MOE_OPS
+    one_call = gpu.generation == "blackwell" and (model.attention.mla or model.weights_dtype == "fp4")
+    return (
+        round(model.half_layers * per_half)
+        + mixing
+        + len(model.moe_layers) * (ONE_CALL_MOE_OPS if one_call else MOE_OPS)
+    )
 
 
 def block_scaled(model: Model) -> bool:
     return model.dtype in ("fp8", "fp4") or model.weights_dtype in ("fp8", "fp4")
+
+
+def reduction_set(model: Model, gpu: Gpu, applied: Applied) -> str:
+    """Whose all-reduce runs: on Blackwell SGLang joins DeepSeek's with the norm after it, as fast as its newest."""
+    fused = model.attention.mla and gpu.generation == "blackwell" and not applied.mixed
+    return "" if fused else applied.kernel_set
+
+
+def expert_rate(model: Model, gpu: Gpu, applied: Applied) -> ExpertRate:
+    rate = kernels_of(gpu, applied.kernel_set).experts(model.weights_dtype)
+    deepseek = model.attention.mla and model.experts is not None and model.experts.count == SMALL_TILE_COUNT
+    if deepseek and model.weights_dtype == "fp8" and gpu.generation == "hopper" and not applied.mixed:
+        return replace(rate, tile=SMALL_TILE)
+    return rate

@@ -14,21 +14,28 @@ ELEMENTWISE_MEMORY = 0.75
 SMALL_OP_S = 1.6e-6
 MIXING_SMALL, FFN_SMALL, MLA_SMALL, INDEX_SMALL, STATE_SMALL, MOE_SMALL = 3, 2, 3, 4, 3, 3
 QUANTISE_SMALL = 4
+# A norm over all heads that ranks share: squares, their sum, and the scaling of queries and of keys.
+SHARED_NORM_SMALL = 4
 # Kernels that the host launches for one layer where no graph does: projections, norms, rope, attention and FFN; MLA and
 # a mixture of experts add to them. Block-quantised weights want their activations quantised before every product.
 # An indexer of sparse attention and a layer that keeps a state have kernels of their own.
 LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS, INDEX_OPS, STATE_OPS = 11, 8, 12, 6, 6, 20
+# On Blackwell, as far as we know, routing, both products and the sum over experts are one call of DeepSeek's and of FP4
+# mixtures.
+ONE_CALL_MOE_OPS = 5
 # Python, dispatch and launch of one such operation without a graph: 80 to 100 us in our H200 logs and half of that on
 # faster hosts. In a prefill round more is worked out for each of them, except on the newer processors beside Blackwell.
 HOST_OP_S, PREFILL_OP_S = 65e-6, 80e-6
 # Scheduling, sampling and detokenising of one iteration, and of each request in it; overlapped with the GPU.
+# vLLM works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow by
+# 35 to 40 us a request more than their kernels do, on two, four and eight GPUs alike.
 HOST_STEP_S = 2.0e-3
-HOST_REQUEST_S = 6e-6
+HOST_REQUEST_S = {"sglang": 6e-6, "vllm": 40e-6}
 # The processes in front of an engine: what a request takes besides tokenising, more where its schedulers are several
 # and each gets a copy, what tokenising and handing over a token of its prompt takes, and what a token of an answer
 # takes on its way back.
-ACCEPT_S = {"sglang": 5e-3, "vllm": 10e-3}
-RANKS_ACCEPT_S = {"sglang": 15e-3, "vllm": 10e-3}
+ACCEPT_S = {"sglang": 5e-3, "vllm": 7e-3}
+RANKS_ACCEPT_S = {"sglang": 15e-3, "vllm": 5e-3}
 TOKENISE_S, HAND_OVER_S = 2e-6, {"sglang": 8e-6, "vllm": 4e-6}
 STREAM_S = {"sglang": 90e-6, "vllm": 90e-6}
 # Attention-DP ranks agree on every batch through the CPUs, and each waits for the slowest scheduler; nothing hides it.
@@ -42,6 +49,9 @@ ELEMENTWISE_PASSES = 16
 # 16-bit experts of a shape for which no engine ships tuned tiles: share of what tuned ones reach (DeepSeek-V2-Lite, 64
 # experts, in our H200 logs). Measured tables, and so tuned tiles, are there for mixtures of these sizes.
 UNTUNED_SHARE, TUNED_COUNTS = 0.58, frozenset({8, 16, 32, 128, 160, 256, 384, 512, 896})
+# SGLang is taken to have tiles tuned for small batches of DeepSeek's 257 experts (the shared one among them) on Hopper,
+# the tables, measured on 256, not: public steps on H200 grow as if weights were all they read. Rows of such a tile.
+SMALL_TILE, SMALL_TILE_COUNT = 16.0, 256
 # How unequal a trained router's experts are: the spread of the logarithm of how often each is asked for.
 POPULARITY_SPREAD = 0.7
 # Expert ranks never get equal work: the fullest of them makes the others wait.

@@ -22,7 +22,7 @@ from ridgeline.serving.twin.cluster import Front, Replicas, serve
 from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
 from ridgeline.serving.twin.evidence.reach import at_once, factors_for, reach
 from ridgeline.serving.twin.gaps import RequestGaps
-from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals
+from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals, queued_share
 from ridgeline.serving.twin.prefill import PrefillEngine
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
@@ -133,7 +133,9 @@ def _simulate(
         memory=plans,
         kv_usage=_usage(engines),
         retractions=sum(e.retractions for e in engines),
-        interval=intervals(summary, longest_ttft_s(records), known.calibration, _doubts(engines, summary, traffic)),
+        interval=intervals(
+            summary, longest_ttft_s(records), known.calibration, _doubts(engines, summary, traffic, records)
+        ),
         kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
         cpu_s=time.process_time() - started_s,
         first_run_tax_s=first_run_tax_s(deployment.model),
@@ -255,7 +257,7 @@ def longest_ttft_s(records: Sequence[RequestRecord]) -> float | None:
     return max((t for r in records if (t := r.ttft_s) is not None), default=None)
 
 
-def _doubts(engines: Sequence[Engine], summary: Summary, traffic: Traffic) -> Doubts:
+def _doubts(engines: Sequence[Engine], summary: Summary, traffic: Traffic, records: Sequence[RequestRecord]) -> Doubts:
     """Shares of the engine that each of them weighs most on."""
     if summary.duration_s <= 0:
         return Doubts()
@@ -266,6 +268,8 @@ def _doubts(engines: Sequence[Engine], summary: Summary, traffic: Traffic) -> Do
         host_share=min(1.0, max(e.host_s for e in engines) / summary.duration_s),
         stall_s=COMPILE_WAIT_S if burst and compiles else 0.0,
         apart=isinstance(engines[0], PrefillEngine),
+        old_experts=any(e.applied.mixed and not e.applied.overlap and e.times.model.experts for e in engines),
+        queued_share=0.0 if burst else queued_share(records),
     )
 
 

@@ -13,18 +13,20 @@ from bisect import bisect_left
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import Applied
 from ridgeline.serving.hardware.cluster import Cluster
+from ridgeline.serving.model.layer_parts import Attention
 from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.kernels.rates import kernels_of
 from ridgeline.serving.twin.kernels.routing import fullest_share, touched
 from ridgeline.serving.twin.operators import (
     Term,
     decode_attention,
+    expert_rate,
     floors_s,
     kernels,
     prefill_attention,
     products,
+    reduction_set,
     routed_experts,
     state_costs,
 )
@@ -52,10 +54,10 @@ class StepTime:
     def __init__(self, model: Model, cluster: Cluster, layout: Layout, applied: Applied, factors: Factors) -> None:
         self.model, self.layout, self.applied, self.factors = model, layout, applied, factors
         self.gpu = cluster.gpu
-        self.network = Network(cluster, factors.network)
-        self._products = products(model, layout, self.gpu, factors)
+        self.network = Network(cluster, factors.network, reduction_set(model, self.gpu, applied))
+        self._products = products(model, layout, self.gpu, applied, factors)
         self._expert_flops, self._expert_bytes = routed_experts(model, layout)
-        self._experts = kernels_of(self.gpu).experts(model.weights_dtype)
+        self._experts = expert_rate(model, self.gpu, applied)
         whole = model.weights_dtype in WHOLE_DTYPES and model.experts is not None
         untuned = whole and model.experts is not None and model.experts.count not in TUNED_COUNTS
         self._tuned = UNTUNED_SHARE if untuned else 1.0
@@ -64,15 +66,18 @@ class StepTime:
         self._contexts, self._context_bound = decode_attention(model, layout, self.gpu, applied, factors)
         self._caps = tuple(cap for cap, _ in self._contexts if cap < math.inf)
         self._pair_costs = prefill_attention(model, layout, self.gpu, applied, factors)
-        self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, factors)
+        self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, applied, factors)
+        self._request_s = HOST_REQUEST_S["vllm" if applied.mixed else "sglang"]
         self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
-        launched = kernels(model, layout)
+        launched = kernels(model, layout, self.gpu)
         # the host's time for a pass without a graph
         self._decode_launch_s = launched * HOST_OP_S
         self._prefill_launch_s = launched * (HOST_OP_S if self.gpu.generation == "blackwell" else PREFILL_OP_S)
         self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
         self._elementwise = self._elementwise_bytes()
+        kinds = [(m.kind, len(m.layers)) for m in model.all_mixers]
+        self._normed_layers = sum(n for kind, n in kinds if isinstance(kind, Attention) and kind.norm_over_heads)
         # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
         # (vLLM gathers and scatters instead, unless it is told otherwise)
         self.counted = layout.ep > 1 and layout.attn_dp > 1 and model.experts is not None and not applied.mixed
@@ -182,7 +187,7 @@ class StepTime:
             # the draft head is one more layer, run once for each drafted token
             share = (drafts - 1) / self.model.layers
             terms.append(Term("draft model", sum(t.seconds for t in terms) * share, "memory"))
-        host_s = HOST_STEP_S + batch * HOST_REQUEST_S
+        host_s = HOST_STEP_S + batch * self._request_s
         if not self._decode_in_graph(batch):
             host_s += self._decode_launch_s
         return terms, host_s * self.factors.host
@@ -204,7 +209,7 @@ class StepTime:
         micro = tokens / self.layout.pp
         rank_rows = self._rank_rows(tokens, largest)
         terms = self._pass_terms(rank_rows, micro, max(1.0, sequences / self.layout.pp), counted=True)
-        host_s = HOST_STEP_S + sequences * HOST_REQUEST_S
+        host_s = HOST_STEP_S + sequences * self._request_s
         if not self.applied.prefill_graph:
             host_s += self._prefill_launch_s
         return terms, host_s * self.factors.prefill_host
@@ -264,6 +269,9 @@ class StepTime:
             within = m.mixing_layers * net.all_reduce_s(rank_rows * wide, lay.attn_tp)
             terms.append(Term(f"attention all-reduce over {lay.attn_tp}", within, "network"))
             terms.append(self._exchange_term(rank_rows, all_rows, counted=counted))
+        if (normed := self._normed_layers) and lay.attn_tp > 1:
+            summed = normed * net.all_reduce_s(rank_rows * 8, lay.attn_tp)  # two float32 a row
+            terms.append(Term("norm over all ranks' heads", summed, "network"))
         if lay.tp > 1:
             logits = net.all_gather_s(logit_rows * m.vocab * 2, lay.tp)
             terms.append(Term("logits all-gather", logits, "network"))

@@ -119,13 +119,24 @@ def _rate(rows: Mapping[str, Any], name: str) -> Rate:
     return Rate(row["floor_us"] * 1e-6, row.get("peak", 1.0), row.get("memory", 1.0))
 
 
-def kernels_of(gpu: Gpu) -> Kernels:
-    """Kernels of this GPU, or of the measured one that it resembles most."""
+def kernels_of(gpu: Gpu, kernel_set: str = "") -> Kernels:
+    """Kernels of this GPU, or of the measured one that it resembles most.
+
+    `kernel_set` names those of another engine, or of an older release; families that were not measured for it are the
+    newest SGLang's.
+    """
     tables = _tables()
     name = LIKE.get(gpu.name, gpu.name)
     if name not in tables:
         name = BY_GENERATION.get(gpu.generation, ANYBODY)
-    return Kernels(tables[name])
+    return _kernels(name, kernel_set)
+
+
+@lru_cache(maxsize=64)
+def _kernels(gpu: str, kernel_set: str) -> Kernels:
+    rows = _tables()[gpu]
+    others = rows.get("others", {}).get(kernel_set, {})
+    return Kernels({**rows, **{family: {**rows[family], **mine} for family, mine in others.items()}})
 
 
 @lru_cache(maxsize=1)
