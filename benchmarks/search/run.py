@@ -130,7 +130,7 @@ def show(races: Iterable[tuple[str, Race]], trials: int) -> None:
         print(f"  sampler     trials to 2% (quartiles)   found   median regret {head}   crashes   seen-true   ask")
         for sampler, rows in by_sampler.items():
             reached = sorted(r.found_at or trials + 1 for r in rows)
-            low, middle, high = statistics.quantiles(reached, n=4, method="inclusive")
+            low, middle, high = statistics.quantiles(reached if rows[1:] else 2 * reached, n=4, method="inclusive")
             found = sum(r.found_at is not None for r in rows)
             regrets = "  ".join(f"{statistics.median(r.regret[n] for r in rows):6.1%}" for n in LOOKS)
             crashes, promised = (statistics.mean(v) for v in zip(*((r.crashes, r.promised) for r in rows), strict=True))
