@@ -1,7 +1,7 @@
 """Made-up spaces with a known truth, so that a sampler is not judged only by the tables it was built on.
 
 Every seed draws another space of a family: how large each effect is, which knobs interact, where the limits lie. They
-resemble what people tune (tiled matrix products, stencils, compiler flags, video encoders, databases), and one family is
+resemble what people tune (tiled matrix products, stencils, compiler flags, video encoders, databases); one family is
 nothing but random boxes. `cut` makes another space of a table: some values of each knob, the knobs in another order.
 """
 
@@ -116,7 +116,9 @@ def _flags(at: Grid, rng: np.random.Generator) -> tuple[Array, npt.NDArray[np.bo
 
 
 def _encoder(at: Grid, rng: np.random.Generator) -> tuple[Array, npt.NDArray[np.bool_]]:
-    log_time = rng.uniform(0.2, 0.6) * at["preset"] + rng.uniform(0.02, 0.15) * at["references"] * (1 + at["preset"] / 4)
+    log_time = rng.uniform(0.2, 0.6) * at["preset"] + rng.uniform(0.02, 0.15) * at["references"] * (
+        1 + at["preset"] / 4
+    )
     log_time = log_time + np.array([0.0, *rng.normal(0.3, 0.3, 3)])[at["search"].astype(int)] * (1 + at["refine"] / 3)
     log_time = log_time + rng.uniform(0.03, 0.12) * at["refine"] * (1 + 0.3 * at["trellis"])
     threads = np.log(1 / at["threads"] ** rng.uniform(0.5, 0.9) + rng.uniform(0.005, 0.03) * at["threads"])
@@ -160,31 +162,44 @@ def _inside(at: Grid, names: Sequence[str], rng: np.random.Generator) -> npt.NDA
 POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
 FAMILIES: Mapping[str, Drawn] = {
     "matrix-product": (
-        [_knob("tile_m", 16, 32, 64, 128), _knob("tile_n", 16, 32, 64, 128), _knob("tile_k", 8, 16, 32)]
-        + [_knob("threads_m", *POWERS[2:6]), _knob("threads_n", *POWERS[2:6]), _knob("vector", *POWERS[:4])]
-        + [_knob("share_a", 0, 1), _knob("share_b", 0, 1)],
+        (
+            *(_knob("tile_m", 16, 32, 64, 128), _knob("tile_n", 16, 32, 64, 128), _knob("tile_k", 8, 16, 32)),
+            *(_knob("threads_m", *POWERS[2:6]), _knob("threads_n", *POWERS[2:6]), _knob("vector", *POWERS[:4])),
+            *(_knob("share_a", 0, 1), _knob("share_b", 0, 1)),
+        ),
         _matrix_product,
     ),
     "stencil": (
-        [_knob("block_x", *range(16, 257, 16)), _knob("block_y", *POWERS[:6]), _knob("tile_x", 1, 2, 4, 8)]
-        + [_knob("tile_y", 1, 2, 4, 8), _knob("steps", 1, 2, 4), _knob("unroll", 1, 2, 4), _knob("share", 0, 1)],
+        (
+            *(_knob("block_x", *range(16, 257, 16)), _knob("block_y", *POWERS[:6]), _knob("tile_x", 1, 2, 4, 8)),
+            *(_knob("tile_y", 1, 2, 4, 8), _knob("steps", 1, 2, 4), _knob("unroll", 1, 2, 4), _knob("share", 0, 1)),
+        ),
         _stencil,
     ),
-    "flags": ([_knob(f"f{i}", 0, 1) for i in range(9)] + [_knob("level", 0, 1, 2, 3), _knob("limit", *range(6))], _flags),
+    "flags": (
+        (*(_knob(f"f{i}", 0, 1) for i in range(9)), _knob("level", 0, 1, 2, 3), _knob("limit", *range(6))),
+        _flags,
+    ),
     "encoder": (
-        [_knob("preset", *range(5)), _knob("references", *range(1, 7)), _knob("refine", *range(5))]
-        + [_knob("search", "dia", "hex", "umh", "esa", ordered=False), _knob("trellis", 0, 1, 2)]
-        + [_knob("threads", *POWERS[:5]), _knob("lookahead", 0, 1)],
+        (
+            *(_knob("preset", *range(5)), _knob("references", *range(1, 7)), _knob("refine", *range(5))),
+            *(_knob("search", "dia", "hex", "umh", "esa", ordered=False), _knob("trellis", 0, 1, 2)),
+            *(_knob("threads", *POWERS[:5]), _knob("lookahead", 0, 1)),
+        ),
         _encoder,
     ),
     "database": (
-        [_knob("buffer", *POWERS[:7]), _knob("workers", *POWERS[:7]), _knob("each", *POWERS[:6])]
-        + [_knob("flush", *POWERS[:6]), _knob("method", "heap", "log", "tree", ordered=False)],
+        (
+            *(_knob("buffer", *POWERS[:7]), _knob("workers", *POWERS[:7]), _knob("each", *POWERS[:6])),
+            *(_knob("flush", *POWERS[:6]), _knob("method", "heap", "log", "tree", ordered=False)),
+        ),
         _database,
     ),
     "boxes": (
-        [_knob(f"b{i}", *range(n)) for i, n in enumerate((9, 6, 5, 4, 3, 2))]
-        + [_knob("b6", "x", "y", "z", ordered=False)],
+        (
+            *(_knob(f"b{i}", *range(n)) for i, n in enumerate((9, 6, 5, 4, 3, 2))),
+            _knob("b6", "x", "y", "z", ordered=False),
+        ),
         _boxes,
     ),
 }

@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("tables", type=Path)
     parser.add_argument("--samplers", default="guided,tpe,random")
     parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--first-seed", type=int, default=0, help="seeds that a version was chosen on prove little")
     parser.add_argument("--trials", type=int, default=80)
     parser.add_argument("--noise", type=float, default=0.03)
     parser.add_argument("--stop", action="store_true", help="races end when the sampler says that little is left")
@@ -81,7 +82,7 @@ def main() -> None:
     have = {(name, r.sampler, r.seed) for name, r in races}
     jobs = [
         (name, sampler, seed, asked.trials, asked.noise, asked.stop, asked.options)
-        for seed in range(asked.seeds)
+        for seed in range(asked.first_seed, asked.first_seed + asked.seeds)
         for name in names
         for sampler in asked.samplers.split(",")
         if (name, sampler, seed) not in have

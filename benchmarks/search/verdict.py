@@ -56,7 +56,9 @@ def show_ratios(races: Iterable[tuple[str, Race]], trials: int) -> None:
             print(f"  {name:24} {told}   {_crash_ratio(crashes[sampler][name], crashes[YARDSTICK][name])}")
         if shared:
             low, high = interval(reached[sampler], yardstick)
-            print(f"  {'the middle of all':24} {over_tables(reached[sampler], yardstick):.2f} ({low:.2f} to {high:.2f})")
+            print(
+                f"  {'the middle of all':24} {over_tables(reached[sampler], yardstick):.2f} ({low:.2f} to {high:.2f})"
+            )
 
 
 def _crash_ratio(own: Sequence[int], theirs: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from ridgeline.records.lesson import Lesson, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Outlook
 from ridgeline.samplers.encoding import encode
+from ridgeline.samplers.guided.blend import Blend, score_model
 from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.cost import relative_cost
 from ridgeline.samplers.guided.earlier import Earlier
@@ -21,7 +22,7 @@ from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import ChanceModel, Forecast, Foreseen, Scale, ScoreModel, Taught
-from ridgeline.samplers.guided.opinion import ScoreTrees
+from ridgeline.samplers.guided.products import Products
 
 SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
 HOPELESS = 0.2  # a chance to pass below this, or below half the best one
@@ -31,7 +32,6 @@ CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts s
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the outlook itself is asked in a turn
-TIE_BREAK = 0.02  # trees cannot tell the settings of a leaf apart: so much counts what the first model hopes
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
 DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
 
@@ -64,7 +64,7 @@ class _View:
 
     scale: Scale
     seen: Taught
-    scores: ScoreModel
+    scores: ScoreModel | Blend
     chances: ChanceModel
     best: float
     field: _Field
@@ -92,6 +92,7 @@ class Chooser:
         self._space, self._seed, self._outlook = space, seed, outlook
         self._earlier = [lesson for lesson in earlier if encode(space, lesson.point) is not None]
         self._features = Features(space)
+        self._products = Products(space, self._features)
         self._pool = Pool(space, self._features, seed)
         self._legal_before: dict[str, bool] = {}
         self._is_legal = legal
@@ -124,36 +125,6 @@ class Chooser:
         row = max((i for i, key in enumerate(field.keys) if key in asked), key=lambda i: hopes[i], default=chosen[0])
         return Proposal(field.points[row], _why(forecast, row, view, scores, len(lessons)))
 
-    def second_opinion(
-        self, lessons: Sequence[Lesson], pending: Sequence[Point], taken: Collection[str]
-    ) -> Proposal | None:
-        """What trees would try next, for searches that nothing was foretold of."""
-        view = self._view(lessons, taken)
-        own = [point for point in pending[-BELIEVED:] if encode(self._space, point) is not None]
-        flying, seen = self._features.of(own), view.seen
-        believed = np.concatenate([seen.values, view.scores.at(flying, None)[0] if own else []])
-        trees = ScoreTrees(replace(seen, rows=np.concatenate([seen.rows, flying]), values=believed))
-        field = self._all_around(view, lessons, taken)
-        first = log_expected_improvement(*view.scores.at(field.rows, None), view.to_beat)
-        view = replace(view, best=trees.best)
-        forecast = Forecast(*trees.at(field.rows), view.chances.at(field.rows, None))
-        costs = relative_cost(lessons, seen.rows, field.rows)
-        hopes = _hopes(forecast, view.to_beat, costs, HOPELESS) + TIE_BREAK * first
-        chosen = self._most_hopeful(hopes, field, taken, 1)
-        if not chosen:
-            return None
-        return Proposal(field.points[chosen[0]], _why(forecast, chosen[0], view, view.scores, len(lessons)))
-
-    def _all_around(self, view: _View, lessons: Sequence[Lesson], taken: Collection[str]) -> _Field:
-        """The neighbours of the best settings and an even share of all candidates, another one each time: what the
-        first model thinks of them is no matter here."""
-        _, centres = _standing(view.scores, view.seen, lessons)
-        near = around(self._space, centres, random.Random(f"around {self._seed} {len(lessons)}"), taken)
-        step = max(1, len(view.field.keys) // SCREENED)
-        even = view.field.only(range(len(lessons) % step, len(view.field.keys), step))
-        rows = np.concatenate([even.rows, self._features.of(list(near.values()))])
-        return _Field([*even.points, *near.values()], [*even.keys, *near], rows, None)
-
     def prospect(self, lessons: Sequence[Lesson], taken: Collection[str], worth: float) -> Prospect:
         """How likely an untried point beats the best by more than `worth`, and what the best of them may bring."""
         view = self._view(lessons, taken)
@@ -180,7 +151,7 @@ class Chooser:
         if self._kept is None or self._kept[0] != asked:
             scale = Scale.of([lesson.score for lesson in lessons if lesson.score is not None])
             seen = self._seen(lessons, scale)
-            scores, chances = ScoreModel(seen, self._features.columns), ChanceModel(seen, self._features.columns)
+            scores, chances = score_model(seen, self._features.columns), ChanceModel(seen, self._features.columns)
             best, centres = _standing(scores, seen, lessons)
             rng = random.Random(f"guided {self._seed} {asked}")
             field = self._candidates(lessons, centres, taken, rng)
@@ -193,7 +164,7 @@ class Chooser:
         values = scale.values([lesson.score for lesson in lessons])
         expected = self._expectations(scale)
         foreseen = None if expected is None else expected.at([point_key(point) for point in points], rows, points)
-        return Taught.of(rows, values, foreseen)
+        return replace(Taught.of(rows, values, foreseen), products=self._products)
 
     def _expectations(self, scale: Scale) -> Expected | Earlier | None:
         if scale not in self._expected:
@@ -206,7 +177,7 @@ class Chooser:
         self._current = self._expected[scale]
         return self._current
 
-    def _believing(self, view: _View, pending: Sequence[Point]) -> ScoreModel:
+    def _believing(self, view: _View, pending: Sequence[Point]) -> ScoreModel | Blend:
         """The model as if pending trials had come out as it expects: what they will teach needs no second trial."""
         own = [point for point in pending if encode(self._space, point) is not None]
         if not own:
@@ -218,7 +189,7 @@ class Chooser:
         mean, _ = view.scores.at(rows, values)
         expected = None if values is None or seen.expected is None else np.concatenate([seen.expected, values])
         believed = Taught(np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean]), expected, None)
-        return ScoreModel(believed, self._features.columns, view.scores.fit)
+        return score_model(believed, self._features.columns, view.scores.fit)
 
     def _candidates(
         self, lessons: Sequence[Lesson], centres: Sequence[Point], taken: Collection[str], rng: random.Random
@@ -256,7 +227,7 @@ class Chooser:
         return found
 
 
-def _standing(scores: ScoreModel, seen: Taught, lessons: Sequence[Lesson]) -> tuple[float, list[Point]]:
+def _standing(scores: ScoreModel | Blend, seen: Taught, lessons: Sequence[Lesson]) -> tuple[float, list[Point]]:
     """The best mean among what passed, and the settings that have the best."""
     passed = np.flatnonzero(~np.isnan(seen.values))
     mean, _ = scores.at(seen.rows[passed], None if seen.expected is None else seen.expected[passed])
@@ -264,19 +235,19 @@ def _standing(scores: ScoreModel, seen: Taught, lessons: Sequence[Lesson]) -> tu
     return float(mean.max()), [lessons[i].point for i in order[:CENTRES]]
 
 
-def _screened(view: _View, scores: ScoreModel) -> _Field:
+def _screened(view: _View, scores: ScoreModel | Blend) -> _Field:
     """The candidates worth a closer look, in the order in which they stand."""
     field = view.field
     if len(field.keys) <= SCREENED:
         return field
-    mean, spread = scores.at(field.rows, field.expected)
+    mean, spread = scores.roughly(field.rows, field.expected)
     rough = log_expected_improvement(mean, spread, view.to_beat)
     chance = view.chances.roughly(field.rows, field.odds)
     rough = np.where(chance < HOPELESS * float(chance.max()), rough - 1e12, rough + CAUTION * np.log(chance))
     return field.only(np.sort(np.argsort(-rough, kind="stable")[:SCREENED]).tolist())
 
 
-def _forecast(scores: ScoreModel, chances: ChanceModel, field: _Field) -> Forecast:
+def _forecast(scores: ScoreModel | Blend, chances: ChanceModel, field: _Field) -> Forecast:
     mean, spread = scores.at(field.rows, field.expected)
     return Forecast(mean, spread, chances.at(field.rows, field.odds))
 
@@ -291,7 +262,7 @@ def _hopes(forecast: Forecast, best: float, costs: Array, hopeless: float) -> Ar
     return found
 
 
-def _why(forecast: Forecast, row: int, view: _View, scores: ScoreModel, lessons: int) -> str:
+def _why(forecast: Forecast, row: int, view: _View, scores: ScoreModel | Blend, lessons: int) -> str:
     """'expected 0.97 to 1.06 x the best so far, 96% likely to pass; model of 23 lessons'"""
     low, high = (float(forecast.mean[row] + sign * forecast.spread[row] - view.best) for sign in (-1.645, 1.645))
     told = f"{math.exp(low):.2f} to {math.exp(high):.2f} x" if view.scale.sign else f"{low:+.3g} to {high:+.3g} from"

@@ -41,6 +41,7 @@ class _Places:
         self._index: Mapping[tuple[bool, Value], int] = {}
         if isinstance(knob, Discrete) and not isinstance(knob.values, range):
             self._index = {(isinstance(value, bool), value): i for i, value in reversed([*enumerate(knob.values)])}
+        self._known: dict[tuple[bool, Value], float] = {}  # places of values met before: lessons are many, values few
 
     def of(self, values: Sequence[Value | None]) -> Array:
         found = np.zeros((len(values), self.width))
@@ -49,10 +50,17 @@ class _Places:
                 if value is not None:
                     found[row, self._index[isinstance(value, bool), value]] = APART
         else:
-            found[:, 0] = [ABSENT if value is None else self._along(value) for value in values]
+            found[:, 0] = [ABSENT if value is None else self._place(value) for value in values]
         if self._conditional:
             found[:, -1] = [value is None for value in values]
         return found
+
+    def _place(self, value: Value) -> float:
+        key = isinstance(value, bool), value
+        place = self._known.get(key)
+        if place is None:
+            place = self._known[key] = self._along(value)
+        return place
 
     def _along(self, value: Value) -> float:
         if shape(self._knob) == "share":

@@ -13,18 +13,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ridgeline.samplers.guided.effects import EffectsFit, EffectsProcess, fitted_effects
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, GaussianProcess, fitted
 from ridgeline.samplers.guided.improvement import normal_share
+from ridgeline.samplers.guided.products import Products
 from ridgeline.samplers.guided.trees import Habit, Trees
 
 REMEMBERED = 150  # lessons the process sees: the best, the latest, and some of the rest
-FITTED = 80  # of them, lessons that length scales are found from
+FITTED, EFFECTS_FITTED = 80, 60  # of them, lessons that length scales are found from; where effects add up
 TRUST_SPREAD = 0.35  # of the trust in what is expected, around 1
 WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
 DOUBT = 1.0  # few lessons tell little about length scales: spreads are wider by this over the root of their number
 LEVEL_SPREAD = 3.0
 LABEL_NOISE = 0.1
-PASSING = Habit(trees=20, cuts=8, leaf=1, doubt=1.0)  # trees that tell what passes
+PASSING = Habit(trees=30, cuts=20, leaf=1, doubt=0.5)  # trees that tell what passes
+LABELS_FITTED = 50  # lessons that the length scales of the chance are found from
 SURE = 0.002  # chances nearer to 0 are not believed
 
 
@@ -92,6 +95,7 @@ class Taught:
     expected: Array | None  # on the scale, with what it leans on beside it; None: nothing is expected of any point
     odds: Array | None  # log odds of passing that were expected
     spread: float = 0.0  # how far off the expected score may be
+    products: Products | None = None  # shown beside the rows to trees that foretell what passes
 
     @classmethod
     def of(cls, rows: Array, values: Array, foreseen: Foreseen | None) -> Taught:
@@ -103,8 +107,10 @@ class Taught:
 class ScoreModel:
     """Universal kriging: a Gaussian process around level + trust x expected, both uncertain."""
 
-    def __init__(self, seen: Taught, columns: Columns, fit: Fit | None = None) -> None:
+    def __init__(self, seen: Taught, columns: Columns, fit: Fit | None = None, adds_up: bool = False) -> None:
+        """`adds_up`: knobs are taken to act by themselves until they show that they act together."""
         passed = np.flatnonzero(~np.isnan(seen.values))
+        self._adds_up = adds_up
         self._kept = passed[remembered(seen.values[passed])]
         values = without_the_worst(seen.values[self._kept]) if seen.expected is None else seen.values[self._kept]
         self._expected = None if seen.expected is None else seen.expected[self._kept]
@@ -117,7 +123,8 @@ class ScoreModel:
         found = fit or self._fit(rows, standard, basis)
         # lessons of one corner show little of how far an expectation is off elsewhere: it says so itself
         self.fit = replace(found, signal=max(found.signal, (seen.spread / self._unit) ** 2))
-        self._process = GaussianProcess(rows, self._columns, self.fit)
+        process = EffectsProcess if isinstance(self.fit, EffectsFit) else GaussianProcess
+        self._process: GaussianProcess = process(rows, self._columns, self.fit)  # type: ignore[arg-type]
         self._solve(standard, basis)
 
     def _basis(self, expected: Array | None, count: int) -> Array:
@@ -134,11 +141,13 @@ class ScoreModel:
         return np.concatenate([rows, place.astype(rows.dtype)], axis=1), np.append(columns, columns.max() + 1)
 
     def _fit(self, rows: Array, standard: Array, basis: Array) -> Fit:
-        some = np.linspace(0, len(standard) - 1, min(len(standard), FITTED)).round().astype(int)
+        most = EFFECTS_FITTED if self._adds_up else FITTED
+        some = np.linspace(0, len(standard) - 1, min(len(standard), most)).round().astype(int)
         told = basis[:, 1:]
         prior, precision = _beforehand(told.shape[1])
         trust = np.linalg.solve(told.T @ told + np.diag(precision), told.T @ standard + precision * prior)
-        return fitted(rows[some].astype(float), (standard - told @ trust)[some], self._columns)
+        fits = fitted_effects if self._adds_up else fitted
+        return fits(rows[some].astype(float), (standard - told @ trust)[some], self._columns)
 
     def _solve(self, standard: Array, basis: Array) -> None:
         known, sure = _beforehand(basis.shape[1] - 1)
@@ -154,6 +163,10 @@ class ScoreModel:
         """How far what was expected is believed: 1 as it stands, 0 not at all."""
         return float(self._trusts[1]) if len(self._trusts) > 1 else 0.0
 
+    def foretold(self) -> float:
+        """How well each lesson is foretold from all others: the sum of the log densities."""
+        return self._process.left_out(self._dual)
+
     def at(self, rows: Array, expected: Array | None) -> tuple[Array, Array]:
         """Mean and spread of the truth, on the scale."""
         basis = self._basis(expected, len(rows))
@@ -164,6 +177,8 @@ class ScoreModel:
         spread = np.sqrt(self._process.spread(across) ** 2 + np.einsum("ij,jk,ik->i", left, self._uncertain, left))
         spread = spread * (1 + DOUBT / math.sqrt(len(self._kept)))
         return self._level + self._unit * mean, self._unit * spread
+
+    roughly = at
 
     def draws(self, rows: Array, expected: Array | None, count: int, rng: np.random.Generator) -> Array:
         """Possible truths at these places, a row each."""
@@ -178,22 +193,27 @@ class ScoreModel:
 
 
 class ChanceModel:
-    """The chance to pass: a Gaussian process over passed (1) and failed (-1), around what was expected."""
+    """The chance to pass: a Gaussian process over passed (1) and failed (-1), around what was expected, and trees,
+    which are shown products and ratios of two knobs as well. What either doubts is doubted."""
 
     def __init__(self, seen: Taught, columns: Columns) -> None:
         passed = ~np.isnan(seen.values)
         self._all_passed = bool(passed.all())
         self._kept = np.arange(len(passed))[-REMEMBERED:]
         self._base = (passed.sum() + 1.0) / (len(passed) + 2.0)
+        self._products = seen.products
         if self._all_passed:
             return
-        labels = np.where(passed, 1.0, -1.0)[self._kept] - self._expected_label(seen.odds, self._kept)
         rows, self._columns = _with_odds(seen.rows[self._kept], seen.odds, self._kept, columns)
-        some = np.linspace(0, len(labels) - 1, min(len(labels), FITTED)).round().astype(int)
+        labels = np.where(passed, 1.0, -1.0)[self._kept] - self._expected_label(seen.odds, self._kept)
+        some = np.linspace(0, len(labels) - 1, min(len(labels), LABELS_FITTED)).round().astype(int)
         fit = fitted(rows[some].astype(float), labels[some], self._columns)
         self._process = GaussianProcess(rows, self._columns, fit)
         self._dual = self._process.solved(labels)
-        self._trees = Trees(rows, passed[self._kept].astype(float), PASSING)
+        self._trees = Trees(self._shown(rows), passed[self._kept].astype(float), PASSING)
+
+    def _shown(self, rows: Array) -> Array:
+        return rows if self._products is None else self._products.beside(rows)
 
     def _expected_label(self, odds: Array | None, some: Columns | slice = slice(None)) -> Array | float:
         if odds is None:
@@ -221,7 +241,7 @@ class ChanceModel:
         across = self._process.across(rows)
         spread = self._process.spread(across)
         smooth = normal_share((label + across @ self._dual) / np.sqrt(LABEL_NOISE + spread**2))
-        found: Array = np.clip(np.sqrt(smooth * self._trees.at(rows)[0]), SURE, 1.0)
+        found: Array = np.clip(np.sqrt(smooth * self._trees.at(self._shown(rows))[0]), SURE, 1.0)
         return found
 
 

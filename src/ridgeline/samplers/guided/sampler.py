@@ -26,8 +26,6 @@ OFFERED = 50  # points that fill the space, of which one that may pass is taken
 class GuidedSampler:
     """Space-filling until `startup` points are told or pending, then expected improvement per cost x chance to pass.
 
-    A Gaussian process and trees take turns to say what is to be expected.
-
     Where something is expected of the points, the model is asked from the first trial on.
     """
 
@@ -76,9 +74,7 @@ class GuidedSampler:
             return Proposal(self._first(filled, pending), f"space-filling start, {known + 1} of {startup}")
         if passed < (1 if guided else FEWEST_PASSED):
             return Proposal(self._first(filled, pending), "space-filling, since too little has passed to learn from")
-        turns = not guided and known % 2 == 0
-        ask = self._choosing().second_opinion if turns else self._choosing().choice
-        chosen = ask(self._lessons, pending, self._told | flying)
+        chosen = self._choosing().choice(self._lessons, pending, self._told | flying)
         return chosen or Proposal(filled, "space-filling, since the model proposed nothing new that is legal")
 
     def _first(self, filled: Point, pending: Sequence[Point]) -> Point:
