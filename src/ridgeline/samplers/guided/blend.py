@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.samplers.guided.effects import EffectsFit
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit
 from ridgeline.samplers.guided.model import ScoreModel, Taught
 
 CALM = 2.0  # leave-one-out scores are of few lessons: differences count by half
 
-Fits = tuple[Fit, EffectsFit]
+Fits = tuple[Fit, Fit]
 
 
 class Blend:
@@ -26,7 +25,7 @@ class Blend:
     def __init__(self, seen: Taught, columns: Columns, fit: Fits | None = None) -> None:
         together, apart = (None, None) if fit is None else fit
         self._models = (ScoreModel(seen, columns, together), ScoreModel(seen, columns, apart, adds_up=True))
-        self.fit = tuple(model.fit for model in self._models)
+        self.fit: Fits = (self._models[0].fit, self._models[1].fit)
         heights = np.array([model.foretold() for model in self._models])
         weights = np.exp((heights - heights.max()) / CALM)
         self.weights: Array = weights / weights.sum()
