@@ -26,7 +26,7 @@ WORST = 4.0  # results this many times farther below the middle than the best is
 DOUBT = 1.0  # few lessons tell little about length scales: spreads are wider by this over the root of their number
 LEVEL_SPREAD = 3.0
 LABEL_NOISE = 0.1
-PASSING = Habit(trees=30, cuts=20, leaf=1, doubt=0.5)  # trees that tell what passes
+PASSING = Habit(trees=30, cuts=20, leaf=1, doubt=1.0)  # trees that tell what passes
 LABELS_FITTED = 50  # lessons that the length scales of the chance are found from
 SURE = 0.002  # chances nearer to 0 are not believed
 
@@ -241,7 +241,9 @@ class ChanceModel:
         across = self._process.across(rows)
         spread = self._process.spread(across)
         smooth = normal_share((label + across @ self._dual) / np.sqrt(LABEL_NOISE + spread**2))
-        found: Array = np.clip(np.sqrt(smooth * self._trees.at(self._shown(rows))[0]), SURE, 1.0)
+        parted = self._trees.at(self._shown(rows))[0]
+        # the best candidate is often one of which a model is wrong: where nothing was foretold, both have to agree
+        found: Array = np.clip(np.minimum(smooth, parted) if odds is None else np.sqrt(smooth * parted), SURE, 1.0)
         return found
 
 
