@@ -88,7 +88,11 @@ def main() -> None:
         if (name, sampler, seed) not in have
     ]
     with ProcessPoolExecutor(asked.jobs, initializer=_load, initargs=(asked.tables,)) as pool:
-        for done in as_completed([pool.submit(_one, job) for job in jobs]):
+        running = {pool.submit(_one, job): job for job in jobs}
+        for done in as_completed(running):
+            if (error := done.exception()) is not None:
+                print(f"{running[done][:3]} raised {error!r} and is left out")
+                continue
             name, result = done.result()
             races.append((name, result))
             if asked.out:
