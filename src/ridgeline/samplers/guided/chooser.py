@@ -17,15 +17,23 @@ from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.cost import relative_cost
 from ridgeline.samplers.guided.earlier import Earlier
 from ridgeline.samplers.guided.expected import Expected
+from ridgeline.samplers.guided.feasibility import HOPELESS, Feasibility
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.guided.improvement import log_expected_improvement
-from ridgeline.samplers.guided.model import ChanceModel, Forecast, Foreseen, Scale, ScoreModel, Taught
+from ridgeline.samplers.guided.model import (
+    EITHER_WAY,
+    STRAIGHT,
+    Forecast,
+    Foreseen,
+    Scale,
+    ScoreModel,
+    Taught,
+)
 from ridgeline.samplers.guided.opinion import ScoreTrees
+from ridgeline.samplers.guided.readings import Beliefs, Reading, beliefs
 
 SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
-HOPELESS = 0.2  # a chance to pass below this, or below half the best one
-FORETOLD_HOPELESS = 0.4  # the same where the chance was foretold: an edge of memory that is known is not tried out
 SCREENED = 1_500  # candidates that get a closer look
 CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts so many times over
 CENTRES = 4  # the best settings so far, around which all neighbours are candidates
@@ -65,7 +73,7 @@ class _View:
     scale: Scale
     seen: Taught
     scores: ScoreModel
-    chances: ChanceModel
+    chances: Feasibility
     best: float
     field: _Field
 
@@ -97,22 +105,33 @@ class Chooser:
         self._is_legal = legal
         self._expected: dict[Scale, Expected | Earlier | None] = {}
         self._current: Expected | Earlier | None = None
-        self._kept: tuple[tuple[int, int], _View] | None = None
+        self._kept: dict[Reading, tuple[tuple[int, int], _View]] = {}
+        self._last_seen: tuple[int, Scale, Taught] | None = None
 
     def forget(self) -> None:
         """Other lessons follow: what was made of these is of no more use."""
-        self._kept = None
+        self._kept, self._last_seen = {}, None
 
-    def choice(self, lessons: Sequence[Lesson], pending: Sequence[Point], taken: Collection[str]) -> Proposal | None:
-        view = self._view(lessons, taken)
+    def beliefs(self, lessons: Sequence[Lesson]) -> Beliefs:
+        """How what was foretold is to be read, as far as the lessons tell."""
+        _, seen = self._seen(lessons)
+        return {Reading.NOT_AT_ALL: 1.0} if seen.expected is None else beliefs(seen, self._features.columns)
+
+    def choice(
+        self,
+        lessons: Sequence[Lesson],
+        pending: Sequence[Point],
+        taken: Collection[str],
+        reading: Reading = Reading.AS_IT_STANDS,
+    ) -> Proposal | None:
+        view = self._view(lessons, taken, reading)
         scores = self._believing(view, pending[-BELIEVED:]) if pending else view.scores
         field = _screened(view, scores)
         costs = relative_cost(lessons, view.seen.rows, field.rows)
         told, asked = [lesson.point for lesson in lessons], dict[str, Point]()
         for turn in range(TURNS + 1):
             forecast = _forecast(scores, view.chances, field)
-            hopeless = HOPELESS if self._current is None else FORETOLD_HOPELESS
-            hopes = _hopes(forecast, view.to_beat, costs, hopeless)
+            hopes = _hopes(forecast, view.to_beat, costs, view.chances.hopeless)
             chosen = self._most_hopeful(hopes, field, taken)
             if not chosen:
                 return None
@@ -154,9 +173,15 @@ class Chooser:
         rows = np.concatenate([even.rows, self._features.of(list(near.values()))])
         return _Field([*even.points, *near.values()], [*even.keys, *near], rows, None)
 
-    def prospect(self, lessons: Sequence[Lesson], taken: Collection[str], worth: float) -> Prospect:
+    def prospect(
+        self,
+        lessons: Sequence[Lesson],
+        taken: Collection[str],
+        worth: float,
+        reading: Reading = Reading.AS_IT_STANDS,
+    ) -> Prospect:
         """How likely an untried point beats the best by more than `worth`, and what the best of them may bring."""
-        view = self._view(lessons, taken)
+        view = self._view(lessons, taken, reading)
         best, sign = view.best, view.scale.sign
         goal = view.better_by(worth)
         field = _screened(view, view.scores)
@@ -174,20 +199,28 @@ class Chooser:
         gain = max(0.0, float(np.quantile(top, 0.95, method="higher")))
         return Prospect(float((top > goal - best).mean()), worth, math.expm1(gain) if sign else gain, whole=whole)
 
-    def _view(self, lessons: Sequence[Lesson], taken: Collection[str]) -> _View:
+    def _view(
+        self, lessons: Sequence[Lesson], taken: Collection[str], reading: Reading = Reading.AS_IT_STANDS
+    ) -> _View:
         """What the lessons say. Kept for the next question, which is often about the same lessons."""
         asked = (len(lessons), len(taken))
-        if self._kept is None or self._kept[0] != asked:
-            scale = Scale.of([lesson.score for lesson in lessons if lesson.score is not None])
-            seen = self._seen(lessons, scale)
-            scores, chances = ScoreModel(seen, self._features.columns), ChanceModel(seen, self._features.columns)
+        if reading not in self._kept or self._kept[reading][0] != asked:
+            scale, seen = self._seen(lessons)
+            seen = replace(seen, trust=EITHER_WAY if reading is Reading.EITHER_WAY else STRAIGHT)
+            scores, chances = ScoreModel(seen, self._features.columns), Feasibility(seen, self._features.columns)
             best, centres = _standing(scores, seen, lessons)
             rng = random.Random(f"guided {self._seed} {asked}")
             field = self._candidates(lessons, centres, taken, rng)
-            self._kept = asked, _View(scale, seen, scores, chances, best, field)
-        return self._kept[1]
+            self._kept[reading] = asked, _View(scale, seen, scores, chances, best, field)
+        return self._kept[reading][1]
 
-    def _seen(self, lessons: Sequence[Lesson], scale: Scale) -> Taught:
+    def _seen(self, lessons: Sequence[Lesson]) -> tuple[Scale, Taught]:
+        if self._last_seen is None or self._last_seen[0] != len(lessons):
+            scale = Scale.of([lesson.score for lesson in lessons if lesson.score is not None])
+            self._last_seen = len(lessons), scale, self._taught(lessons, scale)
+        return self._last_seen[1:]
+
+    def _taught(self, lessons: Sequence[Lesson], scale: Scale) -> Taught:
         points = [lesson.point for lesson in lessons]
         rows = self._features.of(points)
         values = scale.values([lesson.score for lesson in lessons])
@@ -217,7 +250,8 @@ class Chooser:
             values = self._current.at([point_key(point) for point in own], rows, own).columns
         mean, _ = view.scores.at(rows, values)
         expected = None if values is None or seen.expected is None else np.concatenate([seen.expected, values])
-        believed = Taught(np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean]), expected, None)
+        rows, told = np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean])
+        believed = replace(seen, rows=rows, values=told, expected=expected, odds=None)
         return ScoreModel(believed, self._features.columns, view.scores.fit)
 
     def _candidates(
@@ -276,7 +310,7 @@ def _screened(view: _View, scores: ScoreModel) -> _Field:
     return field.only(np.sort(np.argsort(-rough, kind="stable")[:SCREENED]).tolist())
 
 
-def _forecast(scores: ScoreModel, chances: ChanceModel, field: _Field) -> Forecast:
+def _forecast(scores: ScoreModel, chances: Feasibility, field: _Field) -> Forecast:
     mean, spread = scores.at(field.rows, field.expected)
     return Forecast(mean, spread, chances.at(field.rows, field.odds))
 

@@ -56,6 +56,8 @@ class Expected:
             self._seek(pool, random.Random(f"survey {turn}"))
         stated = statistics.median(self._spreads) if self._spreads else None
         self.spread = stated if stated is not None else UNSTATED * (1.0 if scale.sign else self._unit)
+        known = [value for value, _ in self._asked.values() if not math.isnan(value)]
+        self.reach = max(statistics.pstdev(known), 1e-9) if known else 1.0
         self._leaned = self._ask_what_they_rest_on()
         if self._leaned:
             named = statistics.median(math.hypot(*each) for each in self._leaned.values())
@@ -91,7 +93,8 @@ class Expected:
             if (answer := answers.get(key)) is not None:
                 odds[row] = answer[1]
                 values[row] = values[row] if math.isnan(answer[0]) else answer[0]
-        return Foreseen(values, np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS), self.spread, self._leanings(rows))
+        odds = np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS)
+        return Foreseen(values, odds, self.spread, self._leanings(rows), self.reach)
 
     def _ask_what_they_rest_on(self) -> dict[str, tuple[float, ...]]:
         """By key of points of the survey: the moves of the score. None on a scale without logs."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ridgeline.samplers.guided.chooser import Chooser
 
 FEWEST_PASSED = 2  # results without which a model says nothing
+NOTHING_NEW = "space-filling, since the model proposed nothing new that is legal"
 OFFERED = 50  # points that fill the space, of which one that may pass is taken
 
 
@@ -44,6 +45,7 @@ class GuidedSampler:
         self._outlook: Outlook | None = None
         self._earlier: list[Lesson] = []
         self._chooser: Chooser | None = None
+        self._plain: Chooser | None = None  # the one that nothing was foretold to
 
     def expect(self, outlook: Outlook) -> None:
         self._outlook = outlook
@@ -55,8 +57,9 @@ class GuidedSampler:
     def forget(self) -> None:
         self._told, self._lessons = set(), []
         self._walk = Walk(filling(self._space, self._seed, self._legal))
-        if self._chooser is not None:
-            self._chooser.forget()
+        for chooser in (self._chooser, self._plain):
+            if chooser is not None:
+                chooser.forget()
 
     def tell(self, lesson: Lesson) -> None:
         self._told.add(point_key(lesson.point))
@@ -70,16 +73,21 @@ class GuidedSampler:
         if filled is None:
             return None
         known, passed = len(self._told | flying), sum(lesson.score is not None for lesson in self._lessons)
-        guided = self._outlook is not None or bool(self._earlier)
-        startup = 0 if guided else self._options.startup
+        if (self._outlook is not None or self._earlier) and passed:
+            from ridgeline.samplers.guided.readings import Reading, read  # numpy: not before it is needed
+
+            reading = read(self._choosing().beliefs(self._lessons), known)
+            if reading is not Reading.NOT_AT_ALL:
+                chosen = self._choosing().choice(self._lessons, pending, self._told | flying, reading)
+                return chosen or Proposal(filled, NOTHING_NEW)
+        startup = self._options.startup
         if known < startup:
             return Proposal(self._first(filled, pending), f"space-filling start, {known + 1} of {startup}")
-        if passed < (1 if guided else FEWEST_PASSED):
+        if passed < FEWEST_PASSED:
             return Proposal(self._first(filled, pending), "space-filling, since too little has passed to learn from")
-        turns = not guided and known % 2 == 0
-        ask = self._choosing().second_opinion if turns else self._choosing().choice
-        chosen = ask(self._lessons, pending, self._told | flying)
-        return chosen or Proposal(filled, "space-filling, since the model proposed nothing new that is legal")
+        plain = self._unguided()
+        ask = plain.second_opinion if known % 2 == 0 else plain.choice
+        return ask(self._lessons, pending, self._told | flying) or Proposal(filled, NOTHING_NEW)
 
     def _first(self, filled: Point, pending: Sequence[Point]) -> Point:
         """`filled`, or another of the first that fill the space, where some settings passed and others failed."""
@@ -96,7 +104,22 @@ class GuidedSampler:
         passed = sum(lesson.score is not None for lesson in self._lessons)
         if not self._options.worth or passed < max(self._options.startup, FEWEST_PASSED):
             return None
-        return self._choosing().prospect(self._lessons, self._told | keys(pending), self._options.worth)
+        from ridgeline.samplers.guided.readings import Reading, mixed  # numpy: not before it is needed
+
+        def prospect(reading: Reading) -> Prospect:
+            chooser = self._unguided() if reading is Reading.NOT_AT_ALL else self._choosing()
+            return chooser.prospect(self._lessons, self._told | keys(pending), self._options.worth, reading)
+
+        return mixed(self._choosing().beliefs(self._lessons), prospect)
+
+    def _unguided(self) -> Chooser:
+        if self._outlook is None and not self._earlier:
+            return self._choosing()
+        if self._plain is None:
+            from ridgeline.samplers.guided.chooser import Chooser  # numpy: not before it is needed
+
+            self._plain = Chooser(self._space, self._seed, self._legal, None, [])
+        return self._plain
 
     def _choosing(self) -> Chooser:
         if self._chooser is None:
