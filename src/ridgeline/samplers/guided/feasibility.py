@@ -7,14 +7,15 @@ outcome was more likely under one of them. The chance is that of both, each as f
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from ridgeline.samplers.guided.gaussian import Array, Columns
 from ridgeline.samplers.guided.model import ChanceModel, Taught
 
-HOPELESS = 0.2  # a chance to pass below this, or below half the best one, comes last
-FORETOLD_HOPELESS = 0.4  # the same where the chance was foretold: an edge of memory that is known is not tried out
+HOPELESS = 0.2  # a chance to pass below this, or far below the best one, comes last
+FORETOLD_HOPELESS = 0.6  # the same where the chance was foretold: an edge of memory that is known is not tried out
 BELIEVED = 0.9  # before the first outcome
 SLIP = 0.1  # share of outcomes that come about for reasons that nobody foretells
 SLIGHT = 0.03  # what is believed less does not count
@@ -28,7 +29,7 @@ class Feasibility:
         self.hopeless = HOPELESS + self.credit * (FORETOLD_HOPELESS - HOPELESS)
         self._told = ChanceModel(seen, columns) if self.credit >= SLIGHT else None
         alone = self.credit <= 1.0 - SLIGHT
-        self._untold = ChanceModel(Taught(seen.rows, seen.values, None, None), columns) if alone else None
+        self._untold = ChanceModel(replace(seen, expected=None, odds=None), columns) if alone else None
 
     def at(self, rows: Array, odds: Array | None) -> Array:
         told = None if self._told is None else self._told.at(rows, odds)

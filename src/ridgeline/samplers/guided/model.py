@@ -71,6 +71,7 @@ class Foreseen:
     spread: float
     leanings: Array | None = None
     reach: float = 1.0  # how far apart settings are expected to be: a standard deviation
+    unread: bool = False  # only what it says of passing counts
 
     @property
     def columns(self) -> Array:
@@ -178,6 +179,7 @@ class ScoreModel:
         covariance = self._process.joint(rows) + left @ self._uncertain @ left.T
         covariance[np.diag_indices_from(covariance)] += 1e-6
         factor = np.linalg.cholesky(covariance.astype(float))
+        factor = factor * (1 + DOUBT / math.sqrt(len(self._kept)))
         return mean + self._unit * (rng.standard_normal((count, len(rows))) @ factor.T)
 
 

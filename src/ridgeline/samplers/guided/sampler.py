@@ -45,7 +45,6 @@ class GuidedSampler:
         self._outlook: Outlook | None = None
         self._earlier: list[Lesson] = []
         self._chooser: Chooser | None = None
-        self._plain: Chooser | None = None  # the one that nothing was foretold to
 
     def expect(self, outlook: Outlook) -> None:
         self._outlook = outlook
@@ -57,9 +56,8 @@ class GuidedSampler:
     def forget(self) -> None:
         self._told, self._lessons = set(), []
         self._walk = Walk(filling(self._space, self._seed, self._legal))
-        for chooser in (self._chooser, self._plain):
-            if chooser is not None:
-                chooser.forget()
+        if self._chooser is not None:
+            self._chooser.forget()
 
     def tell(self, lesson: Lesson) -> None:
         self._told.add(point_key(lesson.point))
@@ -74,20 +72,21 @@ class GuidedSampler:
             return None
         known, passed = len(self._told | flying), sum(lesson.score is not None for lesson in self._lessons)
         if (self._outlook is not None or self._earlier) and passed:
-            from ridgeline.samplers.guided.readings import Reading, read  # numpy: not before it is needed
+            from ridgeline.samplers.guided.stances import Stance, stance_of  # numpy: not before it is needed
 
-            reading = read(self._choosing().beliefs(self._lessons), known)
-            if reading is not Reading.NOT_AT_ALL:
-                chosen = self._choosing().choice(self._lessons, pending, self._told | flying, reading)
+            stance = stance_of(self._choosing().beliefs(self._lessons), known)
+            if stance is not Stance.NOT_AT_ALL:
+                chosen = self._choosing().choice(self._lessons, pending, self._told | flying, stance)
                 return chosen or Proposal(filled, NOTHING_NEW)
         startup = self._options.startup
         if known < startup:
             return Proposal(self._first(filled, pending), f"space-filling start, {known + 1} of {startup}")
         if passed < FEWEST_PASSED:
             return Proposal(self._first(filled, pending), "space-filling, since too little has passed to learn from")
-        plain = self._unguided()
-        ask = plain.second_opinion if known % 2 == 0 else plain.choice
-        return ask(self._lessons, pending, self._told | flying) or Proposal(filled, NOTHING_NEW)
+        asked = self._lessons, pending, self._told | flying
+        chooser = self._choosing()
+        chosen = chooser.second_opinion(*asked) if known % 2 == 0 else chooser.choice(*asked)
+        return chosen or Proposal(filled, NOTHING_NEW)
 
     def _first(self, filled: Point, pending: Sequence[Point]) -> Point:
         """`filled`, or another of the first that fill the space, where some settings passed and others failed."""
@@ -104,22 +103,12 @@ class GuidedSampler:
         passed = sum(lesson.score is not None for lesson in self._lessons)
         if not self._options.worth or passed < max(self._options.startup, FEWEST_PASSED):
             return None
-        from ridgeline.samplers.guided.readings import Reading, mixed  # numpy: not before it is needed
+        from ridgeline.samplers.guided.stances import Stance, mixed  # numpy: not before it is needed
 
-        def prospect(reading: Reading) -> Prospect:
-            chooser = self._unguided() if reading is Reading.NOT_AT_ALL else self._choosing()
-            return chooser.prospect(self._lessons, self._told | keys(pending), self._options.worth, reading)
+        def prospect(stance: Stance) -> Prospect:
+            return self._choosing().prospect(self._lessons, self._told | keys(pending), self._options.worth, stance)
 
         return mixed(self._choosing().beliefs(self._lessons), prospect)
-
-    def _unguided(self) -> Chooser:
-        if self._outlook is None and not self._earlier:
-            return self._choosing()
-        if self._plain is None:
-            from ridgeline.samplers.guided.chooser import Chooser  # numpy: not before it is needed
-
-            self._plain = Chooser(self._space, self._seed, self._legal, None, [])
-        return self._plain
 
     def _choosing(self) -> Chooser:
         if self._chooser is None:

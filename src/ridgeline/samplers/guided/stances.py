@@ -1,9 +1,9 @@
 """How an expectation is to be read: as it stands, with its direction unknown, or not at all.
 
 An expectation may mislead: a twin of another machine, an earlier study of another regime, a formula with a wrong sign.
-Whether it does, the lessons say: each reading foretells how the told settings compare, and the one that foretold it
-best is believed most. Trials are shared out by belief, so an expectation that earns trust leads alone after a few of
-them, and one that misleads is left as quickly. Nothing but the lessons decides.
+Whether it does, the lessons say: each stance foretells how the told settings compare, and the one that foretold it
+best is believed most and chooses the next trial. Later, some trials are chosen as if nothing were foretold, whatever
+is believed: they find what an expectation that is right on the whole has wrong near the best.
 """
 
 from __future__ import annotations
@@ -21,68 +21,67 @@ from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, beforehand
 from ridgeline.samplers.guided.model import EITHER_WAY, STRAIGHT, Taught
 
 WEIGHED = 60  # lessons that are weighed: of more, an even share
-GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
-SLIGHT = 0.03  # a reading believed less gets no trials
-WIDTHS = (1.0, 2.0)  # what the readings leave open may be so many times as wide as stated
+ALONE_FROM, ALONE_EVERY = 9, 3  # from that trial on, every so many is chosen as if nothing were foretold
+SLIGHT = 0.03  # a stance believed less does not count
+WIDTHS = (1.0, 2.0)  # what the stances leave open may be so many times as wide as stated
 REACHES = (0.5, 1.0, 2.0)  # and the whole surface as the expectation says it is
 STRETCHES = (0.5, 2.0)  # of the usual weight of a knob
 NOISE_OF_REACH, NOISE_OF_SPREAD = 0.1, 0.5  # a run's own noise, as a share of what an expectation says
 
 
-class Reading(Enum):
+class Stance(Enum):
     AS_IT_STANDS = "as it stands"
     EITHER_WAY = "either way"
     NOT_AT_ALL = "not at all"
 
 
-BEFOREHAND = {Reading.AS_IT_STANDS: 0.8, Reading.EITHER_WAY: 0.1, Reading.NOT_AT_ALL: 0.1}
-TEMPER = 1.0
-Beliefs = dict[Reading, float]
+BEFOREHAND = {Stance.AS_IT_STANDS: 0.8, Stance.EITHER_WAY: 0.1, Stance.NOT_AT_ALL: 0.1}
+Beliefs = dict[Stance, float]
 
 
 def beliefs(seen: Taught, columns: Columns) -> Beliefs:
-    """How far each reading is believed after these lessons; the sum is 1."""
+    """How far each stance is believed after these lessons; the sum is 1."""
     passed = np.flatnonzero(~np.isnan(seen.values))
     some = passed[np.linspace(0, len(passed) - 1, min(len(passed), WEIGHED)).round().astype(int)]
     if seen.expected is None or len(some) < 2:
         return dict(BEFOREHAND)
-    heights = {
-        reading: math.log(part) + TEMPER * _evidence(reading, seen, some, columns)
-        for reading, part in BEFOREHAND.items()
-    }
+    heights = {stance: math.log(part) + _evidence(stance, seen, some, columns) for stance, part in BEFOREHAND.items()}
     top = max(heights.values())
-    parts = {reading: math.exp(height - top) for reading, height in heights.items()}
-    return {reading: part / sum(parts.values()) for reading, part in parts.items()}
+    parts = {stance: math.exp(height - top) for stance, height in heights.items()}
+    return {stance: part / sum(parts.values()) for stance, part in parts.items()}
 
 
-def read(believed: Beliefs, trial: int) -> Reading:
-    """The reading that this trial is chosen by: each has its share of any few trials in a row."""
-    kept = {reading: part for reading, part in believed.items() if part >= SLIGHT}
-    lot, passed = math.fmod(trial * GOLDEN, 1.0) * sum(kept.values()), 0.0
-    for reading, part in kept.items():
-        passed += part
-        if lot < passed:
-            return reading
-    return max(kept, key=lambda reading: kept[reading])
+def stance_of(believed: Beliefs, trial: int) -> Stance:
+    """The stance that this trial is chosen by."""
+    if trial >= ALONE_FROM and trial % ALONE_EVERY == 0:
+        return Stance.NOT_AT_ALL
+    return max(believed, key=lambda stance: believed[stance])
 
 
-def mixed(believed: Beliefs, prospect: Callable[[Reading], Prospect]) -> Prospect:
-    """What is left to be found, by all readings that are believed: the most that one of them hopes for."""
-    found = {reading: prospect(reading) for reading, part in believed.items() if part >= SLIGHT}
-    chance = sum(believed[reading] * each.chance for reading, each in found.items())
+def seen_with(stance: Stance, seen: Taught) -> Taught:
+    """The lessons with what was expected of them, as this stance takes it."""
+    if stance is Stance.NOT_AT_ALL:
+        return replace(seen, expected=None, spread=0.0)
+    return replace(seen, trust=STRAIGHT if stance is Stance.AS_IT_STANDS else EITHER_WAY)
+
+
+def mixed(believed: Beliefs, prospect: Callable[[Stance], Prospect]) -> Prospect:
+    """What is left to be found, by all stances that are believed: the most that one of them hopes for."""
+    found = {stance: prospect(stance) for stance, part in believed.items() if part >= SLIGHT}
+    chance = sum(believed[stance] * each.chance for stance, each in found.items())
     largest = max(found.values(), key=lambda each: each.gain)
-    return replace(largest, chance=chance / sum(believed[reading] for reading in found))
+    return replace(largest, chance=chance / sum(believed[stance] for stance in found))
 
 
-def _evidence(reading: Reading, seen: Taught, some: Columns, columns: Columns) -> float:
-    """Log of how likely the differences between these lessons were, over what the reading leaves open."""
+def _evidence(stance: Stance, seen: Taught, some: Columns, columns: Columns) -> float:
+    """Log of how likely the differences between these lessons were, over what the stance leaves open."""
     assert seen.expected is not None
     told, values = seen.expected[some], seen.values[some]
     told = told - told.mean(axis=0)
     noise = max(NOISE_OF_REACH * seen.reach, NOISE_OF_SPREAD * seen.spread) ** 2
     usual = 1.0 / (0.25 * (int(columns.max()) + 1))
-    straight = reading is not Reading.NOT_AT_ALL
-    mean, trust = STRAIGHT if reading is Reading.AS_IT_STANDS else EITHER_WAY
+    straight = stance is not Stance.NOT_AT_ALL
+    mean, trust = STRAIGHT if stance is Stance.AS_IT_STANDS else EITHER_WAY
     known = (told * np.append(trust, np.ones(told.shape[1] - 1))) if straight else told[:, :0]
     off = values - mean * told[:, 0] if straight else values
     wide, widths = (seen.spread, WIDTHS) if straight else (seen.reach, REACHES)

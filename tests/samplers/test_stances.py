@@ -13,8 +13,8 @@ import pytest
 from ridgeline.records.lesson import Expectation, Lesson, Prospect
 from ridgeline.records.space import Discrete, Point, Space, point_key
 from ridgeline.samplers.guided.model import Taught
-from ridgeline.samplers.guided.readings import Beliefs, Reading, beliefs, mixed, read
 from ridgeline.samplers.guided.sampler import GuidedSampler
+from ridgeline.samplers.guided.stances import ALONE_FROM, Beliefs, Stance, beliefs, mixed, stance_of
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
 EVERY: list[Point] = [{"a": a, "b": b} for a in range(20) for b in range(20)]
@@ -77,17 +77,17 @@ def believed(sampler: GuidedSampler, lessons: int) -> Beliefs:
 
 @pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
 def test_an_honest_expectation_is_read_as_it_stands(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert believed(begun(hill), 4)[Reading.AS_IT_STANDS] > 0.9
+    assert believed(begun(hill), 4)[Stance.AS_IT_STANDS] > 0.9
 
 
 @pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
 def test_a_reversed_one_is_not_after_two_lessons(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert believed(begun(upside_down), 2)[Reading.AS_IT_STANDS] < 0.03
+    assert believed(begun(upside_down), 2)[Stance.AS_IT_STANDS] < 0.03
 
 
 @pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
 def test_one_that_says_nothing_of_these_settings_is_left_after_six(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert believed(begun(muddled), 6)[Reading.NOT_AT_ALL] > 0.9
+    assert believed(begun(muddled), 6)[Stance.NOT_AT_ALL] > 0.9
 
 
 @pytest.mark.parametrize("speed", [upside_down, muddled])
@@ -105,7 +105,8 @@ def test_what_is_not_read_at_all_leaves_the_search_as_if_nothing_were_foretold()
     for lesson in misled._lessons:
         blind.tell(lesson)
     for _ in range(4):
-        assert (proposal := misled.ask()) == blind.ask() and proposal is not None
+        proposal, other = misled.ask(), blind.ask()
+        assert proposal is not None and other is not None and proposal.point == other.point
         misled.tell(Lesson(proposal.point, hill(proposal.point)))
         blind.tell(Lesson(proposal.point, hill(proposal.point)))
 
@@ -123,16 +124,16 @@ def test_a_killed_campaign_goes_on_alike(speed: Speed) -> None:
         assert proposal is not None and resumed.ask() == proposal
 
 
-def test_trials_are_shared_out_by_belief() -> None:
-    shares = {Reading.AS_IT_STANDS: 0.6, Reading.EITHER_WAY: 0.1, Reading.NOT_AT_ALL: 0.3}
-    for first in range(50):
-        counted = Counter(read(shares, trial) for trial in range(first, first + 20))
-        assert all(abs(counted[reading] - 20 * share) <= 2 for reading, share in shares.items())
+def test_the_reading_believed_most_chooses() -> None:
+    for most in Stance:
+        shares = {stance: 0.6 if stance is most else 0.2 for stance in Stance}
+        assert {stance_of(shares, trial) for trial in range(ALONE_FROM)} == {most}
 
 
-def test_a_slight_belief_gets_no_trials() -> None:
-    shares = {Reading.AS_IT_STANDS: 0.98, Reading.EITHER_WAY: 0.0, Reading.NOT_AT_ALL: 0.02}
-    assert {read(shares, trial) for trial in range(200)} == {Reading.AS_IT_STANDS}
+def test_later_every_third_trial_is_chosen_as_if_nothing_were_foretold() -> None:
+    sure = {Stance.AS_IT_STANDS: 1.0, Stance.EITHER_WAY: 0.0, Stance.NOT_AT_ALL: 0.0}
+    counted = Counter(stance_of(sure, trial) for trial in range(ALONE_FROM, ALONE_FROM + 30))
+    assert counted == {Stance.AS_IT_STANDS: 20, Stance.NOT_AT_ALL: 10}
 
 
 def test_the_first_trial_is_what_the_expectation_says() -> None:
@@ -145,14 +146,14 @@ def test_one_outlier_does_not_undo_an_honest_expectation() -> None:
     told = np.log([hill({"a": round(19 * a), "b": round(19 * b)}) for a, b in rows])
     values = told + np.array([0.0, 0.01, -0.03, 0.02, -0.15, 0.0])
     seen = Taught(rows, values, told[:, None], None, 0.15, 1.0)
-    assert beliefs(seen, np.arange(2))[Reading.AS_IT_STANDS] > 0.8
+    assert beliefs(seen, np.arange(2))[Stance.AS_IT_STANDS] > 0.8
 
 
 def test_a_search_is_over_only_where_all_that_is_believed_says_so() -> None:
-    found = {Reading.AS_IT_STANDS: Prospect(0.0, 0.02, 0.01), Reading.NOT_AT_ALL: Prospect(0.5, 0.02, 0.3)}
-    both = mixed({Reading.AS_IT_STANDS: 0.8, Reading.EITHER_WAY: 0.0, Reading.NOT_AT_ALL: 0.2}, lambda r: found[r])
+    found = {Stance.AS_IT_STANDS: Prospect(0.0, 0.02, 0.01), Stance.NOT_AT_ALL: Prospect(0.5, 0.02, 0.3)}
+    both = mixed({Stance.AS_IT_STANDS: 0.8, Stance.EITHER_WAY: 0.0, Stance.NOT_AT_ALL: 0.2}, lambda r: found[r])
     assert both.chance == pytest.approx(0.1) and both.gain == 0.3 and not both.over
-    assert mixed({Reading.AS_IT_STANDS: 1.0, Reading.NOT_AT_ALL: 0.0}, lambda r: found[r]).over
+    assert mixed({Stance.AS_IT_STANDS: 1.0, Stance.NOT_AT_ALL: 0.0}, lambda r: found[r]).over
 
 
 def test_the_prospect_of_a_misled_search_is_that_of_a_blind_one() -> None:
