@@ -151,7 +151,7 @@ def main() -> None:
     order = asked.samplers.split(",")
     races.sort(key=lambda race: (race[0], order.index(race[1].sampler) if race[1].sampler in order else 99))
     show(races, [cluster.name for cluster in CLUSTERS], asked.trials)
-    show_claims(sorted(claims))
+    show_claims(sorted(claims, key=lambda claim: claim[0]))
 
 
 def kept(path: Path | None) -> tuple[list[tuple[int, Race]], list[Claimed]]:
