@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -40,6 +41,7 @@ CHECKS = 400  # candidates asked for legality before the space-filling sequence 
 ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the outlook itself is asked in a turn
 TIE_BREAK = 0.02  # trees cannot tell the settings of a leaf apart: so much counts what the first model hopes
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
+NOTHING: Mapping[str, Point] = MappingProxyType({})
 DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
 
 
@@ -63,6 +65,7 @@ class Chooser:
         self._expected: dict[Scale, Expected | Earlier | None] = {}
         self._current: Expected | Earlier | None = None
         self._kept: dict[Stance, tuple[tuple[int, int], View]] = {}
+        self._told: Mapping[str, Point] = NOTHING  # the points of the lessons last seen
         self._last_seen: tuple[int, Scale, Taught] | None = None
 
     def forget(self) -> None:
@@ -102,7 +105,7 @@ class Chooser:
         judge: Callable[[Field], tuple[Forecast, Array]],
     ) -> Settled | None:
         """The candidate that leads; of the most hopeful the outlook itself is asked, until one that was asked leads."""
-        told, asked = [lesson.point for lesson in lessons], dict[str, Point]()
+        asked: dict[str, Point] = {}
         for turn in range(TURNS + 1):
             found, promise = judge(field)
             chosen = self._most_hopeful(promise, field, taken)
@@ -111,14 +114,17 @@ class Chooser:
             if self._current is None or field.keys[chosen[0]] in asked or turn == TURNS:
                 break
             asked |= {field.keys[i]: field.points[i] for i in chosen}
-            field = replace(field, foreseen=self._foreseen(stance, field.keys, field.rows, [*told, *asked.values()]))
+            field = replace(field, foreseen=self._foreseen(stance, field.keys, field.rows, asked))
         row = max((i for i, key in enumerate(field.keys) if key in asked), key=lambda i: promise[i], default=chosen[0])
         return Settled(field.points[row], float(found.mean[row]), float(found.spread[row]), float(found.chance[row]))
 
-    def _foreseen(self, stance: Stance, keys: Sequence[str], rows: Array, asked: Sequence[Point]) -> Foreseen | None:
+    def _foreseen(
+        self, stance: Stance, keys: Sequence[str], rows: Array, asked: Mapping[str, Point] = NOTHING
+    ) -> Foreseen | None:
+        """What is expected at these rows, where the points told and these are asked themselves."""
         if self._current is None:
             return None
-        return replace(self._current.at(keys, rows, asked), unread=stance is Stance.NOT_AT_ALL)
+        return replace(self._current.at(keys, rows, {**self._told, **asked}), unread=stance is Stance.NOT_AT_ALL)
 
     def second_opinion(
         self, lessons: Sequence[Lesson], pending: Sequence[Point], taken: Collection[str]
@@ -150,7 +156,7 @@ class Chooser:
         step = max(1, len(view.field.keys) // SCREENED)
         even = view.field.only(range(len(lessons) % step, len(view.field.keys), step))
         keys, rows = [*even.keys, *near], np.concatenate([even.rows, self._features.of(list(near.values()))])
-        foreseen = self._foreseen(Stance.NOT_AT_ALL, keys, rows, [lesson.point for lesson in lessons])
+        foreseen = self._foreseen(Stance.NOT_AT_ALL, keys, rows)
         return Field([*even.points, *near.values()], keys, rows, foreseen)
 
     def prospect(
@@ -203,7 +209,9 @@ class Chooser:
         rows = self._features.of(points)
         values = scale.values([lesson.score for lesson in lessons])
         expected = self._expectations(scale)
-        foreseen = None if expected is None else expected.at([point_key(point) for point in points], rows, points)
+        keys = [point_key(point) for point in points]
+        self._told = dict(zip(keys, points, strict=True))
+        foreseen = None if expected is None else expected.at(keys, rows, self._told)
         return Taught.of(rows, values, foreseen)
 
     def _expectations(self, scale: Scale) -> Expected | Earlier | None:
@@ -225,7 +233,8 @@ class Chooser:
         rows, seen = self._features.of(own), view.seen
         values = None
         if self._current is not None and seen.expected is not None:
-            values = self._current.at([point_key(point) for point in own], rows, own).columns
+            named = {point_key(point): point for point in own}
+            values = self._current.at([point_key(point) for point in own], rows, named).columns
         mean, _ = view.scores.at(rows, values)
         expected = None if values is None or seen.expected is None else np.concatenate([seen.expected, values])
         rows, told = np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean])
@@ -244,7 +253,7 @@ class Chooser:
         near = {} if self._pool.exhausted else around(self._space, centres, rng, {*keys, *taken})
         every = [*points, *near.values()]
         rows = np.concatenate([rows, self._features.of(list(near.values()))])
-        foreseen = self._foreseen(stance, [*keys, *near], rows, [lesson.point for lesson in lessons])
+        foreseen = self._foreseen(stance, [*keys, *near], rows)
         return Field(every, [*keys, *near], rows, foreseen)
 
     def _legal(self, field: Field, row: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -30,11 +30,12 @@ class Earlier:
         self.says_something = int((~np.isnan(values)).sum()) >= FEWEST
         if self.says_something:
             self._reach = max(float(np.nanstd(values)), 1e-9)
-            beside = None if besides is None else besides.at([point_key(point) for point in points], rows, points)
+            keys = [point_key(point) for point in points]
+            beside = None if besides is None else besides.at(keys, rows, dict(zip(keys, points, strict=True)))
             seen = Taught.of(rows, values, beside)
             self._scores, self._chances = ScoreModel(seen, features.columns), Feasibility(seen, features.columns)
 
-    def at(self, keys: Sequence[str], rows: Array, asked: Sequence[Point]) -> Foreseen:
+    def at(self, keys: Sequence[str], rows: Array, asked: Mapping[str, Point]) -> Foreseen:
         beside = None if self._besides is None else self._besides.at(keys, rows, asked)
         values, odds = (None, None) if beside is None else (beside.columns, beside.odds)
         mean, _ = self._scores.at(rows, values)

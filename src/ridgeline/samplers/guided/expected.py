@@ -84,12 +84,11 @@ class Expected:
         odds = min(max(math.log(chance / (1.0 - chance)), -FARTHEST_ODDS), FARTHEST_ODDS)
         return math.nan if value is None else value, odds
 
-    def at(self, keys: Sequence[str], rows: Array, asked: Sequence[Point]) -> Foreseen:
+    def at(self, keys: Sequence[str], rows: Array, asked: Mapping[str, Point]) -> Foreseen:
         """`asked` are points that are asked themselves: only these and the survey count, whatever else was asked."""
-        named = {point_key(point): point for point in asked}
         answers = {key: self._asked[key] for key in self._survey}
-        answers |= {key: self.ask(key, point) for key, point in named.items()}
-        values, odds = self._carried(self._survey | _some(named), rows)
+        answers |= {key: self.ask(key, point) for key, point in asked.items()}
+        values, odds = self._carried(self._survey | _some(asked), rows)
         for row, key in enumerate(keys):
             if (answer := answers.get(key)) is not None:
                 odds[row] = answer[1]
