@@ -127,13 +127,19 @@ def test_a_killed_campaign_goes_on_alike(speed: Speed) -> None:
 def test_the_reading_believed_most_chooses() -> None:
     for most in Stance:
         shares = {stance: 0.6 if stance is most else 0.2 for stance in Stance}
-        assert {stance_of(shares, trial) for trial in range(ALONE_FROM)} == {most}
+        assert {stance_of(shares, trial, recalled=False) for trial in range(30)} == {most}
+        assert {stance_of(shares, trial, recalled=True) for trial in range(ALONE_FROM)} == {most}
 
 
-def test_later_every_third_trial_is_chosen_as_if_nothing_were_foretold() -> None:
+def test_after_an_earlier_study_later_trials_are_shared_with_the_blind_search() -> None:
     sure = {Stance.AS_IT_STANDS: 1.0, Stance.EITHER_WAY: 0.0, Stance.NOT_AT_ALL: 0.0}
-    counted = Counter(stance_of(sure, trial) for trial in range(ALONE_FROM, ALONE_FROM + 30))
-    assert counted == {Stance.AS_IT_STANDS: 20, Stance.NOT_AT_ALL: 10}
+    later = range(ALONE_FROM, ALONE_FROM + 40)
+    assert Counter(stance_of(sure, trial, recalled=True) for trial in later) == {
+        Stance.AS_IT_STANDS: 20,
+        Stance.NOT_AT_ALL: 20,
+    }
+    alone = [trial % 2 for trial in later if stance_of(sure, trial, recalled=True) is Stance.NOT_AT_ALL]
+    assert sum(alone) == 10  # trees and the process both get theirs
 
 
 def test_the_first_trial_is_what_the_expectation_says() -> None:

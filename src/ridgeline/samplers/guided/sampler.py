@@ -74,7 +74,7 @@ class GuidedSampler:
         if (self._outlook is not None or self._earlier) and passed:
             from ridgeline.samplers.guided.stances import Stance, stance_of  # numpy: not before it is needed
 
-            stance = stance_of(self._choosing().beliefs(self._lessons), known)
+            stance = stance_of(self._choosing().beliefs(self._lessons), known, bool(self._earlier))
             if stance is not Stance.NOT_AT_ALL:
                 chosen = self._choosing().choice(self._lessons, pending, self._told | flying, stance)
                 return chosen or Proposal(filled, NOTHING_NEW)

@@ -2,8 +2,8 @@
 
 An expectation may mislead: a twin of another machine, an earlier study of another regime, a formula with a wrong sign.
 Whether it does, the lessons say: each stance foretells how the told settings compare, and the one that foretold it
-best is believed most and chooses the next trial. Later, some trials are chosen as if nothing were foretold, whatever
-is believed: they find what an expectation that is right on the whole has wrong near the best.
+best is believed most and chooses the next trial. After earlier studies some trials are chosen as if nothing were
+foretold, whatever is believed: they find what a study that is right on the whole has wrong near the best.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, beforehand
 from ridgeline.samplers.guided.model import EITHER_WAY, STRAIGHT, Taught
 
 WEIGHED = 60  # lessons that are weighed: of more, an even share
-ALONE_FROM, ALONE_EVERY = 9, 3  # from that trial on, every so many is chosen as if nothing were foretold
+ALONE_FROM, ALONE_FOR = 6, 2  # after earlier studies, from that trial on: so many with them, so many without
 SLIGHT = 0.03  # a stance believed less does not count
 WIDTHS = (1.0, 2.0)  # what the stances leave open may be so many times as wide as stated
 REACHES = (0.5, 1.0, 2.0)  # and the whole surface as the expectation says it is
@@ -51,9 +51,9 @@ def beliefs(seen: Taught, columns: Columns) -> Beliefs:
     return {stance: part / sum(parts.values()) for stance, part in parts.items()}
 
 
-def stance_of(believed: Beliefs, trial: int) -> Stance:
-    """The stance that this trial is chosen by."""
-    if trial >= ALONE_FROM and trial % ALONE_EVERY == 0:
+def stance_of(believed: Beliefs, trial: int, recalled: bool) -> Stance:
+    """The stance that this trial is chosen by; `recalled`: where earlier studies say what is expected."""
+    if recalled and trial >= ALONE_FROM and trial // ALONE_FOR % 2 == 0:
         return Stance.NOT_AT_ALL
     return max(believed, key=lambda stance: believed[stance])
 
