@@ -40,9 +40,8 @@ class GaussianProcess:
     def __init__(self, places: Array, columns: Columns, fit: Fit) -> None:
         self._scale = np.sqrt(fit.weights[columns])
         self._places, self._fit = places * self._scale, fit
-        exact = self._places = self._places.astype(float)
-        covariance = fit.signal * _matern(_distances(exact, exact))
-        covariance[np.diag_indices_from(covariance)] += fit.noise + JITTER
+        self._places = self._places.astype(float)
+        covariance = beforehand(places, columns, fit)
         self._whiten = np.linalg.inv(np.linalg.cholesky(covariance))  # small; one product then serves all candidates
 
     def solved(self, values: Array) -> Array:
@@ -74,6 +73,14 @@ class GaussianProcess:
         scaled, white = places * self._scale, self._whiten @ self.across(places).T
         found: Array = self._fit.signal * _matern(_distances(scaled, scaled)) - white.T @ white
         return found
+
+
+def beforehand(places: Array, columns: Columns, fit: Fit) -> Array:
+    """Covariance of what runs at these places show, before any is known."""
+    scaled = (places * np.sqrt(fit.weights[columns])).astype(float)
+    found: Array = fit.signal * _matern(_distances(scaled, scaled))
+    found[np.diag_indices_from(found)] += fit.noise + JITTER
+    return found
 
 
 def _matern(distance: Array) -> Array:

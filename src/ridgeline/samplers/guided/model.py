@@ -21,7 +21,7 @@ from ridgeline.samplers.guided.trees import Habit, Trees
 
 REMEMBERED = 150  # lessons the process sees: the best, the latest, and some of the rest
 FITTED, EFFECTS_FITTED = 80, 60  # of them, lessons that length scales are found from; where effects add up
-TRUST_SPREAD = 0.35  # of the trust in what is expected, around 1
+STRAIGHT, EITHER_WAY = (1.0, 0.35), (0.0, 1.0)  # what trust in an expectation begins with, and its spread
 WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
 DOUBT = 1.0  # few lessons tell little about length scales: spreads are wider by this over the root of their number
 LEVEL_SPREAD = 3.0
@@ -73,6 +73,8 @@ class Foreseen:
     odds: Array
     spread: float
     leanings: Array | None = None
+    reach: float = 1.0  # how far apart settings are expected to be: a standard deviation
+    unread: bool = False  # only what it says of passing counts
 
     @property
     def columns(self) -> Array:
@@ -96,12 +98,14 @@ class Taught:
     odds: Array | None  # log odds of passing that were expected
     spread: float = 0.0  # how far off the expected score may be
     products: Products | None = None  # shown beside the rows to trees that foretell what passes
+    reach: float = 1.0  # how far apart settings are expected to be
+    trust: tuple[float, float] = STRAIGHT  # in what is expected, before the first lesson; and its spread
 
     @classmethod
     def of(cls, rows: Array, values: Array, foreseen: Foreseen | None) -> Taught:
         if foreseen is None:
             return cls(rows, values, None, None)
-        return cls(rows, values, foreseen.columns, foreseen.odds, foreseen.spread)
+        return cls(rows, values, foreseen.columns, foreseen.odds, foreseen.spread, foreseen.reach)
 
 
 class ScoreModel:
@@ -116,7 +120,8 @@ class ScoreModel:
         self._expected = None if seen.expected is None else seen.expected[self._kept]
         self._level = float(values.mean())
         self._middle = np.zeros(1) if self._expected is None else self._expected.mean(axis=0)
-        self._unit = _unit(values, self._expected)
+        self._trust = seen.trust
+        self._unit = _unit(values, self._expected, seen.trust[0])
         standard = (values - self._level) / self._unit
         basis = self._basis(self._expected, len(values))
         rows, self._columns = self._with_expected(seen.rows[self._kept], self._expected, columns)
@@ -144,13 +149,13 @@ class ScoreModel:
         most = EFFECTS_FITTED if self._adds_up else FITTED
         some = np.linspace(0, len(standard) - 1, min(len(standard), most)).round().astype(int)
         told = basis[:, 1:]
-        prior, precision = _beforehand(told.shape[1])
+        prior, precision = _beforehand(told.shape[1], self._trust)
         trust = np.linalg.solve(told.T @ told + np.diag(precision), told.T @ standard + precision * prior)
         fits = fitted_effects if self._adds_up else fitted
         return fits(rows[some].astype(float), (standard - told @ trust)[some], self._columns)
 
     def _solve(self, standard: Array, basis: Array) -> None:
-        known, sure = _beforehand(basis.shape[1] - 1)
+        known, sure = _beforehand(basis.shape[1] - 1, self._trust)
         prior, precision = np.append(0.0, known), np.diag(np.append(LEVEL_SPREAD**-2, sure))
         solved = self._process.solved(basis)
         self._uncertain = np.linalg.inv(basis.T @ solved + precision)
@@ -189,6 +194,7 @@ class ScoreModel:
         covariance = self._process.joint(rows) + left @ self._uncertain @ left.T
         covariance[np.diag_indices_from(covariance)] += 1e-6
         factor = np.linalg.cholesky(covariance.astype(float))
+        factor = factor * (1 + DOUBT / math.sqrt(len(self._kept)))
         return mean + self._unit * (rng.standard_normal((count, len(rows))) @ factor.T)
 
 
@@ -261,16 +267,16 @@ def without_the_worst(values: Array) -> Array:
     return np.maximum(values, middle - WORST * above)
 
 
-def _beforehand(count: int) -> tuple[Array, Array]:
+def _beforehand(count: int, trust: tuple[float, float]) -> tuple[Array, Array]:
     """What is believed of the trust and of each leaning, in its standard deviations; and how firmly."""
     first = np.arange(count) == 0
-    return np.where(first, 1.0, 0.0), np.where(first, TRUST_SPREAD**-2, 1.0)
+    return np.where(first, trust[0], 0.0), np.where(first, trust[1] ** -2, 1.0)
 
 
-def _unit(values: Array, expected: Array | None) -> float:
+def _unit(values: Array, expected: Array | None, trust: float) -> float:
     if expected is None:
         return max(float(values.std()), 1e-6 * max(1.0, abs(float(values.mean()))))
-    rest = values - expected[:, 0]
+    rest = values - trust * expected[:, 0]
     return max(float(np.hypot(rest.std(), 0.1)), 1e-9)
 
 
