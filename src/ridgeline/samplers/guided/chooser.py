@@ -160,7 +160,7 @@ class Chooser:
 
     def _seen(self, lessons: Sequence[Lesson], scale: Scale) -> Taught:
         points = [lesson.point for lesson in lessons]
-        rows = self._features.of(points)
+        rows = self._features.of_told(points)
         values = scale.values([lesson.score for lesson in lessons])
         expected = self._expectations(scale)
         foreseen = None if expected is None else expected.at([point_key(point) for point in points], rows, points)
