@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from ridgeline.samplers.guided.blend import Blend, score_model
+from ridgeline.samplers.guided.gaussian import Fit, GaussianProcess
 from ridgeline.samplers.guided.model import ScoreModel, Taught
 
 KNOBS = 5
@@ -36,6 +38,23 @@ def blend_of(speed: object, count: int = 40) -> Blend:
 def test_the_model_that_foretells_the_lessons_is_believed() -> None:
     assert blend_of(by_itself).weights[1] > 0.9
     assert blend_of(together).weights[0] > 0.9
+
+
+def test_a_lesson_left_out_is_foretold_from_all_others() -> None:
+    """The short way to the leave-one-out score is the long one's."""
+    rows, values = places(12), np.random.default_rng(3).normal(size=12)
+    fit = Fit(np.full(KNOBS, 0.7), 1.2, 0.1)
+    process, long_way = GaussianProcess(rows, COLUMNS, fit), 0.0
+    for one in range(12):
+        others = np.arange(12) != one
+        without = GaussianProcess(rows[others], COLUMNS, fit)
+        across = without.across(rows[[one]].astype(float))
+        mean, variance = (
+            (across @ without.solved(values[others])).item(),
+            without.spread(across).item() ** 2 + fit.noise,
+        )
+        long_way += -0.5 * np.log(variance) - 0.5 * (values[one] - mean) ** 2 / variance
+    assert process.left_out(process.solved(values)) == pytest.approx(long_way, abs=1e-3)
 
 
 def test_where_the_models_disagree_the_spread_says_so() -> None:

@@ -173,7 +173,7 @@ class Chooser:
 
     def _taught(self, lessons: Sequence[Lesson], scale: Scale) -> Taught:
         points = [lesson.point for lesson in lessons]
-        rows = self._features.of(points)
+        rows = self._features.of_told(points)
         values = scale.values([lesson.score for lesson in lessons])
         expected = self._expectations(scale)
         keys = [point_key(point) for point in points]

@@ -20,14 +20,14 @@ from ridgeline.samplers.guided.products import Products
 from ridgeline.samplers.guided.trees import Habit, Trees
 
 REMEMBERED = 150  # lessons the process sees: the best, the latest, and some of the rest
-FITTED, EFFECTS_FITTED = 80, 60  # of them, lessons that length scales are found from; where effects add up
+FITTED, EFFECTS_FITTED = 80, 50  # of them, lessons that length scales are found from; where effects add up
 STRAIGHT, EITHER_WAY = (1.0, 0.35), (0.0, 1.0)  # what trust in an expectation begins with, and its spread
 WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
 DOUBT = 1.0  # few lessons tell little about length scales: spreads are wider by this over the root of their number
 LEVEL_SPREAD = 3.0
 LABEL_NOISE = 0.1
 PASSING = Habit(trees=30, cuts=20, leaf=1, doubt=1.0)  # trees that tell what passes
-LABELS_FITTED = 50  # lessons that the length scales of the chance are found from
+LABELS_FITTED = 40  # lessons that the length scales of the chance are found from
 SURE = 0.002  # chances nearer to 0 are not believed
 
 
@@ -97,9 +97,9 @@ class Taught:
     expected: Array | None  # on the scale, with what it leans on beside it; None: nothing is expected of any point
     odds: Array | None  # log odds of passing that were expected
     spread: float = 0.0  # how far off the expected score may be
-    products: Products | None = None  # shown beside the rows to trees that foretell what passes
     reach: float = 1.0  # how far apart settings are expected to be
     trust: tuple[float, float] = STRAIGHT  # in what is expected, before the first lesson; and its spread
+    products: Products | None = None  # shown beside the rows to trees that foretell what passes
 
     @classmethod
     def of(cls, rows: Array, values: Array, foreseen: Foreseen | None) -> Taught:
@@ -233,7 +233,8 @@ class ChanceModel:
             return self.at(rows, odds)
         label = self._expected_label(odds)
         rows, _ = _with_odds(rows, odds, slice(None), self._columns)
-        rough = normal_share((label + self._process.across(rows) @ self._dual) / math.sqrt(LABEL_NOISE + 0.25))
+        z = (label + self._process.across(rows) @ self._dual) / math.sqrt(LABEL_NOISE + 0.25)
+        rough = 0.5 + 0.5 * np.tanh(0.8 * z)  # about the share of a normal distribution below z, and much quicker
         found: Array = np.clip(rough, SURE, 1.0)
         return found
 
