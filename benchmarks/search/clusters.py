@@ -1,12 +1,16 @@
 """Searches with a twin: node-hours until a setting within 2% of the best is chosen, on clusters whose truth is hidden.
 
-    python -m benchmarks.search.clusters --tables FOLDER [--seeds 30] [--samplers guided,reversed,tpe,random]
+    python -m benchmarks.search.clusters --tables FOLDER [--seeds 30] [--jobs 16] [--samplers guided,tpe,random]
 
 Eight clusters of 8 to 104 GPUs, offline throughput or goodput (hidden.py); the seed of a race also draws the truth, one
 of `--truths`. Runs have heavy-tailed noise (3%, one in twenty four times that), on four nodes of which one is 8%
-slower. `guided` is guided by the twin as it comes, `reversed` by the same twin with its order turned round, `blind` by
-nothing, `misled` by an earlier study that learned the reverse of the truth. FOLDER keeps what the twin says: the first
-call works for minutes. Every race goes on to `--trials`, and those that found nothing until then to `--at-most`.
+slower. FOLDER keeps what the twin says: the first call works for minutes. Every race goes on to `--trials`, and those
+that found nothing until then to `--at-most`.
+
+- `guided`: by the twin as it comes; `reversed`: by the same twin with its order turned round; `muddled`: by the same
+  twin, which takes every setting for another one, also as to what runs; `blind`: by nothing;
+- `recalled`: by an earlier study of another truth of the same cluster; `misled`: by one that learned the reverse of
+  this truth; `confused`: by one whose results belong to other settings.
 """
 
 from __future__ import annotations
@@ -16,9 +20,7 @@ import json
 import math
 import os
 import random
-import statistics
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -27,16 +29,19 @@ from typing import Any
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-from benchmarks.search.hidden import CLUSTERS, Hidden  # noqa: E402
-from benchmarks.search.race import CLOSE, Noise, Race, race  # noqa: E402
+from benchmarks.search.hidden import CLUSTERS, Hidden, factors, foretold  # noqa: E402
+from benchmarks.search.race import Noise, Race, race  # noqa: E402
+from benchmarks.search.standings import Claimed, show, show_claims  # noqa: E402
 from ridgeline import catalog  # noqa: E402
 from ridgeline.records.lesson import Lesson  # noqa: E402
 from ridgeline.records.space import Point  # noqa: E402
+from ridgeline.samplers.base import Forecasting  # noqa: E402
 
 NOISE = Noise(heavy_tail=0.05)
-EARLIER = 30  # lessons of a misleading earlier study
+EARLIER = 30  # lessons of an earlier study
 WATCHED = 4  # trials between two looks at whether the search would have ended
-Claimed = tuple[str, int | None, float | None]
+TWINS = {"guided": "", "reversed": "turned", "muddled": "muddled"}
+STUDIES = ("recalled", "misled", "confused")
 Job = tuple[int, int, int, int, int, str, Path]
 
 
@@ -45,21 +50,26 @@ def _hidden(number: int, tables: Path, truth: int) -> Hidden:
     return Hidden(CLUSTERS[number], tables, truth)
 
 
-def _sampler(name: str, hidden: Hidden, seed: int) -> Any:
-    kind = "guided" if name in ("reversed", "blind", "misled") else name
+def _sampler(name: str, job: Job) -> Any:
+    number, seed, truth, *_, tables = job
+    hidden = _hidden(number, tables, truth)
+    kind = "guided" if name in TWINS or name in STUDIES or name == "blind" else name
     sampler = catalog.part("samplers", kind)(hidden.study.study.space, seed, {}, hidden.refusal)
-    if name in ("guided", "reversed"):
-        sampler.expect(hidden.outlook(turned=name == "reversed"))
-    if name == "misled":
-        sampler.recall(_misleading(hidden, seed))
+    if name in TWINS:
+        sampler.expect(hidden.outlook(TWINS[name]))
+    if name in STUDIES:
+        taught = _hidden(number, tables, truth + 1) if name == "recalled" else hidden
+        sampler.recall(_earlier(name, taught, random.Random(f"earlier {seed}")))
     return sampler
 
 
-def _misleading(hidden: Hidden, seed: int) -> list[Lesson]:
-    """An earlier study that learned the reverse of the truth."""
-    drawn = random.Random(f"earlier {seed}").sample(list(hidden.legal), EARLIER)
+def _earlier(name: str, hidden: Hidden, rng: random.Random) -> list[Lesson]:
+    drawn = rng.sample(list(hidden.legal), EARLIER)
+    values = [hidden.truth(point) for point in (rng.sample(drawn, EARLIER) if name == "confused" else drawn)]
+    sign = -1.0 if name == "misled" else 1.0
     return [
-        Lesson(point, None if value is None else math.exp(-value)) for point in drawn for value in [hidden.truth(point)]
+        Lesson(point, None if value is None else math.exp(sign * value))
+        for point, value in zip(drawn, values, strict=True)
     ]
 
 
@@ -87,31 +97,33 @@ class _Claim:
         return False
 
 
-def _never(sampler: Any) -> bool:
-    return False
-
-
 def one(job: Job) -> tuple[int, Race, Claimed]:
     number, seed, truth, trials, at_most, name, tables = job
     hidden = _hidden(number, tables, truth)
-    sampler, baseline = _sampler(name, hidden, seed), hidden.study.study.baseline
+    sampler, baseline = _sampler(name, job), hidden.study.study.baseline
     if (value := hidden.truth(baseline)) is not None:
         sampler.tell(Lesson(baseline, math.exp(value)))
     claim = _Claim(hidden)
-    watch = claim.watch if name == "guided" else _never
+    watch = claim.watch if isinstance(sampler, Forecasting) else lambda sampler: False
     result = race(sampler, name, seed, claim.truth, trials, NOISE, hidden.node_hours, math.exp, watch, at_most=at_most)
     return number, result, (name, claim.at, claim.missed)
+
+
+def prepare(pair: tuple[int, int, Path]) -> None:
+    """What the twin and a truth say of a cluster, worked out before several processes ask for it."""
+    number, truth, tables = pair
+    foretold(CLUSTERS[number], tables, factors(CLUSTERS[number], truth) if truth >= 0 else {})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--truths", type=int, default=3)
-    parser.add_argument("--trials", type=int, default=60)
-    parser.add_argument("--at-most", type=int, default=120)
+    parser.add_argument("--truths", type=int, default=10)
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--at-most", type=int, default=100)
     parser.add_argument("--samplers", default="guided,reversed,blind,tpe,random")
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="*", default=list(range(len(CLUSTERS))))
     parser.add_argument("--out", type=Path, help="every race as a JSON line; races that are there already are kept")
     asked = parser.parse_args()
@@ -121,20 +133,25 @@ def main() -> None:
     jobs = [
         (number, seed, seed % asked.truths, asked.trials, asked.at_most, name, asked.tables)
         for seed in range(asked.seeds)
-        for number in asked.only
         for name in asked.samplers.split(",")
+        for number in asked.only
         if (number, name, seed) not in have
     ]
-    with ProcessPoolExecutor(asked.processes) as pool:
-        for number, result, claim in pool.map(one, jobs):
+    truths = range(-1, min(asked.seeds, asked.truths) + ("recalled" in asked.samplers))
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        list(pool.map(prepare, [(number, truth, asked.tables) for number in asked.only for truth in truths]))
+        for done in as_completed([pool.submit(one, job) for job in jobs]):
+            number, result, claim = done.result()
             races.append((number, result))
             claims.append(claim)
             if asked.out:
                 row = {"cluster": number, "claim": claim[1:], **asdict(result)}
                 with asked.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
-    show(races, asked.trials)
-    show_claims(claims)
+    order = asked.samplers.split(",")
+    races.sort(key=lambda race: (race[0], order.index(race[1].sampler) if race[1].sampler in order else 99))
+    show(races, [cluster.name for cluster in CLUSTERS], asked.trials)
+    show_claims(sorted(claims, key=lambda claim: claim[0]))
 
 
 def kept(path: Path | None) -> tuple[list[tuple[int, Race]], list[Claimed]]:
@@ -145,52 +162,6 @@ def kept(path: Path | None) -> tuple[list[tuple[int, Race]], list[Claimed]]:
         row["regret"] = {int(n): value for n, value in row["regret"].items()}
     claims = [(row["sampler"], *row.pop("claim")) for row in rows]
     return [(row.pop("cluster"), Race(**row)) for row in rows], claims
-
-
-def show_claims(claims: Sequence[Claimed]) -> None:
-    """A search that ends says that nothing untried is more than 2% better than what it tried: was that so?"""
-    print()
-    for name in dict.fromkeys(name for name, _, _ in claims):
-        ended = [(at, missed) for own, at, missed in claims if own == name and at is not None and missed is not None]
-        if ended:
-            right = sum(missed <= CLOSE for _, missed in ended)
-            middle = statistics.median(at for at, _ in ended)
-            print(f"{name}: {len(ended)} would have ended, in the middle at {middle:.0f}; {right} were right")
-
-
-def show(races: Sequence[tuple[int, Race]], trials: int) -> None:
-    names = list(dict.fromkeys(r.sampler for _, r in races))
-    hours: dict[tuple[int, str], float] = {}
-    crashes: dict[tuple[int, str], float] = {}
-    for number in sorted({number for number, _ in races}):
-        print(f"\n{CLUSTERS[number].name}")
-        print("  sampler    node-hours to 2% (quartiles)   trials   found   regret at 20   at 40   crashes     ask")
-        for name in names:
-            rows = [r for n, r in races if n == number and r.sampler == name]
-            low, middle, high = statistics.quantiles((hours_of(r) for r in rows), n=4, method="inclusive")
-            hours[number, name], crashes[number, name] = middle, statistics.mean(r.crashes for r in rows)
-            reached = statistics.median(r.found_at or r.trials + 1 for r in rows)
-            found = sum(r.found_at is not None and r.found_at <= trials for r in rows)
-            at = [statistics.median(r.regret[n] for r in rows) for n in (20, 40)]
-            ask = statistics.mean(r.ask_ms for r in rows)
-            print(
-                f"  {name:9}  {middle:8.2f} ({low:6.2f} to {high:6.2f})   {reached:6.1f}   {found:3}/{len(rows)}"
-                f"   {at[0]:8.1%}   {at[1]:8.1%}   {crashes[number, name]:6.1f}   {ask:4.0f} ms"
-            )
-    print("\nagainst random and tpe, cluster by cluster: median node-hours, and crashes")
-    for name, peer in [(n, p) for n in names if n not in ("tpe", "random") for p in ("tpe", "random") if p in names]:
-        ratios = [hours[n, name] / hours[n, peer] for n, own in hours if own == name]
-        fewer = [crashes[n, name] / max(crashes[n, peer], 1e-9) for n, own in hours if own == name]
-        each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(
-            f"  {name} / {peer}: median {statistics.median(ratios):.2f}, worst {max(ratios):.2f} ({each}); "
-            f"crashes {statistics.median(fewer):.2f}, worst {max(fewer):.2f}"
-        )
-
-
-def hours_of(result: Race) -> float:
-    """What was paid until it was found; all that was paid where it never was."""
-    return result.cost if result.cost_at is None else result.cost_at
 
 
 if __name__ == "__main__":

@@ -129,12 +129,11 @@ class Hidden:
     """A cluster with its truth, drawn from the seed. `tables` is a folder where what was worked out is kept."""
 
     def __init__(self, cluster: Cluster, tables: Path, seed: int) -> None:
-        rng = random.Random(f"{cluster.name} {seed}")
+        rng = random.Random(f"{cluster.name} {seed} beside its factors")
         self.cluster, self._seed = cluster, seed
         self.study = _study(cluster, tables, "")
-        factors = {name: math.exp(rng.uniform(-OFF, OFF)) for name in NAMES}
         self.foretold = foretold(cluster, tables, {})
-        self._really = foretold(cluster, tables, factors)
+        self._really = foretold(cluster, tables, factors(cluster, seed))
         self._leanings = _Leanings(cluster, self.study, tables)
         knobs = sorted(self.study.study.space.by_name)
         self._interacting = rng.sample(list(itertools.combinations(knobs, 2)), 2)
@@ -147,9 +146,13 @@ class Hidden:
         score = self._score(point)
         return None if score is None else score - self.best
 
-    def outlook(self, turned: bool = False) -> LeaningOutlook:
-        """What the twin says, or the reverse of it."""
-        return _TableOutlook(self.foretold, self._leanings, turned)
+    def outlook(self, how: str = "") -> LeaningOutlook:
+        """What the twin says, the reverse of it (`turned`), or what it says of other settings (`muddled`)."""
+        others = list(self.legal)
+        if how == "muddled":
+            random.Random(f"muddled {self._seed}").shuffle(others)
+        mixed = {point_key(point): other for point, other in zip(self.legal, others, strict=True)}
+        return _TableOutlook(self.foretold, self._leanings, how == "turned", mixed)
 
     def refusal(self, point: Point) -> str | None:
         return None if point_key(point) in self.foretold else "not legal"
@@ -180,16 +183,17 @@ class _TableOutlook:
     said: Table
     moves: _Leanings
     turned: bool
+    taken_for: Mapping[str, Point]
 
     def __call__(self, point: Point) -> Expectation | None:
-        said = self.said[point_key(point)]
+        said = self.said[point_key(self.taken_for[point_key(point)])]
         if not self.turned or said is None or said.mean is None or said.low is None or said.high is None:
             return said
         return replace(said, mean=1.0 / said.mean, low=1.0 / said.high, high=1.0 / said.low)
 
     def leanings(self, point: Point) -> tuple[float, ...]:
         sign = -1.0 if self.turned else 1.0
-        return tuple(sign * move for move in self.moves.of(point))
+        return tuple(sign * move for move in self.moves.of(self.taken_for[point_key(point)]))
 
 
 class _Leanings:
@@ -212,6 +216,12 @@ class _Leanings:
 
 def legal_points(study: CheckedStudy) -> Sequence[Point]:
     return [point for point in study.study.space.points() if study.refusal(point) is None]
+
+
+def factors(cluster: Cluster, seed: int) -> dict[str, float]:
+    """Of the physics of a truth."""
+    rng = random.Random(f"{cluster.name} {seed}")
+    return {name: math.exp(rng.uniform(-OFF, OFF)) for name in NAMES}
 
 
 def foretold(cluster: Cluster, tables: Path, factors: Mapping[str, float]) -> Table:

@@ -212,31 +212,6 @@ def test_the_first_trials_turn_from_where_others_failed(seed: int) -> None:
     assert sum(failed[4:]) <= 2  # of eight; an even spread has four
 
 
-def test_trees_and_process_take_turns_where_nothing_was_foretold() -> None:
-    sampler = make()
-    searched(sampler, hill, 10)
-    asked: list[str] = []
-    chooser = sampler._choosing()
-    for name in ("choice", "second_opinion"):
-        setattr(chooser, name, _recording(getattr(chooser, name), name, asked))
-    searched(sampler, hill, 4)
-    assert asked == ["second_opinion", "choice"] * 2
-
-
-def _recording(ask: Callable[..., object], name: str, asked: list[str]) -> Callable[..., object]:
-    def recorded(*told: object) -> object:
-        asked.append(name)
-        return ask(*told)
-
-    return recorded
-
-
-def test_what_was_foretold_leaves_no_turn_to_trees() -> None:
-    sampler = guided_by(hill)
-    sampler._choosing().second_opinion = None  # type: ignore[method-assign, assignment]
-    searched(sampler, hill, 6)
-
-
 def test_when_all_fail_it_fills_the_space() -> None:
     found = searched(make(), lambda point: None, 20)
     assert len({point_key(point) for point, _ in found}) == 20

@@ -15,10 +15,11 @@ def places(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).random((count, 3)).astype(np.float32)
 
 
-def test_an_edge_is_found_where_it_is() -> None:
+@pytest.mark.parametrize("column", [0, 2])
+def test_an_edge_is_found_where_it_is(column: int) -> None:
     rows = places(200)
-    mean, _ = Trees(rows, (rows[:, 0] < 0.5).astype(float), HABIT).at(places(400, seed=1))
-    there = places(400, seed=1)[:, 0]
+    mean, _ = Trees(rows, (rows[:, column] < 0.5).astype(float), HABIT).at(places(400, seed=1))
+    there = places(400, seed=1)[:, column]
     assert mean[there < 0.4].min() > 0.6 and mean[there > 0.6].max() < 0.4
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -13,69 +14,34 @@ from ridgeline.records.lesson import Lesson, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Outlook
 from ridgeline.samplers.encoding import encode
+from ridgeline.samplers.guided.blend import Blend, score_model
 from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.cost import relative_cost
 from ridgeline.samplers.guided.earlier import Earlier
 from ridgeline.samplers.guided.expected import Expected
+from ridgeline.samplers.guided.feasibility import Feasibility
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.guided.improvement import log_expected_improvement
-from ridgeline.samplers.guided.model import ChanceModel, Forecast, Foreseen, Scale, ScoreModel, Taught
-from ridgeline.samplers.guided.opinion import ScoreTrees
+from ridgeline.samplers.guided.model import Forecast, Foreseen, Scale, ScoreModel, Taught
+from ridgeline.samplers.guided.products import Products
+from ridgeline.samplers.guided.stances import Beliefs, Stance, beliefs, seen_with
+from ridgeline.samplers.guided.view import (
+    Field,
+    Settled,
+    View,
+    forecast,
+    hopes,
+    screened,
+    standing,
+    why,
+)
 
-SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
-HOPELESS = 0.2  # a chance to pass below this, or below half the best one
-FORETOLD_HOPELESS = 0.4  # the same where the chance was foretold: an edge of memory that is known is not tried out
-SCREENED = 1_500  # candidates that get a closer look
-CAUTION = 3.0  # a crash teaches less than a result: the chance to pass counts so many times over
-CENTRES = 4  # the best settings so far, around which all neighbours are candidates
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the outlook itself is asked in a turn
-TIE_BREAK = 0.02  # trees cannot tell the settings of a leaf apart: so much counts what the first model hopes
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
+NOTHING: Mapping[str, Point] = MappingProxyType({})
 DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
-
-
-@dataclass(frozen=True)
-class _Field:
-    """The candidates: points with their keys, features and what is expected of them."""
-
-    points: Sequence[Point]
-    keys: Sequence[str]
-    rows: Array
-    foreseen: Foreseen | None
-
-    def only(self, rows: Sequence[int]) -> _Field:
-        foreseen = None if self.foreseen is None else self.foreseen.only(rows)
-        return _Field([self.points[i] for i in rows], [self.keys[i] for i in rows], self.rows[rows], foreseen)
-
-    @property
-    def expected(self) -> Array | None:
-        return None if self.foreseen is None else self.foreseen.columns
-
-    @property
-    def odds(self) -> Array | None:
-        return None if self.foreseen is None else self.foreseen.odds
-
-
-@dataclass(frozen=True)
-class _View:
-    """What the lessons say about the candidates; `best` is the best mean among what passed."""
-
-    scale: Scale
-    seen: Taught
-    scores: ScoreModel
-    chances: ChanceModel
-    best: float
-    field: _Field
-
-    def better_by(self, share: float) -> float:
-        """The score, on the scale, that is better than the best by this share."""
-        return self.best + (math.log1p(share) if self.scale.sign else share * max(abs(self.best), 1e-12))
-
-    @property
-    def to_beat(self) -> float:
-        return self.better_by(SMALLEST_GAIN)
 
 
 class Chooser:
@@ -92,108 +58,128 @@ class Chooser:
         self._space, self._seed, self._outlook = space, seed, outlook
         self._earlier = [lesson for lesson in earlier if encode(space, lesson.point) is not None]
         self._features = Features(space)
+        self._products = Products(space, self._features)
         self._pool = Pool(space, self._features, seed)
         self._legal_before: dict[str, bool] = {}
         self._is_legal = legal
         self._expected: dict[Scale, Expected | Earlier | None] = {}
         self._current: Expected | Earlier | None = None
-        self._kept: tuple[tuple[int, int], _View] | None = None
+        self._kept: dict[Stance, tuple[tuple[int, int], View]] = {}
+        self._told: Mapping[str, Point] = NOTHING  # the points of the lessons last seen
+        self._last_seen: tuple[int, Scale, Taught] | None = None
 
     def forget(self) -> None:
         """Other lessons follow: what was made of these is of no more use."""
-        self._kept = None
+        self._kept, self._last_seen = {}, None
 
-    def choice(self, lessons: Sequence[Lesson], pending: Sequence[Point], taken: Collection[str]) -> Proposal | None:
-        view = self._view(lessons, taken)
+    def beliefs(self, lessons: Sequence[Lesson]) -> Beliefs:
+        """How what was foretold is to be read, as far as the lessons tell."""
+        _, seen = self._seen(lessons)
+        return {Stance.NOT_AT_ALL: 1.0} if seen.expected is None else beliefs(seen, self._features.columns)
+
+    def choice(
+        self,
+        lessons: Sequence[Lesson],
+        pending: Sequence[Point],
+        taken: Collection[str],
+        stance: Stance = Stance.NOT_AT_ALL,
+    ) -> Proposal | None:
+        view = self._view(lessons, taken, stance)
         scores = self._believing(view, pending[-BELIEVED:]) if pending else view.scores
-        field = _screened(view, scores)
+        field = screened(view, scores)
         costs = relative_cost(lessons, view.seen.rows, field.rows)
-        told, asked = [lesson.point for lesson in lessons], dict[str, Point]()
+
+        def judge(field: Field) -> tuple[Forecast, Array]:
+            found = forecast(scores, view.chances, field)
+            return found, hopes(found, view.to_beat, costs, view.chances.hopeless)
+
+        settled = self._settled(field, lessons, taken, stance, judge)
+        return None if settled is None else Proposal(settled.point, why(settled, view, scores, len(lessons)))
+
+    def _settled(
+        self,
+        field: Field,
+        lessons: Sequence[Lesson],
+        taken: Collection[str],
+        stance: Stance,
+        judge: Callable[[Field], tuple[Forecast, Array]],
+    ) -> Settled | None:
+        """The candidate that leads; of the most hopeful the outlook itself is asked, until one that was asked leads."""
+        asked: dict[str, Point] = {}
         for turn in range(TURNS + 1):
-            forecast = _forecast(scores, view.chances, field)
-            hopeless = HOPELESS if self._current is None else FORETOLD_HOPELESS
-            hopes = _hopes(forecast, view.to_beat, costs, hopeless)
-            chosen = self._most_hopeful(hopes, field, taken)
+            found, promise = judge(field)
+            chosen = self._most_hopeful(promise, field, taken)
             if not chosen:
                 return None
             if self._current is None or field.keys[chosen[0]] in asked or turn == TURNS:
                 break
-            # of the most hopeful the outlook itself is asked, until one that it was asked of leads
             asked |= {field.keys[i]: field.points[i] for i in chosen}
-            field = replace(field, foreseen=self._current.at(field.keys, field.rows, [*told, *asked.values()]))
-        row = max((i for i, key in enumerate(field.keys) if key in asked), key=lambda i: hopes[i], default=chosen[0])
-        return Proposal(field.points[row], _why(forecast, row, view, scores, len(lessons)))
+            field = replace(field, foreseen=self._foreseen(stance, field.keys, field.rows, asked))
+        row = max((i for i, key in enumerate(field.keys) if key in asked), key=lambda i: promise[i], default=chosen[0])
+        return Settled(field.points[row], float(found.mean[row]), float(found.spread[row]), float(found.chance[row]))
 
-    def second_opinion(
-        self, lessons: Sequence[Lesson], pending: Sequence[Point], taken: Collection[str]
-    ) -> Proposal | None:
-        """What trees would try next, for searches that nothing was foretold of."""
-        view = self._view(lessons, taken)
-        own = [point for point in pending[-BELIEVED:] if encode(self._space, point) is not None]
-        flying, seen = self._features.of(own), view.seen
-        believed = np.concatenate([seen.values, view.scores.at(flying, None)[0] if own else []])
-        trees = ScoreTrees(replace(seen, rows=np.concatenate([seen.rows, flying]), values=believed))
-        field = self._all_around(view, lessons, taken)
-        first = log_expected_improvement(*view.scores.at(field.rows, None), view.to_beat)
-        view = replace(view, best=trees.best)
-        forecast = Forecast(*trees.at(field.rows), view.chances.at(field.rows, None))
-        costs = relative_cost(lessons, seen.rows, field.rows)
-        hopes = _hopes(forecast, view.to_beat, costs, HOPELESS) + TIE_BREAK * first
-        chosen = self._most_hopeful(hopes, field, taken, 1)
-        if not chosen:
+    def _foreseen(
+        self, stance: Stance, keys: Sequence[str], rows: Array, asked: Mapping[str, Point] = NOTHING
+    ) -> Foreseen | None:
+        """What is expected at these rows, where the points told and these are asked themselves."""
+        if self._current is None:
             return None
-        return Proposal(field.points[chosen[0]], _why(forecast, chosen[0], view, view.scores, len(lessons)))
+        return replace(self._current.at(keys, rows, {**self._told, **asked}), unread=stance is Stance.NOT_AT_ALL)
 
-    def _all_around(self, view: _View, lessons: Sequence[Lesson], taken: Collection[str]) -> _Field:
-        """The neighbours of the best settings and an even share of all candidates, another one each time: what the
-        first model thinks of them is no matter here."""
-        _, centres = _standing(view.scores, view.seen, lessons)
-        near = around(self._space, centres, random.Random(f"around {self._seed} {len(lessons)}"), taken)
-        step = max(1, len(view.field.keys) // SCREENED)
-        even = view.field.only(range(len(lessons) % step, len(view.field.keys), step))
-        rows = np.concatenate([even.rows, self._features.of(list(near.values()))])
-        return _Field([*even.points, *near.values()], [*even.keys, *near], rows, None)
-
-    def prospect(self, lessons: Sequence[Lesson], taken: Collection[str], worth: float) -> Prospect:
+    def prospect(
+        self,
+        lessons: Sequence[Lesson],
+        taken: Collection[str],
+        worth: float,
+        stance: Stance = Stance.NOT_AT_ALL,
+    ) -> Prospect:
         """How likely an untried point beats the best by more than `worth`, and what the best of them may bring."""
-        view = self._view(lessons, taken)
+        view = self._view(lessons, taken, stance)
         best, sign = view.best, view.scale.sign
         goal = view.better_by(worth)
-        field = _screened(view, view.scores)
-        forecast = _forecast(view.scores, view.chances, field)
-        hopes = log_expected_improvement(forecast.mean, forecast.spread, goal) + np.log(forecast.chance)
-        hopeful = self._most_hopeful(hopes, field, taken, DRAWN_AT)
+        field = screened(view, view.scores)
+        found = forecast(view.scores, view.chances, field)
+        promise = log_expected_improvement(found.mean, found.spread, goal) + np.log(found.chance)
+        hopeful = self._most_hopeful(promise, field, taken, DRAWN_AT)
         whole = self._pool.exhausted
         if not hopeful:
             return Prospect(0.0, worth, 0.0, whole=whole)
         rng = np.random.default_rng(self._seed)
         field = field.only(hopeful)
         truths = view.scores.draws(field.rows, field.expected, DRAWS, rng)
-        runs = rng.random(truths.shape) < forecast.chance[hopeful]
+        runs = rng.random(truths.shape) < found.chance[hopeful]
         top = np.where(runs, truths, -np.inf).max(axis=1) - best
         gain = max(0.0, float(np.quantile(top, 0.95, method="higher")))
         return Prospect(float((top > goal - best).mean()), worth, math.expm1(gain) if sign else gain, whole=whole)
 
-    def _view(self, lessons: Sequence[Lesson], taken: Collection[str]) -> _View:
+    def _view(self, lessons: Sequence[Lesson], taken: Collection[str], stance: Stance = Stance.NOT_AT_ALL) -> View:
         """What the lessons say. Kept for the next question, which is often about the same lessons."""
         asked = (len(lessons), len(taken))
-        if self._kept is None or self._kept[0] != asked:
-            scale = Scale.of([lesson.score for lesson in lessons if lesson.score is not None])
-            seen = self._seen(lessons, scale)
-            scores, chances = ScoreModel(seen, self._features.columns), ChanceModel(seen, self._features.columns)
-            best, centres = _standing(scores, seen, lessons)
+        if stance not in self._kept or self._kept[stance][0] != asked:
+            scale, seen = self._seen(lessons)
+            seen = seen_with(stance, seen)
+            scores, chances = score_model(seen, self._features.columns), Feasibility(seen, self._features.columns)
+            best, centres = standing(scores, seen, lessons)
             rng = random.Random(f"guided {self._seed} {asked}")
-            field = self._candidates(lessons, centres, taken, rng)
-            self._kept = asked, _View(scale, seen, scores, chances, best, field)
-        return self._kept[1]
+            field = self._candidates(lessons, centres, taken, rng, stance)
+            self._kept[stance] = asked, View(scale, seen, scores, chances, best, field)
+        return self._kept[stance][1]
 
-    def _seen(self, lessons: Sequence[Lesson], scale: Scale) -> Taught:
+    def _seen(self, lessons: Sequence[Lesson]) -> tuple[Scale, Taught]:
+        if self._last_seen is None or self._last_seen[0] != len(lessons):
+            scale = Scale.of([lesson.score for lesson in lessons if lesson.score is not None])
+            self._last_seen = len(lessons), scale, self._taught(lessons, scale)
+        return self._last_seen[1:]
+
+    def _taught(self, lessons: Sequence[Lesson], scale: Scale) -> Taught:
         points = [lesson.point for lesson in lessons]
-        rows = self._features.of(points)
+        rows = self._features.of_told(points)
         values = scale.values([lesson.score for lesson in lessons])
         expected = self._expectations(scale)
-        foreseen = None if expected is None else expected.at([point_key(point) for point in points], rows, points)
-        return Taught.of(rows, values, foreseen)
+        keys = [point_key(point) for point in points]
+        self._told = dict(zip(keys, points, strict=True))
+        foreseen = None if expected is None else expected.at(keys, rows, self._told)
+        return replace(Taught.of(rows, values, foreseen), products=self._products)
 
     def _expectations(self, scale: Scale) -> Expected | Earlier | None:
         if scale not in self._expected:
@@ -206,40 +192,45 @@ class Chooser:
         self._current = self._expected[scale]
         return self._current
 
-    def _believing(self, view: _View, pending: Sequence[Point]) -> ScoreModel:
+    def _believing(self, view: View, pending: Sequence[Point]) -> ScoreModel | Blend:
         """The model as if pending trials had come out as it expects: what they will teach needs no second trial."""
         own = [point for point in pending if encode(self._space, point) is not None]
         if not own:
             return view.scores
         rows, seen = self._features.of(own), view.seen
         values = None
-        if self._current is not None:
-            values = self._current.at([point_key(point) for point in own], rows, own).columns
+        if self._current is not None and seen.expected is not None:
+            named = {point_key(point): point for point in own}
+            values = self._current.at([point_key(point) for point in own], rows, named).columns
         mean, _ = view.scores.at(rows, values)
         expected = None if values is None or seen.expected is None else np.concatenate([seen.expected, values])
-        believed = Taught(np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean]), expected, None)
-        return ScoreModel(believed, self._features.columns, view.scores.fit)
+        rows, told = np.concatenate([seen.rows, rows]), np.concatenate([seen.values, mean])
+        believed = replace(seen, rows=rows, values=told, expected=expected, odds=None)
+        return score_model(believed, self._features.columns, view.scores.fit)
 
     def _candidates(
-        self, lessons: Sequence[Lesson], centres: Sequence[Point], taken: Collection[str], rng: random.Random
-    ) -> _Field:
+        self,
+        lessons: Sequence[Lesson],
+        centres: Sequence[Point],
+        taken: Collection[str],
+        rng: random.Random,
+        stance: Stance,
+    ) -> Field:
         points, keys, rows = self._pool.grown(len(lessons))
         near = {} if self._pool.exhausted else around(self._space, centres, rng, {*keys, *taken})
         every = [*points, *near.values()]
         rows = np.concatenate([rows, self._features.of(list(near.values()))])
-        foreseen = None
-        if self._current is not None:
-            foreseen = self._current.at([*keys, *near], rows, [lesson.point for lesson in lessons])
-        return _Field(every, [*keys, *near], rows, foreseen)
+        foreseen = self._foreseen(stance, [*keys, *near], rows)
+        return Field(every, [*keys, *near], rows, foreseen)
 
-    def _legal(self, field: _Field, row: int) -> bool:
+    def _legal(self, field: Field, row: int) -> bool:
         key = field.keys[row]
         if key not in self._legal_before:
             self._legal_before[key] = self._is_legal(field.points[row])
         return self._legal_before[key]
 
     def _most_hopeful(
-        self, hopes: Array, field: _Field, taken: Collection[str], count: int = ASKED_EXACTLY
+        self, hopes: Array, field: Field, taken: Collection[str], count: int = ASKED_EXACTLY
     ) -> list[int]:
         """The legal, untried candidates that promise most; fewer where most of those looked at may not run."""
         found: list[int] = []
@@ -254,46 +245,3 @@ class Chooser:
             if len(found) == count or checks == CHECKS:
                 break
         return found
-
-
-def _standing(scores: ScoreModel, seen: Taught, lessons: Sequence[Lesson]) -> tuple[float, list[Point]]:
-    """The best mean among what passed, and the settings that have the best."""
-    passed = np.flatnonzero(~np.isnan(seen.values))
-    mean, _ = scores.at(seen.rows[passed], None if seen.expected is None else seen.expected[passed])
-    order = passed[np.argsort(-mean, kind="stable")]
-    return float(mean.max()), [lessons[i].point for i in order[:CENTRES]]
-
-
-def _screened(view: _View, scores: ScoreModel) -> _Field:
-    """The candidates worth a closer look, in the order in which they stand."""
-    field = view.field
-    if len(field.keys) <= SCREENED:
-        return field
-    mean, spread = scores.at(field.rows, field.expected)
-    rough = log_expected_improvement(mean, spread, view.to_beat)
-    chance = view.chances.roughly(field.rows, field.odds)
-    rough = np.where(chance < HOPELESS * float(chance.max()), rough - 1e12, rough + CAUTION * np.log(chance))
-    return field.only(np.sort(np.argsort(-rough, kind="stable")[:SCREENED]).tolist())
-
-
-def _forecast(scores: ScoreModel, chances: ChanceModel, field: _Field) -> Forecast:
-    mean, spread = scores.at(field.rows, field.expected)
-    return Forecast(mean, spread, chances.at(field.rows, field.odds))
-
-
-def _hopes(forecast: Forecast, best: float, costs: Array, hopeless: float) -> Array:
-    """`best` is what a trial has to beat to be worth anything. What almost surely fails comes last, whatever it
-    promises: beyond an edge of memory a model sees speed that nobody will ever have."""
-    gains = log_expected_improvement(forecast.mean, forecast.spread, best)
-    hopes = gains + CAUTION * np.log(forecast.chance) - np.log(costs)
-    last = forecast.chance < min(hopeless, 0.5 * float(forecast.chance.max()))
-    found: Array = np.where(last, hopes - 1e12, hopes)
-    return found
-
-
-def _why(forecast: Forecast, row: int, view: _View, scores: ScoreModel, lessons: int) -> str:
-    """'expected 0.97 to 1.06 x the best so far, 96% likely to pass; model of 23 lessons'"""
-    low, high = (float(forecast.mean[row] + sign * forecast.spread[row] - view.best) for sign in (-1.645, 1.645))
-    told = f"{math.exp(low):.2f} to {math.exp(high):.2f} x" if view.scale.sign else f"{low:+.3g} to {high:+.3g} from"
-    trust = f", trusting the outlook by {max(0.0, scores.trust):.0%}" if scores.trust else ""
-    return f"expected {told} the best so far, {forecast.chance[row]:.0%} likely to pass; {lessons} lessons{trust}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -29,6 +29,7 @@ LOOKED_AT = 2_000  # points of the pool looked at for legal ones
 FARTHEST_ODDS = 4.0
 NORMAL_90 = 1.6449
 LEANED = 16  # points of the survey that are asked what their answers rest on
+LAST, OTHERS = 30, 20  # points asked beside the survey whose answers are carried to others
 BESIDES = 0.07  # how far off, as a share, an expectation may be for reasons that it does not name
 UNSTATED = 0.15  # how far off, as a share, an expectation without an interval may be
 
@@ -56,6 +57,8 @@ class Expected:
             self._seek(pool, random.Random(f"survey {turn}"))
         stated = statistics.median(self._spreads) if self._spreads else None
         self.spread = stated if stated is not None else UNSTATED * (1.0 if scale.sign else self._unit)
+        known = [value for value, _ in self._asked.values() if not math.isnan(value)]
+        self.reach = max(statistics.pstdev(known), 1e-9) if known else 1.0
         self._leaned = self._ask_what_they_rest_on()
         if self._leaned:
             named = statistics.median(math.hypot(*each) for each in self._leaned.values())
@@ -65,8 +68,7 @@ class Expected:
     def says_something(self) -> bool:
         return sum(not math.isnan(self._asked[key][0]) for key in self._survey) >= 3
 
-    def ask(self, point: Point) -> tuple[float, float]:
-        key = point_key(point)
+    def ask(self, key: str, point: Point) -> tuple[float, float]:
         if key not in self._asked:
             self._asked[key] = self._answer(self._outlook(point))
         return self._asked[key]
@@ -82,16 +84,17 @@ class Expected:
         odds = min(max(math.log(chance / (1.0 - chance)), -FARTHEST_ODDS), FARTHEST_ODDS)
         return math.nan if value is None else value, odds
 
-    def at(self, keys: Sequence[str], rows: Array, asked: Sequence[Point]) -> Foreseen:
+    def at(self, keys: Sequence[str], rows: Array, asked: Mapping[str, Point]) -> Foreseen:
         """`asked` are points that are asked themselves: only these and the survey count, whatever else was asked."""
         answers = {key: self._asked[key] for key in self._survey}
-        answers |= {point_key(point): self.ask(point) for point in asked}
-        values, odds = self._carried([*self._survey.values(), *asked], rows)
+        answers |= {key: self.ask(key, point) for key, point in asked.items()}
+        values, odds = self._carried(self._survey | _some(asked), rows)
         for row, key in enumerate(keys):
             if (answer := answers.get(key)) is not None:
                 odds[row] = answer[1]
                 values[row] = values[row] if math.isnan(answer[0]) else answer[0]
-        return Foreseen(values, np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS), self.spread, self._leanings(rows))
+        odds = np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS)
+        return Foreseen(values, odds, self.spread, self._leanings(rows), self.reach)
 
     def _ask_what_they_rest_on(self) -> dict[str, tuple[float, ...]]:
         """By key of points of the survey: the moves of the score. None on a scale without logs."""
@@ -113,16 +116,19 @@ class Expected:
         found: Array = level + _Carrier(places, self._scales(), self._features).carry(rows, moves - level)
         return found
 
-    def _carried(self, points: Sequence[Point], rows: Array) -> tuple[Array, Array]:
-        """Values and odds at these rows, from the answers at the points; length scales are those of the survey."""
-        anchors = {point_key(point): point for point in points}
+    def _carried(self, anchors: Mapping[str, Point], rows: Array) -> tuple[Array, Array]:
+        """Values and odds at these rows, from the answers at the anchors; length scales are those of the survey."""
         answers = np.array([self._asked[key] for key in anchors])
         places = self._features.of(list(anchors.values()))
         known = ~np.isnan(answers[:, 0])
         level, fit = float(answers[known, 0].mean()), self._scales()
-        values = _Carrier(places[known], fit, self._features).carry(rows, answers[known, 0] - level)
-        odds = _Carrier(places, fit, self._features).carry(rows, answers[:, 1] - answers[:, 1].mean())
-        return level + values, float(answers[:, 1].mean()) + odds
+        told, middle = answers[known, 0] - level, float(answers[:, 1].mean())
+        every = _Carrier(places, fit, self._features)
+        if known.all():
+            both = every.carry(rows, np.stack([told, answers[:, 1] - middle], axis=1))
+            return level + both[:, 0], middle + both[:, 1]
+        odds = every.carry(rows, answers[:, 1] - middle)
+        return level + _Carrier(places[known], fit, self._features).carry(rows, told), middle + odds
 
     def _scales(self) -> Fit:
         if self._fit is None or self._fitted_at != len(self._survey):
@@ -143,8 +149,8 @@ class Expected:
     def _take(self, point: Point) -> bool:
         if not self._legal(point):
             return False
-        self.ask(point)
-        self._survey[point_key(point)] = point
+        self.ask(key := point_key(point), point)
+        self._survey[key] = point
         return True
 
     def _seek(self, pool: Pool, rng: random.Random) -> None:
@@ -158,7 +164,7 @@ class Expected:
         near = around(self._space, [self._survey[key] for key in ranked[:2]], rng, set(self._survey))
         free = {key: point for key, point in zip(keys_, points, strict=True) if key not in self._survey} | near
         rows = self._features.of(list(free.values()))
-        mean, odds = self._carried(list(self._survey.values()), rows)
+        mean, odds = self._carried(self._survey, rows)
         places = self._features.of([self._survey[key] for key in worth if not math.isnan(worth[key][0])])
         spread = self._unit * _Carrier(places, self._scales(), self._features).spread(rows)
         best = worth[ranked[0]][0]
@@ -173,6 +179,14 @@ class Expected:
                 return
 
 
+def _some(asked: Mapping[str, Point]) -> dict[str, Point]:
+    """The last of them, and of very many others an even share: more carry hardly better, and take long."""
+    keys = list(asked)
+    before, last = keys[:-LAST], keys[-LAST:]
+    share = np.linspace(0, len(before) - 1, min(len(before), OTHERS)).round().astype(int)
+    return {key: asked[key] for key in [*(before[i] for i in share), *last]}
+
+
 class _Carrier:
     """Carries values at some places to others."""
 
@@ -180,7 +194,8 @@ class _Carrier:
         self._process = GaussianProcess(places, features.columns, fit)
 
     def carry(self, rows: Array, values: Array) -> Array:
-        found: Array = self._process.across(rows) @ self._process.solved(values)
+        across = self._process.across(rows)
+        found: Array = across @ self._process.solved(values).astype(across.dtype)
         return found
 
     def spread(self, rows: Array) -> Array:

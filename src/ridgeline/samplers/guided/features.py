@@ -23,6 +23,7 @@ class Features:
         self._places: list[_Places] = [_Places(knob) for knob in space.knobs]
         widths = [places.width for places in self._places]
         self.columns: Columns = np.repeat(np.arange(len(widths)), widths)
+        self._before: tuple[Sequence[Point], Array] = (), self.of([])
 
     def of(self, points: Sequence[Point]) -> Array:
         """A row for each point; the points are of the space."""
@@ -30,6 +31,15 @@ class Features:
             return np.zeros((0, self.columns.size), np.float32)
         blocks = [places.of([point.get(places.name) for point in points]) for places in self._places]
         return np.concatenate(blocks, axis=1).astype(np.float32)
+
+    def of_told(self, points: Sequence[Point]) -> Array:
+        """As `of`, for a list that mostly grows: what it began with last time is not worked out again."""
+        before, rows = self._before
+        if len(before) > len(points) or any(a is not b for a, b in zip(before, points, strict=False)):
+            before, rows = (), self.of([])
+        rows = np.concatenate([rows, self.of(points[len(before) :])])
+        self._before = points, rows
+        return rows
 
 
 class _Places:
@@ -41,6 +51,7 @@ class _Places:
         self._index: Mapping[tuple[bool, Value], int] = {}
         if isinstance(knob, Discrete) and not isinstance(knob.values, range):
             self._index = {(isinstance(value, bool), value): i for i, value in reversed([*enumerate(knob.values)])}
+        self._known: dict[tuple[bool, Value], float] = {}  # places of values met before: lessons are many, values few
 
     def of(self, values: Sequence[Value | None]) -> Array:
         found = np.zeros((len(values), self.width))
@@ -49,10 +60,17 @@ class _Places:
                 if value is not None:
                     found[row, self._index[isinstance(value, bool), value]] = APART
         else:
-            found[:, 0] = [ABSENT if value is None else self._along(value) for value in values]
+            found[:, 0] = [ABSENT if value is None else self._place(value) for value in values]
         if self._conditional:
             found[:, -1] = [value is None for value in values]
         return found
+
+    def _place(self, value: Value) -> float:
+        key = isinstance(value, bool), value
+        place = self._known.get(key)
+        if place is None:
+            place = self._known[key] = self._along(value)
+        return place
 
     def _along(self, value: Value) -> float:
         if shape(self._knob) == "share":

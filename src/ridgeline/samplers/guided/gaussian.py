@@ -7,6 +7,7 @@ riddles. Everything is deterministic: a fixed start, a fixed number of steps.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,15 +40,19 @@ class GaussianProcess:
     def __init__(self, places: Array, columns: Columns, fit: Fit) -> None:
         self._scale = np.sqrt(fit.weights[columns])
         self._places, self._fit = places * self._scale, fit
-        exact = self._places = self._places.astype(float)
-        covariance = fit.signal * _matern(_distances(exact, exact))
-        covariance[np.diag_indices_from(covariance)] += fit.noise + JITTER
+        self._places = self._places.astype(float)
+        covariance = beforehand(places, columns, fit)
         self._whiten = np.linalg.inv(np.linalg.cholesky(covariance))  # small; one product then serves all candidates
 
     def solved(self, values: Array) -> Array:
         """The inverse of the covariance times these values."""
         found: Array = self._whiten.T @ (self._whiten @ values)
         return found
+
+    def left_out(self, dual: Array) -> float:
+        """Log density of every value given all others, summed, up to a constant; `dual` is that of the values."""
+        precision = (self._whiten**2).sum(axis=0)
+        return float(0.5 * (np.log(precision) - dual**2 / precision).sum())
 
     def across(self, places: Array) -> Array:
         """Covariance of each place with each that was measured."""
@@ -68,6 +73,14 @@ class GaussianProcess:
         scaled, white = places * self._scale, self._whiten @ self.across(places).T
         found: Array = self._fit.signal * _matern(_distances(scaled, scaled)) - white.T @ white
         return found
+
+
+def beforehand(places: Array, columns: Columns, fit: Fit) -> Array:
+    """Covariance of what runs at these places show, before any is known."""
+    scaled = (places * np.sqrt(fit.weights[columns])).astype(float)
+    found: Array = fit.signal * _matern(_distances(scaled, scaled))
+    found[np.diag_indices_from(found)] += fit.noise + JITTER
+    return found
 
 
 def _matern(distance: Array) -> Array:
@@ -93,14 +106,20 @@ def _distances(a: Array, b: Array) -> Array:
 
 
 def fitted(places: Array, values: Array, columns: Columns) -> Fit:
-    """The hyperparameters with the largest likelihood times prior; ascent by the signs of the slope (Rprop)."""
+    """The hyperparameters with the largest likelihood times prior."""
     knobs = int(columns.max()) + 1
     # a squared length scale of a quarter of the cube's squared diagonal
     expected = np.array([-np.log(0.25 * knobs)] * knobs + [0.0, NOISE_AT])
-    at, best, best_height = expected.copy(), expected, -np.inf
+    best = ascended(lambda at: _posterior(at, expected, places, values, columns), expected)
+    return Fit(np.exp(best[:knobs]), float(np.exp(best[knobs])), float(np.exp(best[knobs + 1])))
+
+
+def ascended(posterior: Callable[[Array], tuple[float, Array]], start: Array) -> Array:
+    """Where the posterior, which gives its height and slope, is highest; ascent by the signs of the slope (Rprop)."""
+    at, best, best_height = start.copy(), start, -np.inf
     step, before = np.full(at.size, FIRST_STEP), np.zeros(at.size)
     for _ in range(STEPS):
-        height, slope = _posterior(at, expected, places, values, columns)
+        height, slope = posterior(at)
         if height > best_height:
             best, best_height = at.copy(), height
         same = np.sign(slope) * np.sign(before)
@@ -108,7 +127,7 @@ def fitted(places: Array, values: Array, columns: Columns) -> Fit:
         step = np.clip(step * factor, SMALLEST_STEP, LARGEST_STEP)
         before = np.where(same < 0, 0.0, slope)
         at = at + np.sign(before) * step
-    return Fit(np.exp(best[:knobs]), float(np.exp(best[knobs])), float(np.exp(best[knobs + 1])))
+    return best
 
 
 def _posterior(at: Array, expected: Array, places: Array, values: Array, columns: Columns) -> tuple[float, Array]:

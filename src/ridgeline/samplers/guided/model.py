@@ -13,18 +13,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ridgeline.samplers.guided.effects import EffectsFit, EffectsProcess, fitted_effects
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, GaussianProcess, fitted
 from ridgeline.samplers.guided.improvement import normal_share
+from ridgeline.samplers.guided.products import Products
 from ridgeline.samplers.guided.trees import Habit, Trees
 
 REMEMBERED = 150  # lessons the process sees: the best, the latest, and some of the rest
-FITTED = 80  # of them, lessons that length scales are found from
-TRUST_SPREAD = 0.35  # of the trust in what is expected, around 1
+FITTED, EFFECTS_FITTED = 80, 50  # of them, lessons that length scales are found from; where effects add up
+STRAIGHT, EITHER_WAY = (1.0, 0.35), (0.0, 1.0)  # what trust in an expectation begins with, and its spread
 WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
 DOUBT = 1.0  # few lessons tell little about length scales: spreads are wider by this over the root of their number
 LEVEL_SPREAD = 3.0
 LABEL_NOISE = 0.1
-PASSING = Habit(trees=20, cuts=8, leaf=1, doubt=1.0)  # trees that tell what passes
+PASSING = Habit(trees=30, cuts=20, leaf=1, doubt=1.0)  # trees that tell what passes
+LABELS_FITTED = 40  # lessons that the length scales of the chance are found from
 SURE = 0.002  # chances nearer to 0 are not believed
 
 
@@ -70,6 +73,8 @@ class Foreseen:
     odds: Array
     spread: float
     leanings: Array | None = None
+    reach: float = 1.0  # how far apart settings are expected to be: a standard deviation
+    unread: bool = False  # only what it says of passing counts
 
     @property
     def columns(self) -> Array:
@@ -92,32 +97,39 @@ class Taught:
     expected: Array | None  # on the scale, with what it leans on beside it; None: nothing is expected of any point
     odds: Array | None  # log odds of passing that were expected
     spread: float = 0.0  # how far off the expected score may be
+    reach: float = 1.0  # how far apart settings are expected to be
+    trust: tuple[float, float] = STRAIGHT  # in what is expected, before the first lesson; and its spread
+    products: Products | None = None  # shown beside the rows to trees that foretell what passes
 
     @classmethod
     def of(cls, rows: Array, values: Array, foreseen: Foreseen | None) -> Taught:
         if foreseen is None:
             return cls(rows, values, None, None)
-        return cls(rows, values, foreseen.columns, foreseen.odds, foreseen.spread)
+        return cls(rows, values, foreseen.columns, foreseen.odds, foreseen.spread, foreseen.reach)
 
 
 class ScoreModel:
     """Universal kriging: a Gaussian process around level + trust x expected, both uncertain."""
 
-    def __init__(self, seen: Taught, columns: Columns, fit: Fit | None = None) -> None:
+    def __init__(self, seen: Taught, columns: Columns, fit: Fit | None = None, adds_up: bool = False) -> None:
+        """`adds_up`: knobs are taken to act by themselves until they show that they act together."""
         passed = np.flatnonzero(~np.isnan(seen.values))
+        self._adds_up = adds_up
         self._kept = passed[remembered(seen.values[passed])]
         values = without_the_worst(seen.values[self._kept]) if seen.expected is None else seen.values[self._kept]
         self._expected = None if seen.expected is None else seen.expected[self._kept]
         self._level = float(values.mean())
         self._middle = np.zeros(1) if self._expected is None else self._expected.mean(axis=0)
-        self._unit = _unit(values, self._expected)
+        self._trust = seen.trust
+        self._unit = _unit(values, self._expected, seen.trust[0])
         standard = (values - self._level) / self._unit
         basis = self._basis(self._expected, len(values))
         rows, self._columns = self._with_expected(seen.rows[self._kept], self._expected, columns)
         found = fit or self._fit(rows, standard, basis)
         # lessons of one corner show little of how far an expectation is off elsewhere: it says so itself
         self.fit = replace(found, signal=max(found.signal, (seen.spread / self._unit) ** 2))
-        self._process = GaussianProcess(rows, self._columns, self.fit)
+        process = EffectsProcess if isinstance(self.fit, EffectsFit) else GaussianProcess
+        self._process: GaussianProcess = process(rows, self._columns, self.fit)  # type: ignore[arg-type]
         self._solve(standard, basis)
 
     def _basis(self, expected: Array | None, count: int) -> Array:
@@ -134,14 +146,16 @@ class ScoreModel:
         return np.concatenate([rows, place.astype(rows.dtype)], axis=1), np.append(columns, columns.max() + 1)
 
     def _fit(self, rows: Array, standard: Array, basis: Array) -> Fit:
-        some = np.linspace(0, len(standard) - 1, min(len(standard), FITTED)).round().astype(int)
+        most = EFFECTS_FITTED if self._adds_up else FITTED
+        some = np.linspace(0, len(standard) - 1, min(len(standard), most)).round().astype(int)
         told = basis[:, 1:]
-        prior, precision = _beforehand(told.shape[1])
+        prior, precision = _beforehand(told.shape[1], self._trust)
         trust = np.linalg.solve(told.T @ told + np.diag(precision), told.T @ standard + precision * prior)
-        return fitted(rows[some].astype(float), (standard - told @ trust)[some], self._columns)
+        fits = fitted_effects if self._adds_up else fitted
+        return fits(rows[some].astype(float), (standard - told @ trust)[some], self._columns)
 
     def _solve(self, standard: Array, basis: Array) -> None:
-        known, sure = _beforehand(basis.shape[1] - 1)
+        known, sure = _beforehand(basis.shape[1] - 1, self._trust)
         prior, precision = np.append(0.0, known), np.diag(np.append(LEVEL_SPREAD**-2, sure))
         solved = self._process.solved(basis)
         self._uncertain = np.linalg.inv(basis.T @ solved + precision)
@@ -154,6 +168,10 @@ class ScoreModel:
         """How far what was expected is believed: 1 as it stands, 0 not at all."""
         return float(self._trusts[1]) if len(self._trusts) > 1 else 0.0
 
+    def foretold(self) -> float:
+        """How well each lesson is foretold from all others: the sum of the log densities."""
+        return self._process.left_out(self._dual)
+
     def at(self, rows: Array, expected: Array | None) -> tuple[Array, Array]:
         """Mean and spread of the truth, on the scale."""
         basis = self._basis(expected, len(rows))
@@ -165,6 +183,8 @@ class ScoreModel:
         spread = spread * (1 + DOUBT / math.sqrt(len(self._kept)))
         return self._level + self._unit * mean, self._unit * spread
 
+    roughly = at
+
     def draws(self, rows: Array, expected: Array | None, count: int, rng: np.random.Generator) -> Array:
         """Possible truths at these places, a row each."""
         mean, _ = self.at(rows, expected)
@@ -174,26 +194,32 @@ class ScoreModel:
         covariance = self._process.joint(rows) + left @ self._uncertain @ left.T
         covariance[np.diag_indices_from(covariance)] += 1e-6
         factor = np.linalg.cholesky(covariance.astype(float))
+        factor = factor * (1 + DOUBT / math.sqrt(len(self._kept)))
         return mean + self._unit * (rng.standard_normal((count, len(rows))) @ factor.T)
 
 
 class ChanceModel:
-    """The chance to pass: a Gaussian process over passed (1) and failed (-1), around what was expected."""
+    """The chance to pass: a Gaussian process over passed (1) and failed (-1), around what was expected, and trees,
+    which are shown products and ratios of two knobs as well. What either doubts is doubted."""
 
     def __init__(self, seen: Taught, columns: Columns) -> None:
         passed = ~np.isnan(seen.values)
         self._all_passed = bool(passed.all())
         self._kept = np.arange(len(passed))[-REMEMBERED:]
         self._base = (passed.sum() + 1.0) / (len(passed) + 2.0)
+        self._products = seen.products
         if self._all_passed:
             return
-        labels = np.where(passed, 1.0, -1.0)[self._kept] - self._expected_label(seen.odds, self._kept)
         rows, self._columns = _with_odds(seen.rows[self._kept], seen.odds, self._kept, columns)
-        some = np.linspace(0, len(labels) - 1, min(len(labels), FITTED)).round().astype(int)
+        labels = np.where(passed, 1.0, -1.0)[self._kept] - self._expected_label(seen.odds, self._kept)
+        some = np.linspace(0, len(labels) - 1, min(len(labels), LABELS_FITTED)).round().astype(int)
         fit = fitted(rows[some].astype(float), labels[some], self._columns)
         self._process = GaussianProcess(rows, self._columns, fit)
         self._dual = self._process.solved(labels)
-        self._trees = Trees(rows, passed[self._kept].astype(float), PASSING)
+        self._trees = Trees(self._shown(rows), passed[self._kept].astype(float), PASSING)
+
+    def _shown(self, rows: Array) -> Array:
+        return rows if self._products is None else self._products.beside(rows)
 
     def _expected_label(self, odds: Array | None, some: Columns | slice = slice(None)) -> Array | float:
         if odds is None:
@@ -207,7 +233,8 @@ class ChanceModel:
             return self.at(rows, odds)
         label = self._expected_label(odds)
         rows, _ = _with_odds(rows, odds, slice(None), self._columns)
-        rough = normal_share((label + self._process.across(rows) @ self._dual) / math.sqrt(LABEL_NOISE + 0.25))
+        z = (label + self._process.across(rows) @ self._dual) / math.sqrt(LABEL_NOISE + 0.25)
+        rough = 0.5 + 0.5 * np.tanh(0.8 * z)  # about the share of a normal distribution below z, and much quicker
         found: Array = np.clip(rough, SURE, 1.0)
         return found
 
@@ -221,7 +248,9 @@ class ChanceModel:
         across = self._process.across(rows)
         spread = self._process.spread(across)
         smooth = normal_share((label + across @ self._dual) / np.sqrt(LABEL_NOISE + spread**2))
-        found: Array = np.clip(np.sqrt(smooth * self._trees.at(rows)[0]), SURE, 1.0)
+        parted = self._trees.at(self._shown(rows))[0]
+        # the best candidate is often one of which a model is wrong: where nothing was foretold, both have to agree
+        found: Array = np.clip(np.minimum(smooth, parted) if odds is None else np.sqrt(smooth * parted), SURE, 1.0)
         return found
 
 
@@ -239,16 +268,16 @@ def without_the_worst(values: Array) -> Array:
     return np.maximum(values, middle - WORST * above)
 
 
-def _beforehand(count: int) -> tuple[Array, Array]:
+def _beforehand(count: int, trust: tuple[float, float]) -> tuple[Array, Array]:
     """What is believed of the trust and of each leaning, in its standard deviations; and how firmly."""
     first = np.arange(count) == 0
-    return np.where(first, 1.0, 0.0), np.where(first, TRUST_SPREAD**-2, 1.0)
+    return np.where(first, trust[0], 0.0), np.where(first, trust[1] ** -2, 1.0)
 
 
-def _unit(values: Array, expected: Array | None) -> float:
+def _unit(values: Array, expected: Array | None, trust: float) -> float:
     if expected is None:
         return max(float(values.std()), 1e-6 * max(1.0, abs(float(values.mean()))))
-    rest = values - expected[:, 0]
+    rest = values - trust * expected[:, 0]
     return max(float(np.hypot(rest.std(), 0.1)), 1e-9)
 
 

@@ -20,13 +20,12 @@ if TYPE_CHECKING:
     from ridgeline.samplers.guided.chooser import Chooser
 
 FEWEST_PASSED = 2  # results without which a model says nothing
+NOTHING_NEW = "space-filling, since the model proposed nothing new that is legal"
 OFFERED = 50  # points that fill the space, of which one that may pass is taken
 
 
 class GuidedSampler:
     """Space-filling until `startup` points are told or pending, then expected improvement per cost x chance to pass.
-
-    A Gaussian process and trees take turns to say what is to be expected.
 
     Where something is expected of the points, the model is asked from the first trial on.
     """
@@ -70,16 +69,20 @@ class GuidedSampler:
         if filled is None:
             return None
         known, passed = len(self._told | flying), sum(lesson.score is not None for lesson in self._lessons)
-        guided = self._outlook is not None or bool(self._earlier)
-        startup = 0 if guided else self._options.startup
+        if (self._outlook is not None or self._earlier) and passed:
+            from ridgeline.samplers.guided.stances import Stance, stance_of  # numpy: not before it is needed
+
+            stance = stance_of(self._choosing().beliefs(self._lessons), known, bool(self._earlier))
+            if stance is not Stance.NOT_AT_ALL:
+                chosen = self._choosing().choice(self._lessons, pending, self._told | flying, stance)
+                return chosen or Proposal(filled, NOTHING_NEW)
+        startup = self._options.startup
         if known < startup:
             return Proposal(self._first(filled, pending), f"space-filling start, {known + 1} of {startup}")
-        if passed < (1 if guided else FEWEST_PASSED):
+        if passed < FEWEST_PASSED:
             return Proposal(self._first(filled, pending), "space-filling, since too little has passed to learn from")
-        turns = not guided and known % 2 == 0
-        ask = self._choosing().second_opinion if turns else self._choosing().choice
-        chosen = ask(self._lessons, pending, self._told | flying)
-        return chosen or Proposal(filled, "space-filling, since the model proposed nothing new that is legal")
+        chosen = self._choosing().choice(self._lessons, pending, self._told | flying)
+        return chosen or Proposal(filled, NOTHING_NEW)
 
     def _first(self, filled: Point, pending: Sequence[Point]) -> Point:
         """`filled`, or another of the first that fill the space, where some settings passed and others failed."""
@@ -96,7 +99,12 @@ class GuidedSampler:
         passed = sum(lesson.score is not None for lesson in self._lessons)
         if not self._options.worth or passed < max(self._options.startup, FEWEST_PASSED):
             return None
-        return self._choosing().prospect(self._lessons, self._told | keys(pending), self._options.worth)
+        from ridgeline.samplers.guided.stances import Stance, mixed  # numpy: not before it is needed
+
+        def prospect(stance: Stance) -> Prospect:
+            return self._choosing().prospect(self._lessons, self._told | keys(pending), self._options.worth, stance)
+
+        return mixed(self._choosing().beliefs(self._lessons), prospect)
 
     def _choosing(self) -> Chooser:
         if self._chooser is None:

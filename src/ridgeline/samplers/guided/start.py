@@ -10,6 +10,7 @@ from ridgeline.records.lesson import Lesson
 from ridgeline.records.space import Point, Space
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.model import ChanceModel, Taught
+from ridgeline.samplers.guided.products import Products
 
 CAUTION = 3.0  # as for later trials: the chance to pass counts so many times over
 
@@ -24,6 +25,7 @@ def careful_start(
     features = Features(space)
     told, offered = features.of([*(lesson.point for lesson in lessons), *pending]), features.of(candidates)
     outcomes = np.array([np.nan if lesson.score is None else 0.0 for lesson in lessons])
-    chance = ChanceModel(Taught(told[: len(lessons)], outcomes, None, None), features.columns).at(offered, None)
+    seen = Taught(told[: len(lessons)], outcomes, None, None, products=Products(space, features))
+    chance = ChanceModel(seen, features.columns).at(offered, None)
     distance = np.sqrt(((offered[:, None, :] - told[None, :, :]) ** 2).sum(axis=2)).min(axis=1)
     return candidates[int((np.log(distance + 1e-9) + CAUTION * np.log(chance)).argmax())]

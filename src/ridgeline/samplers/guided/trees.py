@@ -99,8 +99,10 @@ def _cuts(node: Array, row: Array, value: Array, cuts: int, rng: np.random.Gener
     starts = np.searchsorted(node[order], np.arange(size))
     low, high = (ends.reduceat(row[order], starts, axis=0) for ends in (np.minimum, np.maximum))
     # a random feature among those that differ inside the node
-    lots = rng.random((size, cuts, row.shape[1])) * (high > low)[:, None, :]
-    feature = lots.argmax(axis=2)
+    differs = high > low
+    first = np.argsort(~differs, axis=1, kind="stable")
+    lot = (rng.random((size, cuts)) * np.maximum(differs.sum(axis=1), 1)[:, None]).astype(np.intp)
+    feature = np.take_along_axis(first, lot, axis=1)
     least, most = np.take_along_axis(low, feature, axis=1), np.take_along_axis(high, feature, axis=1)
     at = least + rng.random((size, cuts)) * (most - least)
     below = row[np.arange(len(row))[:, None], feature[node]] <= at[node]

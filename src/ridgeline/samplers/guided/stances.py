@@ -1,0 +1,102 @@
+"""How an expectation is to be read: as it stands, with its direction unknown, or not at all.
+
+An expectation may mislead: a twin of another machine, an earlier study of another regime, a formula with a wrong sign.
+Whether it does, the lessons say: each stance foretells how the told settings compare, and the one that foretold it
+best is believed most and chooses the next trial. After earlier studies some trials are chosen as if nothing were
+foretold, whatever is believed: they find what a study that is right on the whole has wrong near the best.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+
+import numpy as np
+
+from ridgeline.records.lesson import Prospect
+from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, beforehand
+from ridgeline.samplers.guided.model import EITHER_WAY, STRAIGHT, Taught
+
+WEIGHED = 60  # lessons that are weighed: of more, an even share
+ALONE_FROM, ALONE_FOR = 6, 2  # after earlier studies, from that trial on: so many with them, so many without
+SLIGHT = 0.03  # a stance believed less does not count
+WIDTHS = (1.0, 2.0)  # what the stances leave open may be so many times as wide as stated
+REACHES = (0.5, 1.0, 2.0)  # and the whole surface as the expectation says it is
+STRETCHES = (0.5, 2.0)  # of the usual weight of a knob
+NOISE_OF_REACH, NOISE_OF_SPREAD = 0.1, 0.5  # a run's own noise, as a share of what an expectation says
+
+
+class Stance(Enum):
+    AS_IT_STANDS = "as it stands"
+    EITHER_WAY = "either way"
+    NOT_AT_ALL = "not at all"
+
+
+BEFOREHAND = {Stance.AS_IT_STANDS: 0.8, Stance.EITHER_WAY: 0.1, Stance.NOT_AT_ALL: 0.1}
+Beliefs = dict[Stance, float]
+
+
+def beliefs(seen: Taught, columns: Columns) -> Beliefs:
+    """How far each stance is believed after these lessons; the sum is 1."""
+    passed = np.flatnonzero(~np.isnan(seen.values))
+    some = passed[np.linspace(0, len(passed) - 1, min(len(passed), WEIGHED)).round().astype(int)]
+    if seen.expected is None or len(some) < 2:
+        return dict(BEFOREHAND)
+    heights = {stance: math.log(part) + _evidence(stance, seen, some, columns) for stance, part in BEFOREHAND.items()}
+    top = max(heights.values())
+    parts = {stance: math.exp(height - top) for stance, height in heights.items()}
+    return {stance: part / sum(parts.values()) for stance, part in parts.items()}
+
+
+def stance_of(believed: Beliefs, trial: int, recalled: bool) -> Stance:
+    """The stance that this trial is chosen by; `recalled`: where earlier studies say what is expected."""
+    if recalled and trial >= ALONE_FROM and trial // ALONE_FOR % 2 == 0:
+        return Stance.NOT_AT_ALL
+    return max(believed, key=lambda stance: believed[stance])
+
+
+def seen_with(stance: Stance, seen: Taught) -> Taught:
+    """The lessons with what was expected of them, as this stance takes it."""
+    if stance is Stance.NOT_AT_ALL:
+        return replace(seen, expected=None, spread=0.0)
+    return replace(seen, trust=STRAIGHT if stance is Stance.AS_IT_STANDS else EITHER_WAY)
+
+
+def mixed(believed: Beliefs, prospect: Callable[[Stance], Prospect]) -> Prospect:
+    """What is left to be found, by all stances that are believed: the most that one of them hopes for."""
+    found = {stance: prospect(stance) for stance, part in believed.items() if part >= SLIGHT}
+    chance = sum(believed[stance] * each.chance for stance, each in found.items())
+    largest = max(found.values(), key=lambda each: each.gain)
+    return replace(largest, chance=chance / sum(believed[stance] for stance in found))
+
+
+def _evidence(stance: Stance, seen: Taught, some: Columns, columns: Columns) -> float:
+    """Log of how likely the differences between these lessons were, over what the stance leaves open."""
+    assert seen.expected is not None
+    told, values = seen.expected[some], seen.values[some]
+    told = told - told.mean(axis=0)
+    noise = max(NOISE_OF_REACH * seen.reach, NOISE_OF_SPREAD * seen.spread) ** 2
+    usual = 1.0 / (0.25 * (int(columns.max()) + 1))
+    straight = stance is not Stance.NOT_AT_ALL
+    mean, trust = STRAIGHT if stance is Stance.AS_IT_STANDS else EITHER_WAY
+    known = (told * np.append(trust, np.ones(told.shape[1] - 1))) if straight else told[:, :0]
+    off = values - mean * told[:, 0] if straight else values
+    wide, widths = (seen.spread, WIDTHS) if straight else (seen.reach, REACHES)
+    heights = []
+    for width, stretch in itertools.product(widths, STRETCHES):
+        fit = Fit(np.full(int(columns.max()) + 1, usual * stretch), (wide * width) ** 2, noise)
+        heights.append(_height(off, beforehand(seen.rows[some], columns, fit) + known @ known.T))
+    return float(np.logaddexp.reduce(heights)) - math.log(len(heights))
+
+
+def _height(off: Array, covariance: Array) -> float:
+    """Log density of these values around a level of which nothing is known."""
+    factor = np.linalg.cholesky(covariance)
+    white = np.linalg.solve(factor, np.stack([np.ones(len(off)), off], axis=1))
+    ones, rest = white.T
+    length = float(ones @ ones)
+    left = float(rest @ rest) - float(ones @ rest) ** 2 / length
+    return -float(np.log(np.diag(factor)).sum()) - 0.5 * math.log(length) - 0.5 * left

@@ -1,0 +1,172 @@
+"""An expectation leads while the lessons bear it out, and costs little where they do not."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from ridgeline.records.lesson import Expectation, Lesson, Prospect
+from ridgeline.records.space import Discrete, Point, Space, point_key
+from ridgeline.samplers.guided.model import Taught
+from ridgeline.samplers.guided.sampler import GuidedSampler
+from ridgeline.samplers.guided.stances import ALONE_FROM, Beliefs, Stance, beliefs, mixed, stance_of
+
+GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
+EVERY: list[Point] = [{"a": a, "b": b} for a in range(20) for b in range(20)]
+OTHERS = dict(zip(map(point_key, EVERY), random.Random(3).sample(EVERY, len(EVERY)), strict=True))
+START: Point = {"a": 0, "b": 19}
+Speed = Callable[[Point], float]
+
+
+def hill(point: Point) -> float:
+    """Best at a 13, b 5, where it is 100."""
+    a, b = (float(point[name]) for name in "ab")  # type: ignore[arg-type]
+    return 100.0 * math.exp(-((a - 13) ** 2 + (b - 5) ** 2) / 80)
+
+
+def upside_down(point: Point) -> float:
+    return 1.0 / hill(point)
+
+
+def muddled(point: Point) -> float:
+    """Says of every setting what is true of another."""
+    return hill(OTHERS[point_key(point)])
+
+
+def make(seed: int = 0) -> GuidedSampler:
+    return GuidedSampler(GRID, seed, {}, lambda point: None)
+
+
+def guided_by(speed: Speed, seed: int = 0) -> GuidedSampler:
+    sampler = make(seed)
+    sampler.expect(lambda point: Expectation(speed(point)))
+    sampler.tell(Lesson(START, hill(START)))
+    return sampler
+
+
+def after_a_study_of(speed: Speed, seed: int = 0) -> GuidedSampler:
+    sampler = make(seed)
+    sampler.recall([Lesson(point, speed(point)) for point in random.Random(seed).sample(EVERY, 30)])
+    sampler.tell(Lesson(START, hill(START)))
+    return sampler
+
+
+def trials_to_the_top(sampler: GuidedSampler, limit: int = 60) -> int:
+    for trial in range(1, limit + 1):
+        proposal = sampler.ask()
+        assert proposal is not None
+        if hill(proposal.point) > 95:
+            return trial
+        sampler.tell(Lesson(proposal.point, hill(proposal.point)))
+    return limit + 1
+
+
+def believed(sampler: GuidedSampler, lessons: int) -> Beliefs:
+    """After the search itself has chosen so many settings."""
+    for _ in range(lessons):
+        proposal = sampler.ask()
+        assert proposal is not None
+        sampler.tell(Lesson(proposal.point, hill(proposal.point)))
+    return sampler._choosing().beliefs(sampler._lessons)
+
+
+@pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
+def test_an_honest_expectation_is_read_as_it_stands(begun: Callable[[Speed], GuidedSampler]) -> None:
+    assert believed(begun(hill), 4)[Stance.AS_IT_STANDS] > 0.9
+
+
+@pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
+def test_a_reversed_one_is_not_after_two_lessons(begun: Callable[[Speed], GuidedSampler]) -> None:
+    assert believed(begun(upside_down), 2)[Stance.AS_IT_STANDS] < 0.03
+
+
+@pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
+def test_one_that_says_nothing_of_these_settings_is_left_after_six(begun: Callable[[Speed], GuidedSampler]) -> None:
+    assert believed(begun(muddled), 6)[Stance.NOT_AT_ALL] > 0.9
+
+
+@pytest.mark.parametrize("speed", [upside_down, muddled])
+@pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
+def test_misled_searches_reach_the_top_about_as_soon_as_blind_ones(
+    begun: Callable[[Speed, int], GuidedSampler], speed: Speed
+) -> None:
+    blind = sum(trials_to_the_top(make(seed)) for seed in range(4))
+    assert sum(trials_to_the_top(begun(speed, seed)) for seed in range(4)) <= 1.3 * blind
+
+
+def test_what_is_not_read_at_all_leaves_the_search_as_if_nothing_were_foretold() -> None:
+    misled, blind = guided_by(muddled), make()
+    believed(misled, 8)
+    for lesson in misled._lessons:
+        blind.tell(lesson)
+    for _ in range(4):
+        proposal, other = misled.ask(), blind.ask()
+        assert proposal is not None and other is not None and proposal.point == other.point
+        misled.tell(Lesson(proposal.point, hill(proposal.point)))
+        blind.tell(Lesson(proposal.point, hill(proposal.point)))
+
+
+@pytest.mark.parametrize("speed", [hill, upside_down, muddled])
+def test_a_killed_campaign_goes_on_alike(speed: Speed) -> None:
+    going = guided_by(speed)
+    for told in (0, 3, 3):
+        believed(going, told)
+        resumed = make()
+        resumed.expect(lambda point: Expectation(speed(point)))
+        for lesson in going._lessons:
+            resumed.tell(lesson)
+        proposal = going.ask()
+        assert proposal is not None and resumed.ask() == proposal
+
+
+def test_the_reading_believed_most_chooses() -> None:
+    for most in Stance:
+        shares = {stance: 0.6 if stance is most else 0.2 for stance in Stance}
+        assert {stance_of(shares, trial, recalled=False) for trial in range(30)} == {most}
+        assert {stance_of(shares, trial, recalled=True) for trial in range(ALONE_FROM)} == {most}
+
+
+def test_after_an_earlier_study_later_trials_are_shared_with_the_blind_search() -> None:
+    sure = {Stance.AS_IT_STANDS: 1.0, Stance.EITHER_WAY: 0.0, Stance.NOT_AT_ALL: 0.0}
+    later = range(ALONE_FROM, ALONE_FROM + 40)
+    assert Counter(stance_of(sure, trial, recalled=True) for trial in later) == {
+        Stance.AS_IT_STANDS: 20,
+        Stance.NOT_AT_ALL: 20,
+    }
+    alone = [trial % 2 for trial in later if stance_of(sure, trial, recalled=True) is Stance.NOT_AT_ALL]
+    assert sum(alone) == 10  # trees and the process both get theirs
+
+
+def test_the_first_trial_is_what_the_expectation_says() -> None:
+    proposal = guided_by(hill).ask()
+    assert proposal is not None and hill(proposal.point) > 95
+
+
+def test_one_outlier_does_not_undo_an_honest_expectation() -> None:
+    rows = np.array([[a / 19, b / 19] for a, b in ((0, 19), (13, 5), (10, 5), (13, 9), (15, 3), (9, 9))])
+    told = np.log([hill({"a": round(19 * a), "b": round(19 * b)}) for a, b in rows])
+    values = told + np.array([0.0, 0.01, -0.03, 0.02, -0.15, 0.0])
+    seen = Taught(rows, values, told[:, None], None, 0.15, 1.0)
+    assert beliefs(seen, np.arange(2))[Stance.AS_IT_STANDS] > 0.8
+
+
+def test_a_search_is_over_only_where_all_that_is_believed_says_so() -> None:
+    found = {Stance.AS_IT_STANDS: Prospect(0.0, 0.02, 0.01), Stance.NOT_AT_ALL: Prospect(0.5, 0.02, 0.3)}
+    both = mixed({Stance.AS_IT_STANDS: 0.8, Stance.EITHER_WAY: 0.0, Stance.NOT_AT_ALL: 0.2}, lambda r: found[r])
+    assert both.chance == pytest.approx(0.1) and both.gain == 0.3 and not both.over
+    assert mixed({Stance.AS_IT_STANDS: 1.0, Stance.NOT_AT_ALL: 0.0}, lambda r: found[r]).over
+
+
+def test_the_prospect_of_a_misled_search_is_that_of_a_blind_one() -> None:
+    misled, blind = guided_by(muddled), make()
+    believed(misled, 10)
+    for lesson in misled._lessons:
+        blind.tell(lesson)
+    left, alone = misled.prospect(), blind.prospect()
+    assert left is not None and alone is not None
+    assert left.chance == pytest.approx(alone.chance, abs=0.02)
