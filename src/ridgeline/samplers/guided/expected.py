@@ -49,6 +49,7 @@ class Expected:
         self._outlook, self._scale, self._space, self._features, self._legal = outlook, scale, space, features, legal
         self._asked: dict[str, tuple[float, float]] = {}  # value (NaN: unknown) and odds
         self._survey: dict[str, Point] = {}
+        self._rows: dict[str, Array] = {}  # features of points that answers were carried from
         self._spreads: list[float] = []  # as the outlook states them
         self._fit: Fit | None = None
         self._fitted_at, self._unit = 0, 1.0
@@ -89,10 +90,9 @@ class Expected:
         answers = {key: self._asked[key] for key in self._survey}
         answers |= {key: self.ask(key, point) for key, point in asked.items()}
         values, odds = self._carried(self._survey | _some(asked), rows)
-        for row, key in enumerate(keys):
-            if (answer := answers.get(key)) is not None:
-                odds[row] = answer[1]
-                values[row] = values[row] if math.isnan(answer[0]) else answer[0]
+        for row in [row for row, key in enumerate(keys) if key in answers]:
+            value, odds[row] = answers[keys[row]]
+            values[row] = values[row] if math.isnan(value) else value
         odds = np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS)
         return Foreseen(values, odds, self.spread, self._leanings(rows), self.reach)
 
@@ -110,7 +110,7 @@ class Expected:
     def _leanings(self, rows: Array) -> Array | None:
         if not self._leaned:
             return None
-        places = self._features.of([self._survey[key] for key in self._leaned])
+        places = self._rows_of({key: self._survey[key] for key in self._leaned})
         moves = np.array(list(self._leaned.values()))
         level = moves.mean(axis=0)
         found: Array = level + _Carrier(places, self._scales(), self._features).carry(rows, moves - level)
@@ -119,7 +119,7 @@ class Expected:
     def _carried(self, anchors: Mapping[str, Point], rows: Array) -> tuple[Array, Array]:
         """Values and odds at these rows, from the answers at the anchors; length scales are those of the survey."""
         answers = np.array([self._asked[key] for key in anchors])
-        places = self._features.of(list(anchors.values()))
+        places = self._rows_of(anchors)
         known = ~np.isnan(answers[:, 0])
         level, fit = float(answers[known, 0].mean()), self._scales()
         told, middle = answers[known, 0] - level, float(answers[:, 1].mean())
@@ -129,6 +129,11 @@ class Expected:
             return level + both[:, 0], middle + both[:, 1]
         odds = every.carry(rows, answers[:, 1] - middle)
         return level + _Carrier(places[known], fit, self._features).carry(rows, told), middle + odds
+
+    def _rows_of(self, points: Mapping[str, Point]) -> Array:
+        fresh = {key: point for key, point in points.items() if key not in self._rows}
+        self._rows |= dict(zip(fresh, self._features.of(list(fresh.values())), strict=True))
+        return np.stack([self._rows[key] for key in points])
 
     def _scales(self) -> Fit:
         if self._fit is None or self._fitted_at != len(self._survey):

@@ -179,7 +179,7 @@ class ScoreModel:
         across = self._process.across(rows)
         mean = basis @ self._trusts + across @ self._dual.astype(across.dtype)
         left = basis - across @ self._solved_basis.astype(across.dtype)
-        spread = np.sqrt(self._process.spread(across) ** 2 + np.einsum("ij,jk,ik->i", left, self._uncertain, left))
+        spread = np.sqrt(self._process.spread(across) ** 2 + ((left @ self._uncertain) * left).sum(axis=1))
         spread = spread * (1 + DOUBT / math.sqrt(len(self._kept)))
         return self._level + self._unit * mean, self._unit * spread
 

@@ -20,7 +20,7 @@ from ridgeline.records.lesson import Prospect
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, beforehand
 from ridgeline.samplers.guided.model import EITHER_WAY, STRAIGHT, Taught
 
-WEIGHED = 60  # lessons that are weighed: of more, an even share
+WEIGHED = 50  # lessons that are weighed: of more, an even share
 ALONE_FROM, ALONE_FOR = 6, 2  # after earlier studies, from that trial on: so many with them, so many without
 SLIGHT = 0.03  # a stance believed less does not count
 WIDTHS = (1.0, 2.0)  # what the stances leave open may be so many times as wide as stated
