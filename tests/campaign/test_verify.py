@@ -145,7 +145,9 @@ def test_folders_of_earlier_versions_hold(name: str, tmp_path: Path) -> None:
     assert bool(gaps) == ("finished" in name), "run folders that the sample leaves out are said"
 
 
-@pytest.mark.parametrize("folder", sorted(path.parent for path in ROOT.glob("examples/*/results/*/study.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in ROOT.glob("examples/*/results/*/study.yaml")), ids=lambda path: path.name
+)
 def test_the_results_of_the_examples_hold(folder: Path) -> None:
     assert found_in(folder) == []
 

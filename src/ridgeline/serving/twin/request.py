@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.traffic.traffic import Arrival
-from ridgeline.serving.twin.gaps import DecodeRuns
+from ridgeline.serving.twin.gaps import DecodeRuns, RequestGaps
 
 
 @dataclass(slots=True, eq=False)
@@ -34,3 +35,21 @@ class Request:
     @property
     def remaining(self) -> int:
         return self.arrival.output_tokens - self.generated
+
+    def record(self) -> RequestRecord:
+        """What a client would have seen of it, once it has ended."""
+        a, ok = self.arrival, not self.failure
+        return RequestRecord(
+            number=a.number,
+            scheduled_s=self.sent_s,
+            sent_s=self.sent_s,
+            first_token_s=None if self.first_s is None else self.first_s + self.late_s,
+            end_s=None if self.end_s is None else self.end_s + self.late_s,
+            input_tokens=a.input_tokens,
+            output_tokens=a.output_tokens if ok else 0,
+            status=self.failure or "ok",
+            gaps_s=RequestGaps(self.runs, self.stays, a.output_tokens) if ok else (),
+            cached_tokens=self.cached,
+            error="" if ok else "KVTransferError: no decode slot within 120 s, still in KVPoll.Bootstrapping",
+            worker=self.worker,
+        )

@@ -21,10 +21,8 @@ from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
 from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
 from ridgeline.serving.twin.evidence.reach import at_once, factors_for, reach
-from ridgeline.serving.twin.gaps import RequestGaps
 from ridgeline.serving.twin.intervals import COMPILE_WAIT_S, Doubts, intervals, queued_share
 from ridgeline.serving.twin.prefill import PrefillEngine
-from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.schedulers.front_end import FrontEnd
 from ridgeline.serving.twin.schedulers.mixed import MixedEngine
@@ -123,7 +121,7 @@ def _simulate(
     _check_pool(arrivals, engines)
     front_end = served_by(deployment, engines, calibration, traffic) if with_front_end else None
     requests = serve(front, arrivals, traffic.concurrency, front_end)
-    records = tuple(_record(r) for r in requests)
+    records = tuple(r.record() for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
     known = reach(calibration, deployment, at_once(summary, deployment.layout))
@@ -223,25 +221,6 @@ def first_run_tax_s(model: Model) -> float:
     """Seconds of compiling that only the first run of a setting pays: one kernel family per FP8 matrix shape."""
     shapes = {(m.rows, m.cols) for m in model.matrices if m.dtype == "fp8"}
     return COMPILE_S_PER_SHAPE * len(shapes)
-
-
-def _record(request: Request) -> RequestRecord:
-    a = request.arrival
-    ok = not request.failure
-    return RequestRecord(
-        number=a.number,
-        scheduled_s=request.sent_s,
-        sent_s=request.sent_s,
-        first_token_s=None if request.first_s is None else request.first_s + request.late_s,
-        end_s=None if request.end_s is None else request.end_s + request.late_s,
-        input_tokens=a.input_tokens,
-        output_tokens=a.output_tokens if ok else 0,
-        status=request.failure or "ok",
-        gaps_s=RequestGaps(request.runs, request.stays, a.output_tokens) if ok else (),
-        cached_tokens=request.cached,
-        error="" if ok else "KVTransferError: no decode slot within 120 s, still in KVPoll.Bootstrapping",
-        worker=request.worker,
-    )
 
 
 def _usage(engines: Sequence[Engine]) -> tuple[tuple[float, float], ...]:
