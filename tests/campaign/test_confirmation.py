@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -434,3 +435,22 @@ def test_a_time_that_halves_looks_twice_as_good(tmp_path: Path) -> None:
     run = campaign(tmp_path, asked)
     run.run()
     assert scores.looked_like(run.study, run.history, run.study.goal.score(50.0)) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("ran", "width", "goes_to"),
+    [
+        ([("n1",)], 1, ("n1",)),
+        ([("n1",)], 2, ()),
+        ([("n1",), ("n2", "n3")], 2, ("n2", "n3")),
+        ([("n2", "n3")], 1, ("n2",)),
+        ([("n2", "n3"), ("n1",)], 1, ("n1",)),
+    ],
+)
+def test_settings_of_one_block_may_take_different_numbers_of_nodes(
+    monkeypatch: pytest.MonkeyPatch, ran: list[tuple[str, ...]], width: int, goes_to: tuple[str, ...]
+) -> None:
+    """A job of two nodes that is sent to the one node of the baseline gets another one beside it, and is lost."""
+    runs = [SimpleNamespace(ending=SimpleNamespace(nodes=nodes)) for nodes in ran]
+    monkeypatch.setattr(blocks, "_runs", lambda *_: runs)
+    assert blocks.nodes_of_block(None, 1, width) == goes_to  # type: ignore[arg-type]

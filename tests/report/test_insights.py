@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from ridgeline.records.answer import CONFIRMED, Answer, Candidate, Reference
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Kind, Outcome
@@ -15,6 +17,7 @@ from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.insights import insights, node_text
 from ridgeline.report.table import origins
+from ridgeline.stats.contribution import Contribution
 from ridgeline.stats.nodes import NodeEffect
 from ridgeline.stats.wording import MetricText
 from ridgeline.store.history import History
@@ -129,3 +132,17 @@ def test_an_odd_time_is_not_said_to_be_a_hundred_percent_off(tmp_path: Path) -> 
     timed = replace(study(tmp_path), goal=Goal("rate", "minimize"))
     (line,) = told(timed, measured_again(past, lambda number: 1 / 2.03 if number == 5 else 1.0))
     assert "#5, a run of the baseline, had rate 50% lower than the others: " in line
+
+
+def test_knobs_that_nobody_can_tell_apart_are_named_with_what_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [
+        Contribution(("x",), 0.4, -0.1, 1.2),
+        Contribution(("z",), 0.3, -0.1, 0.9),
+        Contribution(("y",), 0, -0.01, 0.01),
+    ]
+    monkeypatch.setattr("ridgeline.report.insights.contributions", lambda *_: found)
+    lines = told(study(tmp_path), history(tmp_path), {"x": 5, "y": 1})
+    (line,) = (line for line in lines if "brought it" in line)
+    assert "it hardly tried x, z one without the others; `ridgeline steps` measures each step" in line

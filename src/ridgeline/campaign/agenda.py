@@ -269,7 +269,7 @@ class Agenda(ABC):
     def _pinned(self, trial: Trial) -> tuple[str, ...]:
         if trial.block is None or self.study.site.nodes < 2:
             return ()
-        return nodes_of_block(self.history, trial.block)
+        return nodes_of_block(self.history, trial.block, self._width(trial.point))
 
 
 def _faulty_nodes(run: Run) -> tuple[str, ...]:

@@ -79,9 +79,14 @@ def _stands(study: Study, history: History, trial: Trial) -> bool:
     return counts and trial.block is not None and not moved(study, history, trial.block)
 
 
-def nodes_of_block(history: History, block: int) -> tuple[str, ...]:
-    """Where the first run of a block ran; its other runs go to the same nodes."""
-    return next((run.ending.nodes for run in _runs(history, block)), ())
+def nodes_of_block(history: History, block: int, width: int) -> tuple[str, ...]:
+    """Where the runs of a block on so many nodes go: where the first such run was, or a part of where a wider one was.
+
+    Empty where all that ran so far was narrower: nobody can ask for some nodes by name and leave the others open.
+    """
+    ran = [run.ending.nodes for run in _runs(history, block)]
+    wide_enough = [nodes for nodes in ran if len(nodes) >= width]
+    return min(wide_enough, key=len)[:width] if wide_enough else ()
 
 
 def broken(study: Study, history: History, block: int, unfinished: Collection[int]) -> SetAside | None:
@@ -115,11 +120,11 @@ def moved(study: Study, history: History, block: int) -> str:
     runs = _runs(history, block)
     if not runs or (study.site.nodes > 1 and not any(run.number in history.pinned_to for run in runs)):
         return ""
-    first = runs[0].ending
-    for run in runs[1:]:
-        there = run.ending
-        if not same_place(first.nodes, first.machines, there.nodes, there.machines):
-            began, later = (", ".join(nodes) or "?" for nodes in places_of([runs[0], run]).values())
+    first_of: dict[int, Run] = {}  # by how many nodes it ran on: settings of one block may differ in that
+    for run in runs:
+        first = first_of.setdefault(len(run.ending.nodes), run)
+        if not same_place(first.ending.nodes, first.ending.machines, run.ending.nodes, run.ending.machines):
+            began, later = (", ".join(nodes) or "?" for nodes in places_of([first, run]).values())
             return f"it began on {began}, and a run of it was on {later}"
     return ""
 

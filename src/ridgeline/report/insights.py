@@ -60,7 +60,10 @@ def _what_brought_it(study: Study, history: History, answer: Answer) -> list[str
     trials = [(trial.point, run.metrics[study.goal.metric]) for trial, run in runs]
     found = contributions(study.baseline, winner, trials, study.goal.direction, study.confirm.level)
     if not any(part.detectable for part in found):
-        return []
+        # a search that knows where to look tries few settings that part the knobs
+        together = ", ".join(part.name for part in found if not part.small)
+        told = f"what brought it, the search cannot tell: it hardly tried {together} one without the others"
+        return [f"{told}; `ridgeline steps` measures each step"] if together else []
     of = study.goal.metric if study.goal.direction == "maximize" else f"speed, the inverse of {study.goal.metric}"
     return [f"what brought it, in percent of {of}, as far as the search can tell: {text(found)}"]
 

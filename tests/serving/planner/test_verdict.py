@@ -18,7 +18,7 @@ from ridgeline.serving.twin.calibrate import calibrate
 from ridgeline.serving.twin.calibration import Calibration, write_calibration
 
 LOG = Path(__file__).parents[2] / "samples" / "sglang" / "offline-llama8b-h200-default.log"
-LIMITS = ("itl_p99_ms=20", "ttft_p95_ms=1000")
+LIMITS = ("itl_p99_ms=12", "ttft_p95_ms=1000")
 
 
 @cache
