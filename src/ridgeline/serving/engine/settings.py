@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
+from ridgeline.serving.engine.acceptance import usual_accept_length
 from ridgeline.serving.engine.deepep import uses_deepep
 from ridgeline.serving.engine.knobs.releases import release_meant
 from ridgeline.serving.engine.layout import Layout, state_slots
@@ -40,7 +41,7 @@ class EngineSettings:
     schedule_conservativeness: float = 1.0
     page_size: int = 1
     radix_cache: bool = True
-    accept_length: float = 1.0  # speculative decoding: tokens kept per verified step
+    accept_length: float | None = None  # speculative decoding: tokens kept per verified step; None: as others measured
     draft_tokens: int = 1  # tokens verified per step and request; 1 is no speculation
     mixed_chunk: bool = False  # prompts and decode tokens share a step (SGLang's --enable-mixed-chunk; vLLM always)
     recv_interval: int = 1  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
@@ -66,7 +67,7 @@ class EngineSettings:
             raise InputError(
                 f"schedule_conservativeness is {self.schedule_conservativeness:g}; SGLang takes 0 and above, 1 is usual"
             )
-        if not 1.0 <= self.accept_length <= self.draft_tokens:
+        if self.accept_length is not None and not 1.0 <= self.accept_length <= self.draft_tokens:
             remedy = "give 1 or more tokens kept a step"
             if 1.0 < self.accept_length < 1e6:
                 remedy = f"give at least {math.ceil(self.accept_length)} draft tokens"
@@ -124,7 +125,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         max_prefill_tokens=max(settings.max_prefill_tokens, chunk) * layout.pp,
         conservativeness=settings.schedule_conservativeness,
         radix_cache=settings.radix_cache,
-        accept_length=settings.accept_length,
+        accept_length=settings.accept_length or usual_accept_length(model, settings.draft_tokens),
         draft_tokens=settings.draft_tokens,
         page_size=settings.page_size,
         mixed=vllm or (settings.mixed_chunk and layout.attn_dp == 1),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
+from ridgeline.serving.engine.acceptance import acceptance_assumed
 from ridgeline.serving.engine.deployment import Deployment
 from ridgeline.serving.engine.fitting import nearest_fits
 from ridgeline.serving.engine.layout import Layout
@@ -57,6 +58,7 @@ class SimulationResult:
     first_run_tax_s: float
     calibrated: bool
     notes: tuple[str, ...] = ()  # what the model's config says and the twin leaves out
+    assumed: tuple[str, ...] = ()  # what nobody said and the answer rests on
     reach: str = ""  # how far the calibration holds here
 
     @property
@@ -82,6 +84,7 @@ class SimulationResult:
             "first_run_tax_s": self.first_run_tax_s,
             "calibrated": self.calibrated,
             "notes": list(self.notes),
+            "assumed": list(self.assumed),
             "reach": self.reach,
             "origin": "modelled",
             "cpu_s": self.cpu_s,
@@ -139,6 +142,7 @@ def _simulate(
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
+        assumed=_assumed(deployment),
         reach=known.line,
     )
 
@@ -230,6 +234,13 @@ def _usage(engines: Sequence[Engine]) -> tuple[tuple[float, float], ...]:
     every = max(1, len(points) // USAGE_POINTS)
     kept = set(range(0, len(points), every)) | {len(points) - 1, max(range(len(points)), key=lambda n: points[n][1])}
     return tuple((points[n][0], points[n][1] / engine.pool_tokens) for n in sorted(kept))
+
+
+def _assumed(deployment: Deployment) -> tuple[str, ...]:
+    settings = deployment.settings
+    if settings.draft_tokens < 2 or settings.accept_length is not None:
+        return ()
+    return (acceptance_assumed(deployment.model, settings.draft_tokens),)
 
 
 def longest_ttft_s(records: Sequence[RequestRecord]) -> float | None:

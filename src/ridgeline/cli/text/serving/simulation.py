@@ -27,6 +27,7 @@ def simulation_text(title: str, result: SimulationResult) -> str:
         lines.append(f"  goodput     {s.goodput_s:10.2f} requests/s   {held}")
     lines += [f"  reach       {result.reach}"] if result.reach else []
     lines += [f"  left out    {note}" for note in result.notes]
+    lines += [f"  assumed     {note}" for note in result.assumed]
     lines += [f"  failed      {count:10,} requests: {kind}" for kind, count in s.errors.items()]
     return "\n".join(line for line in lines if line)
 
