@@ -221,7 +221,8 @@ def test_a_job_that_others_cancel_is_mended_by_keep(on_slurm: Path) -> None:
 def test_a_server_that_lost_a_rank_ends_at_once_and_says_which(tmp_path: Path, slurm: SlurmCluster) -> None:
     engine = tmp_path / "python"
     engine.write_text(
-        '#!/bin/sh\n[ "$SLURM_PROCID" = 0 ] && exec sleep 600\necho "rank $SLURM_PROCID: no GPU here" >&2\nsleep 3\nexit 1\n'
+        '#!/bin/sh\n[ "$SLURM_PROCID" = 0 ] && exec sleep 600\n'
+        'echo "rank $SLURM_PROCID: no GPU here" >&2\nsleep 3\nexit 1\n'
     )
     engine.chmod(0o755)
     path = tmp_path / "wide.yaml"
