@@ -23,6 +23,7 @@ from ridgeline.samplers.guided.gaussian import (
     Fit,
     GaussianProcess,
     ascended,
+    likelihood,
 )
 
 WEIGHT_AT = float(np.log(4.0))  # log of a knob's weight: alike within half of its range
@@ -133,12 +134,7 @@ def _posterior(
     kernel = signal * factors.prod(axis=0)
     covariance = np.diag(np.full(len(values), signal + noise + JITTER))
     covariance[pairs] = covariance[pairs[::-1]] = kernel
-    factor = np.linalg.cholesky(covariance)
-    whiten = np.linalg.inv(factor)
-    inverse = whiten.T @ whiten
-    dual = inverse @ values
-    height = -0.5 * float(values @ dual) - float(np.log(np.diag(factor)).sum())
-    pull = np.outer(dual, dual) - inverse
+    height, pull = likelihood(covariance, values)
     pulled = pull[pairs] * kernel
     rest = pulled / factors * (shares / (1.0 + shares))  # of each slope, all but that of the likeness
     by_weight = (rest * (own - 1.0) * (distance**2 / 6.0) * (1.0 + distance) * falling).sum(axis=1)

@@ -130,6 +130,17 @@ def ascended(posterior: Callable[[Array], tuple[float, Array]], start: Array) ->
     return best
 
 
+def likelihood(covariance: Array, values: Array) -> tuple[float, Array]:
+    """Log density of the values, up to a constant, and twice its slope along each entry of the covariance."""
+    factor = np.linalg.cholesky(covariance)
+    whiten = np.linalg.inv(factor)
+    inverse = whiten.T @ whiten
+    dual = inverse @ values
+    height = -0.5 * float(values @ dual) - float(np.log(np.diag(factor)).sum())
+    pull = np.outer(dual, dual) - inverse
+    return height, pull
+
+
 def _posterior(at: Array, expected: Array, places: Array, values: Array, columns: Columns) -> tuple[float, Array]:
     """Log posterior of the hyperparameters, up to a constant, and its slope."""
     knobs = at.size - 2
@@ -139,12 +150,7 @@ def _posterior(at: Array, expected: Array, places: Array, values: Array, columns
     kernel = signal * _matern(distance)
     covariance = kernel.copy()
     covariance[np.diag_indices_from(covariance)] += noise + JITTER
-    factor = np.linalg.cholesky(covariance)
-    whiten = np.linalg.inv(factor)
-    inverse = whiten.T @ whiten
-    dual = inverse @ values
-    height = -0.5 * float(values @ dual) - float(np.log(np.diag(factor)).sum())
-    pull = np.outer(dual, dual) - inverse
+    height, pull = likelihood(covariance, values)
     # slope of the kernel along a knob's weight: this times the squared difference there
     bent = pull * (-(5.0 / 6.0) * signal * (1.0 + distance) * np.exp(-distance))
     by_column = 2.0 * (bent.sum(axis=1) @ places**2) - 2.0 * np.einsum("ij,ij->j", places, bent @ places)
