@@ -28,6 +28,7 @@ GPU_NODE = "CPUs=112 RealMemory=1925120 Gres=gpu:8"
 
 CONF = """\
 ClusterName=ridge
+FirstJobId={first_job}
 SlurmctldHost=localhost
 SlurmUser=root
 SlurmdUser=root
@@ -41,7 +42,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd-%n.log
-ProctrackType=proctrack/linuxproc
+ProctrackType={tracking}
 TaskPlugin=task/none
 SwitchType=switch/none
 MpiDefault=none
@@ -65,6 +66,20 @@ PartitionName=short Nodes=n[1-4] MaxTime=00:10:00 State=UP
 PartitionName=gpu Nodes=g[1-2] MaxTime=2-00:00:00 State=UP
 PartitionName=members Nodes=n[1-4] AllowAccounts=members MaxTime=00:10:00 State=UP
 """
+
+
+# As computing centres run it: Slurm tracks a job's processes by cgroup. TERM then reaches the batch script alone, and
+# what the script started hears of it from the script or not at all (linuxproc signals every process of the job).
+V1 = "CgroupPlugin=cgroup/v1\n"
+V2 = "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\nEnableControllers=yes\n"
+
+
+def tracking() -> tuple[str, str]:
+    """How processes are tracked here, and what cgroup.conf says; linuxproc where no cgroup can be made."""
+    for root, conf in (("/sys/fs/cgroup/freezer", V1), ("/sys/fs/cgroup/cgroup.controllers", V2)):
+        if Path(root).exists() and os.access(root, os.W_OK):
+            return "proctrack/cgroup", conf
+    return "proctrack/linuxproc", ""
 
 
 def missing() -> str:
@@ -114,9 +129,11 @@ class SlurmCluster:
             (self.folder / f"gpu{number}").touch()
         names = ",".join(GPU_NODES)
         (self.folder / "gres.conf").write_text(f"NodeName={names} Name=gpu File={self.folder}/gpu[0-7]\n")
-        self.conf.write_text(
-            CONF.format(folder=self.folder, ports=ports, nodes=nodes, min_job_age_s=self.min_job_age_s)
-        )
+        kind, cgroups = tracking()
+        # a job's cgroup is named after node and job id: clusters side by side must not give out the same ids
+        fields = {"ports": ports, "nodes": nodes, "tracking": kind, "first_job": 1 + ports[0] % 20000 * 1000}
+        self.conf.write_text(CONF.format(folder=self.folder, min_job_age_s=self.min_job_age_s, **fields))
+        (self.folder / "cgroup.conf").write_text(cgroups)
         key = self.folder / "munge" / "key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o600)

@@ -34,7 +34,10 @@ def asked(dialect: Slurm | Pbs, site: Site, **resources: int) -> str:
 def test_the_share_of_the_node_follows_its_gpus(resources: dict[str, int], cores: int, memory_mb: int) -> None:
     slurm, pbs = asked(Slurm(), KNOWN, **resources), asked(Pbs(), KNOWN, **resources)
     assert f"--cpus-per-task={cores}\n" in slurm + "\n"
-    assert f"--mem={memory_mb}M" in slurm
+    whole = "cores" not in resources and resources.get("gpus", 8) == 8
+    assert ("--mem=0" if whole else f"--mem={memory_mb}M") in slurm
+    assert ("--exclusive" in slurm) is whole
+    assert ("exclhost" in pbs) is whole
     assert f"ncpus={cores}:" in pbs
     assert f":mem={memory_mb}mb" in pbs
     assert not Slurm().doubts(Resources(**resources), KNOWN)

@@ -14,6 +14,7 @@ import pytest
 
 from ridgeline.errors import SiteError
 from ridgeline.executors.batch import BatchExecutor
+from ridgeline.executors.script import exit_record
 from ridgeline.executors.slurm.dialect import slurm as slurm_executor
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
@@ -43,11 +44,15 @@ def until_ended(runner: BatchExecutor, *tickets: str, limit_s: float = 40) -> li
     return [endings[ticket] for ticket in tickets]
 
 
-def until_running(folder: Path) -> None:
-    give_up = time.monotonic() + 20
-    while not (folder / "started").exists():
-        assert time.monotonic() < give_up, "the job did not start"
+def wait_for(path: Path, limit_s: float = 60) -> None:
+    give_up = time.monotonic() + limit_s
+    while not path.exists():
+        assert time.monotonic() < give_up, f"{path} did not appear"
         time.sleep(0.05)
+
+
+def until_running(folder: Path) -> None:
+    wait_for(folder / "started")
 
 
 def test_every_way_to_end_is_told_apart(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -370,3 +375,65 @@ def test_slurms_own_time_limit_ends_what_the_jobs_limit_cannot(slurm: SlurmClust
     (ending,) = until_ended(runner, runner.submit(job(tmp_path, "j", "true", limit_s=30.0)), limit_s=150)
     assert ending.cause is Cause.TIME_LIMIT
     assert "TIMEOUT" in ending.reason
+
+
+LINGERS = "echo $$ > pid; touch $RIDGELINE_SCRATCH/big; {before}while :; do sleep 0.1; done"
+
+
+@pytest.mark.parametrize("before", ["", "trap '' TERM; "], ids=["dies of TERM", "ignores TERM"])
+def test_a_cancelled_job_stops_computing_and_leaves_no_scratch(
+    slurm: SlurmCluster, tmp_path: Path, before: str
+) -> None:
+    """By cgroup Slurm tells the batch script alone; KillWait would let the program compute on for half a minute."""
+    runner = executor(scratch=str(tmp_path / "scratch"))
+    asked = job(tmp_path, "j", LINGERS.format(before=before))
+    ticket = runner.submit(asked)
+    wait_for(asked.folder / "pid")
+    program = Path("/proc", (asked.folder / "pid").read_text().strip())
+    runner.cancel(ticket)
+    [ending] = until_ended(runner, ticket)
+    assert ending.cause is Cause.CANCELLED
+    # written by run.sh itself, so it outlived its program: Slurm has not had to kill them together
+    record = exit_record(asked.folder)
+    assert record is not None
+    assert record.told
+    assert not program.exists()
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_program_that_ends_with_0_after_a_cancel_does_not_count(slurm: SlurmCluster, tmp_path: Path) -> None:
+    runner = executor()
+    asked = job(tmp_path, "j", "trap 'echo rate 7; exit 0' TERM; touch here; while :; do sleep 0.1; done")
+    ticket = runner.submit(asked)
+    wait_for(asked.folder / "here")
+    slurm.run("scancel", ticket.split()[0])
+    [ending] = until_ended(runner, ticket)
+    assert (ending.cause, ending.exit_code) == (Cause.CANCELLED, 0)
+    assert "may be partial and does not count" in ending.reason
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["while it waits again", "when it starts again"])
+def test_a_requeued_job_keeps_the_evidence_of_its_first_start(slurm: SlurmCluster, tmp_path: Path, waits: bool) -> None:
+    runner = executor()
+    asked = job(tmp_path, "j", "echo start >> starts; echo first; sleep 60")
+    ticket = runner.submit(asked)
+    wait_for(asked.folder / "starts")
+    number = ticket.split()[0]
+    slurm.run("scontrol", "update", f"JobId={number}", "Requeue=1")
+    slurm.run("scontrol", "requeue", number)
+    if not waits:  # Slurm holds a requeued job back for a while
+        slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+        wait_for(asked.folder / "requeued", limit_s=150)
+    [ending] = until_ended(runner, ticket, limit_s=150)
+    assert ending.cause is Cause.CANCELLED
+    assert "second time" in ending.reason or "back into the queue" in ending.reason
+    assert (asked.folder / "starts").read_text() == "start\n"
+    assert (asked.folder / "stdout").read_text() == "first\n"
+    assert not slurm.run("squeue", "-h", "-t", "PD,R", "-j", number, check=False).stdout.strip()
+
+
+def test_a_whole_node_is_asked_for_as_such_and_not_as_its_cores(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """A node of 2 CPUs whose site file says one core, as with hyper-threads: a neighbour could take the other CPU."""
+    runner = executor(cores_per_node=1)
+    until_ended(runner, runner.submit(job(tmp_path, "j", "echo $SLURM_CPUS_ON_NODE")))
+    assert (tmp_path / "j/stdout").read_text() == "2\n"

@@ -178,8 +178,8 @@ class BatchExecutor:
         if watch.job_id == REFUSED:
             return Ending(Cause.NEVER_STARTS, reason=watch.folder.read(REFUSED_FILE) or "refused by the batch system")
         record = script.exit_record(watch.folder.path)
-        # killed by a signal: the batch system knows why. Output to be copied back: it knows when
-        if record is None or self.dialect.copies_output_back or ticket in self._cancelled:
+        # told to stop or killed: the batch system knows why. Output to be copied back: it knows when
+        if record is None or record.told or self.dialect.copies_output_back or ticket in self._cancelled:
             return None
         if record.signal is not None and batch_script.stopped(watch.folder.path) is None:
             return None
@@ -215,6 +215,10 @@ class BatchExecutor:
             return self._ended(watch, seen, now_s)
         if seen.phase is not Phase.RUNNING:
             self.waiting[ticket] = seen.reason
+            if watch.folder.has(batch_script.STARTED_FILE) and watch.held("requeued", now_s) > 0:
+                # seen twice in a row: the first time it may have started since the batch system was asked
+                told = f"{self.dialect.name} put job {watch.job_id} back into the queue after it had started"
+                return self._give_up(ticket, Cause.CANCELLED, told)
         if seen.phase is Phase.HOPELESS and watch.held(Phase.HOPELESS, now_s) > 0:
             # seen twice in a row: for a moment after a change of nodes the same reason may show on a healthy job
             told = f"{self.dialect.name} took it but says: {seen.reason}; ask for less, or for another queue or account"

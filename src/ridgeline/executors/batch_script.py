@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 from ridgeline.errors import SiteError
@@ -19,13 +18,18 @@ from ridgeline.records.run import QUIET_FILE, Cause, Job
 from ridgeline.records.site import Site
 
 STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
+REQUEUED_FILE = "requeued"  # written by run.sh when the batch system starts the same job a second time
 STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
 SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE = "submission", "ticket", "refused"  # what `batch` writes
 # not copied into the folder of a run that a person hands over again
-LEFT_BY_THE_FIRST = (SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE, STARTED_FILE, STOPPED_FILE, EXIT_FILE, "result.json")
+LEFT_BY_THE_FIRST = (
+    *(SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE),
+    *(STARTED_FILE, REQUEUED_FILE, STOPPED_FILE, EXIT_FILE, "result.json"),
+)
 USER_SCRIPT = "site-script"
 HOSTS = "RIDGELINE_HOSTS"  # in the environment of a job over several nodes: their names
-KILL_AFTER_S = 10.0  # between TERM and KILL, unless a job needs longer
+KILL_AFTER_S = 10.0  # between TERM and KILL for a job past its limits, unless it needs longer
+CANCEL_GRACE_S = 1.5  # between TERM and KILL for a job that was cancelled, unless it needs longer
 
 
 def render(job: Job, site: Site, dialect: BatchDialect) -> str:
@@ -37,8 +41,9 @@ def render(job: Job, site: Site, dialect: BatchDialect) -> str:
         directives = _with_users(directives, own.read_text(), dialect)
     inside = f'[ -n "${{{dialect.job_variable}:-}}" ]'
     return script.render(
-        replace(job, command=_watched(command, job)),
+        job,
         site,
+        command=_watched(command, job),
         directives=[*directives, *site.directives],
         find_home=_find_home(job, dialect, inside),
         home='"$run_home"',
@@ -97,17 +102,22 @@ def _find_home(job: Job, dialect: BatchDialect, inside: str) -> str:
 
 
 def _by_hand(dialect: BatchDialect, inside: str) -> str:
-    """Handed over again by a person: what the first job left stays as it is, this one gets a folder beside it."""
+    """What an earlier start left stays as it is: one by hand gets a folder beside it, a requeued job ends."""
     number = f"${{{dialect.job_variable}%%[!0-9]*}}"
     left = " ".join((*LEFT_BY_THE_FIRST, BATCH_OUTPUT))
     return f"""\
 if {inside}; then
+  if [ -r {STARTED_FILE} ] && read -r first < {STARTED_FILE} && [ "${{first%%[!0-9]*}}" = "{number}" ]; then
+    echo "the batch system started job $first a second time; what its first start left is kept" > {REQUEUED_FILE}
+    exit {script.BOOKS_FAILED}
+  fi
   for file in {TICKET_FILE} {STARTED_FILE}; do
     [ -r "$file" ] || continue
     read -r first < "$file"
     [ "${{first%%[!0-9]*}}" != "{number}" ] || continue
     again="$PWD{BY_HAND}{number}"
-    cp -R . "$again" && cd "$again" && rm -f {left} && break
+    cp -R . "$again.partial" && ( cd "$again.partial" && rm -f {left} ) && mv "$again.partial" "$again" \\
+      && cd "$again" && break
     echo "ridgeline: $again cannot be made, and what is in $PWD must not be written over" >&2
     exit {script.BOOKS_FAILED}
   done
@@ -134,6 +144,8 @@ def _before(job: Job, site: Site, dialect: BatchDialect, inside: str) -> str:
             f"  exit {script.BOOKS_FAILED}",
             "}",
             "trap 'rm -rf \"$RIDGELINE_SCRATCH\"' EXIT",
+            # a death by a signal runs no EXIT trap; once the command runs, TERM is passed on to it instead
+            "trap 'rm -rf \"$RIDGELINE_SCRATCH\"; trap - TERM; kill $$' TERM",
         ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -144,39 +156,72 @@ def _shell_path(text: str) -> str:
 
 
 def _watched(command: str, job: Job) -> str:
-    """The command under `timeout`, which gives it a process group and ends all of it."""
+    """The command under `timeout`, which gives it a process group and ends all of it; TERM is passed on to it.
+
+    Where processes are tracked by cgroup, Slurm tells this script alone to stop. A program that did not hear of it
+    would compute on until it is killed, together with this script: no exit file, and scratch left behind.
+    """
     grace_s = max(KILL_AFTER_S, job.grace_s or 0.0)
-    line = f"timeout -k {grace_s:g} {job.limit_s:g} sh -c {shlex.quote(command)}"
+    # nobody waits for the result of a job that was cancelled; a program that needs time to end has said so
+    cancel_s = max(CANCEL_GRACE_S, job.grace_s or 0.0)
     # the time since boot: somebody may set the date meanwhile
     now = "$(cut -d. -f1 /proc/uptime 2>/dev/null || date +%s)"
-    start = f"rm -f {STOPPED_FILE} {QUIET_FILE}; since={now}\n"
-    # timeout leaves with 124, or dies by the KILL it had to send; a program could do both by itself, but not so late
-    end = (
-        f"case $code in 124|137) [ -e {STOPPED_FILE} ] || [ $(({now} - since)) -lt {int(job.limit_s)} ] "
-        f"|| echo '{Cause.TIME_LIMIT}: ran longer than its limit of {job.limit_s:g} s' > {STOPPED_FILE} ;; esac\n"
-        "exit $code"
-    )
-    if job.silence_limit_s is None:
-        return f"{start}{line}\ncode=$?\n{end}"
-    return f"{start}{line} &\n{_silence_watch(job.silence_limit_s, grace_s)}{end}"
+    watcher = "" if job.silence_limit_s is None else _silence_watch(job.silence_limit_s, grace_s)
+    return f"""\
+rm -f {STOPPED_FILE} {QUIET_FILE}
+told='' ridgeline_pid='' since={now}
+told_to_stop() {{
+  told=TERM heard=yes
+  [ -n "$ridgeline_pid" ] || return 0
+  kill "$ridgeline_pid" 2>/dev/null
+  ( sleep {cancel_s:g}; kill -s KILL -- "-$ridgeline_pid" ) > /dev/null 2>&1 &
+}}
+trap told_to_stop TERM; trap : HUP INT
+timeout -k {grace_s:g} {job.limit_s:g} sh -c {shlex.quote(command)} &
+ridgeline_pid=$!
+[ -z "$told" ] || told_to_stop
+{watcher}# `wait` also returns when a signal came in; the command may still be running then
+code=''
+while :; do
+  heard=''
+  wait "$ridgeline_pid"; got=$?
+  [ "$got" = 127 ] && [ -n "$code" ] || code=$got
+  [ -n "$heard" ] || break
+done
+if [ -n "$told" ]; then
+  # its children may still be writing; one that has ended and that nobody has waited for is no child to wait for
+  living() {{
+    kill -s 0 -- "-$ridgeline_pid" 2>/dev/null || return 1
+    for file in /proc/[0-9]*/stat; do
+      read -r line < "$file" || continue
+      set -- ${{line##*) }}
+      [ "$3" != "$ridgeline_pid" ] || [ "$1" = Z ] || return 0
+    done
+    return 1
+  }} 2>/dev/null
+  tries={int(cancel_s * 10)}
+  while [ $tries -gt 0 ] && living; do sleep 0.1; tries=$((tries - 1)); done
+  kill -s KILL -- "-$ridgeline_pid" 2>/dev/null
+fi
+{"kill $watcher 2>/dev/null" if watcher else ":"}
+# timeout leaves with 124, or dies by the KILL it had to send; a program could do both by itself, but not so late
+case $code in 124|137) [ -e {STOPPED_FILE} ] || [ $(({now} - since)) -lt {int(job.limit_s)} ] \\
+  || echo '{Cause.TIME_LIMIT}: ran longer than its limit of {job.limit_s:g} s' > {STOPPED_FILE} ;; esac
+"""
 
 
 def _silence_watch(limit_s: float, grace_s: float) -> str:
     step_s = min(10.0, max(0.2, limit_s / 5))
-    return (
-        "command=$!\n"
-        # the clock starts with the command, not with files a former run left
-        f"touch {STARTED_FILE}\n"
-        f"( while sleep {step_s:g}; do\n"
-        # any file that changes is a sign of life
-        f'    if [ -z "$(find . -type f -mmin -{limit_s / 60:.6f} -print -quit 2>/dev/null)" ]; then\n'
-        f"      find . -maxdepth 1 -type f -printf '%T@ %s %f\\n' > {QUIET_FILE}\n"
-        f"      echo '{Cause.SILENCE}: wrote nothing for {limit_s:g} s' > {STOPPED_FILE}\n"
-        f"      kill $command; sleep {grace_s:g}; kill -9 $command; exit\n"
-        "    fi\n"
-        "  done ) > /dev/null 2>&1 &\n"
-        "watcher=$!\n"
-        # `wait` also returns when a signal came in; the command may still be running then
-        "while :; do wait $command; code=$?; kill -0 $command 2>/dev/null || break; done\n"
-        "kill $watcher 2>/dev/null\n"
-    )
+    return f"""\
+# the clock starts with the command, not with files a former run left
+touch {STARTED_FILE}
+( while sleep {step_s:g}; do
+    # any file that changes is a sign of life
+    if [ -z "$(find . -type f -mmin -{limit_s / 60:.6f} -print -quit 2>/dev/null)" ]; then
+      find . -maxdepth 1 -type f -printf '%T@ %s %f\\n' > {QUIET_FILE}
+      echo '{Cause.SILENCE}: wrote nothing for {limit_s:g} s' > {STOPPED_FILE}
+      kill $ridgeline_pid; sleep {grace_s:g}; kill -9 $ridgeline_pid; exit
+    fi
+  done ) > /dev/null 2>&1 &
+watcher=$!
+"""

@@ -70,6 +70,7 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> En
     report = _report(folder, dialect)
     stopped = batch_script.stopped(folder.path)
     ending = seen.ending if seen is not None and seen.ending is not None else Ending(Cause.EXITED)
+    requeued = folder.read(batch_script.REQUEUED_FILE)
     if record is not None:
         ending = replace(
             ending,
@@ -80,15 +81,21 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> En
             usage={**({"cpu_s": record.cpu_s} if record.cpu_s else {}), **{k: v for k, v in ending.usage.items() if v}},
         )
         ending = replace(ending, exit_code=record.exit_code, signal=record.signal)
-    elif ending.cause is Cause.EXITED and not ending.signal:
+    elif ending.cause is Cause.EXITED and not ending.signal and requeued is None:
         ending = _without_exit_file(folder, dialect, ending)
     if stopped is not None and ending.cause in (Cause.EXITED, Cause.LOST):
         ending = replace(ending, cause=stopped[0], reason=stopped[1])
     if ending.cause is Cause.EXITED and report.cause is not None:
         ending = replace(ending, cause=report.cause, reason=report.reason)
+    if requeued is not None:
+        ending = replace(ending, cause=Cause.CANCELLED, reason=requeued)
     if ending.cause is Cause.EXITED and _told_to_stop(ending, record):
         # a server may forget that it was asked to delete a job which it had not yet seen running
         ending = replace(ending, cause=Cause.CANCELLED, reason="run.sh was told to stop from outside the job")
+    if ending.cause is Cause.CANCELLED and ending.exit_code == 0:
+        # some programs print what they have when they are told to stop, and leave with 0
+        said = "; its program still ended with 0, but what it printed may be partial and does not count"
+        ending = replace(ending, reason=f"{ending.reason or 'cancelled'}{said}")
     return replace(
         ending,
         nodes=ending.nodes or _nodes(folder, dialect),
@@ -101,7 +108,7 @@ def _told_to_stop(ending: Ending, record: script.ExitRecord | None) -> bool:
     """Whether somebody outside the job ended it: nothing that run.sh starts tells run.sh itself to stop."""
     if record is None:
         return ending.signal == signal.SIGTERM  # it came before run.sh could listen for it
-    return record.told and record.exit_code != 0
+    return record.told
 
 
 def _broke_books(ending: Ending) -> bool:

@@ -48,6 +48,17 @@ def takes_all_gpus(resources: Resources, site: Site) -> bool:
     return 0 < site.gpus_per_node <= resources.gpus
 
 
+def takes_whole_nodes(resources: Resources, site: Site) -> bool:
+    """Whether nobody else may run beside it: it wants no part of a node, and the site says what a whole one is.
+
+    Asked for as a whole node and not as its cores: with hyper-threads the cores are half of its CPUs, and a neighbour
+    would get the other half.
+    """
+    if resources.gpus:
+        return takes_all_gpus(resources, site) and resources.cores is None
+    return resources.cores is None and site.cores_per_node is not None
+
+
 def unknown_sizes(site: Site) -> list[str]:
     """Keys of the site file without which a job with GPUs cannot ask for its share."""
     sizes = {"cores_per_node": site.cores_per_node, "memory_per_node": site.memory_bytes_per_node}

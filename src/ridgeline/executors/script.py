@@ -107,9 +107,13 @@ def render(
     find_home: str = "",
     home: str = HOME_OF_SCRIPT,
     before: str = "",
+    command: str | None = None,
     keep_books: str = f'[ -n "${{{MARKER}:-}}" ]',
 ) -> str:
-    """The whole script. `before` runs first in the folder `home`; books are kept where `keep_books` is true."""
+    """The whole script. `before` runs first in the folder `home`; books are kept where `keep_books` is true.
+
+    `command` runs the job's command and leaves `code` and `told`; without one it is run as it is.
+    """
     head = "".join(f"{line}\n" for line in directives)
     title = job.name.replace("\n", " ")
     return f"""\
@@ -120,13 +124,7 @@ def render(
 {_MACHINE}fi
 {_uptime("up_began")}started=$(date +%s.%N)
 {exports(environment(job, site))}{secret_references(site)}{setup(job, site)}
-# The command may be told to stop; this script stays, to write down how it ended.
-told=''; trap 'told=TERM' TERM; trap : HUP INT
-(
-{job.command}
-)
-code=$?
-
+{command or _plain(job.command)}
 if {keep_books}; then
   ended=$(date +%s.%N)
   {_uptime("up_ended")}  {{
@@ -136,6 +134,17 @@ if {keep_books}; then
   }} > {EXIT_FILE}.partial && mv -f {EXIT_FILE}.partial {EXIT_FILE} || exit {BOOKS_FAILED}
 fi
 exit "$code"
+"""
+
+
+def _plain(command: str) -> str:
+    return f"""\
+# The command may be told to stop; this script stays, to write down how it ended.
+told=''; trap 'told=TERM' TERM; trap : HUP INT
+(
+{command}
+)
+code=$?
 """
 
 

@@ -18,7 +18,9 @@ from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, Study
+from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session import network, process, spanning
+from ridgeline.workloads.engine.session.files import ENVIRONMENT, make_files
 from ridgeline.workloads.engine.session.main import STOPPED_BACK_S
 from ridgeline.workloads.engine.session.process import free_ports
 from tests.workloads.engine.studies import (
@@ -114,6 +116,20 @@ def living(folder: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def test_each_node_keeps_the_gpus_that_its_batch_system_gave_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PBS's hook and some prologs name GPUs by identity: those of the first node are unknown on the second."""
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_JOB_GPUS"):
+        monkeypatch.setenv(name, "GPU-of-the-first-node")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib")
+    load = Load(traffic="sharegpt", requests=1, seed=1)
+    make_files(tmp_path, load, (30000, 20000), "n1", model="m", make_model=False, decoys=None)
+    exported = (tmp_path / ENVIRONMENT).read_text()
+    assert "LD_LIBRARY_PATH=/opt/lib" in exported
+    assert "GPU-of-the-first-node" not in exported
 
 
 def test_the_head_is_where_the_others_reach_it_not_what_its_name_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, OutputReport, Refusal, Sighting
-from ridgeline.executors.needs import core_count, memory_bytes, takes_all_gpus, unknown_sizes, walltime_minutes
+from ridgeline.executors.needs import core_count, memory_bytes, takes_whole_nodes, unknown_sizes, walltime_minutes
 from ridgeline.executors.options import option, takes_options
 from ridgeline.executors.pbs.answers import read_footer, read_qstat
 from ridgeline.executors.pbs.options import PbsOptions
@@ -170,7 +170,7 @@ def _requests(job: Job, site: Site) -> list[str]:
 def _placement(job: Job, site: Site) -> list[str]:
     """Without it PBS may put all chunks on one node, and strangers beside them."""
     sharing = ":excl" if site.options.get("exclusive") else ""
-    if not sharing and takes_all_gpus(job.resources, site) and core_count(job, site) is None:
+    if not sharing and takes_whole_nodes(job.resources, site):
         sharing = ":exclhost"
     if job.resources.nodes > 1:
         return [f"place=scatter{sharing}"]

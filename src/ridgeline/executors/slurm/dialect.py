@@ -9,7 +9,14 @@ from pathlib import Path
 
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, Refusal, Sighting
-from ridgeline.executors.needs import core_count, memory_bytes, takes_all_gpus, unknown_sizes, walltime_minutes
+from ridgeline.executors.needs import (
+    core_count,
+    memory_bytes,
+    takes_all_gpus,
+    takes_whole_nodes,
+    unknown_sizes,
+    walltime_minutes,
+)
 from ridgeline.executors.options import takes_options
 from ridgeline.executors.refusals import RefusalRule, judge
 from ridgeline.executors.slurm.answers import COLUMNS, SACCT_FIELDS, read_history, read_squeue
@@ -113,12 +120,12 @@ class Slurm(BatchDialect):
             options.append(f"--cpus-per-task={max(1, cores // needs.ranks_per_node)}")
         if needs.gpus:
             options.append(f"--gres=gpu:{needs.gpus}")
-        alone = takes_all_gpus(needs, site)
-        if (memory := memory_bytes(job, site)) is not None:
-            options.append(f"--mem={math.ceil(memory / 2**20)}M")
-        elif alone:
+        whole = takes_whole_nodes(needs, site)
+        if whole and needs.memory_bytes is None:
             options.append("--mem=0")  # all that the node has
-        if site.options.get("exclusive") or (alone and cores is None):
+        elif (memory := memory_bytes(job, site)) is not None:
+            options.append(f"--mem={math.ceil(memory / 2**20)}M")
+        if whole or site.options.get("exclusive"):
             options.append("--exclusive")
         if site.queue:
             options.append(f"--partition={site.queue}")

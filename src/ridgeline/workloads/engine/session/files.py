@@ -17,8 +17,9 @@ from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session.rank import RANKS
 
 ENVIRONMENT, MADE_MODEL = "session.env", "model"
-# launchers other than srun start processes on other nodes with next to no environment
-FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
+# launchers other than srun start processes on other nodes with next to no environment. Nothing that a batch system sets
+# node by node: CUDA_VISIBLE_DEVICES may hold the identities of the first node's GPUs, which the second does not have
+FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 MOST_DECOYS = 6000
 
 
