@@ -71,7 +71,7 @@ def assemble_campaign(
     with StudyLock(folder.lock_path), Journal.open(folder.journal_path) as journal:
         history = History.replay(folder.path.resolve(), journal.read())
         asks = question or question_of(history)
-        file = folder.load(history)
+        file = folder.load(history, to_run=True)
         history.asked = binding(history) or asked(file.tree)
         found = check_file(as_asked(file, asks))
         if extension is not None:

@@ -74,7 +74,9 @@ class Campaign:
 
     def run(self) -> CampaignVerdict:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError or StoreError."""
-        self.record(events.opened_event(controller(self.study), question_line(self.question), self.history.asked))
+        self.record(
+            events.opened_event(controller(self.study, self.workload), question_line(self.question), self.history.asked)
+        )
         try:
             self._adopt()
             obedience = Obedience(self.history, self.agenda, self.ledger, self.executor, self.record)

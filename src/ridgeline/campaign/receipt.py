@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,24 @@ from ridgeline import __version__
 from ridgeline.files import text_of
 from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
+from ridgeline.workloads.base import Workload
 
 # nvidia-smi wakes every GPU that sleeps, which takes seconds on a large node; a campaign does not wait for that
 NVIDIA_SMI_PATIENCE_S = 2.0
 PROC = Path("/proc")
 
 
-def controller(study: Study) -> dict[str, Any]:
+def controller(study: Study, workload: Workload) -> dict[str, Any]:
     """Who takes up a campaign, with the receipt."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__, "receipt": receipt(study)}
+    facts = receipt(study, getattr(workload, "programs", dict)())
+    return {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__, "receipt": facts}
 
 
-def receipt(study: Study) -> dict[str, Any]:
-    """As the journal keeps it. What the machine does not tell is left out; nothing here raises."""
+def receipt(study: Study, programs: Mapping[str, Any]) -> dict[str, Any]:
+    """As the journal keeps it. What the machine does not tell is left out; nothing here raises.
+
+    `programs`: what those that the study names say of themselves. Whoever reads the folder later asks none of them.
+    """
     gpus = _gpus()
     facts: dict[str, Any] = {
         "host": platform.node(),
@@ -46,6 +52,7 @@ def receipt(study: Study) -> dict[str, Any]:
         "python": platform.python_version(),
         "seed": study.search.seed,
         "command": _command_line(),
+        "programs": dict(programs) or None,
     }
     return {name: value for name, value in facts.items() if value is not None}
 

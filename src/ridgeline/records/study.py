@@ -157,6 +157,9 @@ class Study:
     second_goal: Goal | None = None  # traded against the first; settings are still ranked by the first
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # knobs that belong together, by a name
     home: Path | None = None  # where its author's file is, once the study is a copy in a campaign's folder
+    # what the programs that it names said of themselves when it ran, by program. None: they may be asked. A study
+    # folder that is opened to be read may be a stranger's, and then none of them is started
+    recorded: Mapping[str, object] | None = None
 
     @property
     def origin(self) -> Path:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import StoreError, StudyError
@@ -82,17 +82,23 @@ class StudyFolder:
             )
         return cls(path)
 
-    def load(self, history: History | None = None) -> StudyFile:
+    def load(self, history: History | None = None, *, to_run: bool = False) -> StudyFile:
         """The study as it was run; StoreError where it and the folder's history no longer fit together.
 
-        Relative paths in it start in this folder's sources.
+        Relative paths in it start in this folder's sources. Unless it is loaded `to_run`, no program that it names may
+        be started: what they said when the campaign ran is taken from the journal.
         """
         site_path = next(iter(sorted((self.path / SITES).glob("*.y*ml"))), None)
         file = read_study_file(self.path / STUDY, site_path=site_path, files=self.path / SOURCES, home=self._origin())
         if history is not None:
             require_same_question(file.path, file.tree, binding(history))
             require_consistent(file.study, history)
-        return file
+        if to_run:
+            return file
+        receipts = history.receipts if history is not None else ()
+        said = (receipt.get("programs") for receipt in reversed(receipts))
+        recorded: Mapping[str, object] = next((found for found in said if isinstance(found, dict)), {})
+        return replace(file, study=replace(file.study, recorded=recorded))
 
     @property
     def journal_path(self) -> Path:

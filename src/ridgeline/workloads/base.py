@@ -14,6 +14,8 @@ and `in_place`: its options that name what stays where it is (engines, models) a
 Metrics among its `run_times` are the time that a run takes: one that has lasted longer cannot come out shorter.
 One with `profiles = True` starts a trial of the stage `profile` under the study's profiler, and leaves files in the run
 folder that an analyzer reads.
+One with `programs()` gives what the programs that a study names say of themselves (release, flags), by program: kept in
+the journal, and handed back as `Study.recorded` where a study folder is only read. Then it starts none of them.
 A factory with an attribute `form` (a `forms.form.Form` of its keys in a study) has them completed by editors and listed
 in the reference.
 """

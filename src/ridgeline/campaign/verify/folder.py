@@ -36,7 +36,7 @@ def verify_folder(path: Path) -> Verification:
         found.differs(JOURNAL, "the journal", "a whole campaign", str(error))
         return found
     found.receipts = tuple(event["receipt"] for event in events if event["event"] == "opened" and "receipt" in event)
-    file = folder.load()
+    file = folder.load(history)
     _agreement(file, history, found)
     file = as_asked(file, question)
     _journal(file.study, history, folder.journal_path, found)

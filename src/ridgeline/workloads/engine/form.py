@@ -194,7 +194,14 @@ class OfflineForm(EngineForm):
     )
 
 
-def read_options(given: Mapping[str, object], folder: Path, *, serves: bool, home: Path | None = None) -> EngineOptions:
+def read_options(
+    given: Mapping[str, object],
+    folder: Path,
+    *,
+    serves: bool,
+    home: Path | None = None,
+    recorded: Mapping[str, object] | None = None,
+) -> EngineOptions:
     """`folder` holds the study's files; names of what is never copied start in `home`, by default the same."""
     home = home or folder
     form, problems = read_form(RealServeForm if serves else OfflineForm, given, folder, ("workload",))
@@ -220,6 +227,7 @@ def read_options(given: Mapping[str, object], folder: Path, *, serves: bool, hom
         sources=absolute(form.sources, home) if form.sources else "",
         home=home,
         problems=tuple(problems),
+        recorded=recorded,
     )
 
 

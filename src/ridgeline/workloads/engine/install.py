@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 from ridgeline.serving.engine.knobs.releases import NEWEST, Version, parse_version
@@ -14,27 +15,50 @@ from ridgeline.workloads.engine.options import Install
 VERSION_LIMIT_S, FLAGS_LIMIT_S = 20.0, 180.0
 
 
-@lru_cache(maxsize=32)
-def installed_version(python: str, package: str) -> str:
-    """The release of `package` that this interpreter would import; "" where there is none on this machine.
-
-    Asked of the package's metadata: importing an engine takes many seconds.
-    """
-    return _said(python, f"import importlib.metadata as m; print(m.version({package!r}))", VERSION_LIMIT_S)
-
-
 def release_of(install: Install, dialect: EngineDialect) -> Version:
-    """As the study says, as the engine on this machine says, or the newest we know of."""
+    """As the study says, as the engine on this machine says or said, or the newest we know of."""
     text = install.version
     if not text and not install.container:
-        known = (installed_version(install.python, package) for package in dialect.packages)
-        text = next((version for version in known if version), "")
+        text = next((version for package in dialect.packages if (version := version_of(install, package))), "")
     return parse_version(text) or NEWEST
 
 
+def version_of(install: Install, package: str) -> str:
+    """The release of `package` in this interpreter; "" where it has none, or is not on this machine."""
+    if install.recorded is not None:
+        return _recorded(install.recorded, "versions").get(package, "")
+    return installed_version(install.python, package)
+
+
+def flags_of(install: Install, program: str) -> dict[str, str]:
+    """Flag names and kinds of this engine; empty where it cannot be imported here."""
+    if install.recorded is not None:
+        return _recorded(install.recorded, "flags")
+    return _installed_flags(install.python, program)
+
+
+def said(install: Install, dialect: EngineDialect, names: Collection[str]) -> dict[str, object]:
+    """What it says of itself, for the journal; of its flags only those of these names."""
+    versions = {package: version for package in dialect.packages if (version := version_of(install, package))}
+    flags = flags_of(install, dialect.introspect()) if names else {}
+    return {"versions": versions, "flags": {name: flags[name] for name in names if name in flags}}
+
+
+def _recorded(found: Mapping[str, object], what: str) -> dict[str, str]:
+    """A journal is data: whoever wrote it may have written anything."""
+    part = found.get(what)
+    return {str(name): str(value) for name, value in part.items()} if isinstance(part, Mapping) else {}
+
+
+@lru_cache(maxsize=32)
+def installed_version(python: str, package: str) -> str:
+    """Asked of the package's metadata: importing an engine takes many seconds."""
+    return _said(python, f"import importlib.metadata as m; print(m.version({package!r}))", VERSION_LIMIT_S)
+
+
 @lru_cache(maxsize=8)
-def installed_flags(python: str, program: str) -> dict[str, str]:
-    """Flag names and kinds as the engine's own parser lists them; empty where it cannot be imported here."""
+def _installed_flags(python: str, program: str) -> dict[str, str]:
+    """As the engine's own parser lists them."""
     try:
         kinds = json.loads(_said(python, program, FLAGS_LIMIT_S).splitlines()[-1])
     except (ValueError, IndexError):

@@ -13,7 +13,7 @@ from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
 from ridgeline.serving.engine.knobs.releases import TITLES, Version
 from ridgeline.workloads.engine.dialect import EngineDialect
-from ridgeline.workloads.engine.install import installed_flags, release_of
+from ridgeline.workloads.engine.install import flags_of, release_of
 from ridgeline.workloads.engine.options import EngineOptions
 from ridgeline.workloads.engine.reading import METRICS, SERVE_METRICS
 from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
@@ -37,7 +37,7 @@ class Names:
         return self._dialect.flags.canonical({**fixed, **knobs})
 
     def problems(self, *, serves: bool) -> Iterator[Problem]:
-        yield from self.knob_problems(release_of(self._options.engine, self._dialect))
+        yield from self.knob_problems(release_of(self._options.install(None), self._dialect))
         yield from field_problems(
             self._study, ((("workload", "env", n), text) for n, text in self._options.env.items())
         )
@@ -56,6 +56,11 @@ class Names:
         found = self._installed(tuple(unknown)) if unknown else {}
         return tuple(n for n in self._used_names() if knows(n) or n in found)
 
+    @property
+    def asked_flags(self) -> tuple[str, ...]:
+        """Flags of the study that our table does not have: only the engine itself knows them."""
+        return tuple(name for name in self._flag_names if not self._dialect.flags.knows(name))
+
     def _used_names(self) -> list[str]:
         names = [*self._study.space.names, *self._options.flags]
         return [n for n in dict.fromkeys(names) if n != ENGINE_KNOB and not ENV_NAME.fullmatch(n)]
@@ -65,8 +70,8 @@ class Names:
         derived = set(self._study.space.derived)
         if all(name in derived or name in self._read_elsewhere() for name in wanted):
             return {}
-        install = self._options.engine
-        return {} if install.container else installed_flags(install.python, self._dialect.introspect())
+        install = self._options.install(None)
+        return {} if install.container else flags_of(install, self._dialect.introspect())
 
     def _read_elsewhere(self) -> set[str]:
         """Knobs that need not be flags, because something else of the study reads them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.records.expression import Value
@@ -15,11 +15,15 @@ from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Where an engine is: an interpreter, perhaps inside a container image. `version` "" where nobody said."""
+    """Where an engine is: an interpreter, perhaps inside a container image. `version` "" where nobody said.
+
+    `recorded`: what it said of itself when its campaign ran (`install.said`); with it, it is not started to be asked.
+    """
 
     python: str = "python3"
     container: str = ""
     version: str = ""
+    recorded: Mapping[str, object] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,17 @@ class EngineOptions:
     sources: str = ""
     home: Path = Path()  # where relative names of engines and models start
     problems: tuple[Problem, ...] = ()
+    recorded: Mapping[str, object] | None = None  # as `Study.recorded`
 
     def install(self, name: object) -> Install:
         """The engine that a knob's value names; the study's own where it names none."""
-        if name is None or name == "":
-            return self.engine
-        return self.engines.get(str(name)) or install_from_text(str(name), self.engine.version, self.home)
+        found = self.engine
+        if name is not None and name != "":
+            found = self.engines.get(str(name)) or install_from_text(str(name), self.engine.version, self.home)
+        if self.recorded is None:
+            return found
+        said = self.recorded.get(found.python)
+        return replace(found, recorded=said if isinstance(said, Mapping) else {})
 
 
 def install_from_text(text: str, version: str, home: Path) -> Install:

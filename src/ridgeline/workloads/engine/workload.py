@@ -16,7 +16,7 @@ from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Reading
 from ridgeline.records.problem import Problem
 from ridgeline.records.run import Job, Run
-from ridgeline.records.space import Settings
+from ridgeline.records.space import Continuous, Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.serving.engine.knobs.releases import NEWEST, release_text
@@ -25,6 +25,7 @@ from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
 from ridgeline.workloads.engine.failures import signatures
 from ridgeline.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
 from ridgeline.workloads.engine.install import release_of
+from ridgeline.workloads.engine.install import said as install_said
 from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
 from ridgeline.workloads.engine.options import IN_PLACE
 from ridgeline.workloads.engine.reading import read_run
@@ -69,7 +70,9 @@ class EngineWorkload:
         self._study = study
         self._dialect = dialect
         self._serves = serves
-        self._options = read_options(study.workload.options, study.folder, serves=serves, home=study.origin)
+        self._options = read_options(
+            study.workload.options, study.folder, serves=serves, home=study.origin, recorded=study.recorded
+        )
         if self._options.load.alone == "decode":
             self._options = replace(self._options, flags={**self._options.flags, **dialect.decode_alone})
         self._names = Names(study, self._options, dialect)
@@ -147,6 +150,16 @@ class EngineWorkload:
 
     def read(self, run: Run) -> Reading:
         return read_run(self._dialect, run, self._study.needed_metrics)
+
+    def programs(self) -> dict[str, object]:
+        installs = (self._options.install(name) for name in ("", *self._options.engines, *self._engines_of_knob()))
+        here = {install.python: install for install in installs if not install.container}
+        names = self._names.asked_flags
+        return {python: install_said(install, self._dialect, names) for python, install in here.items()}
+
+    def _engines_of_knob(self) -> list[str]:
+        knobs = [knob for knob in self._study.space.knobs if knob.name == ENGINE_KNOB]
+        return [str(value) for knob in knobs if not isinstance(knob, Continuous) for value in knob.values]
 
     def paste(self, settings: Settings) -> str:
         return self._scripts.paste(settings)
