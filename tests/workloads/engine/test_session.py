@@ -143,6 +143,7 @@ def test_a_session_told_to_stop_stops_its_engine(tmp_path: Path) -> None:
     session.send_signal(signal.SIGTERM)
     session.wait(60)
     assert is_free(port)
+    assert port + 10_000 <= 65_535, "SGLang derives a port from it, and refuses one that does not exist"
 
 
 def test_everything_an_engine_started_is_ended_with_it(tmp_path: Path) -> None:

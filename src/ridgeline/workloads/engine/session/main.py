@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,9 @@ class Session:
                 self._serve(engine)
             else:
                 measure_offline(engine, self.log, self.coroner, self.measured)
+        except Failed as failed:
+            early = "ready_s" not in self.measured
+            raise Failed(replace(failed.cause, at_start=early), failed.exit_code) from failed
         finally:
             if left := engine.stop():
                 say(f"ridgeline: processes {left} of the engine do not end")
