@@ -4,6 +4,7 @@
   x InputError      something the user typed or handed over is wrong -> they correct it          exit 2
     x StudyError    the study file is wrong                          -> its author edits it       exit 2
   x SiteError       the cluster refused or is away                   -> retry if transient, else its operator  exit 3
+    x OpenQuestion  what had passed does not pass any more           -> somebody finds out why, then resumes  exit 3
   x ReadError       an output is not as expected                     -> we fix the adapter        exit 4
   x StoreError      the study folder is locked, damaged or full      -> its owner frees it        exit 5
   x NothingFound    the search ended empty-handed                    -> the author relaxes a limit exit 1
@@ -44,6 +45,10 @@ class SiteError(RidgelineError):
         super().__init__(message)
         # True when the same call may succeed later without anybody doing anything
         self.transient = transient
+
+
+class OpenQuestion(SiteError):  # noqa: N818  asked of a person, not a malfunction of ours
+    """The campaign can't go on to an answer: a failure that is no verdict about a setting stayed after its retries."""
 
 
 class ReadError(RidgelineError):

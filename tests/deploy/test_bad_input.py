@@ -40,6 +40,7 @@ def written(folder: Path, text: str) -> Path:
     ("old", "new", "what"),
     [
         ("port: 8000}", "port: 30001}", "service.yaml:6: router.port: the router would take port 30001"),
+        ("units:\n", "first_port: 55535\nunits:\n", "start at 55534 or below"),
         ("port: 8000}", "port: 29999}", "the router's metrics would take port 30000, which is a server's"),
         (
             "nodes: 2, gpus",

@@ -39,7 +39,7 @@ def test_split_roles_become_servers_and_a_router_that_pairs_them(tmp_path: Path)
     assert prefill.words[:3] == ("/opt/sglang/bin/python", "-m", "sglang.launch_server")
     assert "--disaggregation-mode prefill --disaggregation-bootstrap-port 8998" in prefill.line
     assert "--nnodes" not in prefill.line
-    assert '--nnodes 2 --node-rank "$rank" --dist-init-addr "$head:20002"' in decode.line
+    assert '--nnodes 2 --node-rank "$rank" --dist-init-addr "$head:20028"' in decode.line
     assert "--max-running-requests 512" in decode.line
     assert decode.resources.nodes == 2
     assert router.after == ("prefill-0", "prefill-1", "decode-0")
@@ -70,7 +70,7 @@ def test_servers_on_one_machine_share_neither_ports_nor_gpus(tmp_path: Path) -> 
     text = SPLIT.replace("site: {name: cluster, batch: slurm, nodes: 4, gpus_per_node: 8, launcher: srun}\n", "")
     text = text.replace("nodes: 2, gpus: 8, settings: {tp: 16", "gpus: 8, settings: {tp: 16")
     first, second, third, _ = members_of(load_service(written(tmp_path, text)))
-    assert [m.port for m in (first, second, third)] == [30000, 30001, 30002]
+    assert [m.port for m in (first, second, third)] == [30000, 30008, 30016], "apart by what attention DP derives"
     assert "--base-gpu-id" not in first.line
     assert "--base-gpu-id 8" in second.line
     assert "--disaggregation-bootstrap-port 8999" in second.line
@@ -151,7 +151,7 @@ def test_the_nodes_of_a_server_find_their_head_through_the_folder(tmp_path: Path
         ["sh", tmp_path / "start.sh"], env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     head = "10.0.0.7" if rank == 0 else "10.0.0.5"
-    assert f"--node-rank {rank} --dist-init-addr {head}:20002" in run.stdout
+    assert f"--node-rank {rank} --dist-init-addr {head}:20028" in run.stdout
     assert "--host 10.0.0.7" in run.stdout
     assert (tmp_path / "address").read_text() == f"{head}\n", "only the first node says where the server is"
 
@@ -191,3 +191,14 @@ def test_without_a_host_servers_and_router_listen_on_loopback_only(tmp_path: Pat
         )
         service = load_service(path)
         assert all(f"\naddress={address}\n" in start_script(service, member) for member in members_of(service))
+
+
+def test_servers_under_attention_dp_that_share_a_machine_share_no_port(tmp_path: Path) -> None:
+    text = (
+        "version: 1\nmodel: /models/r1\nengine: {kind: sglang, release: 0.5.15}\n"
+        "units: [{replicas: 2, gpus: 4, settings: {tp: 4, attn_dp: 4}}]\nrouter: {kind: sglang-router}\n"
+    )
+    first, second, router = members_of(load_service(written(tmp_path, text)))
+    assert {30000, 30233, 30239, 40000} <= set(first.ports), "what SGLang derives is looked at before it starts"
+    assert not set(first.ports) & set(second.ports)
+    assert f"http://$at_server_1:{second.port}" in router.line

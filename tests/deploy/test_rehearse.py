@@ -14,7 +14,7 @@ from ridgeline.deploy.file import load_service, with_router
 from ridgeline.deploy.keep import keeper, watch
 from ridgeline.deploy.members import members_of
 from ridgeline.deploy.rehearse.rehearsal import Rehearsal, _kept_limits, best_of, better_half, rehearse
-from ridgeline.deploy.rehearse.stage import as_twins, free_ports, known_policies
+from ridgeline.deploy.rehearse.stage import as_twins, known_policies
 from ridgeline.deploy.rehearse.traffic import RehearsedLoad, _drain_s, bearable, skewed_trace
 from ridgeline.deploy.service import RouterChoice
 from ridgeline.errors import InputError, SiteError
@@ -229,7 +229,3 @@ def test_a_file_that_cannot_be_edited_in_place_is_written_anew_and_that_is_said(
         service = load_service(file)
         assert service.router is not None
         assert (service.router.policy, service.expected["kept"]["policy"]) == ("cache_aware", "random")
-
-
-def test_neighbouring_ports_are_found() -> None:
-    assert free_ports(4) >= 41000

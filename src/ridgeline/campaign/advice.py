@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from shlex import quote
 
-from ridgeline.errors import NothingFound, RidgelineError, SiteError
+from ridgeline.errors import NothingFound, OpenQuestion, RidgelineError, SiteError
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.lesson import Proposal
 from ridgeline.records.outcome import Kind, Move, Outcome
@@ -152,6 +152,21 @@ def baseline_failure(study: Study, history: History, run: Run, outcome: Outcome)
     return NothingFound(
         f"{told}; nothing can be compared with it, so nothing else was run. "
         f"In {history.root / 'study.yaml'} {_change(study, outcome)}; {again}"
+    )
+
+
+def open_question(study: Study, history: History, run: Run) -> OpenQuestion:
+    """What stops a campaign that a setting it has seen pass does not pass any more: what happened, and how to go on."""
+    trial = history.trials[run.trial]
+    assert run.outcome is not None and run.outcome.was is not None
+    base = trial.key == point_key(study.baseline)
+    who = "the baseline" if base else ", ".join(f"{name}={value}" for name, value in trial.point.items())
+    line = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
+    return OpenQuestion(
+        f"what has changed on the nodes? {who} passed before and does not any more, also after "
+        f"{study.job.retries} retries: {run.outcome.reason}{line} (run folder {run.folder}). That is no "
+        "verdict about any setting, so none is given; look for other programs on its nodes, ports, GPUs and files. "
+        f"Everything measured is kept: `ridgeline resume {quote(str(history.root))}` runs it again and goes on"
     )
 
 

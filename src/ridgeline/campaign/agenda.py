@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ridgeline.campaign.advice import baseline_failure
+from ridgeline.campaign.advice import baseline_failure, open_question
 from ridgeline.campaign.blocks import broken, nodes_of_block
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
@@ -51,6 +51,7 @@ class Agenda(ABC):
     ledger: Ledger
     _again: list[int] = field(default_factory=list, init=False)
     _faults: int = field(default=0, init=False)
+    _unanswered: Run | None = field(default=None, init=False)  # of a setting that passed, after all its retries
     _before: frozenset[int] = field(default=frozenset(), init=False)  # runs that ended under another controller
 
     def __post_init__(self) -> None:
@@ -110,6 +111,10 @@ class Agenda(ABC):
             if trial.number not in self._again:
                 self._again.append(trial.number)
             return
+        counts = trial.number not in self.history.uncounted
+        if run.outcome.was is not None and counts and run.number not in self._before:
+            self._unanswered = run
+            return
         lacked = self.history.build_that_lacked(trial.settings) is not None
         self._faults = self._faults + 1 if run.outcome.kind.retryable and not lacked else 0
         self.teach(trial, run)
@@ -122,6 +127,11 @@ class Agenda(ABC):
         if self.history.build_that_lacked(trial.settings) is not None:
             return False  # a program that is not there does not come by itself
         runs = self.history.runs_of[trial.number]
+        if run.outcome.was is not None:
+            if trial.number in self.history.uncounted:
+                return False
+            # whoever resumes has looked at what was in its way
+            runs = [each for each in runs if each.number not in self._before]
         faults = sum(r.outcome is not None and r.outcome.kind.retryable for r in runs)
         return run.outcome.kind.retryable and faults <= self.study.job.retries
 
@@ -132,6 +142,8 @@ class Agenda(ABC):
 
     def next(self) -> Next | SetAside | None:
         """A trial to start now, or a block that must be set aside first; None: nothing can be started now."""
+        if self._unanswered is not None:
+            raise open_question(self.study, self.history, self._unanswered)
         if self._faults >= FAULTS_IN_A_ROW:
             raise SiteError(
                 f"{self._faults} trials in a row were lost to faults of the site, each after "
@@ -182,9 +194,18 @@ class Agenda(ABC):
     def again(self, trial: Trial) -> Next:
         """A trial that is already in the journal, with where it must and must not run."""
         bad = tuple(n for r in self.history.runs_of.get(trial.number, []) for n in _faulty_nodes(r))
+        if not self._pinned(trial):
+            bad += self._unlucky_nodes(trial, bad)
         # one that never began, or was only stopped, goes where it was to go: a kill changes nothing
         where = Look(self._pinned(trial)) if bad else self._where(trial)
         return Next(trial, again=True, avoid_nodes=(*bad, *self._slow(trial), *where.avoid), on_nodes=where.nodes)
+
+    def _unlucky_nodes(self, trial: Trial, bad: Sequence[str]) -> tuple[str, ...]:
+        """Where a setting that had passed did not, as long as enough other nodes are left to try it on."""
+        runs = self.history.runs_of.get(trial.number, [])
+        found = dict.fromkeys(n for r in runs if r.outcome is not None and r.outcome.was for n in r.ending.nodes)
+        left = self.study.site.nodes - len({*bad, *found})
+        return tuple(found) if left >= self._width(trial.point) else ()
 
     def baseline(self) -> Next | None:
         """The next run of the baseline. One that did not pass ends the campaign; a resumed one runs it again."""

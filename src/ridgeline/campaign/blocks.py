@@ -58,12 +58,15 @@ def disqualified(study: Study, history: History) -> dict[str, str]:
     """Candidates that failed in the confirmation: a setting that works only sometimes is not the answer.
 
     The baseline stays, whatever happens to it: there is nothing else to compare with. A run that is unverified only
-    because its block fell apart says nothing about the setting.
+    because its block fell apart says nothing about the setting, nor does one beside a baseline that failed as well.
     """
     failed: dict[str, str] = {}
     base = point_key(study.baseline)
+    troubled = _troubled(history, base)
     for trial in history.trials.values():
         candidate = trial.stage is Stage.CONFIRM and trial.key != base
+        if (trial.block, trial.number in history.uncounted) in troubled:
+            continue
         run = history.final_run(trial) if candidate else None
         if run is None or run.outcome is None:
             continue
@@ -72,6 +75,13 @@ def disqualified(study: Study, history: History) -> dict[str, str]:
         ):
             failed.setdefault(trial.key, str(run.outcome))
     return failed
+
+
+def _troubled(history: History, base: str) -> set[tuple[int | None, bool]]:
+    """Blocks, and whether set aside, in which the baseline that had passed failed: their machine was not as it was."""
+    of_base = (t for t in history.trials.values() if t.stage is Stage.CONFIRM and t.key == base)
+    runs = ((t, run.outcome) for t in of_base for run in history.runs_of.get(t.number, ()))
+    return {(t.block, t.number in history.uncounted) for t, outcome in runs if outcome is not None and outcome.was}
 
 
 def _stands(study: Study, history: History, trial: Trial) -> bool:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.builds.builder import Builder
 from ridgeline.campaign.confirmation import ConfirmationPlan
-from ridgeline.campaign.judge import judge, misplaced, without_secrets
+from ridgeline.campaign.judge import judge, misplaced, without_blame, without_secrets
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
@@ -73,10 +73,10 @@ class Campaign:
         self._overseer = Overseer(EarlyStops(self.study, self.history, self.workload), self.record)
 
     def run(self) -> CampaignVerdict:
-        """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError or StoreError."""
-        self.record(
-            events.opened_event(controller(self.study, self.workload), question_line(self.question), self.history.asked)
-        )
+        """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError (of which
+        OpenQuestion) or StoreError."""
+        opened_by = controller(self.study, self.workload)
+        self.record(events.opened_event(opened_by, question_line(self.question), self.history.asked))
         try:
             self._adopt()
             obedience = Obedience(self.history, self.agenda, self.ledger, self.executor, self.record)
@@ -247,10 +247,12 @@ class Campaign:
         self._close(planned, ending, reading, CANCELLED if number in self.history.heeded.cancelled else outcome)
 
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:
+        trial = self.history.trials[planned.trial]
+        outcome = without_blame(outcome, self.study, self.history, trial, planned.number)
         shown = tuple(map(masked, ending.leftovers))
         ending = replace(ending, leftovers=shown, reason=masked(ending.reason))
         event = events.ended_event(planned.number, ending, outcome, reading.measurements, reading.texts)
-        write_result(planned.folder, event, self.history.trials[planned.trial])
+        write_result(planned.folder, event, trial)
         self.record(event)
         run = self.history.runs[planned.number]
         self.ledger.learn(run)

@@ -15,10 +15,13 @@ from ridgeline.records.guard import Guard
 from ridgeline.records.machine import short_names
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
-from ridgeline.records.run import QUIET_FILE, Cause, Ending, signal_name
+from ridgeline.records.run import QUIET_FILE, Cause, Ending, Run, signal_name
 from ridgeline.records.secrets import SECRETS_FOLDER, masked
+from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.wording import count
+from ridgeline.store.history import History
 
 LONGEST_LINE = 400
 LONGEST_SEARCHED_LINE = 4096
@@ -125,6 +128,43 @@ def _result(
     return Outcome(Kind.OK)
 
 
+def without_blame(outcome: Outcome, study: Study, history: History, trial: Trial, run: int) -> Outcome:
+    """The outcome of run number `run` of this trial as it may be kept: not everything says something of the setting.
+
+    A setting that has passed and now does not begin any more, or a baseline that has passed and fails in any way, shows
+    that something around it has changed: a fault of ours or of the site's. What begins and fails under load may well
+    be the setting: it works only sometimes.
+    """
+    # a hunt for an edge asks about the value it starts from as about any other
+    reference = trial.key == point_key(study.baseline) and history.question.kind != "edge"
+    if not outcome.kind.caused_by_setting or not (reference or outcome.never_began):
+        return outcome
+    if (passed := _passed_before(history, trial, run)) is None:
+        return outcome
+    told = f"{outcome.kind.value}; {outcome.reason}" if outcome.reason else outcome.kind.value
+    why = f"the same setting passed in run {passed.number}, so it is not to blame: {told}"
+    return replace(outcome, kind=Kind.SITE_FAULT, reason=why, advice=(), was=outcome.kind)
+
+
+def _passed_before(history: History, trial: Trial, number: int) -> Run | None:
+    """The first run that passed with the very settings of this trial; none counts for a run under a profiler."""
+    if trial.stage is Stage.PROFILE:
+        return None
+    for run in history.runs.values():
+        if run.number == number:
+            return None
+        other = history.trials[run.trial]
+        if (
+            run.outcome is not None
+            and run.outcome.kind is Kind.OK
+            and other.stage is not Stage.PROFILE
+            and (other.stage is Stage.SHORT) is (trial.stage is Stage.SHORT)
+            and other.settings == trial.settings
+        ):
+            return run
+    return None
+
+
 def misplaced(ending: Ending, nodes: int, on_nodes: Sequence[str]) -> str:
     """What is wrong with where a job ran, whatever ran it; empty where it was as asked, or where nobody says."""
     there = ", ".join(ending.nodes)
@@ -161,7 +201,7 @@ def find_signature(
     if not seen:
         return None
     found = signatures[min(seen)]
-    return Outcome(found.kind, found.reason, seen[min(seen)], found.advice)
+    return Outcome(found.kind, found.reason, seen[min(seen)], found.advice, found.at_start)
 
 
 def _seen(

@@ -13,11 +13,12 @@ from ridgeline import catalog
 from ridgeline.deploy.adapters import with_adapters
 from ridgeline.deploy.form import ServiceForm, UnitForm
 from ridgeline.deploy.routers import ROUTERS
-from ridgeline.deploy.servers import SERVERS
+from ridgeline.deploy.servers import SERVERS, port_step
 from ridgeline.deploy.service import PodChoice, RouterChoice, Service, ServiceUnit
 from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.forms.yaml_edit import YamlEditError, with_value
+from ridgeline.ports import LAST_PORT, highest_port
 from ridgeline.records.problem import Problem
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.engine.knobs.releases import LATEST, parse_version
@@ -145,10 +146,19 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
 
 
 def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:
-    """Members may come to share a node, so each has ports of its own."""
+    """Members may come to share a node, so each has ports of its own, and those that an engine derives from it."""
+    step = port_step(form.engine.kind, map(_unit, form.units))
+    last, highest = form.first_port + (servers - 1) * step, highest_port(form.engine.kind)
+    if last > highest:
+        reach = LAST_PORT - highest
+        why = f"{form.engine.kind} also takes the port {reach} above it" if reach else "there is no such port"
+        yield Problem(
+            ("first_port",),
+            f"the last of {servers} servers would be told port {last}, and {why}; start at "
+            f"{highest - (servers - 1) * step} or below",
+        )
     if form.router is None:
         return
-    last = form.first_port + servers - 1
     for port, what in ((form.router.port, "the router"), (form.router.port + 1, "the router's metrics")):
         if form.first_port <= port <= last:
             yield Problem(

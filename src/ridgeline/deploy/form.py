@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ridgeline.forms.form import CountedIn, Duration, Environment, Form, Lines, Otherwise, Single, Takes, Text, Words
+from ridgeline.ports import LAST_PORT, ROUTER_PORT, SGLANG_PORT
 
 
 class UnitForm(Form):
@@ -34,7 +35,9 @@ class RouterForm(Form):
     policy: Annotated[Text, Otherwise("the router's own")] = Field(
         default="", description="How it chooses a server: round_robin, power_of_two, cache_aware, ..."
     )
-    port: Annotated[int, CountedIn("")] = Field(default=8000, ge=1, le=65535, description="Where users reach it.")
+    port: Annotated[int, CountedIn("")] = Field(
+        default=ROUTER_PORT, ge=1, le=LAST_PORT, description="Where users reach it."
+    )
     most_running: Annotated[int | None, CountedIn("requests"), Otherwise("no limit")] = Field(
         default=None, ge=1, description="Requests under way at once; more wait."
     )
@@ -106,7 +109,7 @@ class ServiceForm(Form):
         description="in-turn: each server only when the one before is ready, as servers that share a GPU need it.",
     )
     first_port: Annotated[int, CountedIn("")] = Field(
-        default=30000, ge=1024, le=60000, description="Port of the first server on a node; the next ones follow."
+        default=SGLANG_PORT, ge=1024, le=60000, description="Port of the first server on a node; the next ones follow."
     )
     preflight: Annotated[Lines, Otherwise("none")] = Field(
         default=[],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.deploy.routers import Backend, metrics_port, router_words
-from ridgeline.deploy.servers import SERVERS, ServerPlace, server_words
+from ridgeline.deploy.servers import SERVERS, ServerPlace, derived_ports, port_step, server_words
 from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.records.run import Resources
 
@@ -51,7 +51,8 @@ def members_of(service: Service) -> list[Member]:
             name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
             words = tuple(server_words(service, unit, at))
             resources = Resources(nodes=unit.nodes, gpus=unit.gpus)
-            more = (at.bootstrap_port,) if unit.role == "prefill" else ()
+            bootstrap = (at.bootstrap_port,) if unit.role == "prefill" else ()
+            more = (*bootstrap, *derived_ports(service, unit, at.port))
             env = tuple(unit.env.items())
             follow = SERVERS[service.engine].follower_words if unit.nodes > 1 else ()
             servers.append(Member(name, unit.role, at.port, words, resources, env, (), more, follow))
@@ -64,7 +65,13 @@ def _place(service: Service, unit: ServiceUnit, before: Sequence[Member]) -> Ser
     number = len(before)
     gpu = sum(member.resources.gpus for member in before) if service.on_this_machine else 0
     visible = ",".join(map(str, range(gpu, gpu + unit.gpus))) if service.on_this_machine else ""
-    return ServerPlace(service.first_port + number, service.first_bootstrap_port + number, gpu, number, visible)
+    return ServerPlace(
+        service.first_port + number * port_step(service.engine, service.units),
+        service.first_bootstrap_port + number,
+        gpu,
+        number,
+        visible,
+    )
 
 
 def _router(service: Service, servers: Sequence[Member], backends: Sequence[Backend]) -> list[Member]:

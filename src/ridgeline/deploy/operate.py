@@ -6,7 +6,6 @@ running, ended, or never handed over.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from ridgeline.deploy.service import Service
 from ridgeline.deploy.status import MemberState, state_of
 from ridgeline.errors import InputError, SiteError
 from ridgeline.executors.base import Executor
+from ridgeline.ports import why_not_free
 from ridgeline.records.run import Ending, Resources
 
 LOOK_S = 0.2
@@ -136,15 +136,11 @@ class Operator:
         if not self.service.on_this_machine:
             return
         for port in member.ports:
-            with socket.socket() as sock:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    sock.bind((self.service.host or "127.0.0.1", port))
-                except OSError as error:
-                    raise SiteError(
-                        f"{member.name}: port {port} cannot be used ({error.strerror}); choose another first_port "
-                        "or router port, or end what holds it"
-                    ) from None
+            if why := why_not_free(port, self.service.host or "127.0.0.1"):
+                raise SiteError(
+                    f"{member.name}: port {port} cannot be used ({why}); choose another first_port "
+                    "or router port, or end what holds it"
+                )
 
     def ending(self, member: Member) -> Ending | None:
         """How the member's job ended, if it did; recorded where we may write. One question to the site for all."""

@@ -5,15 +5,14 @@ Words may hold `$address`, `$head` and `$rank`: the start script knows them on t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ridgeline.deploy.service import Service, ServiceUnit
+from ridgeline.ports import LAST_PORT, RENDEZVOUS_PORT, SIDE_CHANNEL_PORT, offsets_of, spacing
 from ridgeline.records.expression import Value
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 
-RENDEZVOUS_PORT = 20000
-SIDE_CHANNEL_PORT = 5600
 _NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 # what changes the twin's timing; it has these options, and no other knob of an engine
 _TWIN_OPTIONS = {
@@ -66,6 +65,25 @@ def server_words(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[s
     return [*dialect.words(service, unit, at, flags), *unit.arguments]
 
 
+def under_attention_dp(unit: ServiceUnit) -> bool:
+    """Whether an SGLang server so set talks to itself through ports."""
+    settings = engine_flags("sglang").canonical(unit.settings)
+    groups = settings.get("attn_dp", 1)
+    return bool(settings.get("enable_dp_attention")) or (isinstance(groups, int) and groups > 1)
+
+
+def port_step(engine: str, units: Iterable[ServiceUnit]) -> int:
+    """How far apart the servers of a service listen: they may come to share a node."""
+    return spacing(engine, attention_dp=any(unit.nodes == 1 and under_attention_dp(unit) for unit in units))
+
+
+def derived_ports(service: Service, unit: ServiceUnit, port: int) -> tuple[int, ...]:
+    """Ports that a server binds beside the one it is told."""
+    if service.engine != "sglang" or unit.nodes > 1 or not under_attention_dp(unit):
+        return ()
+    return tuple(port + offset for offset in offsets_of("sglang")[1:] if port + offset <= LAST_PORT)
+
+
 def _sglang(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
     words = [service.python, "-m", "sglang.launch_server", "--model-path", service.model, *flags]
     words += ["--host", "$address", "--port", str(at.port), "--enable-metrics", *_name(service)]
@@ -76,7 +94,8 @@ def _sglang(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[st
     if unit.role == "prefill":
         words += ["--disaggregation-bootstrap-port", str(at.bootstrap_port)]
     if unit.nodes > 1:
-        rendezvous = f"$head:{RENDEZVOUS_PORT + at.number}"
+        step = spacing("sglang-rendezvous", attention_dp=under_attention_dp(unit))
+        rendezvous = f"$head:{RENDEZVOUS_PORT + at.number * step}"
         words += ["--nnodes", str(unit.nodes), "--node-rank", "$rank", "--dist-init-addr", rendezvous]
     return [*words, *_key(service)]
 

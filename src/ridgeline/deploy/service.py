@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ridgeline.ports import BOOTSTRAP_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL, Site
 
@@ -31,7 +32,7 @@ class RouterChoice:
 
     kind: str = "sglang-router"
     policy: str = ""
-    port: int = 8000
+    port: int = ROUTER_PORT
     most_running: int | None = None
     most_waiting: int | None = None
     python: str = "python3"
@@ -65,8 +66,8 @@ class Service:
     python: str = "python3"  # of the engine's environment
     gpu: str = ""
     served_name: str = ""
-    first_port: int = 30000
-    first_bootstrap_port: int = 8998  # of prefill servers, where decode servers fetch their KV
+    first_port: int = SGLANG_PORT
+    first_bootstrap_port: int = BOOTSTRAP_PORT  # of prefill servers, where decode servers fetch their KV
     in_turn: bool = False  # each server is started when the one before it is ready
     host: str = ""  # the address servers listen on; empty: loopback on this machine, the node's own on a cluster
     api_key_env: str = ""  # the variable that holds the key; never the key

@@ -34,6 +34,8 @@ _MOST_CACHES = 10_000
 _SECRETS = ("api_key", "hf_token", "ssl_keyfile_password")
 
 _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    # "Port 8000 is already in use, trying port 8001" is no failure
+    ("port-taken", re.compile(r"[Aa]ddress already in use|EADDRINUSE|Could not find open port after")),
     (
         "pool-too-small",
         re.compile(r"To serve at least one request with the model's max seq len|No available memory for"),
@@ -41,7 +43,6 @@ _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("rejected", re.compile(r"User-specified max_model_len \(\d+\) is greater than the derived max_model_len")),
     ("rejected", re.compile(r"must be divisible by tensor parallel size|error: (?:unrecognized arguments|argument )")),
     ("cuda-oom", re.compile(r"OutOfMemoryError: CUDA out of memory|CUDA error: out of memory")),
-    ("port-taken", re.compile(r"[Aa]ddress already in use")),
     ("child-died", re.compile(r"Engine core initialization failed|Engine core proc \S+ died|EngineDeadError")),
     ("exception", re.compile(r"(?:^|\s)(?:\w{1,60}Error|\w{1,60}Exception): ")),
 )

@@ -74,12 +74,23 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`advice` names the moves that would help, the surest first; empty where nothing can be said."""
+    """`advice` names the moves that would help, the surest first; empty where nothing can be said.
+
+    `at_start`: the program had not begun to work. `was`: how a run ended that is no verdict about its setting, because
+    the same setting had passed before; its kind is then that of a fault.
+    """
 
     kind: Kind
     reason: str = ""
     evidence: Evidence | None = None
     advice: tuple[Move, ...] = ()
+    at_start: bool = False
+    was: Kind | None = None
+
+    @property
+    def never_began(self) -> bool:
+        """Whether it was refused or fell before any work. Not for want of memory: that may be a matter of luck."""
+        return self.kind in (Kind.REJECTED, Kind.BUILD_FAILED) or (self.at_start and self.kind.caused_by_setting)
 
     def __str__(self) -> str:
         parts = [self.kind.value, self.reason, str(self.evidence) if self.evidence else ""]
@@ -92,6 +103,7 @@ class Signature:
 
     `even_if_exit_0`: some programs print a fatal message and still leave with 0 (NWChem with inconsistent memory).
     `advice`: moves that help against this failure; names that are no knobs of the study are passed over.
+    `at_start`: who says this has not begun to work.
     """
 
     pattern: re.Pattern[str]
@@ -99,3 +111,4 @@ class Signature:
     reason: str
     even_if_exit_0: bool = False
     advice: tuple[Move, ...] = ()
+    at_start: bool = False

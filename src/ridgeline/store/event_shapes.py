@@ -70,7 +70,13 @@ _SETTING_TYPES = frozenset({str, int, float, bool, type(None)})
 _text, _whole, _number, _object = _is(str), _is(int), _is(int, float), _is(dict)
 _outcome = _shape(
     {"kind": _text},
-    {"reason": _text, "evidence": _row(_text, _whole, _text), "advice": _all(_row(_text, _whole, _text))},
+    {
+        "reason": _text,
+        "evidence": _row(_text, _whole, _text),
+        "advice": _all(_row(_text, _whole, _text)),
+        "at_start": _is(bool),
+        "was": _text,
+    },
 )
 _ending = _shape(
     {"cause": _text, "started": _number, "ended": _number},

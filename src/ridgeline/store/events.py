@@ -233,10 +233,16 @@ def outcome_line(outcome: Outcome) -> Event:
         line["evidence"] = [outcome.evidence.source, outcome.evidence.line_number, outcome.evidence.text]
     if outcome.advice:
         line["advice"] = [[move.knob, move.direction, move.why] for move in outcome.advice]
+    if outcome.at_start:
+        line["at_start"] = True
+    if outcome.was is not None:
+        line["was"] = outcome.was.value
     return line
 
 
 def outcome_from(line: Mapping[str, Any]) -> Outcome:
     evidence = line.get("evidence")
     advice = tuple(Move(*move) for move in line.get("advice", ()))
-    return Outcome(Kind(line["kind"]), line.get("reason", ""), Evidence(*evidence) if evidence else None, advice)
+    was = Kind(line["was"]) if "was" in line else None
+    said = Evidence(*evidence) if evidence else None
+    return Outcome(Kind(line["kind"]), line.get("reason", ""), said, advice, line.get("at_start", False), was)

@@ -18,6 +18,12 @@ def _signature(pattern: str, kind: Kind, reason: str) -> Signature:
 PROGRAM_FAILURES: tuple[Signature, ...] = (
     _signature(r"No space left on device|Disk quota exceeded", Kind.SITE_FAULT, "the disk or the quota is full"),
     _signature(r"Stale (NFS )?file handle|Input/output error", Kind.SITE_FAULT, "the file system failed"),
+    # servers, and routers: "Address already in use (os error 98)", or only that their metrics can't be served
+    _signature(
+        r"[Aa]ddress already in use|EADDRINUSE|failed to install Prometheus metrics exporter",
+        Kind.SITE_FAULT,
+        "a port is in use: end what listens there (`ss -ltnp`), or let the program take another",
+    ),
     _signature(
         r"error while loading shared libraries", Kind.SITE_FAULT, "a shared library is missing; load its module"
     ),

@@ -8,9 +8,10 @@ from ridgeline.readers.lines import TextFile
 from ridgeline.records.outcome import Kind
 from ridgeline.serving.engine.knobs.releases import NEWEST
 from ridgeline.workloads.engine.dialect import EngineDialect
-from ridgeline.workloads.engine.failures import BY_NAME, FAILURES, advice, cause_of, signatures
+from ridgeline.workloads.engine.failures import BY_NAME, FAILURES, FailureCause, advice, cause_of, signatures
 from ridgeline.workloads.engine.sglang import SGLANG
 from ridgeline.workloads.engine.vllm import VLLM
+from ridgeline.workloads.signatures import PROGRAM_FAILURES
 from tests.workloads.engine.studies import SAMPLES
 
 LOADED = "[2026-11-15 02:47:48] Load weight end. elapsed=0.15 s, type=T, avail mem=110.24 GB, mem usage=28.89 GB."
@@ -91,10 +92,52 @@ def test_every_move_is_about_a_flag_that_the_engine_has(dialect: EngineDialect) 
         assert {move.knob for move in advice(failure, dialect.flags)} <= known, failure.name
 
 
-def test_every_failure_has_a_line_of_its_own() -> None:
+@pytest.mark.parametrize("early", [False, True])
+def test_every_failure_has_a_line_of_its_own(early: bool) -> None:
     for failure in FAILURES:
-        line = f"ridgeline: failure={failure.name}: engine.log:3: some text"
+        line = FailureCause(failure.name, 3, "some text", at_start=early).said("engine.log")
         first = next(s for s in SIGNATURES if s.pattern.search(line))
-        assert (first.kind, first.reason) == (failure.kind, failure.reason)
+        assert (first.kind, first.reason, first.at_start) == (failure.kind, failure.reason, early)
         assert first.advice == advice(failure, SGLANG.flags)
     assert len({(f.kind, f.reason) for f in FAILURES}) == len(FAILURES)
+
+
+# as sglang 0.5.15.post1, vllm 0.32.0 and their libraries write them
+PORT_LINES = (
+    (SGLANG, "ValueError: SGLANG_GRPC_PORT (68123) must be between 1 and 65535"),
+    (SGLANG, "ValueError: SGLANG_GRPC_PORT (30000) must differ from --port (30000)"),
+    (SGLANG, "ValueError: dist_init_port at 30233 is not available in 30 seconds. "),
+    (SGLANG, "ValueError: rpc_port has invalid port number 65540. Valid TCP port range is 0-65535."),
+    (SGLANG, "zmq.error.ZMQError: Address already in use (addr='tcp://127.0.0.1:30234')"),
+    (SGLANG, "ERROR: [Errno 98] error while attempting to bind on address ('::1', 30000): address already in use"),
+    (VLLM, "OSError: [Errno 98] Address already in use"),
+    (VLLM, "RuntimeError: Could not find open port after 1000 attempts starting from port 29510"),
+    (VLLM, "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+           "port: 29501, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("dialect", "line"), PORT_LINES)
+def test_a_port_that_cannot_be_used_is_never_the_settings_fault(dialect: EngineDialect, line: str) -> None:
+    later = "ValueError: the setting is refused"  # what follows in a log is only its echo
+    assert cause(line, later, dialect=dialect) == "port-taken"
+    assert BY_NAME["port-taken"].kind is Kind.SITE_FAULT
+    assert not BY_NAME["port-taken"].kind.caused_by_setting
+
+
+def test_a_port_that_vllm_looks_for_elsewhere_is_no_failure() -> None:
+    line = "INFO 11-16 08:00:00 network_utils.py:248] Port 8000 is already in use, trying port 8001"
+    assert not VLLM.read([line]).failures
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'panicked on an `Err` value: Os { code: 98, kind: AddrInUse, message: "Address already in use" }',
+        "thread '<unnamed>' panicked: failed to install Prometheus metrics exporter: FailedToCreateHTTPListener",
+        "OSError: [Errno 98] Address already in use",
+    ],
+)
+def test_any_program_whose_port_is_taken_met_the_site_not_its_setting(line: str) -> None:
+    first = next(s for s in PROGRAM_FAILURES if s.pattern.search(line))
+    assert first.kind is Kind.SITE_FAULT

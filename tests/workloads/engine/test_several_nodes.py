@@ -22,7 +22,6 @@ from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session import network, process, spanning
 from ridgeline.workloads.engine.session.files import ENVIRONMENT, make_files
 from ridgeline.workloads.engine.session.main import STOPPED_BACK_S
-from ridgeline.workloads.engine.session.process import free_ports
 from tests.workloads.engine.studies import (
     run_for_real,
     sglang_offline,
@@ -157,13 +156,6 @@ def test_what_the_study_says_about_the_network_stands(monkeypatch: pytest.Monkey
     assert told == {"SGLANG_HOST_IP": "10.1.0.2", "GLOO_SOCKET_IFNAME": "eth1"}, "NCCL finds the fastest by itself"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "mine")
     assert "GLOO_SOCKET_IFNAME" not in network.node_variables("10.1.0.1", "", "SGLANG_HOST_IP")
-
-
-def test_ports_in_a_row_are_free_and_not_for_outgoing_connections() -> None:
-    port = free_ports(8)
-    assert 20_000 <= port < 32_000
-    for number in range(8):
-        socket.create_server(("127.0.0.1", port + number)).close()
 
 
 def test_vllms_offline_benchmark_is_refused_on_several_nodes(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from ridgeline.campaign.judge import judge, without_secrets
+from ridgeline.campaign.judge import judge, without_blame, without_secrets
 from ridgeline.campaign.verify.scripts import SCRIPT, GivenCheck
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded, same
 from ridgeline.executors.base import BY_HAND, EXIT_FILE
@@ -150,7 +150,7 @@ class RunCheck:
         if run.outcome.kind in (Kind.CANCELLED, Kind.STOPPED_EARLY):
             return  # by a person, or by what it had written until then: nothing that can be read again
         own = {**reading.texts, **reading.metrics}
-        settings = self.history.trials[run.trial].settings
+        trial = self.history.trials[run.trial]
         judged = judge(
             run.ending,
             reading,
@@ -158,9 +158,11 @@ class RunCheck:
             workload.signatures,
             workload.logs,
             self.study,
-            settings,
+            trial.settings,
             baseline or own,
         )
+        if run.outcome.was is not None:  # journals of earlier versions blamed the setting
+            judged = without_blame(judged, self.study, self.history, trial, run.number)
         self._outcome(workload, run, run.outcome, judged)
 
     def _measurements(self, run: Run, reading: Reading) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.cli.serving import options as option
+from ridgeline.ports import BOOTSTRAP_PORT, SGLANG_PORT
 
 if TYPE_CHECKING:
     from ridgeline.serving.engine.deployment import Deployment
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 @option.takes(option.EngineArguments)
 def serve_twin(
     arguments: option.EngineArguments,
-    port: Annotated[int, typer.Option(help="Port of the API.")] = 30000,
+    port: Annotated[int, typer.Option(help="Port of the API.")] = SGLANG_PORT,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     role: Annotated[str, typer.Option(help="both, prefill or decode.")] = "both",
-    bootstrap_port: Annotated[int, typer.Option(help="Prefill: where decode servers ask for their KV.")] = 8998,
+    bootstrap_port: Annotated[
+        int, typer.Option(help="Prefill: where decode servers ask for their KV.")
+    ] = BOOTSTRAP_PORT,
     api: Annotated[str, typer.Option(help="sglang or vllm: whose metrics.")] = "sglang",
     fault: Annotated[
         list[str] | None, typer.Option(help="hang, slow[:FACTOR], oom, kv-timeout or crash; hang@30: after 30 s.")

@@ -8,15 +8,14 @@ from dataclasses import replace
 from ridgeline.deploy.admission import twin_model
 from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.service import Service, ServiceUnit
-from ridgeline.errors import InputError, SiteError
+from ridgeline.errors import InputError
+from ridgeline.ports import claim_row
 from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
-from ridgeline.serving.node.preflight.host import can_bind
 from ridgeline.serving.twin.server.serve import BOOTSTRAP_VARIABLE
 
 LEFT_OUT = ("manual", "passthrough")  # they choose by what a client says
-FIRST_PORT, LAST_PORT = 41000, 48000
 # what `serve-twin` takes; other settings don't change the twin's time
 TWIN_KNOBS = (
     "tp",
@@ -48,7 +47,7 @@ def as_twins(service: Service, speed: float = 1.0) -> Service:
         raise InputError("name the GPU in the deployment file, such as `engine: {kind: sglang, gpu: h200}`")
     assert service.router is not None
     servers = sum(unit.replicas for unit in service.units)
-    port = free_ports(2 * servers + 2)
+    port = claim_row(2 * servers + 2)
     return replace(
         service,
         engine="twin",
@@ -71,11 +70,3 @@ def _pretended(service: Service, unit: ServiceUnit, speed: float) -> ServiceUnit
     env = {name: value for name, value in unit.env.items() if name == BOOTSTRAP_VARIABLE}
     arguments = () if speed == 1 else ("--speed", f"{speed:g}")
     return replace(unit, nodes=1, gpus=0, settings=settings, arguments=arguments, env=env)
-
-
-def free_ports(count: int) -> int:
-    """The first of so many neighbouring ports that nobody uses."""
-    for first in range(FIRST_PORT, LAST_PORT, count):
-        if all(can_bind(port) for port in range(first, first + count)):
-            return first
-    raise SiteError(f"no {count} neighbouring ports are free between {FIRST_PORT} and {LAST_PORT}")

@@ -44,6 +44,15 @@ _RETRACTED = re.compile(r"#retracted_reqs: ?(\d{1,9})", re.ASCII)
 
 # first match wins: the more telling line is above the more general
 _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    # before `exception`: SGLang refuses a port by a ValueError, as it refuses a setting (0.5.15)
+    (
+        "port-taken",
+        re.compile(
+            r"[Aa]ddress already in use|EADDRINUSE|SGLANG_GRPC_PORT \(\d{1,9}\) must |^ValueError: Port out of range|"
+            r"_port(?: at \d{1,5})? (?:is not available|is used by a process already|has invalid port number)|"
+            r"engine_info_bootstrap_port \d{1,5} is already in use"
+        ),
+    ),
     ("pool-too-small", re.compile(r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static")),
     ("pool-too-small", re.compile(r"Loaded weights leave no GPU memory for the KV cache")),  # 0.5.15
     ("graph-capture", re.compile(r"Capture (?:\w+ ){0,3}(?:cuda|CUDA) graph failed")),
@@ -53,11 +62,23 @@ _FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("watchdog", re.compile(r"[Ww]atchdog (?:timeout|caught collective operation timeout)")),
     ("signal", re.compile(r"Segmentation fault|Fatal Python error:|\(exit code: -\d{1,2}\)")),
     ("rejected", re.compile(r"error: (?:unrecognized arguments|argument --|the following arguments are required)")),
-    ("port-taken", re.compile(r"[Aa]ddress already in use|EADDRINUSE")),
     ("child-died", re.compile(r"Received sigquit from a child process|SIGQUIT received\.|scheduler died during init")),
     ("exception", re.compile(r"Scheduler hit an exception|^\w{0,60}(?:Error|Exception): ")),
 )
-_FAILURE_WORDS = ("rror", "xception", "emory", "SIGQUIT", "sigquit", "atchdog", "failed", "exit code", "fault", "oom-")
+_FAILURE_WORDS = (
+    "in use",
+    "ADDRINUSE",
+    "rror",
+    "xception",
+    "emory",
+    "SIGQUIT",
+    "sigquit",
+    "atchdog",
+    "failed",
+    "exit code",
+    "fault",
+    "oom-",
+)
 _COMPILES = ("JIT compil", "JIT Pre-Compile", "Loading JIT ops", "DeepGEMM warmup", "AUTOTUNE ", "Try DeepGEMM JIT")
 _NOTICES = {
     "Using default MoE kernel config": "moe-untuned",

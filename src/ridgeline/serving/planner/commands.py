@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ridgeline.ports import BOOTSTRAP_PORT, RENDEZVOUS_PORT, ROUTER_PORT, SGLANG_PORT, spacing
 from ridgeline.records.expression import Value
 from ridgeline.serving.engine.deepep import deepep_mode, uses_deepep
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
@@ -16,9 +17,6 @@ from ridgeline.serving.planner.candidates import Unit
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.scheme import Scheme
 
-PORT = 30000
-BOOTSTRAP_PORT = 8998
-RENDEZVOUS_PORT = 20000
 # DeepEP's low-latency kernels take this many tokens a rank unless told otherwise.
 DEEPEP_RANK_TOKENS = 128
 DEEPEP_LIMIT = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
@@ -45,7 +43,9 @@ def commands_for(
     scheme: Scheme, model_path: str, nodes: Sequence[str] = (), quantization: str | None = None
 ) -> list[Command]:
     """Every server of the scheme in the order to start them, then the router. Unnamed nodes are node0, node1, ..."""
-    place = _Places(scheme.question.cluster.node.gpus, nodes)
+    derives = any(unit.layout.attn_dp > 1 for unit, _ in groups_of(scheme))
+    step = spacing(scheme.question.settings.engine, attention_dp=derives)
+    place = _Places(scheme.question.cluster.node.gpus, nodes, step)
     commands: list[Command] = []
     fronts: list[tuple[str, str, int]] = []
     for unit, count in groups_of(scheme):
@@ -75,8 +75,8 @@ class _Place:
 class _Places:
     """Hands out nodes in order; engines smaller than a node share one, each with a port of its own."""
 
-    def __init__(self, gpus_per_node: int, names: Sequence[str]) -> None:
-        self.size, self.names = gpus_per_node, names
+    def __init__(self, gpus_per_node: int, names: Sequence[str], port_step: int) -> None:
+        self.size, self.names, self.port_step = gpus_per_node, names, port_step
         self.node, self.gpu = 0, 0
 
     def take(self, gpus: int) -> _Place:
@@ -84,7 +84,7 @@ class _Places:
             self.node, self.gpu = self.node + 1, 0
         count = max(1, -(-gpus // self.size))
         names = tuple(self.name(self.node + n) for n in range(count))
-        place = _Place(names, self.gpu, PORT + self.gpu)
+        place = _Place(names, self.gpu, SGLANG_PORT + self.gpu * self.port_step)
         self.gpu += gpus
         if self.gpu >= self.size:
             self.node, self.gpu = self.node + count, 0
@@ -113,13 +113,14 @@ def _engine(unit: Unit, number: int, where: _Place, model_path: str, quantizatio
     common += ["--host", "0.0.0.0", "--port", str(where.port)]  # noqa: S104  the router reaches it from another node
     if where.first_gpu:
         common += ["--base-gpu-id", str(where.first_gpu)]
-    if unit.role == "prefill" and where.port != PORT:
+    if unit.role == "prefill" and where.port != SGLANG_PORT:
         common += ["--disaggregation-bootstrap-port", str(_bootstrap_port(where.port))]
     name = f"{'engine' if unit.role == 'both' else unit.role} {number}"
     env = unit_env(unit)
     if len(where.nodes) == 1:
         return [Command(name, where.nodes[0], tuple(common), env)]
-    address = f"{where.nodes[0]}:{RENDEZVOUS_PORT + number}"
+    step = spacing("sglang-rendezvous", attention_dp=unit.layout.attn_dp > 1)
+    address = f"{where.nodes[0]}:{RENDEZVOUS_PORT + number * step}"
     return [
         Command(
             name,
@@ -133,7 +134,7 @@ def _engine(unit: Unit, number: int, where: _Place, model_path: str, quantizatio
 
 def _bootstrap_port(port: int) -> int:
     """Prefill servers that share a node must not share the port at which decode servers find them."""
-    return BOOTSTRAP_PORT + port - PORT
+    return BOOTSTRAP_PORT + port - SGLANG_PORT
 
 
 def unit_env(unit: Unit) -> dict[str, str]:
@@ -177,7 +178,7 @@ def _router(fronts: Sequence[tuple[str, str, int]], place: _Places, module: str)
     if len(fronts) == 1:
         return []
     # both default to all interfaces; the router belongs on one of them
-    argv = ["python3", "-m", module, "--host", place.name(0), "--port", "8000"]
+    argv = ["python3", "-m", module, "--host", place.name(0), "--port", str(ROUTER_PORT)]
     argv += ["--prometheus-host", place.name(0)]
     workers = [f"http://{node}:{port}" for role, node, port in fronts if role == "both"]
     if workers:

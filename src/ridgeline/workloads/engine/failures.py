@@ -1,7 +1,7 @@
 """How serving engines fail, told apart with the line, and which way the next proposal moves.
 
-The session that ran the engine reads its log when it fails and says `ridgeline: failure=NAME: engine.log:LINE: TEXT`:
-only it can know whether an out-of-memory came before or after the engine was ready. Runs that were ended from outside
+The session that ran the engine reads its log when it fails and says `ridgeline: failure=NAME: engine.log:LINE: TEXT`,
+with ` at start` after the name where the engine had not served yet: only it can know. Runs that were ended from outside
 have no such line; for them the raw lines of the log are looked at.
 """
 
@@ -15,7 +15,7 @@ from ridgeline.records.outcome import Kind, Move, Signature
 from ridgeline.serving.engine.knobs.engine_flags import EngineFlags
 from ridgeline.workloads.signatures import PROGRAM_FAILURES
 
-MARK = "ridgeline: failure="
+MARK, AT_START = "ridgeline: failure=", " at start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ _DOWN = (("memory", -1), ("requests", -1), ("chunk", -1))
 # The cause first: what follows it in a log is only its echo.
 FAILURES: tuple[EngineFailure, ...] = (
     EngineFailure("gpu-in-use", Kind.NODE_FAULT, "the GPU is in use by somebody else"),
-    EngineFailure("port-taken", Kind.SITE_FAULT, "the port is in use"),
+    EngineFailure("port-taken", Kind.SITE_FAULT, "a port is in use or can't be used; another is picked next time"),
     EngineFailure("rejected", Kind.REJECTED, "the engine refused its arguments"),
     EngineFailure(
         "pool-too-small",
@@ -73,6 +73,7 @@ BY_NAME = {failure.name: failure for failure in FAILURES}
 
 # For runs without our own line, such as those that ran into their wall limit; only lines that leave no doubt.
 _RAW: tuple[tuple[str, str], ...] = (
+    ("port-taken", r"[Aa]ddress already in use|EADDRINUSE|SGLANG_GRPC_PORT \(\d+\) must "),
     ("pool-too-small", r"Not enough memory\. Please try (to increase|increasing) --mem-fraction-static"),
     ("pool-too-small", r"Loaded weights leave no GPU memory for the KV cache"),
     ("pool-too-small", r"To serve at least one request with the model's max seq len|No available memory for the cache"),
@@ -89,7 +90,17 @@ _RAW: tuple[tuple[str, str], ...] = (
 
 def signatures(flags: EngineFlags) -> tuple[Signature, ...]:
     """The lines by which a run of an engine with these flags is judged, each with the moves that help against it."""
-    ours = [Signature(re.compile(rf"^{MARK}{f.name}: "), f.kind, f.reason, advice=advice(f, flags)) for f in FAILURES]
+    ours = [
+        Signature(
+            re.compile(rf"^{MARK}{f.name}{AT_START if early else ''}: "),
+            f.kind,
+            f.reason,
+            advice=advice(f, flags),
+            at_start=early,
+        )
+        for f in FAILURES
+        for early in (False, True)
+    ]
     raw = [(BY_NAME[name], text) for name, text in _RAW]
     seen = [Signature(re.compile(text), f.kind, f.reason, advice=advice(f, flags)) for f, text in raw]
     return (*ours, *seen, *PROGRAM_FAILURES)
@@ -103,15 +114,16 @@ def advice(failure: EngineFailure, flags: EngineFlags) -> tuple[Move, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FailureCause:
-    """The failure a log shows, with its line. `line` 0: the log itself says nothing."""
+    """The failure a log shows, with its line. `line` 0: the log itself says nothing. `at_start`: before it served."""
 
     name: str
     line: int
     text: str
+    at_start: bool = False
 
     def said(self, log: str) -> str:
         where = f"{log}:{self.line}: " if self.line else ""
-        return f"{MARK}{self.name}: {where}{self.text.strip()[:300]}"
+        return f"{MARK}{self.name}{AT_START if self.at_start else ''}: {where}{self.text.strip()[:300]}"
 
 
 # What the readers call a failure -> ours, before the engine was ready and after

@@ -6,14 +6,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.ports import RENDEZVOUS_PORT, SGLANG_PORT
 from ridgeline.records.launch import contained
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 from ridgeline.workloads.engine.dialect import HEAD, MODEL, PORT, RENDEZVOUS, EngineDialect, Span
 from ridgeline.workloads.shell_text import pasted_run
-
-# what the session finds out on the node, as a person would choose it
-USUAL_PORT, USUAL_RENDEZVOUS = "30000", "20000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +33,9 @@ class PastedServer:
         return pasted_run(self.site, self.env, "\n".join([*self._first(), command]), self.before)
 
     def _server(self) -> str:
-        known = {f'"${MODEL}"': shlex.quote(self.model), f'"${PORT}"': USUAL_PORT}
-        known |= {f"${HEAD}": "$head", f"${RENDEZVOUS}": USUAL_RENDEZVOUS}
+        # what the session finds out on the node, as a person would choose it
+        known = {f'"${MODEL}"': shlex.quote(self.model), f'"${PORT}"': str(SGLANG_PORT)}
+        known |= {f"${HEAD}": "$head", f"${RENDEZVOUS}": str(RENDEZVOUS_PORT)}
         text = self.dialect.serve(self.python, self.arguments, Span(self.resources.nodes))
         for variable, value in known.items():
             text = text.replace(variable, value)

@@ -180,21 +180,24 @@ def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_m
     import numpy as np
 
     rows = [
-        (r.first_token_s, r.end_s, r.input_tokens, r.output_tokens)
+        (r.first_token_s, r.end_s, r.output_tokens)
         for r in result.records
         if r.first_token_s is not None and r.end_s is not None
     ]
-    first, end, prompt, answer = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    first, end, answer = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     rate = answer / np.maximum(end - first, 1e-9)
     groups = layout.attn_dp * layout.dp
+    held_at_s, held = zip(*result.kv_usage, strict=True)
     for n in range(1, DECODE_LINES):
         at_s = result.summary.duration_s * n / DECODE_LINES
         now = (first <= at_s) & (at_s < end)
         running = rank_share(int(now.sum()), groups) if now.any() else 0
         if not running:
             continue
-        tokens = int((prompt + rate * (at_s - first))[now].sum() / groups)
-        usage = tokens / max(1, plan.kv_tokens_per_rank)
+        # what the scheduler holds, not what the requests add up to: a prefix is held once, and a request that was sent
+        # back holds nothing
+        usage = float(np.interp(at_s, held_at_s, held))
+        tokens = int(usage * plan.kv_tokens_per_rank)
         graph = running <= graph_max_bs
         speed = float(rate[now].sum()) / groups
         told = f"#running-req: {running}, #token: {tokens}, token usage: {usage:.2f}, cuda graph: {graph}"

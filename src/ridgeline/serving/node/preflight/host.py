@@ -7,43 +7,31 @@ import os
 import platform
 import resource
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ridgeline import ports
 from ridgeline.files import text_of
 from ridgeline.readers.quota import FileQuota, read_quota
 from ridgeline.serving.node.preflight.check import Check
 
-USUAL_PORTS = (30000, 8000, 8998, 29500)  # SGLang, vLLM, prefill/decode bootstrap, torch rendezvous
+USUAL_PORTS = (ports.SGLANG_PORT, ports.VLLM_PORT, ports.BOOTSTRAP_PORT, ports.TORCH_PORT)
 FEW_FILES = 20_000  # a source build of an engine or of NWChem makes more
 SCRATCH_BYTES = 20 * 2**30
 SHARED_MEMORY_BYTES = 2**30  # NCCL and the engines' workers talk through it; containers often get 64 MiB
 LIMIT_S = 20.0
 
 
-def port_check(ports: Sequence[int] = USUAL_PORTS) -> Check:
-    busy = [port for port in ports if not can_bind(port)]
+def port_check(asked: Sequence[int] = USUAL_PORTS) -> Check:
+    busy = [port for port in asked if not ports.is_free(port)]
     if busy:
         detail = (
             f"{', '.join(map(str, busy))} in use; stop what listens there (`ss -ltnp` shows it) or choose other ports"
         )
         return Check("ports", "warn", detail)
-    return Check("ports", "ok", f"{', '.join(map(str, ports))} free")
-
-
-def can_bind(port: int) -> bool:
-    """Whether nobody on this machine listens there."""
-    with socket.socket() as sock:
-        # as servers do: a connection that is only lingering does not count
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+    return Check("ports", "ok", f"{', '.join(map(str, asked))} free")
 
 
 def file_check(folder: Path) -> Check:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError, SiteError
+from ridgeline.ports import BOOTSTRAP_PORT, SGLANG_PORT
 from ridgeline.records.expression import Value
 from ridgeline.serving.engine.deployment import Deployment
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
@@ -28,7 +29,6 @@ from ridgeline.serving.twin.server.roles import DecodeRole, PrefillRole, Role, T
 from ridgeline.serving.twin.simulate import step_time
 
 ROLES = ("both", "prefill", "decode")
-BOOTSTRAP_PORT = 8998  # SGLang's own
 BOOTSTRAP_VARIABLE = "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"  # heeded by SGLang's prefill servers, and by ours
 DIED = 1
 OOM_LINE = "torch.OutOfMemoryError: CUDA out of memory (pretended by the twin's fault `oom`)"
@@ -42,7 +42,7 @@ class ServedTwin:
     role: str = "both"
     api: str = "sglang"
     host: str = "127.0.0.1"
-    port: int = 30000
+    port: int = SGLANG_PORT
     bootstrap_port: int = BOOTSTRAP_PORT
     api_key: str = ""
     speed: float = 1.0

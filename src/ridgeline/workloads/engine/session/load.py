@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from ridgeline.ports import BOOTSTRAP_PORT
 from ridgeline.readers.lines import TextFile
 from ridgeline.serving.traffic.traffic import ClosedLoop
 from ridgeline.workloads.engine.dialect import EngineDialect
@@ -23,7 +24,7 @@ LOOK_S = 0.5
 DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
 STOPPED = 128 + signal.SIGTERM
 # a request whose KV an SGLang decode server takes as sent, with its `fake` transfer
-FROM_NOWHERE = {"bootstrap_host": "2.2.2.2", "bootstrap_port": 8998, "bootstrap_room": 0}
+FROM_NOWHERE = {"bootstrap_host": "2.2.2.2", "bootstrap_port": BOOTSTRAP_PORT, "bootstrap_room": 0}
 OTHER = 7919  # added to seeds of traffic that must share nothing with the measured one
 
 

@@ -13,10 +13,11 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ridgeline import catalog
+from ridgeline import catalog, ports
 from ridgeline.errors import ReadError, RidgelineError
 from ridgeline.files import write_whole
 from ridgeline.readers.lines import TextFile
@@ -46,7 +47,6 @@ WARMUP, WARMUP_AT_ONCE = 64, 16
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # more than this of a GPU in use before we start is somebody else's run
 BUSY_SHARE, FREE_S = 0.1, 30.0
-RENDEZVOUS_PORTS = 8  # SGLang's queues under attention DP take the six after the rendezvous
 STOPPED_BACK_S = 5.0
 
 
@@ -58,7 +58,7 @@ class Session:
         self.load = Load(**{**spec["load"], "slos": tuple(spec["load"]["slos"])})
         self.dialect: EngineDialect = catalog.part("engines", str(spec["engine"]))
         self.log = folder / ENGINE_LOG
-        self.port = node.free_port()
+        self.port = ports.claim(self.dialect.name)
         self.nodes = int(spec.get("nodes", 1))
         self.head = ""
         self.measured: dict[str, Any] = {}
@@ -76,7 +76,7 @@ class Session:
             make_files(
                 self.folder,
                 self.load,
-                (self.port, node.free_ports(RENDEZVOUS_PORTS)),
+                (self.port, ports.claim(f"{self.dialect.name}-rendezvous")),
                 self.head,
                 model=str(self.spec["model"]),
                 make_model=bool(self.spec["make_model"]),
@@ -108,6 +108,9 @@ class Session:
                 self._serve(engine)
             else:
                 measure_offline(engine, self.log, self.coroner, self.measured)
+        except Failed as failed:
+            early = "ready_s" not in self.measured
+            raise Failed(replace(failed.cause, at_start=early), failed.exit_code) from failed
         finally:
             if left := engine.stop():
                 say(f"ridgeline: processes {left} of the engine do not end")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from contextlib import nullcontext
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
+from ridgeline.ports import is_free
 from ridgeline.serving.node.nvidia_smi import query
 
 ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
@@ -92,33 +92,6 @@ def members(session: int) -> list[int]:
     return found
 
 
-def free_ports(count: int) -> int:
-    """The first of so many free ports in a row, below those that outgoing connections are given.
-
-    Engines take the ports after the one they are told for queues of their own.
-    """
-    candidates = list(range(20_000, 32_000 - count, count))
-    start = os.getpid() % len(candidates)
-    return next(
-        port for port in candidates[start:] + candidates[:start] if all(_bindable(port + n) for n in range(count))
-    )
-
-
-def _bindable(port: int) -> bool:
-    with socket.socket() as sock:
-        try:
-            sock.bind(("", port))
-        except OSError:
-            return False
-        return True
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 def healthy(port: int, path: str = "/health", limit_s: float = 5.0) -> bool:
     connection = HTTPConnection("127.0.0.1", port, timeout=limit_s)
     try:
@@ -128,11 +101,6 @@ def healthy(port: int, path: str = "/health", limit_s: float = 5.0) -> bool:
         return False
     finally:
         connection.close()
-
-
-def port_is_free(port: int) -> bool:
-    with socket.socket() as sock:
-        return sock.connect_ex(("127.0.0.1", port)) != 0
 
 
 def gpu_memory_bytes() -> list[tuple[int, int]] | None:
@@ -170,7 +138,7 @@ def await_return(
 
 
 def _missing(port: int | None, before: list[tuple[int, int]] | None) -> str:
-    if port is not None and not port_is_free(port):
+    if port is not None and not is_free(port):
         return f"port {port} still answers"
     now = gpu_memory_bytes() if before else None
     if before and now:

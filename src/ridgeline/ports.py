@@ -1,0 +1,215 @@
+"""Ports: those that programs use unless told, those that an engine derives from the one it is told, and which are free.
+
+A session on a node, a rehearsal and a deployment all ask here. An engine binds its port minutes after it was chosen, so
+a choice is also claimed: nobody else who asks here on this machine is given it, or a port that follows from it, as long
+as the process that asked lives.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.errors import SiteError
+
+LAST_PORT = 65_535
+# What we pick from: above registered services, below what Linux gives to outgoing connections (32,768 to 60,999)
+FIRST_PICKED, LAST_PICKED = 20_000, 32_767
+EPHEMERAL_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+# Ports of programs that are told none, and those that we tell them where a person would.
+SGLANG_PORT = 30_000
+VLLM_PORT = 8_000
+ROUTER_PORT = 8_000
+BOOTSTRAP_PORT = 8_998
+RENDEZVOUS_PORT = 20_000
+SIDE_CHANNEL_PORT = 5_600
+TORCH_PORT = 29_500
+
+
+@dataclass(frozen=True, slots=True)
+class UsualPort:
+    """A port that somebody else's program takes unless told otherwise: we pick none of them."""
+
+    port: int
+    what: str
+    source: str
+
+
+USUAL: tuple[UsualPort, ...] = (
+    UsualPort(SGLANG_PORT, "SGLang's server", "sglang 0.5.15.post1, srt/server_args.py: port"),
+    UsualPort(VLLM_PORT, "vLLM's server", "vllm 0.32.0, entrypoints/launchers/cli_args.py: port"),
+    UsualPort(
+        BOOTSTRAP_PORT, "SGLang's bootstrap of KV transfer", "sglang 0.5.15.post1: disaggregation_bootstrap_port"
+    ),
+    UsualPort(RENDEZVOUS_PORT, "rendezvous of servers over several nodes", "SGLang's documentation; our own default"),
+    UsualPort(SIDE_CHANNEL_PORT, "vLLM's side channel of KV transfer", "vllm 0.32.0: VLLM_NIXL_SIDE_CHANNEL_PORT"),
+    UsualPort(9_256, "vLLM's supervisor of data parallelism", "vllm 0.32.0: data_parallel_supervisor_port"),
+    UsualPort(29_000, "metrics of SGLang's and vLLM's routers", "sglang_router 0.3.2: prometheus_port"),
+    UsualPort(TORCH_PORT, "torch.distributed and vLLM's data parallelism", "vllm 0.32.0: data_parallel_master_port"),
+    UsualPort(29_501, "vLLM over several nodes", "vllm 0.32.0: master_port"),
+    UsualPort(29_550, "vLLM's data-parallel RPC", "vllm 0.32.0: data_parallel_rpc_port"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedPorts:
+    """Ports that a program works out from the one it is told, as what is added to it."""
+
+    offsets: tuple[int, ...]
+    what: str
+    source: str
+
+
+# By what is told a port. A refusal of a port above 65,535 comes before the first line about the model.
+DERIVED: dict[str, tuple[DerivedPorts, ...]] = {
+    "sglang": (
+        DerivedPorts(
+            (10_000,),
+            "gRPC; refused above 65,535 even where gRPC is off",
+            "sglang 0.5.15.post1, srt/server_args.py: grpc_port = port + 10000",
+        ),
+        DerivedPorts(
+            tuple(range(233, 240)),
+            "queues between processes under attention DP on one node",
+            "sglang 0.5.15.post1, srt/server_args.py: ZMQ_TCP_PORT_DELTA 233 and the six after it",
+        ),
+        DerivedPorts(
+            (13,),
+            "handshake of attention DP where no rendezvous is told",
+            "sglang 0.5.15.post1, srt/managers/data_parallel_controller.py: DP_ATTENTION_HANDSHAKE_PORT_DELTA",
+        ),
+    ),
+    "sglang-rendezvous": (
+        DerivedPorts(
+            (1, 2, 3, 4, 5, 6, 13),
+            "queues and handshake of attention DP over several nodes",
+            "sglang 0.5.15.post1, srt/server_args.py: port_base = dist_init_port + 1, load_collector = port_base + 5",
+        ),
+    ),
+    # the rest of vLLM's ports are any that the kernel has free, or flags of their own (USUAL)
+    "vllm": (),
+    "vllm-rendezvous": (),
+    "router": (DerivedPorts((1,), "its metrics, which we tell it to serve beside itself", "deploy/routers.py"),),
+    "twin": (),
+}
+
+# between two that are told neighbouring ports: longer than a run of what each derives
+SPACING = {"sglang": 8, "sglang-rendezvous": 14}
+
+
+def offsets_of(program: str) -> tuple[int, ...]:
+    """Everything that is bound, or refused, because of one port, as what is added to it: 0 is the port itself."""
+    return (0, *(offset for row in DERIVED.get(program, ()) for offset in row.offsets))
+
+
+def highest_port(program: str) -> int:
+    """The highest port that the program can be told without deriving one that does not exist."""
+    return LAST_PORT - max(offsets_of(program))
+
+
+def spacing(program: str, *, attention_dp: bool) -> int:
+    """How far apart two servers on one machine are told their ports so that what they derive does not meet.
+
+    Without attention DP, SGLang's processes talk through files and derive nothing that they bind.
+    """
+    return SPACING.get(program, 1) if attention_dp else 1
+
+
+def claim(program: str) -> int:
+    """A port for this program, free with all that follow from it, and nobody else's until this process ends.
+
+    SiteError where there is none.
+    """
+    return _claim(offsets_of(program), f"for {program}")
+
+
+def claim_row(count: int) -> int:
+    """The first of so many free neighbours, claimed in the same way."""
+    return _claim(range(count), f"with {count} in a row")
+
+
+def is_free(port: int, host: str = "") -> bool:
+    """Whether nobody on this machine listens there. A connection that only lingers does not count."""
+    return not why_not_free(port, host)
+
+
+def why_not_free(port: int, host: str = "") -> str:
+    """What the kernel says to whoever would listen there; empty where nothing stands against it."""
+    with socket.socket() as sock:
+        # as servers do
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+            sock.listen(1)
+        except (OSError, OverflowError) as error:
+            return getattr(error, "strerror", None) or str(error)
+    return ""
+
+
+_CLAIMS: dict[int, socket.socket] = {}  # by port
+
+
+def release() -> None:
+    """Give back everything that this process has claimed."""
+    for held in _CLAIMS.values():
+        held.close()
+    _CLAIMS.clear()
+
+
+def _claim(offsets: Sequence[int], what: str) -> int:
+    candidates = _candidates(max(offsets))
+    # anywhere: two that ask at once, in containers with the same process numbers, must not try the same ones
+    for first in random.SystemRandom().sample(candidates, len(candidates)):
+        if _claimed([first + offset for offset in offsets]):
+            return first
+    tried = f"{candidates[0]} to {candidates[-1]}" if candidates else "none"
+    raise SiteError(f"no free port {what} on this machine (tried {tried}); `ss -ltnp` shows who listens there")
+
+
+def _candidates(reach: int) -> list[int]:
+    """Outside what the kernel gives to outgoing connections; only where that is nearly everything, inside."""
+    low, high = _ephemeral()
+    possible = [port for port in range(FIRST_PICKED, LAST_PICKED + 1) if port + reach <= LAST_PORT]
+    return [port for port in possible if not low <= port <= high] or possible
+
+
+def _ephemeral() -> tuple[int, int]:
+    try:
+        low, high = EPHEMERAL_FILE.read_text().split()
+        return int(low), int(high)
+    except (OSError, ValueError):
+        return LAST_PICKED + 1, 60_999
+
+
+def _claimed(wanted: Iterable[int]) -> bool:
+    usual = {usual.port for usual in USUAL}
+    taken: dict[int, socket.socket] = {}
+    for port in wanted:
+        if port in usual or port in _CLAIMS or not is_free(port) or (mark := _mark(port)) is None:
+            for held in taken.values():
+                held.close()
+            return False
+        taken[port] = mark
+    _CLAIMS.update(taken)
+    return True
+
+
+def _mark(port: int) -> socket.socket | None:
+    """A name in the machine's network namespace, which is also where ports live; the kernel frees it with the process.
+
+    None where another process holds it.
+    """
+    if not sys.platform.startswith("linux"):
+        return socket.socket()  # no abstract names there: the bind test has to do
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        mark.bind(f"\0ridgeline-port-{port}")
+    except OSError:
+        mark.close()
+        return None
+    return mark

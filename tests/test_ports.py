@@ -1,0 +1,148 @@
+"""The one home of ports: below what an engine derives from them, free with all of those, claimed while in use."""
+
+from __future__ import annotations
+
+import ast
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ridgeline import ports
+from ridgeline.errors import SiteError
+
+SRC = Path(__file__).resolve().parent.parent / "src" / "ridgeline"
+
+
+@pytest.fixture(autouse=True)
+def unclaimed() -> None:
+    ports.release()
+
+
+def ephemeral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    file = tmp_path / "ip_local_port_range"
+    file.write_text(text)
+    monkeypatch.setattr(ports, "EPHEMERAL_FILE", file)
+
+
+@pytest.mark.parametrize("engine", sorted(ports.DERIVED))
+def test_a_picked_port_and_all_that_follow_from_it_are_free_and_in_range(engine: str) -> None:
+    for _ in range(50):
+        first = ports.claim(engine)
+        for offset in ports.offsets_of(engine):
+            assert 1024 < first + offset <= ports.LAST_PORT
+            socket.create_server(("127.0.0.1", first + offset)).close()
+
+
+def test_sglangs_grpc_port_never_passes_the_last_port() -> None:
+    assert 10_000 in ports.offsets_of("sglang")
+    assert all(ports.claim("sglang") + 10_000 <= 65_535 for _ in range(100))
+
+
+def test_picked_ports_lie_outside_those_that_outgoing_connections_get(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ephemeral(tmp_path, monkeypatch, "32768\t60999\n")
+    assert all(ports.claim("vllm") < 32_768 for _ in range(50))
+    ephemeral(tmp_path, monkeypatch, "10000\t25000\n")
+    assert all(ports.claim("vllm") > 25_000 for _ in range(50))
+
+
+@pytest.mark.parametrize("text", ["1024\t65535\n", "", "nonsense"])
+def test_a_kernel_that_gives_out_every_port_still_leaves_one_for_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    ephemeral(tmp_path, monkeypatch, text)
+    assert ports.claim("sglang") <= 55_535
+
+
+def test_a_port_whose_derived_port_is_taken_is_not_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "FIRST_PICKED", 50_001)
+    monkeypatch.setattr(ports, "LAST_PICKED", 50_002)
+    monkeypatch.setattr(ports, "EPHEMERAL_FILE", Path("/nowhere"))
+    monkeypatch.setattr(ports, "is_free", lambda port: port != 60_001)  # the gRPC port of 50001
+    assert ports.claim("sglang") == 50_002
+    with pytest.raises(SiteError, match=r"no free port for sglang .*50001 to 50002.*`ss -ltnp`"):
+        ports.claim("sglang")
+
+
+def test_nobody_is_given_the_usual_port_of_another_program() -> None:
+    known = {usual.port for usual in ports.USUAL}
+    assert {30000, 8000, 8998, 20000, 29000, 29500, 29550} <= known
+    for _ in range(100):
+        first = ports.claim("sglang")
+        assert not known & {first + offset for offset in ports.offsets_of("sglang")}
+
+
+def test_two_processes_never_hold_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the choice and the engine's own bind lie minutes of loading: the bind test alone would let both pass."""
+    monkeypatch.setattr(ports, "FIRST_PICKED", 64_001)
+    monkeypatch.setattr(ports, "LAST_PICKED", 64_002)
+    monkeypatch.setattr(ports, "EPHEMERAL_FILE", Path("/nowhere"))
+    code = (
+        "import sys; from pathlib import Path; from ridgeline import ports\n"
+        "ports.FIRST_PICKED, ports.LAST_PICKED, ports.EPHEMERAL_FILE = 64_001, 64_002, Path('/nowhere')\n"
+        "print(ports.claim('vllm'), flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=SRC.parent
+    )
+    assert other.stdout is not None
+    try:
+        theirs = int(other.stdout.readline())
+        assert {theirs, ports.claim("vllm")} == {64_001, 64_002}
+    finally:
+        other.communicate()
+    ports.release()
+    assert ports.claim("vllm") in (64_001, 64_002), "given back when its process ended"
+
+
+def test_ports_in_a_row_are_neighbours() -> None:
+    first = ports.claim_row(12)
+    with ExitStack() as held:
+        for offset in range(12):
+            held.enter_context(socket.create_server(("127.0.0.1", first + offset)))
+
+
+def test_a_port_is_free_unless_somebody_listens_on_any_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert not ports.is_free(port)
+        assert ports.why_not_free(port) == "Address already in use"
+    assert ports.is_free(port)
+    assert not ports.is_free(70_000)
+
+
+def test_every_row_says_where_it_comes_from() -> None:
+    assert all(row.source and row.what for rows in ports.DERIVED.values() for row in rows)
+    assert all(usual.source for usual in ports.USUAL)
+
+
+@pytest.mark.parametrize("told", ["sglang", "sglang-rendezvous"])
+def test_servers_under_attention_dp_are_placed_apart(told: str) -> None:
+    derived = set(ports.offsets_of(told)) - {10_000}
+    places = [30_000 + n * ports.spacing(told, attention_dp=True) for n in range(16)]
+    taken = [place + offset for place in places for offset in derived]
+    assert len(set(taken)) == len(taken)
+    assert ports.spacing(told, attention_dp=False) == 1
+
+
+def test_only_the_home_of_ports_knows_them() -> None:
+    """No other module binds to try a port, nor writes a usual port as a number."""
+    usual = {usual.port for usual in ports.USUAL} - {8000, 20000}  # also counts and lengths
+    found = []
+    for path in sorted(SRC.rglob("*.py")):
+        if path == SRC / "ports.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            number = isinstance(node, ast.Constant) and node.value in usual | {str(port) for port in usual}
+            if number and type(node.value) in (int, str):  # type: ignore[attr-defined]
+                found.append(f"{path.relative_to(SRC)}:{node.lineno}: {node.value}")  # type: ignore[attr-defined]
+            bind = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "bind"
+            # the dashboard listens there itself; the probe runs in the engine's environment, without ours
+            if bind and path.name not in ("serve.py", "probe.py"):
+                found.append(f"{path.relative_to(SRC)}:{node.lineno}: bind")
+    assert found == []

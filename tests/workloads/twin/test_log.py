@@ -1,0 +1,74 @@
+"""The log of a simulated engine says what that engine's scheduler kept account of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.readers.sglang.log import read_sglang_log
+from ridgeline.serving.engine.deployment import Deployment
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.engine.settings import EngineSettings
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
+from ridgeline.workloads.twin.log import compose
+
+LAYOUTS = {
+    "one GPU": ("llama-8b", Layout(gpus_per_node=1)),
+    "tensor parallel": ("llama-8b", Layout(tp=4, gpus_per_node=4)),
+    "two copies": ("llama-8b", Layout(dp=2, gpus_per_node=2)),
+    "pipeline": ("llama-8b", Layout(pp=2, gpus_per_node=2)),
+    "attention DP": ("deepseek-r1", Layout(tp=16, attn_dp=16, nodes=2)),
+}
+LOADS: dict[str, dict[str, Any]] = {
+    "long answers": {"text": "fixed:500:3000", "requests": 300},
+    "many lengths": {"text": "lognormal:1200:900", "requests": 300},
+    "shared prompts": {"text": "shared", "requests": 300},
+    "a rate": {"text": "fixed:2000:800", "requests": 200, "rate_s": 20.0},
+    "one after the other": {"text": "fixed:2000:800", "requests": 100, "concurrency": 60},
+}
+
+
+def shared(folder: Path) -> str:
+    """A trace in which eight prompts come again and again."""
+    rows = [
+        {"timestamp": 0, "input_length": 4096, "output_length": 400, "hash_ids": [8 * (n % 8) + k for k in range(8)]}
+        for n in range(300)
+    ]
+    path = folder / "trace.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def played(folder: Path, layout: str, load: str) -> tuple[SimulationResult, list[float]]:
+    """A run whose pool is small enough for requests to be sent back, and the token usage of its log."""
+    model, where = LAYOUTS[layout]
+    cluster = make_cluster("h200", where.nodes, where.gpus_per_node)
+    deployment = Deployment(load_model(model), cluster, where, EngineSettings(mem_fraction=0.88))
+    how = dict(LOADS[load])
+    text = how.pop("text")
+    traffic = parse_traffic(shared(folder) if text == "shared" else text, **how)
+    pool = 40_000
+    result = simulate(deployment, traffic, kv_tokens_per_rank=pool)
+    plan = replace(result.memory[0], kv_tokens_per_rank=pool)
+    play = compose(deployment, plan, result, {})
+    lines = [f"[2026-01-01 00:00:00 TP0] {text}" for _, _, text in play.benchmark]
+    return result, [d.token_usage for d in read_sglang_log(lines).decodes if d.token_usage is not None]
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_pool_never_holds_more_than_it_has(tmp_path: Path, layout: str, load: str) -> None:
+    result, said = played(tmp_path, layout, load)
+    shares = [share for _, share in result.kv_usage]
+    assert max(shares) <= 1.0
+    assert min(shares) >= 0.0
+    assert said and max(said) <= 1.0
+    assert max(said) > 0.15, "a pool of this size is used"
+    assert max(said) <= max(shares) + 0.01, "the log says what the scheduler kept account of"
