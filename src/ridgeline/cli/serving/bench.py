@@ -66,11 +66,12 @@ class BenchArguments:
     slos: option.Slos = None
     out: Annotated[Path | None, typer.Option(help="File (or folder) for one JSON line per request.")] = None
 
-    def options(self) -> BenchOptions:
+    def options(self, find_goodput: bool) -> BenchOptions:
         from ridgeline.serving.load.options import BenchOptions
 
         given = {f.name: getattr(self, f.name) for f in fields(self)}
-        return BenchOptions(**{**given, "headers": tuple(self.headers or ()), "slos": tuple(self.slos or ())})
+        lists = {"headers": tuple(self.headers or ()), "slos": tuple(self.slos or ())}
+        return BenchOptions(**{**given, **lists, "find_goodput": find_goodput})
 
 
 @option.takes(BenchArguments)
@@ -80,8 +81,9 @@ def bench(
     hold_s: Annotated[
         float | None, typer.Option("--hold", help="Seconds for which --find-goodput's answer must hold; default: 60.")
     ] = None,
-    limit_s: Annotated[
-        float | None, typer.Option("--limit", help="Seconds that --find-goodput may take; default: 1800.")
+    within_s: Annotated[
+        float | None,
+        typer.Option("--within", help="Seconds that --find-goodput may take, holding included; default: 240."),
     ] = None,
     sweep: Annotated[
         str | None, typer.Option(metavar="GRID", help="Grid, such as 'concurrency=1,8,64 input=128,1024 output=128'.")
@@ -103,8 +105,8 @@ def bench(
     if find_goodput and sweep is not None:
         raise InputError("--find-goodput and --sweep are two different questions; ask one at a time")
     session = run_session(
-        plan_from(arguments.options()),
-        goodput=goodput_terms(find_goodput, hold_s, limit_s),
+        plan_from(arguments.options(find_goodput)),
+        goodput=goodput_terms(find_goodput, hold_s, within_s, arguments.rate_s),
         grid=sweep,
         progress=lambda part: print(progress_text(part), file=sys.stderr, flush=True),
     )

@@ -137,7 +137,7 @@ def bench(plan: BenchPlan) -> BenchResult:
     server = discover(plan.endpoint, plan.model, min(10.0, plan.timeout_s))
     salt = int.from_bytes(os.urandom(4)) >> 1 if plan.salt is None else plan.salt
     if plan.warmup:
-        _warm_up(plan, server, salt + 1)
+        warm_up(plan, server, salt + 1)
     out = _send(_assignment(plan, server, salt), plan.workers)
     return _result(plan, server, out)
 
@@ -220,7 +220,7 @@ def _staged_arrivals(plan: BenchPlan, starts: Sequence[float]) -> list[Arrival]:
     return [replace(a, number=n) for n, a in enumerate(arrivals)]
 
 
-def _warm_up(plan: BenchPlan, server: Server, salt: int) -> None:
+def warm_up(plan: BenchPlan, server: Server, salt: int) -> None:
     """Other prompts than the measured ones, so that nothing measured is already in a cache."""
     at_once = plan.traffic.concurrency or 8
     traffic = replace(plan.traffic, requests=plan.warmup, pace=ClosedLoop(at_once), seed=plan.traffic.seed + 1)

@@ -8,37 +8,42 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ridgeline.errors import InputError
-from ridgeline.serving.load.probe import Probe, ProbeVerdict
+from ridgeline.serving.load.probe import UNITS, Probe, ProbeVerdict
 
 TAKE_OFF = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class GoodputTerms:
-    """How long the answer must hold, how long the search may take, and how often each side of the edge is tried."""
+    """For how long the answer is held, and how long the search may take with that.
+
+    `start` is a first guess on the axis that is walked; without one the search measures where to begin.
+    """
 
     hold_s: float = 60.0
-    limit_s: float = 1800.0
-    repeats: int = 3
+    within_s: float = 240.0
+    start: float | None = None
 
     def __post_init__(self) -> None:
         if not (self.hold_s > 0 and math.isfinite(self.hold_s)):
             raise InputError(f"--hold {self.hold_s:g} holds nothing; use seconds above zero, for example --hold 60")
-        if not self.limit_s > self.hold_s:
+        if not self.within_s > self.hold_s:
             raise InputError(
-                f"--limit {self.limit_s:g} leaves no time to hold an answer for {self.hold_s:g} s; raise it"
+                f"--within {self.within_s:g} leaves no time to hold an answer for {self.hold_s:g} s; raise it"
             )
 
 
-def goodput_terms(wanted: bool, hold_s: float | None, limit_s: float | None) -> GoodputTerms | None:
+def goodput_terms(
+    wanted: bool, hold_s: float | None, within_s: float | None, start: float | None = None
+) -> GoodputTerms | None:
     """The terms that the options ask for; None where no search was asked for."""
     if not wanted:
-        if hold_s is not None or limit_s is not None:
-            raise InputError("--hold and --limit are for --find-goodput; add it, or leave them out")
+        if hold_s is not None or within_s is not None:
+            raise InputError("--hold and --within are for --find-goodput; add it, or leave them out")
         return None
     usual = GoodputTerms()
     hold_s = usual.hold_s if hold_s is None else hold_s
-    return GoodputTerms(hold_s, max(usual.limit_s, 2 * hold_s) if limit_s is None else limit_s)
+    return GoodputTerms(hold_s, max(usual.within_s, 4 * hold_s) if within_s is None else within_s, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +57,34 @@ class Unjudged:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The highest load that held the SLO in most repeats and for `held_for_s`, and the lowest above it that did not.
+    """The highest load that held the SLO, for how long it did, and the lowest above it that did not.
 
-    `fails` is None when no load tried was too much. `held_for_s` is None when the answer was not held as long as asked.
-    `unjudged` is the lowest load, from the answer up, about which nothing can be said.
+    `fails` is None when no load tried was too much. `asked_s` is for how long the answer was to be held. `unjudged` is
+    the lowest load, from the answer up, about which nothing can be said.
     """
 
     axis: str
     holds: float
     fails: float | None
-    repeats: int
-    held: int
-    goodput_s: tuple[float, float, float]  # least, middle and most over the repeats
+    held_for_s: float
+    asked_s: float
+    took_s: float
+    goodput_s: float
     knee: float | None
     probes: tuple[Probe, ...]
-    held_for_s: float | None = None
     unjudged: Unjudged | None = None
     out_of_time: bool = False
     interrupted: bool = False
+    note: str = ""
+
+    @property
+    def unit(self) -> str:
+        return UNITS[self.axis]
+
+    @property
+    def held(self) -> bool:
+        """Whether it was held for as long as was asked."""
+        return self.held_for_s >= 0.99 * self.asked_s
 
     @property
     def void_probes(self) -> int:
@@ -79,14 +94,14 @@ class Edge:
         unjudged = self.unjudged
         return {
             "axis": self.axis,
+            "unit": self.unit,
             "holds": self.holds,
             "fails": self.fails,
             "interval": [self.holds, self.fails],
-            "held_for_s": self.held_for_s,
-            "repeats": self.repeats,
-            "repeats_that_held": self.held,
-            "goodput_s": self.goodput_s[1],
-            "goodput_range_s": [self.goodput_s[0], self.goodput_s[2]],
+            "held": self.held,
+            "held_for_s": round(self.held_for_s, 3),
+            "took_s": round(self.took_s, 3),
+            "goodput_s": self.goodput_s,
             "knee": self.knee,
             "unjudged": None
             if unjudged is None
@@ -94,6 +109,7 @@ class Edge:
             "void_probes": self.void_probes,
             "out_of_time": self.out_of_time,
             "interrupted": self.interrupted,
+            "note": self.note,
             "probes": [p.as_json() for p in self.probes],
         }
 

@@ -184,12 +184,20 @@ def _pairs(reported: Spread | None, possible: Spread | None) -> Iterator[tuple[s
 def gaps_by_microsecond(records: Iterable[RequestRecord]) -> dict[int, int]:
     """Every gap of the requests that succeeded, rounded to a microsecond and counted: exact enough, and small however
     long the run."""
-    good = [r.gaps_s for r in records if r.ok]
-    counts = _counted([gaps.seconds for gaps in good if isinstance(gaps, Gaps)])
-    for gaps in good:
-        for gap, times in () if isinstance(gaps, Gaps) else gaps:
-            counts[int(gap * 1e6 + 0.5)] += times
+    counts: Counter[int] = Counter()
+    add_gaps(counts, [r for r in records if r.ok])
     return counts
+
+
+def add_gaps(counts: dict[int, int], records: Sequence[RequestRecord]) -> None:
+    """Counts the gaps of these requests too, whatever became of them."""
+    seconds = [gap for r in records if isinstance(r.gaps_s, Gaps) for gap in r.gaps_s.seconds]
+    for us, times in Counter([int(gap * 1e6 + 0.5) for gap in seconds]).items():
+        counts[us] = counts.get(us, 0) + times
+    for r in records:
+        for gap, times in () if isinstance(r.gaps_s, Gaps) else r.gaps_s:
+            us = int(gap * 1e6 + 0.5)
+            counts[us] = counts.get(us, 0) + times
 
 
 def _counted(gaps: Sequence[array[float]]) -> Counter[int]:

@@ -134,8 +134,8 @@ class Backlog:
         return _CHANCE * math.sqrt(self.variance)
 
 
-def backlog_of(records: Sequence[RequestRecord], stretch: Stretch) -> Backlog | None:
-    """What piled up over `stretch`, which ends when the load does.
+def backlog_of(records: Sequence[RequestRecord], stretch: Stretch, began_s: float = 0.0) -> Backlog | None:
+    """What piled up over `stretch`, a part of a load that began at `began_s`.
 
     Nothing can come back before the first requests have been served, so the look begins no sooner than that. None: they
     took so long that too little of the window is left to look at.
@@ -143,9 +143,9 @@ def backlog_of(records: Sequence[RequestRecord], stretch: Stretch) -> Backlog | 
     early = sorted(e for r in records if r.scheduled_s < stretch.start_s and (e := r.e2e_s) is not None)
     if not early:
         return None
-    look = Stretch(max(stretch.start_s, early[len(early) // 2]), stretch.end_s)
+    look = Stretch(max(stretch.start_s, began_s + early[len(early) // 2]), stretch.end_s)
     due = look.due(records)
-    if look.start_s > _LATEST_LOOK * stretch.end_s or not due:
+    if look.start_s - began_s > _LATEST_LOOK * (stretch.end_s - began_s) or not due:
         return None
     first, middle, last = (_under_way(records, look.part(k / 3, (k + 1) / 3)) for k in range(3))
     return Backlog(

@@ -15,6 +15,7 @@ from ridgeline.serving.traffic.traffic import Fixed, LogNormal, Replay, Traffic,
 
 _CONCURRENCY = 8
 _OUTPUT_TOKENS = 128
+_ANY_RATE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class BenchOptions:
     timeout_s: float = 120.0
     seed: int = 0
     out: Path | None = None
+    find_goodput: bool = False
 
 
 def plan_from(options: BenchOptions) -> BenchPlan:
@@ -104,16 +106,18 @@ def _traffic(options: BenchOptions, stages: tuple[LoadStage, ...]) -> Traffic:
     text = options.traffic or f"fixed:{options.input_tokens}:{options.max_tokens or _OUTPUT_TOKENS}"
     if options.max_tokens is not None and options.max_tokens < 1:
         raise InputError(f"--max-tokens {options.max_tokens}: an answer has at least one token")
-    concurrency = None if options.rate_s is not None else options.concurrency
-    if options.rate_s is None and concurrency is None and (stages or not _has_times(text)):
+    rate_s, concurrency = options.rate_s, None if options.rate_s is not None else options.concurrency
+    if options.find_goodput and rate_s is None and concurrency is None and not stages:
+        rate_s = _ANY_RATE_S  # the axis is what counts: the search finds out where to begin
+    elif rate_s is None and concurrency is None and (stages or not _has_times(text)):
         concurrency = max((s.concurrency or 0 for s in stages), default=0) or _CONCURRENCY
     requests = options.requests
     if requests is None and not Path(text).exists():
-        requests = max(100, 10 * (concurrency or 0), math.ceil(10 * (options.rate_s or 0)))
+        requests = max(100, 10 * (concurrency or 0), math.ceil(10 * (rate_s or 0)))
     traffic = parse_traffic(
         text,
         requests=requests,
-        rate_s=options.rate_s,
+        rate_s=rate_s,
         concurrency=concurrency,
         burstiness=options.burstiness,
         seed=options.seed,

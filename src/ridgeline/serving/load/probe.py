@@ -1,23 +1,23 @@
-"""One run of a search for the most load a server carries: how it is sent, and what it says about that load."""
+"""One load of a search for the most that a server carries, and what is seen of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from ridgeline.serving.load.bench import BenchPlan, BenchResult, summary_of
-from ridgeline.serving.load.flow import Backlog, Stretch, backlog_of, steady_part
-from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary
-from ridgeline.serving.traffic.traffic import ClosedLoop, OpenLoop, Replay, Traffic
+from ridgeline.serving.load.bench import summary_of
+from ridgeline.serving.load.fidelity import add_gaps, gaps_by_microsecond
+from ridgeline.serving.load.flow import Backlog, Stretch, backlog_of
+from ridgeline.serving.load.stream import StreamView
+from ridgeline.serving.load.workers.assignment import UNDER_WAY
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, Spread, Summary
 
-# A probe lasts this many times the latency of a request: two fill the server, one is left out at the end.
-LENGTHS = 6.0
-# and is run again for longer when its own latency turned out to be more than this part of it
-_ENOUGH = 4.0
-# the later half of the steady part may be this much over a limit: it has fewer requests, but a queue shows there first
+# the later half may be this much over a limit: it has fewer requests, but a queue shows there first
 _LATER = 1.1
+UNITS = {"rate_s": "requests/s", "concurrency": "requests at once"}
 
 
 class ProbeVerdict(StrEnum):
@@ -37,18 +37,24 @@ class ProbeVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One run at one load. `steady` are the figures of its steady part alone, `reason` why it does not hold."""
+    """One load, judged by what was due in `span`, on the clock of the search.
 
+    `reason` says why it does not hold. `share` is the worst latency as a share of its limit. `so_far` are the highest
+    load known to hold and the lowest known not to, once this probe is counted.
+    """
+
+    axis: str
     load: float
     verdict: ProbeVerdict
     reason: str
     steady: Summary
     span: Stretch
-    window_s: float
     offered_s: float
-    e2e_s: float | None
+    share: float
     backlog: Backlog | None
-    result: BenchResult
+    errors: Mapping[str, int] = field(default_factory=dict)
+    why_void: tuple[str, ...] = ()
+    so_far: tuple[float | None, float | None] = (None, None)
 
     @property
     def holds(self) -> bool:
@@ -58,16 +64,26 @@ class Probe:
     def judged(self) -> bool:
         return self.verdict.judged
 
+    @property
+    def window_s(self) -> float:
+        return self.span.seconds
+
+    @property
+    def unit(self) -> str:
+        return UNITS[self.axis]
+
     def as_json(self) -> dict[str, object]:
         s = self.steady
         return {
+            "axis": self.axis,
+            "unit": self.unit,
             "load": self.load,
             "verdict": str(self.verdict),
             "reason": self.reason,
             "holds": self.holds if self.judged else None,
             "saturated": self.verdict is ProbeVerdict.SATURATED,
-            "window_s": self.window_s,
-            "steady_s": [self.span.start_s, self.span.end_s],
+            "window_s": round(self.window_s, 3),
+            "steady_s": [round(self.span.start_s, 3), round(self.span.end_s, 3)],
             "offered_requests_s": self.offered_s,
             "requests_s": s.requests_s,
             "goodput_s": s.goodput_s,
@@ -75,104 +91,111 @@ class Probe:
             "ttft_ms": s.ttft_ms.as_json() if s.ttft_ms else None,
             "itl_ms": s.itl_ms.as_json() if s.itl_ms else None,
             "e2e_ms": s.e2e_ms.as_json() if s.e2e_ms else None,
-            "errors": dict(self.result.summary.errors),
-            "void": self.result.void,
-            "why": "; ".join(self.result.fidelity.why),
+            "errors": dict(self.errors),
+            "void": bool(self.why_void),
+            "why": "; ".join(self.why_void),
+            "so_far": list(self.so_far),
         }
 
 
-def probe_plan(plan: BenchPlan, load: float, window_s: float, number: int) -> BenchPlan:
-    """The plan sent at `load` for `window_s`. Each number draws arrival times of its own, so that a repeat is one."""
-    path, pace = plan.records_path, plan.traffic.pace
-    if path is not None:
-        plan = replace(plan, records_path=path.with_name(f"{path.stem}-{number:02}-at-{load:g}{path.suffix}"))
-    traffic = replace(plan.traffic, seed=plan.traffic.seed + number)
-    if isinstance(pace, OpenLoop):
-        # so many requests and not so many seconds: the draw is stretched to the rate, the window is then exact
-        traffic = _of_length(replace(traffic, pace=replace(pace, rate_s=load)), math.ceil(load * window_s))
-        return replace(plan, traffic=traffic, duration_s=None)
-    return replace(plan, traffic=replace(traffic, pace=ClosedLoop(int(load))), duration_s=window_s)
-
-
-def _of_length(traffic: Traffic, requests: int) -> Traffic:
-    lengths = traffic.lengths
-    if isinstance(lengths, Replay) and len(lengths.rows) < requests:
-        # a trace gone through again must not find its own prompts in the server's cache
-        apart = 1 + max((h for row in lengths.rows for h in row.prefix_hashes), default=0)
-        again = [
-            replace(row, prefix_hashes=tuple(h + k * apart for h in row.prefix_hashes))
-            for k in range(math.ceil(requests / len(lengths.rows)))
-            for row in lengths.rows
-        ]
-        lengths = replace(lengths, rows=tuple(again))
-    return replace(traffic, lengths=lengths, requests=requests)
-
-
-def judge_probe(load: float, window_s: float, e2e_s: float | None, result: BenchResult) -> Probe:
-    """`e2e_s` is the latency the probe was laid out for, None where none was known."""
-    closed = isinstance(result.plan.traffic.pace, ClosedLoop)
-    span = steady_part(window_s, e2e_s)
-    records, slos = result.records, result.summary.slos
-    due = sorted(span.due(records), key=lambda r: r.scheduled_s)
-    # rates over the part up to the end of the load: what is due at the end of the steady part ends after it
-    look = Stretch(span.start_s, window_s)
-    steady = summary_of(records, slos, look, due=due)
-    backlog = None if closed else backlog_of(records, look)
-    latency = steady.e2e_ms or result.summary.e2e_ms
-    seen_s = latency.p90 / 1e3 if latency else None
-    verdict, reason = _verdict(result, steady, due, backlog)
-    if verdict is ProbeVerdict.HOLDS and (text := _too_short(closed, backlog, window_s, seen_s or 0.0)):
-        verdict, reason = ProbeVerdict.TOO_SHORT, text
+def judge_probe(
+    axis: str, load: float, view: StreamView, start_s: float, slos: Sequence[Slo], why_void: Sequence[str] = ()
+) -> Probe:
+    """What `view` says about its load, by the requests that were due from `start_s` on."""
+    span = Stretch(start_s, view.now_s)
+    due = sorted(view.due(start_s), key=lambda r: r.scheduled_s)
+    steady = _figures(view, due, slos, span)
+    # a closed loop waits for its server: nothing piles up in it
+    backlog = backlog_of(view.rows, span, view.since_s) if axis == "rate_s" else None
+    errors = Counter(r.status for r in view.due(view.since_s) if not r.ok and r.status != UNDER_WAY)
+    verdict, reason = _verdict(axis, steady, due, view, backlog, errors, why_void)
     return Probe(
+        axis=axis,
         load=load,
         verdict=verdict,
         reason=reason,
         steady=steady,
         span=span,
-        window_s=window_s,
-        offered_s=len(look.due(records)) / look.seconds,
-        e2e_s=seen_s,
+        offered_s=len(due) / max(span.seconds, 1e-9),
+        share=_share(steady),
         backlog=backlog,
-        result=replace(result, records=()),
+        errors=dict(errors),
+        why_void=tuple(why_void),
     )
 
 
 def _verdict(
-    result: BenchResult, steady: Summary, due: Sequence[RequestRecord], backlog: Backlog | None
+    axis: str,
+    steady: Summary,
+    due: Sequence[RequestRecord],
+    view: StreamView,
+    backlog: Backlog | None,
+    errors: Mapping[str, int],
+    why_void: Sequence[str],
 ) -> tuple[ProbeVerdict, str]:
-    whole = result.summary
-    if whole.ok == 0 and whole.requests:
-        return ProbeVerdict.FAILED, _failures(whole)
-    if result.void:
-        return ProbeVerdict.VOID, result.fidelity.why[0]
-    if whole.ok < whole.requests:
-        return ProbeVerdict.FAILED, _failures(whole)
+    answered = any(r.ok for r in view.rows)
+    if errors and not answered:
+        return ProbeVerdict.FAILED, _failures(errors)
+    if why_void and answered:
+        return ProbeVerdict.VOID, why_void[0]
+    if errors:
+        return ProbeVerdict.FAILED, _failures(errors)
     if backlog is not None and backlog.grows:
         return ProbeVerdict.SATURATED, "requests came faster than they were answered"
-    later = summary_of(due[len(due) // 2 :], steady.slos)
-    for slo in steady.slos if due else ():
+    later = _figures(view, due[len(due) // 2 :], steady.slos)
+    for slo in steady.slos:
+        if not seen(steady, slo):
+            return ProbeVerdict.TOO_SHORT, f"no {slo.latency} was seen"
         if not steady.holds(slo):
             return ProbeVerdict.TOO_MUCH, _missed(slo, steady)
-        if not later.holds(replace(slo, limit_ms=_LATER * slo.limit_ms)):
+        if seen(later, slo) and not later.holds(replace(slo, limit_ms=_LATER * slo.limit_ms)):
             return ProbeVerdict.TOO_MUCH, _missed(slo, later) + " in the later half"
+    if axis == "rate_s" and backlog is None:
+        return ProbeVerdict.TOO_SHORT, f"{view.now_s - view.since_s:.3g} s are too short for its requests"
+    if backlog is not None and backlog.grows is None:
+        return ProbeVerdict.TOO_SHORT, "it did not show whether requests go on piling up"
     return ProbeVerdict.HOLDS, ""
 
 
-def _too_short(closed: bool, backlog: Backlog | None, window_s: float, e2e_s: float) -> str:
-    """Why a probe that seems to hold may yet not; empty if it has shown enough."""
-    if window_s < _ENOUGH * e2e_s or (backlog is None and not closed):
-        return f"{window_s:.3g} s are too short for requests of {e2e_s:.3g} s"
-    if backlog is not None and backlog.grows is None:
-        return f"in {window_s:.3g} s it did not show whether requests go on piling up"
-    return ""
+def seen(summary: Summary, slo: Slo) -> bool:
+    return getattr(summary, f"{slo.latency}_ms") is not None
 
 
-def _failures(summary: Summary) -> str:
-    return f"requests failed ({', '.join(f'{k} x {n}' for k, n in summary.errors.items())})"
+def _figures(
+    view: StreamView, due: Sequence[RequestRecord], slos: Sequence[Slo], window: Stretch | None = None
+) -> Summary:
+    """Latencies of `due`, those under way included as far as they came: whatever has lasted beyond its limit counts."""
+    ended = [r for r in due if r.ok]
+    young = [r for r in due if r.status == UNDER_WAY]
+    gaps_us = gaps_by_microsecond(ended)
+    add_gaps(gaps_us, young)
+    summary = summary_of(view.rows, slos, window or Stretch(view.since_s, view.now_s), due=ended, gaps_us=gaps_us)
+    if not young:
+        return summary
+    ttft_limit_s, e2e_limit_s = (
+        min((s.limit_ms / 1e3 for s in slos if s.latency == name), default=math.inf) for name in ("ttft", "e2e")
+    )
+    ttft_s = [t for r in (*ended, *young) if (t := r.ttft_s) is not None]
+    ttft_s += [age for r in young if r.first_token_s is None and (age := view.now_s - r.sent_s) > ttft_limit_s]
+    e2e_s = [t for r in ended if (t := r.e2e_s) is not None]
+    e2e_s += [age for r in young if (age := view.now_s - r.sent_s) > e2e_limit_s]
+    return replace(summary, ttft_ms=Spread.of(ttft_s), e2e_ms=Spread.of(e2e_s))
+
+
+def _share(summary: Summary) -> float:
+    """The worst latency as a share of its limit."""
+    shares = [
+        spread.quantile(slo.quantile) / slo.limit_ms
+        for slo in summary.slos
+        if (spread := getattr(summary, f"{slo.latency}_ms")) is not None
+    ]
+    return max(shares, default=0.0)
+
+
+def _failures(errors: Mapping[str, int]) -> str:
+    return f"requests failed ({', '.join(f'{k} x {n}' for k, n in errors.items())})"
 
 
 def _missed(slo: Slo, summary: Summary) -> str:
     spread = getattr(summary, f"{slo.latency}_ms")
-    if spread is None:
-        return f"{slo.latency} was never seen"
     return f"{slo.latency} {slo.quantile} is {spread.quantile(slo.quantile):.4g} ms"

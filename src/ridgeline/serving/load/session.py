@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from ridgeline.serving.load.bench import BenchPlan, BenchResult, bench
 from ridgeline.serving.load.edge import Edge, GoodputTerms
-from ridgeline.serving.load.goodput import find_goodput
+from ridgeline.serving.load.goodput import FirstLook, find_goodput
 from ridgeline.serving.load.probe import Probe
+from ridgeline.serving.load.stream import LiveStream
 from ridgeline.serving.load.sweep import Sweep, SweepPoint, parse_grid, sweep
 
 NOTHING_ANSWERED = 3
@@ -24,12 +25,16 @@ class BenchSession:
 
 
 def run_session(
-    plan: BenchPlan, *, goodput: GoodputTerms | None, grid: str | None, progress: Callable[[Probe | SweepPoint], None]
+    plan: BenchPlan,
+    *,
+    goodput: GoodputTerms | None,
+    grid: str | None,
+    progress: Callable[[Probe | FirstLook | SweepPoint], None],
 ) -> BenchSession:
     """Searches for goodput where its terms are given. `progress` is told of each probe or point while a search or sweep
     lasts; the document is also kept beside the records."""
     if goodput is not None:
-        session = _searched(plan, find_goodput(plan, bench, terms=goodput, note=progress))
+        session = _searched(plan, find_goodput(plan, lambda: LiveStream(plan), terms=goodput, note=progress))
     elif grid is not None:
         session = _searched(plan, sweep(plan, parse_grid(grid, plan), bench, note=progress))
     else:

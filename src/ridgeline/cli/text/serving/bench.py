@@ -6,6 +6,7 @@ from ridgeline.cli.text.table import aligned
 from ridgeline.serving.load.bench import BenchResult
 from ridgeline.serving.load.edge import Edge
 from ridgeline.serving.load.flow import Flow
+from ridgeline.serving.load.goodput import FirstLook
 from ridgeline.serving.load.probe import Probe, ProbeVerdict
 from ridgeline.serving.load.sweep import Sweep, SweepPoint
 from ridgeline.serving.traffic.requests import Spread, Summary
@@ -18,10 +19,15 @@ def session_text(found: BenchResult | Edge | Sweep) -> str:
     return edge_text(found) if isinstance(found, Edge) else sweep_text(found)
 
 
-def progress_text(part: Probe | SweepPoint) -> str:
+def progress_text(part: Probe | FirstLook | SweepPoint) -> str:
     """One line for each probe of a search and each point of a sweep."""
     if isinstance(part, Probe):
         return probe_text(part)
+    if isinstance(part, FirstLook):
+        return (
+            f"  {part.concurrency} requests at once: about {part.requests_s:.4g} requests/s of {part.e2e_s:.3g} s each, "
+            f"latency at {part.share:.0%} of its limit"
+        )
     return f"  {part.concurrency} at once, input {part.input_tokens}, output {part.output_tokens}: done"
 
 
@@ -69,42 +75,53 @@ def _flow(flow: Flow | None) -> list[str]:
 
 
 def probe_text(probe: Probe) -> str:
-    axis = "concurrency" if probe.result.plan.traffic.concurrency is not None else "rate"
     s = probe.steady
     seen = f"TTFT p95 {s.ttft_ms.p95:.1f} ms" if s.ttft_ms else "no TTFT"
     seen += f", ITL p95 {s.itl_ms.p95:.2f} ms" if s.itl_ms else ""
     verdict = f"{probe.verdict} ({probe.reason})" if probe.verdict in _EXPLAINED else str(probe.verdict)
-    return f"  {axis} {probe.load:.6g} for {probe.window_s:.0f} s: {s.requests_s:.2f} requests/s, {seen}: {verdict}"
+    return (
+        f"  {probe.load:.4g} {probe.unit} for {probe.window_s:.0f} s: {s.requests_s:.2f} requests/s done, {seen}: "
+        f"{verdict}; {_so_far(probe)} ({probe.span.end_s:.0f} s)"
+    )
+
+
+def _so_far(probe: Probe) -> str:
+    low, high = probe.so_far
+    if low is not None and high is not None:
+        return f"between {low:.4g} and {high:.4g} {probe.unit} so far"
+    if low is None and high is None:
+        return "nothing known so far"
+    return f"at least {low:.4g} {probe.unit} so far" if low is not None else f"below {high:.4g} {probe.unit} so far"
 
 
 _EXPLAINED = (ProbeVerdict.VOID, ProbeVerdict.FAILED, ProbeVerdict.TOO_SHORT)
 
 
 def edge_text(edge: Edge) -> str:
-    above = f"{edge.fails:.6g} does not" if edge.fails is not None else "no load tried was too much"
-    low, middle, high = edge.goodput_s
-    held = f"held for {edge.held_for_s:.0f} s; " if edge.held_for_s is not None else ""
+    unit = edge.unit
+    least = "" if edge.fails is not None else "at least "
+    above = f"{edge.fails:.4g} {unit} does not" if edge.fails is not None else "no load tried was too much"
     lines = [
-        f"{edge.axis} {edge.holds:.6g} holds the SLO ({held}{edge.held} of {edge.repeats} repeats); {above}",
-        f"goodput there {middle:.2f} requests/s (repeats {low:.2f} to {high:.2f})",
+        f"{least}{edge.holds:.4g} {unit} holds the SLO, held for {edge.held_for_s:.0f} s; {above}",
+        f"goodput there {edge.goodput_s:.2f} requests/s; found in {edge.took_s:.0f} s with {len(edge.probes)} probes",
     ]
     if edge.knee is not None:
-        lines.append(f"knee: TTFT p50 is twice its unloaded value at {edge.axis} {edge.knee:.4g}")
+        lines.append(f"knee: TTFT p50 is twice its unloaded value at {edge.knee:.4g} {unit}")
     return "\n".join(lines + _left_open(edge))
 
 
 def _left_open(edge: Edge) -> list[str]:
-    """What the search could not find out, and why."""
-    lines = []
-    if edge.out_of_time:
-        lines.append("the time limit ended the search early; more time (--limit) would settle the edge")
+    """What the search could not find out, why, and which option helps."""
+    lines = [edge.note] if edge.note else []
+    if not edge.held:
+        lines.append(f"it was to be held for {edge.asked_s:.0f} s: take it as a guess, or raise --within")
+    elif edge.out_of_time:
+        lines.append("the time was over before the edge was settled; more of it (--within) narrows the interval")
     if edge.unjudged is not None:
-        what = "could not be held" if edge.unjudged.load == edge.holds else "could not be judged"
         lines.append(
-            f"{edge.axis} {edge.unjudged.load:.6g} {what}, {edge.unjudged.runs} runs were void: {edge.unjudged.why}"
+            f"{edge.unjudged.load:.4g} {edge.unit} could not be judged, {edge.unjudged.runs} runs were void: "
+            f"{edge.unjudged.why}"
         )
-    elif edge.held_for_s is None:
-        lines.append("it was not held for as long as was asked: take it as a guess")
     if edge.void_probes:
         lines.append(f"{edge.void_probes} of {len(edge.probes)} probes were void and were sent again")
     return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # ages[k] counts reads taken up 8.2 us x 2^(k-1) to 8.2 us x 2^k after their bytes reached this host
 _BUCKETS = 64
@@ -54,6 +54,18 @@ class ClientStats:
         self.cpu_s += _cpu_s()
         self.wall_s += time.monotonic()
         self.busiest_share = self.cpu_s / self.wall_s if self.wall_s > 0 else 0.0
+
+    def restart(self) -> None:
+        """Counts from now on, in the same lists: connections hold on to this object."""
+        self.ages[:], self.delays[:] = [0] * _BUCKETS, [0] * _BUCKETS
+        self.unstamped = self.clock_steps = self.reconnects = 0
+        self.begin()
+
+    def so_far(self) -> ClientStats:
+        """A copy of what was counted, with counting going on."""
+        taken = replace(self, ages=self.ages[:], delays=self.delays[:])
+        taken.finish()
+        return taken
 
     def delayed(self, late_s: float) -> None:
         """A wake-up of the event loop came this late."""

@@ -111,6 +111,13 @@ class Connection(StampedSocket):
         if self.exchange is not None and 200 <= self.exchange.http_status < 300:
             self.exchange.reply.shorten()
 
+    def read_so_far(self) -> None:
+        """Parses whatever has come, so that the answer's tokens up to now are known."""
+        if self._pieces:
+            self._parse()
+        if self.exchange is not None and 200 <= self.exchange.http_status < 300:
+            self.exchange.reply.read_so_far()
+
     # sending
 
     def _ready(self) -> None:

@@ -72,6 +72,11 @@ class Reply:
         if self._streamed and len(self.bodies) > _BODIES:
             self._digest()
 
+    def read_so_far(self) -> None:
+        """Reads what has come so far, so that `token_times_s` says when."""
+        if self._streamed:
+            self._digest()
+
     @property
     def partial(self) -> bool:
         """Whether the body ended in the middle of an event (after `close`)."""

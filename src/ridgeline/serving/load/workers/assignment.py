@@ -14,6 +14,9 @@ from ridgeline.serving.load.wire.endpoint import Endpoint
 from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.traffic.traffic import Arrival
 
+# status of a request that has not ended yet, in a load that goes on
+UNDER_WAY = "under way"
+
 Address = tuple[int, tuple[str, int]]
 
 
@@ -51,6 +54,7 @@ class Assignment:
     workers: int = 1
     records_path: Path | None = None
     give_up_s: float | None = None  # after the start, on what is still under way
+    numbers_from: int = 0  # of requests beyond the list, when it is gone through again
 
 
 @dataclass(slots=True)
@@ -69,6 +73,7 @@ class LoadResult:
     time_slices: str = ""  # how the kernel schedules this process
     lost_workers: int = 0
     records_problem: str = ""
+    under_way: list[RequestRecord] = field(default_factory=list)  # as far as they have come, in a load that goes on
 
 
 def split_over_workers(assignment: Assignment, workers: int) -> list[Assignment]:

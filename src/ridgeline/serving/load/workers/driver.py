@@ -18,7 +18,7 @@ from ridgeline.serving.load.wire.connection import Connection
 from ridgeline.serving.load.wire.exchange import Exchange
 from ridgeline.serving.load.wire.loop import Loop
 from ridgeline.serving.load.wire.reply import Reply
-from ridgeline.serving.load.workers.assignment import Assignment, LoadResult
+from ridgeline.serving.load.workers.assignment import UNDER_WAY, Assignment, LoadResult
 from ridgeline.serving.traffic.prompts import Bodies, Prompts
 from ridgeline.serving.traffic.traffic import Arrival
 
@@ -63,6 +63,8 @@ class Driver:
         self._pausing = 0
         self._ticks = 0
         self._stopped = False
+        self._goes_on = False  # the load is changed on the way, and ends when its owner says so
+        self._turn = 0
         self._out = LoadResult([], self._stats, 0.0)
 
     def run(self) -> LoadResult:
@@ -95,6 +97,57 @@ class Driver:
         self._out.interrupted = self._stopped = True
         self._out.unfinished = len(self._active)
         self._loop.stop()
+
+    # a load that goes on and is changed on the way
+
+    def begin(self, start_s: float) -> None:
+        """Starts the clock. Nothing is sent before `change`, and only while `run_until` runs."""
+        self._goes_on = True
+        self._out.start_s = start_s
+        self._next_tick()
+        self._stats.compare_clocks()
+        self._stats.begin()
+
+    def change(self, assignment: Assignment) -> None:
+        """From now on this is sent, and the counters start anew; what is under way stays under way.
+
+        Arrival times count from `begin`.
+        """
+        self._assignment, self._ahead = assignment, {}
+        self._position, self._turn = 0, self._turn + 1
+        self._waiting.clear()
+        self._stats.restart()
+        if assignment.slots:
+            self._fill_slots(time.monotonic())
+        else:
+            self._send_due()
+
+    def extend(self, arrivals: tuple[Arrival, ...]) -> None:
+        """More of the same load."""
+        left = self._assignment.arrivals[self._position :]
+        self._assignment = replace(self._assignment, arrivals=left + arrivals)
+        self._position, self._turn = 0, self._turn + 1
+        self._send_due()
+
+    def run_until(self, at_s: float) -> LoadResult:
+        """Sends and reads until then. What has ended since the last call, and what is under way as far as it came."""
+        self._loop.at(at_s, self._loop.stop)
+        self._loop.run()
+        for connection in list(self._active):
+            connection.read_so_far()
+        while self._loop.leisure:
+            self._loop.leisure.popleft()()
+        done, start_s = self._out, self._out.start_s
+        self._out = LoadResult([], self._stats, start_s, interrupted=done.interrupted)
+        exchanges = [c.exchange for c in self._active if c.exchange is not None]
+        done.under_way = [replace(e.record(start_s, self._name), status=UNDER_WAY, end_s=None) for e in exchanges]
+        done.stats = self._stats.so_far()
+        return done
+
+    def close(self) -> None:
+        """Drops what is under way."""
+        for connection in (*self._idle, *self._active):
+            connection.close()
 
     # opening connections
 
@@ -148,7 +201,8 @@ class Driver:
             arrival = self._assignment.arrivals[self._position]
             due_s = start_s + arrival.at_s
             if due_s > now_s:
-                self._loop.at(due_s, self._send_due)
+                turn = self._turn
+                self._loop.at(due_s, lambda: self._send_due() if turn == self._turn else None)
                 return
             self._position += 1
             self._stats.delayed(now_s - due_s)
@@ -175,7 +229,8 @@ class Driver:
         if position < len(assignment.arrivals):
             return assignment.arrivals[position]
         again = assignment.arrivals[position % len(assignment.arrivals)]
-        return replace(again, number=position * assignment.workers + assignment.worker)
+        number = assignment.numbers_from + position * assignment.workers + assignment.worker
+        return replace(again, number=number)
 
     def _wire(self, arrival: Arrival) -> bytes:
         body = self._bodies.body(arrival)
@@ -276,6 +331,8 @@ class Driver:
         self._loop.nap_s = min(_LONGEST_NAP_S, _NAP_SHARE * request_s, _NAP_GAP_SHARE * min(gaps, default=0.0))
 
     def _stop_when_done(self) -> None:
+        if self._goes_on:
+            return
         waiting = self._active or self._waiting or self._pausing or self._settling
         if not waiting and not self._more():
             self._stopped = True

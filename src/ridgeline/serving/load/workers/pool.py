@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection as Pipe
@@ -17,7 +18,8 @@ from pathlib import Path
 from ridgeline.errors import RidgelineError, SiteError
 from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, split_over_workers
-from ridgeline.serving.load.workers.process import run_worker
+from ridgeline.serving.load.workers.process import OpenWorker, run_worker
+from ridgeline.serving.traffic.traffic import Arrival
 
 # time to open connections; all processes begin to send at one moment after it
 _OPENING_S = 0.5
@@ -44,6 +46,79 @@ def run_workers(count: int, assignment: Assignment) -> LoadResult:
     return merged
 
 
+class OpenPool:
+    """Several workers whose load goes on and is changed on the way, as one `OpenWorker`."""
+
+    def __init__(self, count: int, assignment: Assignment, start_s: float) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._path, self._count = assignment.records_path, count
+        self._workers: list[tuple[BaseProcess, Pipe]] = []
+        for part in split_over_workers(assignment, count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_open_main, args=(theirs, part), name=f"ridgeline-load-{part.worker}")
+            process.start()
+            theirs.close()
+            self._workers.append((process, ours))
+        self._around = contextlib.ExitStack()
+        self._around.enter_context(_passing_on_interrupts(self._workers))
+        for _, pipe in self._workers:
+            _receive(pipe)  # each says it is ready
+        for _, pipe in self._workers:
+            pipe.send(start_s)
+
+    def change(self, assignment: Assignment) -> None:
+        for (_, pipe), part in zip(self._workers, split_over_workers(assignment, self._count), strict=True):
+            _tell(pipe, ("change", part))
+
+    def extend(self, arrivals: tuple[Arrival, ...]) -> None:
+        for k, (_, pipe) in enumerate(self._workers):
+            _tell(pipe, ("extend", arrivals[k :: self._count]))
+
+    def run_until(self, at_s: float) -> LoadResult:
+        for _, pipe in self._workers:
+            _tell(pipe, ("run_until", at_s))
+        got = [_receive(pipe) for _, pipe in self._workers]
+        parts = [part for part in got if isinstance(part, LoadResult)]
+        if not parts:
+            raise SiteError("every load process died; nothing was measured", transient=True)
+        merged = merge_results(parts)
+        merged.lost_workers = len(self._workers) - len(parts)
+        return merged
+
+    def close(self) -> str:
+        for _, pipe in self._workers:
+            _tell(pipe, ("close", None))
+        problems = [_receive(pipe) for _, pipe in self._workers]
+        for process, _ in self._workers:
+            process.join()
+        self._around.close()
+        if self._path is not None:
+            _join_files(self._path, self._count)
+        return next((str(p) for p in problems if p), "")
+
+
+def _tell(pipe: Pipe, message: tuple[str, object]) -> None:
+    with contextlib.suppress(BrokenPipeError):  # it died: `run_until` counts it among the lost
+        pipe.send(message)
+
+
+def _open_main(pipe: Pipe, assignment: Assignment) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        pipe.send("ready")
+        worker = OpenWorker(assignment, pipe.recv())
+        while True:
+            what, value = pipe.recv()
+            if what == "close":
+                pipe.send(worker.close())
+                return
+            answer = getattr(worker, what)(value)
+            if what == "run_until":
+                pipe.send(answer)
+    except (BrokenPipeError, EOFError):
+        return  # the parent is gone; nobody wants the result
+
+
 def merge_results(parts: list[LoadResult]) -> LoadResult:
     """One result from several whose clocks are the same host's; records in order of number."""
     out = LoadResult([], ClientStats(), min(p.start_s for p in parts))
@@ -54,11 +129,15 @@ def merge_results(parts: list[LoadResult]) -> LoadResult:
         out.interrupted |= part.interrupted
         out.unfinished += part.unfinished
         out.lag_s += part.lag_s
+        out.under_way += part.under_way
         out.paused += part.paused
         out.coalesced += part.coalesced
         out.time_slices = out.time_slices or part.time_slices
         out.records_problem = out.records_problem or part.records_problem
-    out.records.sort(key=lambda r: r.number)
+    order = sorted(range(len(out.records)), key=lambda k: out.records[k].number)
+    out.records = [out.records[k] for k in order]
+    if len(out.lag_s) == len(order):
+        out.lag_s = array("d", (out.lag_s[k] for k in order))
     return out
 
 

@@ -14,6 +14,10 @@ from ridgeline.serving.load.wire.loop import Loop
 from ridgeline.serving.load.workers.assignment import Assignment, LoadResult
 from ridgeline.serving.load.workers.driver import Driver
 from ridgeline.serving.load.workers.priority import short_time_slices
+from ridgeline.serving.traffic.traffic import Arrival
+
+# a load that grows until something gives way wants as many connections as may be had
+_OPEN_FILES = 1 << 16
 
 
 def run_worker(assignment: Assignment) -> LoadResult:
@@ -33,6 +37,42 @@ def run_worker(assignment: Assignment) -> LoadResult:
     if records_file is not None:
         out.records_problem = records_file.problem
     return out
+
+
+class OpenWorker:
+    """One worker whose load goes on and is changed on the way, until it is closed."""
+
+    def __init__(self, assignment: Assignment, start_s: float) -> None:
+        self._loop = Loop()
+        self._file = RecordsFile(assignment.records_path) if assignment.records_path is not None else None
+        self._driver = Driver(assignment, self._loop, self._file)
+        self._around = contextlib.ExitStack()
+        _allow_files(_OPEN_FILES)
+        self._around.enter_context(_no_collections())
+        self._around.enter_context(_stopped_by_signals(self._driver.interrupt))
+        self._time_slices = self._around.enter_context(short_time_slices())
+        self._driver.begin(start_s)
+
+    def change(self, assignment: Assignment) -> None:
+        self._driver.change(assignment)
+
+    def extend(self, arrivals: tuple[Arrival, ...]) -> None:
+        self._driver.extend(arrivals)
+
+    def run_until(self, at_s: float) -> LoadResult:
+        done = self._driver.run_until(at_s)
+        done.time_slices = self._time_slices
+        return done
+
+    def close(self) -> str:
+        """Drops what is under way; what went wrong with the file of records, if anything."""
+        self._driver.close()
+        self._around.close()
+        self._loop.close()
+        if self._file is None:
+            return ""
+        self._file.close()
+        return self._file.problem
 
 
 @contextlib.contextmanager
