@@ -90,7 +90,7 @@ def test_wall_time_waits_for_the_longest_run_under_way_and_not_for_all_of_them()
 def test_before_anything_is_known_one_run_at_a_time_is_started_to_learn() -> None:
     assert ledger(history(), wall_s=10.0).fits({"x": 1}, 1, Reserve())
     assert not ledger(history((1, Stage.BASELINE, None, Kind.OK)), wall_s=10.0).fits({"x": 1}, 1, Reserve())
-    assert not ledger(history(), NOW_S + 11, wall_s=10.0).fits({"x": 1}, 1, Reserve())
+    assert ledger(history(), NOW_S + 11, wall_s=10.0).fits({"x": 1}, 1, Reserve()), "nothing ran: no time was spent"
     crashed = history((1, Stage.BASELINE, 3600.0, Kind.CRASH))
     assert not ledger(crashed, node_hours=1.0).fits({"x": 1}, 1, Reserve())
     assert ledger(history((1, Stage.BASELINE, None, Kind.OK))).fits({"x": 1}, 1, Reserve()), "no limit, no question"
@@ -117,3 +117,33 @@ def test_a_study_without_any_limit_ends_all_the_same() -> None:
     assert ledger(history()).search_trials == TRIALS_WITHOUT_BUDGET
     assert ledger(history(), wall_s=9.0).search_trials is None
     assert ledger(history(), trials=7, wall_s=9.0).search_trials == 7
+
+
+ENDED = {"ending": {"cause": "exited", "started": 0, "ended": 0}, "outcome": {"kind": "ok"}}
+
+
+def timed(*events: tuple[float, Any]) -> History:
+    return History.replay(Path("/nowhere"), [{"at": at, **event} for at, event in events])
+
+
+def began(number: int) -> dict[str, Any]:
+    return {"event": "run", "run": number, "trial": 1, "attempt": number, "folder": f"runs/{number}", "resources": {}}
+
+
+def test_only_time_with_a_controller_and_a_run_in_flight_is_spent() -> None:
+    opened = {"event": "opened", "kind": "search", "question": {}, "asked": {}}
+    first = trial_event(Trial(1, {"x": 1}, {"x": 1}, Stage.BASELINE, "baseline"))
+    ran = [(0, opened), (3, first), (5, began(1)), (15, {"event": "ended", "run": 1, **ENDED})]
+    assert timed(*ran).wall_s == 10, "not the seconds before the run began"
+    over = [*ran, (17, {"event": "verdict", "verdict": {"kind": "unconfirmed", "headline": "none"}})]
+    assert timed(*over).wall_now_s(1000) == 10, "nothing is in flight"
+    extended = {"event": "extended", "trials": 3, "blocks": 0}
+    for left in ([], [(18, {"event": "stopped", "reason": "finished"})]):
+        later = [*over, *left, (86_400, extended), (86_401, opened), (86_402, began(2))]
+        assert timed(*later).wall_s == 10, "a day between verdict and extension is nobody's work"
+        assert timed(*later).wall_now_s(86_405) == 13
+    killed = [*ran, (20, began(2)), (30, {"event": "submitted", "run": 2, "ticket": "t"}), (900, opened)]
+    assert timed(*killed).wall_s == 20, "up to the last sign of the controller that was killed"
+    assert timed(*killed, (905, {"event": "submitted", "run": 2, "ticket": "t"})).wall_s == 25
+    both = [*ran, (20, began(2)), (22, began(3)), (25, {"event": "ended", "run": 2, **ENDED})]
+    assert timed(*both).wall_now_s(30) == 20, "two at once count once"

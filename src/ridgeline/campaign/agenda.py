@@ -171,7 +171,7 @@ class Agenda(ABC):
         if self.history.candidates is None:
             return None
         flying = self.flying_blocks()
-        still = (block for block in range(self.history.blocks) if block not in flying)
+        still = (block for block in range(self.history.first_block, self.history.blocks) if block not in flying)
         fallen = (broken(self.study, self.history, block, self._again) for block in still)
         return next((found for found in fallen if found is not None), None)
 

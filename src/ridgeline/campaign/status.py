@@ -57,8 +57,9 @@ class CampaignStatus:
 
     @property
     def budget(self) -> Budget:
-        """As it is now: people may have extended it while the campaign ran."""
-        return self.history.heeded.budget(self.study.budget)
+        """As it is now: people may have extended it, while the campaign ran or after its verdict."""
+        budget, limit = self.history.heeded.budget(self.study.budget), self.history.search_limit
+        return budget if limit is None else replace(budget, trials=limit)
 
     @property
     def is_over(self) -> bool:

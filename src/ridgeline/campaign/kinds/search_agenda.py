@@ -260,7 +260,7 @@ class SearchAgenda(Agenda):
 
     def _confirm(self) -> Next | None:
         flying = self.flying_blocks()
-        for block in range(self.history.blocks):
+        for block in range(self.history.first_block, self.history.blocks):
             if block in flying:
                 continue
             point = next_in_block(self.study, self.history, block)

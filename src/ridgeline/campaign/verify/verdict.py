@@ -67,6 +67,6 @@ def _only_wording(at: str, stated: Any, found: Any) -> bool:
 def check_candidates(history: History, found: Verification) -> None:
     """Only settings that were tried can be confirmed."""
     tried = [dict(trial.point) for trial in history.trials.values()]
-    for point in history.candidates or ():
+    for point in (point for confirmed in history.confirmations for point in confirmed.candidates):
         if dict(point) not in tried:
             found.differs(JOURNAL, "a setting under confirmation", dict(point), "none of the trials has it")
