@@ -377,7 +377,7 @@ def test_with_less_to_spend_first_settings_are_left_out_and_then_blocks(
     run = campaign(tmp_path, study(tmp_path, confirm=ConfirmStage(top=2, blocks=5)))
     run.run()
     searched = History.replay(tmp_path, takewhile(lambda event: event["event"] != "confirm", run.journal.read()))
-    plan = choose(run.study, searched, affordable)
+    plan = choose(run.study, searched, lambda points, blocks: 2 * (len(points) + 1) * blocks <= affordable)
     assert (len(plan.candidates), plan.blocks) == (candidates, blocks)
     best = [point for point, _ in ranking(run.study, run.history)]
     assert [*plan.candidates] == best[:candidates]

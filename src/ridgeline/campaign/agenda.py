@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ridgeline.campaign.advice import baseline_failure
 from ridgeline.campaign.blocks import broken, nodes_of_block
@@ -203,7 +203,8 @@ class Agenda(ABC):
             if run.number not in self._before:
                 raise baseline_failure(self.study, self.history, run, run.outcome)
             return self.new(self.study.baseline, Stage.BASELINE, "baseline", "again: it had not passed")
-        if len(tried) < self._repeats(tried) and self.fits(self.study.baseline, self.reserve):
+        # a trial to compare with it is worth more than one more run of the baseline
+        if len(tried) < self._repeats(tried) and self.fits(self.study.baseline, replace(self.reserve, trials=1)):
             return self.new(self.study.baseline, Stage.BASELINE, "baseline")
         return None
 

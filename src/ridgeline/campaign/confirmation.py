@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -45,12 +45,18 @@ def reserve(study: Study) -> Reserve:
     stage = study.confirm
     if stage.top == 0:
         return Reserve()
-    least = runs_needed(stage, 1, min(stage.blocks, FEWEST_BLOCKS))
-    return Reserve(runs_needed(stage, stage.top, stage.blocks), least)
+    fewest = min(stage.blocks, FEWEST_BLOCKS)
+    return Reserve(
+        runs_needed(stage, stage.top, stage.blocks), runs_needed(stage, 1, fewest), stage.blocks, max(1, fewest)
+    )
 
 
-def choose(study: Study, history: History, affordable_runs: float, *, even_if_worse: bool = False) -> ConfirmationPlan:
-    """The top settings of the search, as many as can be afforded; first fewer settings, then fewer blocks.
+def choose(
+    study: Study, history: History, affords: Callable[[Sequence[Point], int], bool], *, even_if_worse: bool = False
+) -> ConfirmationPlan:
+    """`affords` says whether so many blocks of the baseline and these settings fit into the budget.
+
+    The top settings of the search, as many as can be afforded; first fewer settings, then fewer blocks.
 
     Settings that looked no better than the baseline are left out, unless they were asked for: a look that is noisy may
     hide a gain, but among many settings it has hidden none that is worth the nodes.
@@ -62,12 +68,12 @@ def choose(study: Study, history: History, affordable_runs: float, *, even_if_wo
     earlier = next((each.candidates for each in reversed(history.confirmations) if each.candidates), ())
     if not points:
         return ConfirmationPlan(earlier, 0)
-    stage, blocks = study.confirm, study.confirm.blocks
-    while len(points) > 1 and runs_needed(stage, len(points), blocks) > affordable_runs:
+    blocks = study.confirm.blocks
+    while len(points) > 1 and not affords(points, blocks):
         points = points[:-1]
-    while blocks > FEWEST_BLOCKS and runs_needed(stage, len(points), blocks) > affordable_runs:
+    while blocks > FEWEST_BLOCKS and not affords(points, blocks):
         blocks -= 1
-    if runs_needed(stage, len(points), blocks) > affordable_runs:
+    if not affords(points, blocks):
         return ConfirmationPlan(earlier, 0)
     return ConfirmationPlan(points, blocks)
 

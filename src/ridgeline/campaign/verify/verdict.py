@@ -47,7 +47,9 @@ def check_verdict(
 
 def derived(question: CampaignQuestion, study: CheckedStudy, before: History, now_s: float) -> VerdictLine | None:
     """What the campaign concludes from this history at this moment; None: it would first plan a confirmation."""
-    agenda = question.agenda(study, before, Ledger(study.study.budget, before, clock=lambda: now_s))
+    agenda = question.agenda(
+        study, before, Ledger(study.study.budget, before, clock=lambda: now_s, slots=study.study.site.jobs_at_once)
+    )
     agenda.next()  # as the campaign does: an agenda learns here that the budget has no room for what it wants
     concluded = agenda.conclude()
     if isinstance(concluded, ConfirmationPlan):
