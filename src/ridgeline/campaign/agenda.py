@@ -20,7 +20,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.survey import MOST_URGENT, Look
+from ridgeline.stats.survey import MOST_URGENT, Look, most_looks
 from ridgeline.store.events import SetAside
 from ridgeline.store.history import History
 
@@ -250,8 +250,9 @@ class Agenda(ABC):
         every, done = self.study.search.sentinel_every, self.history.count(Stage.SEARCH)
         if not every or not done:
             return False
-        sentinels = self.history.count(Stage.SENTINEL)
-        return sentinels < done // every or (sentinels < done * MOST_URGENT and sentinels < done * self._look().urgent)
+        sentinels, regular = self.history.count(Stage.SENTINEL), done // every
+        most = min(done * MOST_URGENT, regular + most_looks(self.study.site.nodes, self._width(self.study.baseline)))
+        return sentinels < regular or (sentinels < most and sentinels < done * self._look().urgent)
 
     def _look(self) -> Look:
         if self.study.site.nodes < 2:
