@@ -11,6 +11,7 @@ from typing import Any
 
 from ridgeline import catalog
 from ridgeline.campaign.advice import PROPOSER
+from ridgeline.campaign.busy import busy_machine
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
@@ -52,6 +53,8 @@ class CampaignStatus:
     @cached_property
     def exhibits(self) -> Exhibits:
         shown = self.question.exhibits(self.study, self.history)
+        if busy := busy_machine(self.history):
+            shown = replace(shown, notes=(*shown.notes, busy))
         profiled = profile_table(self.study, self.history)
         return shown if profiled is None else replace(shown, tables=(*shown.tables, profiled))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.claim import CLAIM_FILE, claim_script
-from ridgeline.executors.local_job import LocalJob
+from ridgeline.executors.local_job import LocalJob, note_load
 from ridgeline.executors.options import LocalOptions
 from ridgeline.executors.pinning import Cores, allowed_cores, pinned
 from ridgeline.records.run import Cause, Ending, Job, Resources
@@ -124,6 +124,7 @@ class LocalExecutor:
         folder = job.folder.resolve()
         environment = {**os.environ, script.MARKER: script.run_id(job.folder)}
         to_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        note_load(folder)
         try:
             with pinned(cores):
                 pid = os.posix_spawn(
