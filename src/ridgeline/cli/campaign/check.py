@@ -82,7 +82,7 @@ def _cost(cost: Stake, limit: str) -> Iterator[str]:
     runs = "as many runs as fit" if cost.runs is None else f"at most {cost.runs} runs"
     worst = "no limit in node-hours" if cost.node_hours is None else f"at most {cost.node_hours:.3g} node-hours"
     yield f"  cost    {worst}: {runs}, each ended after {limit}"
-    for part in cost.parts:
+    for part in (part for part in cost.parts if part.runs != 0):
         hours = cost.node_hours_of(part)
         told = "" if hours is None else f", {hours:.3g} node-hours"
         yield f"          {'?' if part.runs is None else part.runs:>4} {part.name} ({part.why}{told})"
@@ -90,7 +90,8 @@ def _cost(cost: Stake, limit: str) -> Iterator[str]:
         built = "one for every setting that differs in it" if cost.builds is None else f"at most {cost.builds}"
         yield f"          builds of the program: {built}"
     if cost.runs is not None and cost.runs_with_faults != cost.runs:
-        yield f"          faults of nodes or of the site are repeated: at worst {cost.runs_with_faults} runs"
+        again = "runs lost to faults of nodes or of the site are repeated"
+        yield f"          {again}: at worst {cost.runs_with_faults} runs"
 
 
 def _looked_at(size: SpaceSize) -> float:
