@@ -80,7 +80,7 @@ def campaign(
     def sampler() -> Any:
         return catalog.part("samplers", question.search.sampler)(question.space, question.search.seed, {}, refusal)
 
-    ledger = Ledger(question.budget, history)
+    ledger = Ledger(question.budget, history, slots=question.site.jobs_at_once)
     agenda = SearchAgenda(question, history, ledger, sampler, refusal)
     return Campaign(SearchQuestion(), question, workload, executor, journal, history, agenda, ledger)
 

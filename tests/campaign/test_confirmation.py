@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import count, pairwise, takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -376,7 +376,8 @@ def test_with_less_to_spend_first_settings_are_left_out_and_then_blocks(
 ) -> None:
     run = campaign(tmp_path, study(tmp_path, confirm=ConfirmStage(top=2, blocks=5)))
     run.run()
-    plan = choose(run.study, run.history, affordable)
+    searched = History.replay(tmp_path, takewhile(lambda event: event["event"] != "confirm", run.journal.read()))
+    plan = choose(run.study, searched, lambda points, blocks: 2 * (len(points) + 1) * blocks <= affordable)
     assert (len(plan.candidates), plan.blocks) == (candidates, blocks)
     best = [point for point, _ in ranking(run.study, run.history)]
     assert [*plan.candidates] == best[:candidates]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ridgeline.campaign.kinds.extension import level_after, parse_extension, require_extendable
+from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.cli.main import main
 from ridgeline.errors import InputError
+from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
-from ridgeline.records.space import Settings
+from ridgeline.records.space import Settings, point_key
+from ridgeline.records.study import Budget, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.store.events import Extension, extended_event
 from ridgeline.store.history import History, read_history
@@ -43,10 +47,86 @@ def test_more_trials_go_on_with_the_search_and_confirm_anew(tmp_path: Path) -> N
     assert points(after, Stage.SEARCH)[:12] == points(before, Stage.SEARCH), "nothing is run twice"
     new = [trial for number, trial in after.trials.items() if number > len(before.trials)]
     assert new[0].stage is Stage.SENTINEL, "first whether the machine is still the same"
-    counted = [t for t in after.trials.values() if t.stage is Stage.CONFIRM and t.number not in after.uncounted]
-    assert counted and all(trial in new for trial in counted), "fresh runs only"
-    assert len(counted) == after.count(Stage.CONFIRM) == 3 * 2 * 3
+    fresh = [trial for trial in new if trial.stage is Stage.CONFIRM]
+    assert len(fresh) == 3 * 2 * 3
+    assert after.count(Stage.CONFIRM) == before.count(Stage.CONFIRM) + len(fresh), "and the earlier blocks still count"
+    assert {trial.block for trial in fresh} == {3, 4, 5}, "blocks are numbered on"
     assert "extended by 5 trials after a verdict" in verdict.headline
+
+
+def test_earlier_blocks_of_a_setting_stay_in_its_comparison(tmp_path: Path) -> None:
+    first, before = finished(tmp_path)
+    second, after = finished(tmp_path, Extension(trials=5))
+    keys = {point_key(point) for point in before.candidates or ()} & {point_key(p) for p in after.candidates or ()}
+    blocks = {c.candidate: c.blocks for c in second.comparisons}  # type: ignore[attr-defined]
+    assert keys and all(blocks[key] == 6 for key in keys), "three before, three after"
+    left = {c.candidate for c in first.comparisons} - keys  # type: ignore[attr-defined]
+    assert all(blocks[key] == 3 for key in left), "a setting that is no longer among the best keeps what it showed"
+    assert not any("want of a good run" in n for c in second.comparisons for n in c.notes)  # type: ignore[attr-defined]
+
+
+def test_an_extension_without_room_leaves_the_answer_it_found(tmp_path: Path) -> None:
+    asked = study(tmp_path, budget=Budget(trials=12, node_hours=1.0))
+    run = campaign(tmp_path, asked)
+    first = run.run()
+    run.journal.close()
+    spent = study(tmp_path, budget=Budget(trials=12, node_hours=run.history.node_hours))
+    more = campaign(tmp_path, spent)
+    more.record(extended_event(Extension(trials=5)))
+    second = more.run()
+    assert len(more.history.runs) == len(run.history.runs), "there was no room for a single run"
+    assert first.conclusion == second.conclusion == "confirmed"
+    assert first.comparisons == second.comparisons, "nobody looked again: the interval is the same"  # type: ignore[attr-defined]
+    assert "extended by 5 trials after a verdict, of which none ran" in second.headline
+    answer = SearchQuestion().answer(spent, more.history)
+    assert answer.confirmed and "of which none ran" in answer.headline
+    more.journal.close()
+    blocks = campaign(tmp_path, asked)
+    blocks.record(extended_event(Extension(blocks=1)))
+    third = blocks.run()
+    assert {c.blocks for c in third.comparisons} == {4}  # type: ignore[attr-defined]
+
+
+def test_an_answer_that_got_weaker_is_stated_beside_the_one_before(tmp_path: Path) -> None:
+    first, _ = finished(tmp_path)
+
+    def tired(settings: Settings) -> ScriptedAnswer:
+        """What was fast is now as slow as the baseline, by turns a bit faster and a bit slower."""
+        turn = len(list(tmp_path.glob("runs/*"))) % 3
+        return ScriptedAnswer({"rate": 100.0 + turn})
+
+    second, history = finished(tmp_path, Extension(trials=2), tired)
+    assert first.conclusion == "confirmed" and second.conclusion != "confirmed"
+    assert f"before the extension: {first.headline}" in second.headline
+    answer = SearchQuestion().answer(study(tmp_path), history)
+    assert f"before the extension: {first.headline}" in answer.headline
+    shown = SearchQuestion().exhibits(study(tmp_path), history)
+    assert f"verdict before the extension by 2 trials: confirmed, {first.headline}" in shown.notes
+
+
+def test_blocks_of_another_job_do_not_count_and_it_is_said(tmp_path: Path) -> None:
+    finished(tmp_path)
+    wider = study(tmp_path, job=JobLimits(ranks_per_node=Expression.parse("4")))
+    run = campaign(tmp_path, wider)
+    run.record(extended_event(Extension(trials=5)))
+    verdict = run.run()
+    assert {c.blocks for c in verdict.comparisons} == {3}  # type: ignore[attr-defined]
+    assert "3 earlier blocks do not count: their jobs asked for other resources" in verdict.headline
+
+
+def test_a_journal_from_before_blocks_were_kept_means_what_it_meant(tmp_path: Path) -> None:
+    finished(tmp_path)
+    finished(tmp_path, Extension(trials=5))
+    lines = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["event"] == "confirm" and line.pop("first_block", 0):
+            line["blocks"] -= 3
+    at = next(number for number, line in enumerate(lines) if line["event"] == "extended")
+    for line in lines[at:]:
+        if line.get("stage") == "confirm":
+            line["block"] -= 3
+    history = History.replay(tmp_path, lines)
+    assert history.count(Stage.CONFIRM) == 3 * 2 * 3
 
 
 def test_more_blocks_join_those_there_are(tmp_path: Path) -> None:
@@ -146,16 +226,34 @@ baseline: {x: 1}
 """
 
 
-def test_a_comparison_goes_on_by_blocks(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    (tmp_path / "study.yaml").write_text(STUDY)
-    out = str(tmp_path / "out")
-
-    def ridgeline(*arguments: str) -> tuple[object, str]:
+@pytest.fixture
+def ridgeline(monkeypatch: Any, capsys: Any) -> Callable[..., tuple[object, str]]:
+    def call(*arguments: str) -> tuple[object, str]:
         monkeypatch.setattr(sys, "argv", ["ridgeline", *arguments])
         with pytest.raises(SystemExit) as leaving:
             main()
         seen = capsys.readouterr()
         return leaving.value.code or 0, seen.out + seen.err
+
+    return call
+
+
+def test_a_search_that_went_on_by_trials_can_be_verified(tmp_path: Path, ridgeline: Any) -> None:
+    more = "budget: {trials: 1, wall: 1h}\nstages: {confirm: {top: 1, blocks: 3, repeats: 1}}\n"
+    (tmp_path / "study.yaml").write_text(STUDY + more)
+    out = str(tmp_path / "out")
+    assert ridgeline("tune", str(tmp_path / "study.yaml"), "--out", out)[0] == 0
+    code, said = ridgeline("resume", out, "--trials", "+1")
+    assert code == 0 and "extended by 1 trial after a verdict" in said
+    assert ridgeline("verify", out)[0] == 0
+    status = json.loads(ridgeline("status", out, "--json")[1])
+    assert status["budget"]["trials"] == 2, "the budget as it is now"
+    assert 'ridgeline_budget_trials{study="sleepy"} 2\n' in ridgeline("export", out, "--format", "prometheus")[1]
+
+
+def test_a_comparison_goes_on_by_blocks(tmp_path: Path, ridgeline: Any) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    out = str(tmp_path / "out")
 
     assert ridgeline("compare", str(tmp_path / "study.yaml"), "x=2", "--blocks", "3", "--out", out)[0] == 0
     code, said = ridgeline("resume", out, "--trials", "+2")

@@ -135,7 +135,7 @@ def test_nothing_in_the_picture_is_wider_than_the_terminal(tmp_path: Path, width
     lines = picture_lines(now, width, PLANNED_S + 10)
     assert max(map(len, lines)) <= width
     text = " ".join(line.strip() for line in lines)
-    assert "rate 100 -> 106.3, allowing for luck 1.06x" in text, "what matters is wrapped, not cut"
+    assert "rate 100 -> 106.3, looks 1.06x baseline in the search" in text, "what matters is wrapped, not cut"
     assert "node-hours" in text and " ok" in text
     assert ("and 5 more running" in text) == (at_once == 9)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ridgeline.campaign.advice import baseline_failure, open_question
 from ridgeline.campaign.blocks import broken, nodes_of_block
@@ -20,7 +20,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.survey import MOST_URGENT, Look
+from ridgeline.stats.survey import MOST_URGENT, Look, most_looks
 from ridgeline.store.events import SetAside
 from ridgeline.store.history import History
 
@@ -183,7 +183,7 @@ class Agenda(ABC):
         if self.history.candidates is None:
             return None
         flying = self.flying_blocks()
-        still = (block for block in range(self.history.blocks) if block not in flying)
+        still = (block for block in range(self.history.first_block, self.history.blocks) if block not in flying)
         fallen = (broken(self.study, self.history, block, self._again) for block in still)
         return next((found for found in fallen if found is not None), None)
 
@@ -224,7 +224,8 @@ class Agenda(ABC):
             if run.number not in self._before:
                 raise baseline_failure(self.study, self.history, run, run.outcome)
             return self.new(self.study.baseline, Stage.BASELINE, "baseline", "again: it had not passed")
-        if len(tried) < self._repeats(tried) and self.fits(self.study.baseline, self.reserve):
+        # a trial to compare with it is worth more than one more run of the baseline
+        if len(tried) < self._repeats(tried) and self.fits(self.study.baseline, replace(self.reserve, trials=1)):
             return self.new(self.study.baseline, Stage.BASELINE, "baseline")
         return None
 
@@ -270,8 +271,9 @@ class Agenda(ABC):
         every, done = self.study.search.sentinel_every, self.history.count(Stage.SEARCH)
         if not every or not done:
             return False
-        sentinels = self.history.count(Stage.SENTINEL)
-        return sentinels < done // every or (sentinels < done * MOST_URGENT and sentinels < done * self._look().urgent)
+        sentinels, regular = self.history.count(Stage.SENTINEL), done // every
+        most = min(done * MOST_URGENT, regular + most_looks(self.study.site.nodes, self._width(self.study.baseline)))
+        return sentinels < regular or (sentinels < most and sentinels < done * self._look().urgent)
 
     def _look(self) -> Look:
         if self.study.site.nodes < 2:

@@ -19,6 +19,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import StoreError
 from ridgeline.executors.base import Executor
 from ridgeline.records.site import LOCAL
+from ridgeline.records.study import Study
 from ridgeline.store.agreement import asked, binding
 from ridgeline.store.events import Extension, extended_event
 from ridgeline.store.folder import StudyFolder
@@ -87,7 +88,7 @@ def assemble_campaign(
 def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, history: History) -> Campaign:
     study = found.study
     executor = executor_of(found)
-    ledger = Ledger(study.budget, history)
+    ledger = Ledger(study.budget, history, slots=jobs_at_once(study, executor))
     agenda = question.agenda(found, history, ledger)
     campaign = Campaign(question, study, found.workload, executor, journal, history, agenda, ledger)
     campaign.short = found.short
@@ -98,6 +99,12 @@ def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, h
         recipe = Recipe(study.builds, study.folder, study.job)
         campaign.builder = Builder(recipe, history.root, builds_on, history, campaign.record, campaign.patiently)
     return campaign
+
+
+def jobs_at_once(study: Study, executor: Executor) -> int:
+    """How many jobs of this study run beside each other: as many as there are slots, where there are cores for them."""
+    ask: Callable[..., int] = getattr(executor, "at_once", lambda resources: executor.slots)
+    return ask(study.job.resources(study.space.settings(study.baseline)))
 
 
 def executor_of(found: CheckedStudy) -> Executor:

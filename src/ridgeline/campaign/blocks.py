@@ -41,10 +41,9 @@ def trials_of(history: History, block: int) -> list[Trial]:
 
 def next_in_block(study: Study, history: History, block: int) -> Point | None:
     """The next setting to run in this block, or None when the block is complete."""
-    assert history.candidates is not None
     started = Counter(trial.key for trial in trials_of(history, block))
     failed = disqualified(study, history)
-    for point in block_order(study, history.candidates, block):
+    for point in block_order(study, history.candidates_of(block), block):
         key = point_key(point)
         if key in failed:
             continue

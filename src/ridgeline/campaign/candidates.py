@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.confirmation import ConfirmationVerdict
-from ridgeline.campaign.verdict import gain_of, goal_text, interval_text
+from ridgeline.campaign.verdict import gain_of, goal_text
 from ridgeline.records.answer import Candidate, Gain
 from ridgeline.records.exhibit import changes
 from ridgeline.records.space import Point, point_key
@@ -72,12 +72,10 @@ def _search_estimate(study: Study, history: History, tried: list[float]) -> Gain
     found = search_gain(tried, baseline, study.goal.direction, study.confirm.level)
     if found is None:
         return None
-    goal, ratio = goal_text(study, history), 1 + found.change
+    told, ratio = found.text(goal_text(study, history)), 1 + found.change
     if found.low is None or found.high is None:
-        return Gain(ratio, None, None, found.level, f"{ratio:.2f}x{goal.sense} (search estimate; noise not known yet)")
-    low, high = 1 + found.low, 1 + found.high
-    told = f"allowing for luck {interval_text(ratio, low, high, found.level, goal)}"
-    return Gain(ratio, low, high, found.level, told)
+        return Gain(ratio, None, None, found.level, told)
+    return Gain(ratio, 1 + found.low, 1 + found.high, found.level, told)
 
 
 def refuted_text(study: Study, history: History, verdict: ConfirmationVerdict, spoken_of: Point | None) -> str:

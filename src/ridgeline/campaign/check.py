@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline import catalog
+from ridgeline.campaign.blocks import MOST_MOVES
 from ridgeline.campaign.inert import inert_knobs
 from ridgeline.campaign.judge import secret_values
 from ridgeline.campaign.thrift.early_stop import cannot_be_watched
@@ -25,6 +26,7 @@ from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.template import TOO_WIDE, wide_fields
+from ridgeline.stats.survey import MOST_URGENT, most_looks
 from ridgeline.store.stage_forms import SearchForm
 from ridgeline.store.study_file import StudyFile, read_study_file
 from ridgeline.workloads.base import Workload
@@ -231,33 +233,121 @@ def space_size(checked: CheckedStudy, seed: int = 0) -> SpaceSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Stake:
-    """What a campaign may cost at the most: every run at its limit. None: no limit is set by the study."""
+class StakePart:
+    """What one part of a campaign may cost at the most: so many runs, each on so many nodes, and what they are for."""
 
-    runs: int | None
-    node_hours: float | None
+    name: str
+    runs: int | None  # None: as many as time and node-hours allow
+    nodes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """What a campaign may cost at the most, every run at its limit. None: no limit is set by the study.
+
+    `runs` and `node_hours` hold where the site does its part; a run that falls to a fault of a node or of the site is
+    repeated, which `runs_with_faults` counts. Stopping and resuming, and what people ask of it meanwhile, are extra.
+    """
+
+    parts: tuple[StakePart, ...]
+    limit_s: float  # of one run
+    budget_hours: float  # what the study's own limits of time and node-hours allow; infinite without any
+    runs_with_faults: int | None
+    builds: int | None = 0  # variants of the program; None: one for every setting
+    build_hours: float = 0.0  # where they are built on the site
+
+    @property
+    def runs(self) -> int | None:
+        known = [part.runs for part in self.parts if part.runs is not None]
+        return sum(known) if len(known) == len(self.parts) else None
+
+    def node_hours_of(self, part: StakePart) -> float | None:
+        return None if part.runs is None else part.runs * part.nodes * self.limit_s / 3600.0
+
+    @property
+    def node_hours(self) -> float | None:
+        hours = [self.node_hours_of(part) for part in self.parts]
+        known = [each for each in hours if each is not None]
+        worst = min(self.budget_hours, math.inf if len(known) < len(hours) else sum(known)) + self.build_hours
+        return None if worst == math.inf else worst
 
 
 def stake(study: Study, trials: int | None = None) -> Stake:
+    """The most that a search of this study runs, part by part."""
     from ridgeline.campaign.confirmation import runs_needed
     from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET
 
-    budget = study.budget
-    searched = (
-        trials or budget.trials or (TRIALS_WITHOUT_BUDGET if budget.wall_s is budget.node_hours is None else None)
-    )
-    confirmed = runs_needed(study.confirm, study.confirm.top, study.confirm.blocks)
+    budget, search, confirm = study.budget, study.search, study.confirm
+    unlimited = budget.wall_s is budget.node_hours is None
+    searched = next((n for n in (trials, budget.trials) if n is not None), TRIALS_WITHOUT_BUDGET if unlimited else None)
     try:
-        nodes = study.job.resources(study.space.settings(study.baseline)).nodes
+        width, widest = _width(study), _widest(study)
     except (ExpressionError, ValueError) as error:
         raise StudyError(f"job: {error}") from None
-    limits = [math.inf if budget.node_hours is None else budget.node_hours]
-    runs = None
-    if searched is not None:
-        sentinels = searched // study.search.sentinel_every if study.search.sentinel_every else 0
-        runs = study.baseline_stage.repeats + searched + sentinels + confirmed
-        limits.append(runs * nodes * study.job.limit_s / 3600.0)
-    if budget.wall_s is not None:
-        limits.append(budget.wall_s * nodes * study.site.jobs_at_once / 3600.0)
-    worst = min(limits)
-    return Stake(runs, None if worst == math.inf else worst)
+    parts = [StakePart("baseline", study.baseline_stage.repeats, width, "repeats, to see how far runs scatter")]
+    if search.short:
+        short = None if searched is None else searched + 1
+        parts.append(StakePart("short", short, widest, "every trial short first, and the baseline once"))
+    parts.append(StakePart("search", searched, widest, "trials, one run each"))
+    if search.sentinel_every:
+        parts += _looks(study, searched, width)
+    confirmed = runs_needed(confirm, confirm.top, confirm.blocks)
+    blocks = f"baseline and best {confirm.top}, {confirm.repeats} runs each in each of {confirm.blocks} blocks"
+    parts.append(StakePart("confirmation", confirmed, widest, blocks))
+    if study.profile is not None:
+        parts.append(StakePart("profile", 2, widest, "baseline and best setting under the profiler"))
+    known = [part.runs for part in parts if part.runs is not None]
+    with_faults = None
+    if len(known) == len(parts):
+        # a block of which a run landed elsewhere is run again as a whole
+        again = MOST_MOVES * confirmed if study.site.nodes > 1 or study.site.batch != "local" else 0
+        with_faults = (sum(known) + again) * (1 + study.job.retries)
+    allowed = _budget_hours(study, widest)
+    builds = None if searched is None else searched + 1
+    if study.builds is None:
+        return Stake(tuple(parts), study.job.limit_s, allowed, with_faults)
+    on_site = math.inf if builds is None else builds * study.builds.limit_s / 3600.0
+    hours = on_site if study.builds.where == "site" else 0.0
+    return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, builds, hours)
+
+
+def _looks(study: Study, searched: int | None, width: int) -> list[StakePart]:
+    """Runs of the baseline between those of the search: after the last trial there is none."""
+    every = study.search.sentinel_every
+    why = f"the baseline again after every {every} trials"
+    done = None if searched is None else max(0, searched - (0 if study.search.short else 1))
+    regular = None if done is None else done // every
+    found = [StakePart("sentinels", regular, width, why)]
+    if study.site.nodes > 1:
+        most = most_looks(study.site.nodes, width)
+        more = most if done is None or regular is None else min(most, max(0, MOST_URGENT * done - regular))
+        why = "the baseline on nodes not seen yet or under suspicion"
+        found.append(StakePart("survey of nodes", more, width, why))
+    return found
+
+
+def _budget_hours(study: Study, nodes: int) -> float:
+    """What time and node-hours allow: no run is begun beyond them, and those in flight may go on to their limit."""
+    at_once = nodes * study.site.jobs_at_once
+    over = at_once * study.job.limit_s / 3600.0
+    allowed = []
+    if study.budget.node_hours is not None:
+        allowed.append(study.budget.node_hours + over)
+    if study.budget.wall_s is not None:
+        allowed.append(at_once * study.budget.wall_s / 3600.0 + over)
+    return min(allowed, default=math.inf)
+
+
+def _width(study: Study) -> int:
+    return study.job.resources(study.space.settings(study.baseline)).nodes
+
+
+def _widest(study: Study) -> int:
+    """The most nodes a job of this study asks for; of a space too large to list, all the site has."""
+    if study.job.nodes is None:
+        return 1
+    if study.space.raw_size() > SAMPLED_POINTS:
+        return max(study.site.nodes, _width(study))
+    legal = (point for point in study.space.points() if study.space.refusal(point) is None)
+    return max((study.job.resources(study.space.settings(point)).nodes for point in legal), default=1)

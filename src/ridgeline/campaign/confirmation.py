@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ridgeline.campaign.blocks import disqualified, moved, places_of
-from ridgeline.campaign.kinds.extension import level_after, with_extension
+from ridgeline.campaign.kinds.extension import extension_text, level_after
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
 from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, NOTHING_PASSED
@@ -45,12 +45,18 @@ def reserve(study: Study) -> Reserve:
     stage = study.confirm
     if stage.top == 0:
         return Reserve()
-    least = runs_needed(stage, 1, min(stage.blocks, FEWEST_BLOCKS))
-    return Reserve(runs_needed(stage, stage.top, stage.blocks), least)
+    fewest = min(stage.blocks, FEWEST_BLOCKS)
+    return Reserve(
+        runs_needed(stage, stage.top, stage.blocks), runs_needed(stage, 1, fewest), stage.blocks, max(1, fewest)
+    )
 
 
-def choose(study: Study, history: History, affordable_runs: float, *, even_if_worse: bool = False) -> ConfirmationPlan:
-    """The top settings of the search, as many as can be afforded; first fewer settings, then fewer blocks.
+def choose(
+    study: Study, history: History, affords: Callable[[Sequence[Point], int], bool], *, even_if_worse: bool = False
+) -> ConfirmationPlan:
+    """`affords` says whether so many blocks of the baseline and these settings fit into the budget.
+
+    The top settings of the search, as many as can be afforded; first fewer settings, then fewer blocks.
 
     Settings that looked no better than the baseline are left out, unless they were asked for: a look that is noisy may
     hide a gain, but among many settings it has hidden none that is worth the nodes.
@@ -58,15 +64,17 @@ def choose(study: Study, history: History, affordable_runs: float, *, even_if_wo
     chosen = [point for point, _ in ranking(study, history)] if even_if_worse else better_than_baseline(study, history)
     failed = disqualified(study, history)  # in a confirmation before an extension
     points = tuple([point for point in chosen if point_key(point) not in failed][: study.confirm.top])
+    # settings that were compared before an extension: their blocks stand, also where no fresh ones are run
+    earlier = next((each.candidates for each in reversed(history.confirmations) if each.candidates), ())
     if not points:
-        return ConfirmationPlan((), 0)
-    stage, blocks = study.confirm, study.confirm.blocks
-    while len(points) > 1 and runs_needed(stage, len(points), blocks) > affordable_runs:
+        return ConfirmationPlan(earlier, 0)
+    blocks = study.confirm.blocks
+    while len(points) > 1 and not affords(points, blocks):
         points = points[:-1]
-    while blocks > FEWEST_BLOCKS and runs_needed(stage, len(points), blocks) > affordable_runs:
+    while blocks > FEWEST_BLOCKS and not affords(points, blocks):
         blocks -= 1
-    if runs_needed(stage, len(points), blocks) > affordable_runs:
-        return ConfirmationPlan((), 0)
+    if not affords(points, blocks):
+        return ConfirmationPlan(earlier, 0)
     return ConfirmationPlan(points, blocks)
 
 
@@ -74,19 +82,33 @@ def blocks_so_far(study: Study, history: History) -> list[Block]:
     """The blocks that count: not those whose runs, after all repeats, were still in several places."""
     base = point_key(study.baseline)
     failed = disqualified(study, history)
-    apart = {block for block in range(history.blocks) if moved(study, history, block)}
+    left_out = {block for block in range(history.blocks) if moved(study, history, block)} | of_other_jobs(history)
     values: dict[int, dict[str, list[float]]] = {}
     runs_in: dict[int, Run] = {}
     for trial, run in history.ok_runs(Stage.CONFIRM):
-        if trial.block is not None and trial.block not in apart:
+        if trial.block is not None and trial.block not in left_out:
             runs_in.setdefault(trial.block, run)
             block = values.setdefault(trial.block, {})
             block.setdefault(trial.key, []).append(run.metrics[study.goal.metric])
     places = places_of([*runs_in.values()])
+    compared = {key for runs in values.values() for key in runs}
+    for number, runs in values.items():
+        for key in map(point_key, history.candidates_of(number)):
+            if key in compared:
+                runs.setdefault(key, [])  # it was to run there, and none of its runs passed
     return [
         Block(number, places[runs_in[number].number], runs.get(base, ()), _without(runs, base, failed))
         for number, runs in sorted(values.items())
     ]
+
+
+def of_other_jobs(history: History) -> set[int]:
+    """Blocks from before an extension whose jobs asked the site for something else than those of today: the study's
+    `job` may be changed before a resume, and then they compare something else."""
+    runs = [(trial, run) for trial, run in history.ok_runs(Stage.CONFIRM) if trial.block is not None]
+    asked = {trial.key: run.resources for trial, run in runs}  # as the last run did
+    first = history.first_block
+    return {t.block for t, run in runs if t.block is not None and t.block < first and run.resources != asked[t.key]}
 
 
 def _without(runs: Mapping[str, list[float]], base: str, failed: Mapping[str, str]) -> dict[str, list[float]]:
@@ -184,7 +206,8 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
             headline = f"what passed in the search failed when it was run again: {next(iter(failed.values()))}"
             return ConfirmationVerdict(NOTHING_PASSED, headline, disqualified=failed)
         return ConfirmationVerdict(UNCONFIRMED, result.headline, disqualified=failed)
-    return _judged(result, history.candidates, failed)
+    compared = {point_key(p): p for each in history.confirmations for p in each.candidates}
+    return _judged(result, tuple(compared.values()), failed)
 
 
 def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[str, str]) -> ConfirmationVerdict:
@@ -199,8 +222,29 @@ def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[s
 def grounded(study: Study, history: History, found: ConfirmationVerdict) -> ConfirmationVerdict:
     """The verdict with where its blocks ran, which of them had to be run again, and that it is not the first one."""
     places = (place for block in blocks_so_far(study, history) for place in block.nodes)
-    told = with_extension(found.headline, history)
+    told = with_extension(found.headline, study, history, found)
     return replace(found, headline=told, machines=tuple(dict.fromkeys(places)), repeated=tuple(history.set_aside))
+
+
+def with_extension(headline: str, study: Study, history: History, found: ConfirmationVerdict) -> str:
+    """The headline with that it is not the first one, and the earlier one where that said more."""
+    told = extension_text(history)
+    if told and (other := len(of_other_jobs(history))):
+        blocks = "1 earlier block does" if other == 1 else f"{other} earlier blocks do"
+        told += f"; {blocks} not count: their jobs asked for other resources"
+    if history.verdicts_before and _weaker(found, history.verdicts_before[-1]):
+        told += f"; before the extension: {history.verdicts_before[-1].headline}"
+    return headline if told in headline else f"{headline}{told}"
+
+
+def _weaker(now: ConfirmationVerdict, before: VerdictLine) -> bool:
+    """Whether less is shown than before: no gain any more, or a smaller one at the least."""
+    if before.conclusion != CONFIRMED:
+        return False
+    least, was = now.spoken_of, ConfirmationVerdict.from_line(before).spoken_of
+    if now.conclusion != CONFIRMED or least is None or was is None:
+        return True
+    return least.scale == was.scale and (least.low or 0.0) < (was.low or 0.0)
 
 
 def outcomes_of_search(history: History) -> str:

@@ -264,7 +264,9 @@ class Campaign:
         """Nothing runs and nothing can be started: the agenda plans the confirmation, or comes to the verdict."""
         found = self.agenda.conclude()
         if isinstance(found, ConfirmationPlan):
-            planned = {"candidates": [dict(p) for p in found.candidates], "blocks": found.blocks}
+            before = self.history.blocks
+            planned = {"candidates": [dict(p) for p in found.candidates], "blocks": before + found.blocks}
+            planned |= {"first_block": before} if before else {}
             ended = {"search_ended": found.search_ended} if found.search_ended else {}
             self.record({"event": "confirm", **planned, **ended})
             return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ridgeline.records.outcome import Kind
@@ -15,21 +16,38 @@ from ridgeline.store.history import History
 
 TRIALS_WITHOUT_BUDGET = 40
 FAIR_SHARE = 0.5  # of a budget the confirmation may have, if the search would otherwise take it
-LARGEST_SHARE = 0.8  # of a budget that is kept back even for the smallest confirmation
+IN_HAND = 1.1  # times what the confirmation is expected to take: runs do not follow each other in no time
+_EVEN = 1 + 1e-9  # sums of run times are not exact
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Runs to keep room for: the confirmation as asked for, and the smallest one that can give a verdict."""
+    """Runs to keep room for: the confirmation as asked for, and the smallest one that can give a verdict; of each also
+    in how many blocks, which may run beside each other. `trials` are runs of the search to keep room for as well."""
 
     full: int = 0
     least: int = 0
+    blocks: int = 1
+    least_blocks: int = 1
+    trials: int = 0
 
-    def of(self, budget: float | None, per_run: float) -> float:
+    def of(self, budget: float | None, per_run: float, at_once: int = 1) -> float:
+        """What to keep back of this budget, where a run costs `per_run` and so many blocks are paid for once.
+
+        Nothing for a confirmation that does not fit beside the baseline and one trial: they may have it all.
+        """
         if budget is None:
             return 0.0
-        least = min(self.least * per_run, LARGEST_SHARE * budget)
-        return min(self.full * per_run, max(least, FAIR_SHARE * budget))
+        full, least = _rounds(self.full, self.blocks, at_once), _rounds(self.least, self.least_blocks, at_once)
+        kept = 0.0
+        if (least + 2) * per_run <= budget:
+            kept = min(full * per_run, max(least * per_run, FAIR_SHARE * budget))
+        return kept + self.trials * per_run
+
+
+def _rounds(runs: int, blocks: int, at_once: int) -> float:
+    """How many runs one after the other; those of a block never run beside each other."""
+    return math.ceil(blocks / at_once) * runs / blocks
 
 
 @dataclass
@@ -37,6 +55,7 @@ class Ledger:
     budget: Budget
     history: History
     clock: Callable[[], float] = time.time
+    slots: int = 1  # how many jobs of this study the site runs at once
 
     def __post_init__(self) -> None:
         self._seconds_by_point: dict[str, float] = {}
@@ -85,19 +104,25 @@ class Ledger:
         flying = [max(self._flying_s(run.trial) - (self.clock() - run.planned_s), 0.0) for run in flying_runs]
         typical_s = self._typical_s or expected
         limits = self.limits
-        reserve_s = reserve.of(limits.wall_s, typical_s)
-        wall_ok = expected + max(flying, default=0.0) + reserve_s <= self._left_s()
+        reserve_s = reserve.of(limits.wall_s, typical_s * IN_HAND, self.slots)
+        # beside those that fly where there is a slot for it, else after them
+        longest_s = max(flying, default=0.0)
+        until_s = max(expected, longest_s) if len(flying) < self.slots else expected + longest_s
+        wall_ok = until_s + reserve_s <= self._left_s()
         open_hours = sum(self._flying_s(run.trial) * run.resources.nodes / 3600.0 for run in flying_runs)
         reserve_hours = reserve.of(limits.node_hours, typical_s * self._nodes / 3600.0)
         hours_ok = expected * nodes / 3600.0 + open_hours + reserve_hours <= self._left_node_hours()
         return wall_ok and hours_ok
 
-    def affordable_runs(self, nodes: int) -> float:
-        """How many more runs of typical length fit into what is left."""
-        seconds = self._typical_s
-        if not seconds:
-            return float("inf")
-        return min(self._left_s() / seconds, self._left_node_hours() / (seconds * nodes / 3600.0))
+    def affords(self, block: Sequence[tuple[Point, int]], blocks: int) -> bool:
+        """Whether so many blocks fit into what is left. `block` has the settings of one with the nodes of their jobs,
+        one after the other; blocks run beside each other where there are slots for it."""
+        runs = [(self.expected_s(point), nodes) for point, nodes in block]
+        times = [(seconds, nodes) for seconds, nodes in runs if seconds is not None]
+        block_s = sum(seconds for seconds, _ in times)
+        hours = blocks * sum(seconds * nodes for seconds, nodes in times) / 3600.0
+        wall_s = math.ceil(blocks / self.slots) * block_s
+        return wall_s <= self._left_s() * _EVEN and hours <= self._left_node_hours() * _EVEN
 
     def _flying_s(self, trial: int) -> float:
         return self.expected_s(self.history.trials[trial].point) or 0.0

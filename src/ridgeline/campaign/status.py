@@ -11,6 +11,7 @@ from typing import Any
 
 from ridgeline import catalog
 from ridgeline.campaign.advice import PROPOSER
+from ridgeline.campaign.busy import busy_machine
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
@@ -52,13 +53,16 @@ class CampaignStatus:
     @cached_property
     def exhibits(self) -> Exhibits:
         shown = self.question.exhibits(self.study, self.history)
+        if busy := busy_machine(self.history):
+            shown = replace(shown, notes=(*shown.notes, busy))
         profiled = profile_table(self.study, self.history)
         return shown if profiled is None else replace(shown, tables=(*shown.tables, profiled))
 
     @property
     def budget(self) -> Budget:
-        """As it is now: people may have extended it while the campaign ran."""
-        return self.history.heeded.budget(self.study.budget)
+        """As it is now: people may have extended it, while the campaign ran or after its verdict."""
+        budget, limit = self.history.heeded.budget(self.study.budget), self.history.search_limit
+        return budget if limit is None else replace(budget, trials=limit)
 
     @property
     def is_over(self) -> bool:

@@ -13,10 +13,10 @@ from pathlib import Path
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.claim import CLAIM_FILE, claim_script
-from ridgeline.executors.local_job import LocalJob
+from ridgeline.executors.local_job import LocalJob, note_load
 from ridgeline.executors.options import LocalOptions
 from ridgeline.executors.pinning import Cores, allowed_cores, pinned
-from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
 GRACE_S = 3.0  # between asking a job to end and ending it
@@ -40,6 +40,11 @@ class LocalExecutor:
         self._waiting: dict[str, Job] = {}
         self._ended: dict[str, Ending] = {}  # until a poll asks for it
         self._has_news = False
+
+    def at_once(self, resources: Resources) -> int:
+        """How many such jobs run beside each other; the others wait for cores."""
+        each = resources.cores if resources.cores and self.slots > 1 else 1
+        return max(1, min(self.slots, len(self._cores) // each))
 
     def script(self, job: Job) -> str:
         return script.render(job, self._site, before=claim_script(job.limit_s, job.silence_limit_s))
@@ -119,6 +124,7 @@ class LocalExecutor:
         folder = job.folder.resolve()
         environment = {**os.environ, script.MARKER: script.run_id(job.folder)}
         to_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        note_load(folder)
         try:
             with pinned(cores):
                 pid = os.posix_spawn(

@@ -18,9 +18,11 @@ from ridgeline.executors import processes, script
 from ridgeline.executors.claim import CLAIM_FILE, read_claim
 from ridgeline.executors.processes import Process
 from ridgeline.executors.silence import Silence, note_quiet
+from ridgeline.files import text_of
 from ridgeline.records.run import Cause, Ending
 
 STOP_FILE = "stop"
+LOAD_FILE = "load"
 SETTLE_S = 0.05  # helpers of a launcher may need a moment after it to leave by themselves
 UNKILLABLE_S = 10.0  # a process in uninterruptible sleep may never go; then we report it and move on
 
@@ -214,7 +216,7 @@ class LocalJob:
         if record is None and self._stop is None:
             cause, reason = self._cause_without_record(status)
         started_s, ended_s = self._times(record)
-        usage = dict(self._usage)
+        usage = {**_read_load(self.folder), **self._usage}
         if record and record.cpu_s is not None:
             usage.setdefault("cpu_s", record.cpu_s)  # `times` of some shells counts in steps of 10 ms
         return Ending(
@@ -263,6 +265,23 @@ class LocalJob:
 
 def _shown(process: Process) -> str:
     return f"{process.pid} {processes.command_line(process.pid)}"
+
+
+def note_load(folder: Path) -> None:
+    """How busy the machine is before the job runs, on disk for a controller after us."""
+    try:
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+        (folder / LOAD_FILE).write_text(f"load_before={load:.2f}\ncores={cores}\n")
+    except OSError:
+        pass  # a remark about the machine is not worth a run
+
+
+def _read_load(folder: Path) -> dict[str, float]:
+    fields = script.fields_in(text_of(folder / LOAD_FILE))
+    try:
+        return {name: float(fields[name]) for name in ("load_before", "cores")}
+    except (KeyError, ValueError):
+        return {}
 
 
 def _read_stop(folder: Path) -> tuple[Cause, str] | None:

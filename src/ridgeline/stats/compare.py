@@ -183,7 +183,8 @@ def _notes(blocks: Sequence[Block], name: str, scale: str) -> tuple[str, ...]:
     notes = []
     if scale == "difference":
         notes.append("compared by differences, because a value is not positive and has no ratio")
-    empty = [str(b.number) for b in blocks if not (b.baseline and b.candidates.get(name))]
+    # blocks before an extension, or after it, were not meant for every candidate
+    empty = [str(b.number) for b in blocks if name in b.candidates and not (b.baseline and b.candidates[name])]
     if empty:
         notes.append(f"left out for want of a good run on one side: block {', '.join(empty)}")
     full = max((len(b.candidates.get(name, ())) for b in blocks), default=0)

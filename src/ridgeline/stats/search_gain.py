@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ridgeline.stats.compare import Direction, mean_and_spread
 from ridgeline.stats.student import t_quantile
-from ridgeline.stats.wording import percent, percent_range
+from ridgeline.stats.wording import MetricText
 
 FEWEST_FOR_SHRINKING = 6  # settings below which the spread between settings is not known well enough to shrink by
 
@@ -28,11 +28,20 @@ class SearchGain:
     level: float
     tried: int
 
-    def __str__(self) -> str:
+    def text(self, goal: MetricText) -> str:
+        """What was seen, and what is left of it: 'looks 1.03x baseline in the search; with one run a setting, chance
+        alone could explain it'."""
+        seen = f"looks {goal.ratio_to(f'{1 + self.seen:.2f}x', 'baseline')} in the search"
+        if self.seen <= 0:
+            return f"{seen}, no better than the baseline"
         if self.low is None or self.high is None:
-            return f"{percent(self.seen)} over baseline (search estimate; noise not known yet)"
-        interval = percent_range(self.low, self.high)
-        return f"{percent(self.change)} over baseline ({self.level * 100:g}%: {interval}; search estimate)"
+            return f"{seen}; how far runs scatter is not known yet"
+        if self.low == self.high:
+            return seen
+        if self.low <= 0:
+            return f"{seen}; with one run a setting, chance alone could explain it"
+        picked = f"allowing for having picked the best of {self.tried}, " if self.tried > 1 else ""
+        return f"{seen}; {picked}{self.level * 100:g}%: {1 + self.low:.2f}x to {1 + self.high:.2f}x"
 
 
 def search_gain(

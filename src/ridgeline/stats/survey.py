@@ -6,6 +6,7 @@ to suspect; a few more on the suspect settle it. Nodes that look like their peer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,11 @@ SUSPICIOUS = 0.08  # chance of being slow from which on a node is worth a run
 MOST_MORE = 12
 LIKELY, MOST_MORE_IF_LIKELY = 0.3, 26  # chance of being slow from which on a node is worth more of them
 MOST_URGENT = 2  # runs of the baseline after one trial of the search
+
+
+def most_looks(nodes: int, width: int) -> int:
+    """How many runs of the baseline a campaign spends on telling so many nodes apart, beyond its regular ones."""
+    return math.ceil(nodes / width) + MOST_MORE_IF_LIKELY
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,15 @@ class Build:
     missing: Mapping[str, Any] = field(default_factory=dict)  # the setting that names what is not there
 
 
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """One confirmation: its first block, its settings, and how many trials earlier ones had taken."""
+
+    first_block: int
+    candidates: tuple[Mapping[str, Any], ...]
+    trials_before: int
+
+
 @dataclass
 class History:
     """Mutable only through `apply`. `root` is the study folder; run folders are resolved against it."""
@@ -77,28 +86,32 @@ class History:
     receipts: list[Mapping[str, Any]] = field(default_factory=list)  # machine, versions and command of each opening
     candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
     search_ended: str = ""  # why no more search trials were started, and what more of them could bring
-    blocks: int = 0
+    blocks: int = 0  # planned so far; those after an extension by trials are numbered on
+    confirmations: list[Confirmed] = field(default_factory=list)  # the last one is the one under way
     set_aside: list[SetAside] = field(default_factory=list)
-    uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside, or before an extension
+    uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside
     openings: int = 0  # how often a controller took up the campaign
     pinned_to: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes it was told to run on
     early_stops: dict[int, EarlyStop] = field(default_factory=dict)  # run -> why it was told to stop
     opening_of: dict[int, int] = field(default_factory=dict)  # run -> in which of these it was started
     verdict: VerdictLine | None = None
     extensions: list[Extension] = field(default_factory=list)
+    verdicts_before: list[VerdictLine] = field(default_factory=list)  # one an extension: what it found
     last_trial_before: int = 0  # the last extension
+    searched_before: int = 0  # search trials at the last extension
+    extensions_compared: set[int] = field(default_factory=set)  # how many there had been when blocks were run
     search_limit: int | None = None  # how many search trials there may be, once an extension says so
     stopped: Mapping[str, Any] | None = None
     heeded: Heeded = field(default_factory=Heeded)  # what people told it meanwhile
-    wall_s: float = 0.0  # time during which a controller was at work
+    wall_s: float = 0.0  # time during which a controller was at work and a run in flight
     node_hours: float = 0.0
     last_run_number: int = 0
     reference: Mapping[str, Any] = field(default_factory=dict)  # what the first good baseline run measured
     short_reference: Mapping[str, Any] = field(default_factory=dict)  # and the first good short one, the baseline's too
     outcomes: Counter[Kind] = field(default_factory=Counter)
     _trials_in: Counter[Stage] = field(default_factory=Counter)
-    _opened_s: float = 0.0
-    _opened_wall_s: float = 0.0
+    _spending_since_s: float | None = None  # when the wall clock began to count; None while nothing is in flight
+    _wall_before_s: float = 0.0  # what it had counted by then
 
     @classmethod
     def replay(cls, root: Path, events: Iterable[Mapping[str, Any]]) -> History:
@@ -128,15 +141,20 @@ class History:
 
     def apply(self, event: Mapping[str, Any]) -> None:
         at = float(event["at"])
+        if event["event"] == "opened":
+            self._spending_since_s = None  # nobody knows how long a controller that was killed had been at work
+        self.wall_s = self.wall_now_s(at)
         match event["event"]:
             case "opened":
-                self._open(event, at)
+                self._open(event)
             case "trial":
                 trial = trial_from(event)
                 if trial.number != len(self.trials) + 1:
                     raise ValueError(f"trial {trial.number} follows trial {len(self.trials)}")
                 self.trials[trial.number] = trial
                 self._trials_in[trial.stage] += 1
+                if trial.stage is Stage.CONFIRM:
+                    self.extensions_compared.add(len(self.extensions))
             case "run":
                 self._begin(event, at)
             case "submitted":
@@ -148,9 +166,7 @@ class History:
             case "build":
                 self._build(event)
             case "confirm":
-                self.candidates = tuple(event["candidates"])
-                self.search_ended = event.get("search_ended", "")
-                self.blocks = event["blocks"]
+                self._confirm(event)
             case "set-aside":
                 self._set_aside(set_aside_from(event))
             case "verdict":
@@ -158,15 +174,22 @@ class History:
             case "extended":
                 self._extend(extension_from(event))
             case "instruction":
-                self._heed(event, at)
+                self._heed(event)
             case "stopped":
                 self.stopped = event
-        self.wall_s = self.wall_now_s(at)
+        self._set_clock(at)
 
-    def _open(self, event: Mapping[str, Any], at: float) -> None:
+    def _set_clock(self, at: float) -> None:
+        """The wall clock counts while a controller is at work and a run is in flight; a pause is no work."""
+        counts = self.openings > 0 and self.stopped is None and bool(self.open_runs) and not self.heeded.paused
+        if not counts:
+            self._spending_since_s = None
+        elif self._spending_since_s is None:
+            self._spending_since_s, self._wall_before_s = at, self.wall_s
+
+    def _open(self, event: Mapping[str, Any]) -> None:
         self.question = question_from(event)
         self.asked = event.get("asked", {})
-        self._opened_s, self._opened_wall_s = at, self.wall_s
         self.openings += 1
         self.receipts.append(event.get("receipt", {}))
         self.stopped = None
@@ -231,26 +254,45 @@ class History:
         for number in found.trials:
             self._trials_in[self.trials[number].stage] -= 1
 
+    def _confirm(self, event: Mapping[str, Any]) -> None:
+        """`first_block` is the number of its first block. Journals that lack it number every confirmation from 0, and
+        of theirs only the last one counts."""
+        first = event.get("first_block", 0)
+        if not first:
+            before = {number for number, trial in self.trials.items() if trial.stage is Stage.CONFIRM}
+            self._trials_in[Stage.CONFIRM] -= len(before - self.uncounted)
+            self.uncounted |= before
+            self.set_aside, self.confirmations = [], []
+        self.candidates = tuple(event["candidates"])
+        self.search_ended = event.get("search_ended", "")
+        self.blocks = event["blocks"]
+        self.confirmations.append(Confirmed(first, self.candidates, self.count(Stage.CONFIRM)))
+
+    def candidates_of(self, block: int) -> tuple[Mapping[str, Any], ...]:
+        """The points under confirmation in this block."""
+        return next((each.candidates for each in reversed(self.confirmations) if each.first_block <= block), ())
+
+    @property
+    def first_block(self) -> int:
+        """The first block of the confirmation under way; those before it belong to earlier ones."""
+        return self.confirmations[-1].first_block if self.confirmations and self.candidates is not None else self.blocks
+
     def _extend(self, asked: Extension) -> None:
-        """More blocks join those there are. More trials may bring other settings: their confirmation starts anew."""
+        """More blocks join those there are. More trials may bring other settings: blocks for them are added too."""
         if self.verdict is None or (asked.blocks and not self.candidates):
             raise ValueError("a campaign without a verdict cannot be extended")
         self.extensions.append(asked)
+        self.verdicts_before.append(self.verdict)
         self.verdict = None
-        self.last_trial_before = len(self.trials)
+        self.last_trial_before, self.searched_before = len(self.trials), self.count(Stage.SEARCH)
         if asked.blocks:
             self.blocks += asked.blocks
             return
-        self.search_limit = self.count(Stage.SEARCH) + asked.trials
-        before = {number for number, trial in self.trials.items() if trial.stage is Stage.CONFIRM}
-        self._trials_in[Stage.CONFIRM] -= len(before - self.uncounted)
-        self.uncounted |= before
-        self.candidates, self.blocks, self.set_aside = None, 0, []
+        self.search_limit = self.searched_before + asked.trials
+        self.candidates = None
 
-    def _heed(self, event: Mapping[str, Any], at: float) -> None:
-        self.wall_s = self.wall_now_s(at)
+    def _heed(self, event: Mapping[str, Any]) -> None:
         self.heeded.apply(event)
-        self._opened_s, self._opened_wall_s = at, self.wall_s  # a pause is no work: the clock goes on from here
         if not event["refused"] and "search_limit" in event:
             self.search_limit = event["search_limit"]
 
@@ -261,10 +303,15 @@ class History:
         return self.short_reference if stage is Stage.SHORT else self.reference
 
     def wall_now_s(self, now_s: float) -> float:
-        """Seconds a controller has been at work, up to now. Clocks may step back; work time does not."""
-        if self.heeded.paused:
+        """Seconds with a controller at work and a run in flight, up to now. Clocks may step back; this does not."""
+        if self._spending_since_s is None:
             return self.wall_s
-        return max(self.wall_s, self._opened_wall_s + now_s - self._opened_s)
+        return max(self.wall_s, self._wall_before_s + now_s - self._spending_since_s)
+
+    @property
+    def looks(self) -> int:
+        """How many verdicts this one is the last of: extensions after which nothing was compared are no looks."""
+        return 1 + len(self.extensions_compared - {0})
 
     def final_run(self, trial: Trial) -> Run | None:
         """The run that counts for a trial: its last one."""

@@ -116,7 +116,8 @@ class BudgetForm(Form):
         default=None, ge=0, description="Search trials; baseline and confirmation runs are extra."
     )
     wall: Annotated[Duration | None, Otherwise("no limit")] = Field(
-        default=None, description="Wall-clock time, counted from the first run."
+        default=None,
+        description="Wall-clock time with `ridgeline` at work and a run in flight, waiting in the queue included.",
     )
     node_hours: Annotated[float | None, CountedIn("node-hours"), Otherwise("no limit")] = Field(
         default=None, gt=0, description="Nodes x hours over all runs, retries included."

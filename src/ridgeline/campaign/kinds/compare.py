@@ -9,9 +9,9 @@ from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.candidates import judged_pair, judged_text, trial_of
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
+from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict, with_extension
 from ridgeline.campaign.guidance.sampling import sampler_of
-from ridgeline.campaign.kinds.extension import level_after, with_extension
+from ridgeline.campaign.kinds.extension import earlier_verdicts, level_after
 from ridgeline.campaign.kinds.search import search_progress
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger
@@ -86,7 +86,7 @@ class ComparisonQuestion:
         if line is not None and verdict is not None and verdict.spoken_of is not None:
             # said anew, with before and after; and comparisons once spoke of a baseline
             told = headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
-            line = replace(line, headline=with_extension(told, history))
+            line = replace(line, headline=with_extension(told, study, history, verdict))
         return answer_of(
             self.kind,
             line,
@@ -120,6 +120,7 @@ class ComparisonQuestion:
             tables=(self._table(study, history),),
             comparisons_title="B against A in fresh interleaved runs",
             comparisons=confirmation.compared_settings(self.a, rows),
+            notes=earlier_verdicts(history),
             groups={trial.number: self.called(trial) for trial in history.trials.values()},
         )
 

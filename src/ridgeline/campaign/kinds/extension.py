@@ -52,19 +52,29 @@ def unwatched(history: History) -> bool:
 
 def level_after(level: float, history: History) -> float:
     """The confidence of an interval where this is not the first verdict: what may go wrong is shared by all of them."""
-    looks = 1 + len(history.extensions)
+    looks = history.looks
     return level if looks == 1 else math.ceil((1 - (1 - level) / looks) * 1000) / 1000
 
 
 def extension_text(history: History, brief: bool = False) -> str:
-    """'; extended by 20 trials after a verdict', or nothing."""
+    """'; extended by 20 trials after a verdict', and what that means for the interval; or nothing."""
     if not history.extensions:
         return ""
+    last = history.extensions[-1]
     added = ", then ".join(str(extension) for extension in history.extensions)
     told = f"extended by {added} after a verdict"
-    return f" ({told})" if brief else f"; {told}: its level allows for {1 + len(history.extensions)} looks"
+    if brief:
+        return f" ({told})"
+    if last.trials and (ran := history.count(Stage.SEARCH) - history.searched_before) < last.trials:
+        told += f", of which {ran or 'none'} ran"
+    if len(history.extensions) not in history.extensions_compared:
+        return f"; {told}: without fresh interleaved runs, the earlier blocks stand"
+    return f"; {told}: its level allows for {history.looks} looks"
 
 
-def with_extension(headline: str, history: History) -> str:
-    told = extension_text(history)
-    return headline if told in headline else f"{headline}{told}"
+def earlier_verdicts(history: History) -> tuple[str, ...]:
+    """What each extension found, for the report: 'verdict before the extension by 2 trials: confirmed, 1.05x ...'."""
+    pairs = zip(history.extensions, history.verdicts_before, strict=True)
+    return tuple(
+        f"verdict before the extension by {asked}: {found.conclusion}, {found.headline}" for asked, found in pairs
+    )

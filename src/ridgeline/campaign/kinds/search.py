@@ -8,11 +8,11 @@ from typing import ClassVar
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationVerdict
+from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationVerdict, with_extension
 from ridgeline.campaign.goals.front import front_tables
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.guidance.warm_start import kept
-from ridgeline.campaign.kinds.extension import with_extension
+from ridgeline.campaign.kinds.extension import earlier_verdicts
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.thrift.short_trials import ShortTrials
@@ -80,7 +80,8 @@ class SearchQuestion:
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         tables = front_tables(study, history)
-        notes = (f"search ended: {history.search_ended}",) if history.search_ended else ()
+        ended = (f"search ended: {history.search_ended}",) if history.search_ended else ()
+        notes = (*ended, *earlier_verdicts(history))
         if history.verdict is None:
             return Exhibits(tables=tables, notes=notes)
         verdict = self.verdict_from(history.verdict)
@@ -100,12 +101,15 @@ def search_progress(study: Study, history: History) -> Progress:
     if history.candidates is None:
         planned = confirmation.runs_needed(study.confirm, study.confirm.top, study.confirm.blocks)
     else:
-        planned = confirmation.runs_needed(study.confirm, len(history.candidates), history.blocks)
-    left = planned - history.count(Stage.CONFIRM)
+        fresh = history.blocks - history.first_block
+        planned = confirmation.runs_needed(study.confirm, len(history.candidates), fresh)
+    done_before = history.confirmations[-1].trials_before if history.confirmations else 0
+    compared = 0 if history.candidates is None else history.count(Stage.CONFIRM) - done_before
+    left = planned - compared
     if history.verdict is not None:
         return Progress("finished", len(history.runs), len(history.runs), "runs", 0)
     if history.candidates is not None:
-        return Progress(Stage.CONFIRM.value, history.count(Stage.CONFIRM), planned, "runs", left)
+        return Progress(Stage.CONFIRM.value, compared, planned, "runs", left)
     short = ShortTrials(study, history)
     done = short.settings_tried if short else history.count(Stage.SEARCH)
     trials = study.budget.trials if history.search_limit is None else history.search_limit
@@ -153,4 +157,4 @@ def _headline(study: Study, history: History, verdict: ConfirmationVerdict, keep
         if judged.verdict is Verdict.WORSE:
             told = f"no setting is better than the baseline; the nearest: {told}"
     told = f"{told}; keep the baseline" if keep and "keep the baseline" not in told else told
-    return with_extension(told, history)
+    return with_extension(told, study, history, verdict)

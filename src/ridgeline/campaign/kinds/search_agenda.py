@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -80,12 +80,14 @@ class SearchAgenda(Agenda):
 
     def conclude(self) -> ConfirmationPlan | ConfirmationVerdict:
         if self.history.candidates is None:
-            nodes = self.study.job.resources(self.study.space.settings(self.study.baseline)).nodes
-            runs = self.ledger.affordable_runs(nodes)
-            plan = confirmation.choose(self.study, self.history, runs, even_if_worse=self.even_if_worse)
+            plan = confirmation.choose(self.study, self.history, self._affords, even_if_worse=self.even_if_worse)
             ended = with_prospect(self.search_over, self._taught(), self._pending()) if self.search_over else ""
             return replace(plan, search_ended=ended)
         return confirmation.grounded(self.study, self.history, self.verdict())
+
+    def _affords(self, points: Sequence[Point], blocks: int) -> bool:
+        block = [(point, self._width(point)) for point in (self.study.baseline, *points)]
+        return self.ledger.affords(block * self.study.confirm.repeats, blocks)
 
     def verdict(self) -> ConfirmationVerdict:
         return confirmation.verdict(self.study, self.history)
@@ -140,7 +142,9 @@ class SearchAgenda(Agenda):
         if proposal is None:
             self.search_over = "every legal point was tried"
             return None
-        if not self.fits(proposal.point, self.reserve):
+        # without a single trial there is nothing to confirm: the first one does not have to leave room for it
+        kept = self.reserve if self.history.count(Stage.SEARCH, Stage.SHORT) else Reserve()
+        if not self.fits(proposal.point, kept):
             # with runs in flight the estimate may still improve; without, it is final
             if not self.history.open_runs:
                 self.search_over = "another run would not fit into the budget"
@@ -260,7 +264,7 @@ class SearchAgenda(Agenda):
 
     def _confirm(self) -> Next | None:
         flying = self.flying_blocks()
-        for block in range(self.history.blocks):
+        for block in range(self.history.first_block, self.history.blocks):
             if block in flying:
                 continue
             point = next_in_block(self.study, self.history, block)

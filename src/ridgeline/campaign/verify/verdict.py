@@ -47,7 +47,9 @@ def check_verdict(
 
 def derived(question: CampaignQuestion, study: CheckedStudy, before: History, now_s: float) -> VerdictLine | None:
     """What the campaign concludes from this history at this moment; None: it would first plan a confirmation."""
-    agenda = question.agenda(study, before, Ledger(study.study.budget, before, clock=lambda: now_s))
+    agenda = question.agenda(
+        study, before, Ledger(study.study.budget, before, clock=lambda: now_s, slots=study.study.site.jobs_at_once)
+    )
     agenda.next()  # as the campaign does: an agenda learns here that the budget has no room for what it wants
     concluded = agenda.conclude()
     if isinstance(concluded, ConfirmationPlan):
@@ -67,6 +69,6 @@ def _only_wording(at: str, stated: Any, found: Any) -> bool:
 def check_candidates(history: History, found: Verification) -> None:
     """Only settings that were tried can be confirmed."""
     tried = [dict(trial.point) for trial in history.trials.values()]
-    for point in history.candidates or ():
+    for point in (point for confirmed in history.confirmations for point in confirmed.candidates):
         if dict(point) not in tried:
             found.differs(JOURNAL, "a setting under confirmation", dict(point), "none of the trials has it")

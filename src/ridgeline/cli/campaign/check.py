@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,7 +50,17 @@ def _document(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -
         },
         "warnings": checked.doubts(),
         "remarks": checked.remarks(),
-        "cost": {"runs": cost.runs, "node_hours": cost.node_hours, "run_limit_s": checked.study.job.limit_s},
+        "cost": {
+            "runs": cost.runs,
+            "runs_with_faults": cost.runs_with_faults,
+            "node_hours": cost.node_hours,
+            "run_limit_s": checked.study.job.limit_s,
+            "parts": [
+                {"part": part.name, "runs": part.runs, "node_hours": cost.node_hours_of(part), "why": part.why}
+                for part in cost.parts
+            ],
+            "builds": cost.builds,
+        },
     }
 
 
@@ -64,10 +75,23 @@ def _lines(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> l
         lines.append(f"          {shown} refused: {reason}")
     lines += [f"  note    {remark}" for remark in checked.remarks()]
     lines += [f"  warning {doubt}" for doubt in checked.doubts()]
-    runs = "as many runs as fit" if cost.runs is None else f"{cost.runs} runs at most"
+    return [*lines, *_cost(cost, show_duration(study.job.limit_s))]
+
+
+def _cost(cost: Stake, limit: str) -> Iterator[str]:
+    runs = "as many runs as fit" if cost.runs is None else f"at most {cost.runs} runs"
     worst = "no limit in node-hours" if cost.node_hours is None else f"at most {cost.node_hours:.3g} node-hours"
-    lines.append(f"  cost    {worst}: {runs}, each ended after {show_duration(study.job.limit_s)}; retries are extra")
-    return lines
+    yield f"  cost    {worst}: {runs}, each ended after {limit}"
+    for part in (part for part in cost.parts if part.runs != 0):
+        hours = cost.node_hours_of(part)
+        told = "" if hours is None else f", {hours:.3g} node-hours"
+        yield f"          {'?' if part.runs is None else part.runs:>4} {part.name} ({part.why}{told})"
+    if cost.builds != 0:
+        built = "one for every setting that differs in it" if cost.builds is None else f"at most {cost.builds}"
+        yield f"          builds of the program: {built}"
+    if cost.runs is not None and cost.runs_with_faults != cost.runs:
+        again = "runs lost to faults of nodes or of the site are repeated"
+        yield f"          {again}: at worst {cost.runs_with_faults} runs"
 
 
 def _looked_at(size: SpaceSize) -> float:

@@ -15,6 +15,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ridgeline.campaign.assembly import assemble_campaign
+from ridgeline.campaign.busy import busy_machine
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.status import CampaignStatus, pasted_answer
@@ -124,6 +125,7 @@ class Face:
         self._height = 0
         self._drawn_s = 0.0
         self._told_simulated = False
+        self._told_busy = False
 
     def title(self, campaign: Campaign) -> None:
         self._campaign = campaign
@@ -197,6 +199,12 @@ class Face:
             # good confirm runs are many and alike; the picture below counts them
             for line in (told, f"{'':8}{story}") if story else (told,):
                 self._print(line)
+        self._say_if_busy(campaign)
+
+    def _say_if_busy(self, campaign: Campaign) -> None:
+        if not self._told_busy and (busy := busy_machine(campaign.history)):
+            self._told_busy = True
+            self._print(f"  {busy}")
 
     def _say_if_simulated(self, campaign: Campaign) -> None:
         if not self._told_simulated and is_simulated(campaign.study, campaign.history):

@@ -77,11 +77,12 @@ def outcome_text(outcomes: Mapping[str, int]) -> str:
 
 
 def cost_line(stake: Stake) -> str:
-    runs = "runs until the budget is spent" if stake.runs is None else f"at most {stake.runs} runs"
+    parts = ", ".join(f"{part.name} {part.runs}" for part in stake.parts if part.runs)
+    runs = "runs until the budget is spent" if stake.runs is None else f"at most {stake.runs} runs ({parts})"
     hours = (
         "no limit on node-hours" if stake.node_hours is None else f"at most {hours_text(stake.node_hours)} node-hours"
     )
-    return f"at stake: {runs}, {hours} (every run at its limit)"
+    return f"at stake: {runs}, {hours} (every run at its limit; faults of the site are extra)"
 
 
 def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:

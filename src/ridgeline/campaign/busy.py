@@ -1,0 +1,39 @@
+"""Was the machine busy with something else while we measured? Told from the first run of the baseline.
+
+Later runs say less: the load average that they begin with is in part our own.
+"""
+
+from __future__ import annotations
+
+from ridgeline.records.run import Run
+from ridgeline.records.trial import Stage
+from ridgeline.store.history import History
+
+ENOUGH_CPU = 0.8  # of its time a thread that computes has a core on a quiet machine; the rest is start and files
+
+
+def busy_text(run: Run) -> str:
+    """What says that other programs took cores from this run, and what to do; empty where nothing does.
+
+    The executor leaves the load average before the run (`load_before`) and the machine's cores (`cores`) in its usage.
+    """
+    usage, wall_s = run.ending.usage, run.ending.duration_s
+    load, cores, cpu_s = usage.get("load_before"), usage.get("cores"), usage.get("cpu_s")
+    if load is None or not cores:
+        return ""
+    threads = run.resources.cores or 1
+    starved = cpu_s is not None and cpu_s < ENOUGH_CPU * wall_s * threads and load + threads > cores
+    if load < cores and not starved:
+        return ""
+    told = f"this machine is busy: load average {load:.1f} on {cores:.0f} cores before the first run"
+    if starved:
+        told += f", which got {cpu_s:.1f} s of processor time in {wall_s:.1f} s"
+    return (
+        f"{told}; wall time measures the other programs too: end them, pin to free cores, or take `cpu_s` as the goal"
+    )
+
+
+def busy_machine(history: History) -> str:
+    """As `busy_text`, of the first run of the baseline that passed."""
+    first = next(iter(history.ok_runs(Stage.BASELINE)), None)
+    return "" if first is None else busy_text(first[1])

@@ -1,0 +1,75 @@
+"""A machine that is busy with something else is mentioned, from what the run itself left behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ridgeline.campaign.busy import busy_machine, busy_text
+from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.campaign.status import CampaignStatus
+from ridgeline.cli.campaign.live import Face
+from ridgeline.executors.local import LocalExecutor
+from ridgeline.records.run import Cause, Ending, Job, Resources, Run
+from ridgeline.records.site import LOCAL
+from ridgeline.store.history import History
+from ridgeline.testing import MemoryExecutor
+from tests.campaign.harness import campaign, study
+
+
+def run(load: float, cpu_s: float, cores: int = 2, threads: int | None = None) -> Run:
+    usage = {"load_before": load, "cores": float(cores), "cpu_s": cpu_s}
+    ending = Ending(Cause.EXITED, 0, started_s=100.0, ended_s=106.0, usage=usage)
+    return Run(1, 1, 1, Path("runs/1"), Resources(cores=threads), ending)
+
+
+@pytest.mark.parametrize(
+    ("seen", "busy"),
+    [
+        (run(15.0, 1.2), True),
+        (run(15.0, 5.9), True),  # it got a core, others wait for theirs
+        (run(0.1, 5.9), False),
+        (run(0.1, 1.2), False),  # it waits by itself: nobody else wants the cores
+        (run(1.5, 1.2), True),
+        (run(4.0, 5.9, cores=8), False),
+        (run(4.0, 12.0, cores=8, threads=8), True),  # eight threads, four cores free
+    ],
+)
+def test_load_and_processor_time_decide(seen: Run, busy: bool) -> None:
+    assert bool(busy_text(seen)) == busy
+
+
+def test_without_a_load_average_nothing_is_said() -> None:
+    assert busy_text(replace(run(1, 1), ending=Ending(Cause.EXITED, 0, started_s=1.0, ended_s=9.0))) == ""
+
+
+class Crowded(MemoryExecutor):
+    def _finish(self, ticket: str) -> Ending:
+        usage = {"load_before": 15.0, "cores": 2.0, "cpu_s": 0.2}
+        return replace(super()._finish(ticket), usage=usage)
+
+
+def test_it_is_said_at_the_baseline_and_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tuning = campaign(tmp_path, study(tmp_path), executor=Crowded())
+    face = Face(quiet=False)
+    tuning.on_change = face.update
+    tuning.run()
+    shown = capsys.readouterr().out
+    assert shown.count("this machine is busy: load average 15.0 on 2 cores before the first run") == 1
+    assert "got 0.2 s of processor time in 1.0 s" in shown and "`cpu_s` as the goal" in shown
+    past = History.replay(tmp_path, tuning.journal.read())
+    assert busy_machine(past) == busy_machine(tuning.history) != ""
+    assert busy_machine(past) in CampaignStatus(SearchQuestion(), tuning.study, past).exhibits.notes
+
+
+def test_the_local_executor_keeps_the_load_for_a_controller_that_comes_back(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "0001-x"
+    folder.mkdir(parents=True)
+    ticket = LocalExecutor(LOCAL).submit(Job("x", folder, "true"))
+    later, endings = LocalExecutor(LOCAL), {}
+    while not endings:
+        endings = dict(later.poll([ticket]))
+        later.wait(0.1)
+    assert {"load_before", "cores"} <= endings[ticket].usage.keys()
