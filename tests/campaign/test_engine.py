@@ -201,24 +201,24 @@ def test_a_baseline_that_fails_once_in_the_confirmation_stays_the_baseline(tmp_p
 
     run = campaign(tmp_path, study(tmp_path), act=act)
     verdict = run.run()
-    assert run.history.outcomes[Kind.CRASH] == 1
+    assert (run.history.outcomes[Kind.CRASH], run.history.outcomes[Kind.SITE_FAULT]) == (0, 1), "it was run again"
     assert verdict.conclusion == "confirmed"
     assert verdict.comparisons[0].blocks == 3
 
 
 def test_every_verdict_can_be_read_again(tmp_path: Path) -> None:
-    """A baseline that fails in all of the confirmation leaves comparisons without an estimate."""
+    """A baseline that is lost to its nodes in all of the confirmation leaves comparisons without an estimate."""
     seen: Counter[str] = Counter()
 
-    def act(job: Job) -> ScriptedAnswer:
-        point = re.sub(r"^\d+-", "", job.name)
-        seen[point] += 1
-        x, y = map(int, re.findall(r"\d+", point))
-        return ScriptedAnswer(
-            {"rate": 100.0 + 10 * (x + y)}, exit_code=3 if point == "x0-y0" and seen[point] > 5 else 0
-        )
+    class Losing(MemoryExecutor):
+        def _finish(self, ticket: str) -> Ending:
+            point = re.sub(r"^\d+-", "", Path(ticket).name)
+            seen[point] += 1
+            ending = super()._finish(ticket)
+            lost = point == "x0-y0" and seen[point] > 5
+            return replace(ending, cause=Cause.NODE_FAILED, exit_code=None) if lost else ending
 
-    run = campaign(tmp_path, study(tmp_path), act=act)
+    run = campaign(tmp_path, study(tmp_path), executor=Losing(world=World()))
     verdict = run.run()
     assert verdict.conclusion == "unconfirmed"
     line = History.replay(tmp_path, run.journal.read()).verdict

@@ -22,11 +22,12 @@ from ridgeline.records.run import Job
 from ridgeline.records.study import JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.store.events import outcome_from, outcome_line
-from ridgeline.store.history import History
+from ridgeline.store.history import History, read_history
 from ridgeline.store.journal import Journal
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer
 from ridgeline.testing.standins import answer_of
 from tests.campaign.harness import campaign, slots, study
+from tests.cli.test_faces import ridgeline
 
 PORT = "SGLANG_GRPC_PORT (68123) must be between 1 and 65535"
 SIGNATURES = (
@@ -239,3 +240,40 @@ def test_a_comparison_asks_as_well(tmp_path: Path) -> None:
     with pytest.raises(OpenQuestion):
         campaign(tmp_path, asked, act=failing(lambda job, n: n > 1), signatures=SIGNATURES).run()
     assert History.replay(tmp_path, Journal.open(tmp_path / "journal.jsonl").read()).verdict is None
+
+
+# after baseline and search the program refuses everything, until somebody removes what is in its way
+REFUSING = """\
+version: 1
+name: refusing
+workload:
+  kind: command
+  run: |
+    n=$(cat ../../seen 2>/dev/null || echo 0); echo $((n + 1)) > ../../seen
+    [ $n -lt 5 ] || [ -e ../../repaired ] || {{ echo "serve: unrecognized argument --port 68123" >&2; exit 2; }}
+    echo rate $((100 + 20 * {x} + n % 3))
+  metrics: {rate: {regex: 'rate (.*)', unit: steps/s}}
+space: {x: [0, 1, 2]}
+goal: {maximize: rate}
+baseline: {x: 0}
+budget: {trials: 2}
+confirm: {top: 1, blocks: 3}
+"""
+
+
+def test_the_command_line_leaves_with_a_question_goes_on_and_the_proof_holds(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(REFUSING)
+    stopped = ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path)
+    assert stopped.returncode == 3
+    told = " ".join((stopped.stdout + stopped.stderr).split())
+    assert "what has changed on the nodes? the baseline passed before and does not any more" in told
+    assert "unrecognized argument --port 68123" in told and "ridgeline resume" in told
+    assert "keep the baseline" not in told
+    status = " ".join(ridgeline("status", "out", cwd=tmp_path).stdout.split())
+    assert "what has changed on the nodes?" in status
+    (tmp_path / "out" / "repaired").touch()
+    assert ridgeline("resume", "out", cwd=tmp_path).returncode == 0
+    verdict = read_history(tmp_path / "out").verdict
+    assert verdict is not None and verdict.conclusion == "confirmed"
+    proof = ridgeline("verify", "out", cwd=tmp_path)
+    assert proof.returncode == 0, proof.stdout
