@@ -16,7 +16,7 @@ from ridgeline.errors import StudyError
 from ridgeline.files import is_there
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Builds, JobLimits
-from ridgeline.records.template import field_names, render
+from ridgeline.records.template import field_names
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Recipe:
         return digest.hexdigest()[:16]
 
     def commands(self, settings: Settings) -> list[str]:
-        return [render(line, settings) for line in self.builds.make]
+        return self.builds.commands(settings)
 
     def env(self, settings: Settings) -> dict[str, str]:
-        return {name: render(text, settings) for name, text in self.builds.env.items()}
+        return self.builds.environment(settings)
 
     def modules(self, settings: Settings) -> tuple[str, ...]:
         return self.job.loaded(settings)
