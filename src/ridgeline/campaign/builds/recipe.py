@@ -17,6 +17,7 @@ from ridgeline.files import is_there
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Builds, JobLimits
 from ridgeline.records.template import field_names
+from ridgeline.store.folder import shell_words
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Recipe:
     def sources(self) -> list[Path]:
         """The listed files and globs, and every file beside the study whose name stands in the commands."""
         listed = [p for pattern in self.builds.sources for p in self._matching(pattern)]
-        words = {word for line in self.builds.make for word in line.split()}
+        words = {word for line in self.builds.make for word in (*line.split(), *shell_words(line))}
         named = [p for word in words if "{" not in word and is_there(p := self.study_folder / word) and p.is_file()]
         return sorted({p for p in (*listed, *named) if p.is_relative_to(self.study_folder)})
 
