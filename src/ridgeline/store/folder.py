@@ -145,7 +145,8 @@ class StudyFolder:
 def needed_files(study: Study, in_place: Collection[str] = ()) -> list[Path]:
     """Files beside the study file that it names: in workload options, build commands and build sources.
 
-    A name with a {knob} in it stands for every file that fits. An option that is just a file's or a folder's name means it.
+    A name with a {knob} in it stands for every file that fits. An option that is just a name means
+    that file or folder.
     """
     found: dict[Path, None] = {}
     builds = study.builds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from pathlib import Path
 
@@ -47,7 +46,7 @@ NAMES = [
 def written(folder: Path, name: str, *, below: str = "") -> Path:
     (folder / below).mkdir(parents=True, exist_ok=True)
     (folder / below / name).write_text("echo rate $1\n")
-    path, file = folder / "study.yaml", os.path.join(below, name)
+    path, file = folder / "study.yaml", str(Path(below) / name)
     path.write_text(STUDY.format(run=json.dumps(f"sh ./{shlex.quote(name)} {{k}}"), files=json.dumps([file])))
     return path
 

@@ -92,7 +92,9 @@ class CommandWorkload:
         problems: list[str] = []
         needed = self._study.needed_metrics
         for name in needed & BUILT_IN.keys() - {m.metric for m in measurements} - self._options.metrics.keys():
-            problems.append(f"{name} was not reported by the site (peak memory below the controller's own is not seen)")
+            problems.append(
+                f"{name} was not reported by the site; see docs/guides/any-program.md for where it is known"
+            )
         contents: dict[str, str] = {}
         for name, metric in self._options.metrics.items():
             try:
