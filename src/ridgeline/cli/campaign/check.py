@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.errors import StudyError
+from ridgeline.stats.wording import count
 
 if TYPE_CHECKING:
     from ridgeline.campaign.check import CheckedStudy, SpaceSize, Stake
@@ -59,13 +60,17 @@ def _lines(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> l
     study = checked.study
     lines = [f"{study.name}   {study.workload.kind} on {study.site.name}   {path}"]
     lines.append(f"  space   {_space(size)}")
-    for reason, count in size.refused.most_common():
-        shown = f"{count:,}" if size.exact else f"about {count / _looked_at(size):.0%}"
+    for reason, number in size.refused.most_common():
+        shown = f"{number:,}" if size.exact else f"about {number / _looked_at(size):.0%}"
         lines.append(f"          {shown} refused: {reason}")
     lines += [f"  note    {remark}" for remark in checked.remarks()]
     lines += [f"  warning {doubt}" for doubt in checked.doubts()]
-    runs = "as many runs as fit" if cost.runs is None else f"{cost.runs} runs at most"
-    worst = "no limit in node-hours" if cost.node_hours is None else f"at most {cost.node_hours:.3g} node-hours"
+    runs = "as many runs as fit" if cost.runs is None else f"{count(cost.runs, 'run')} at most"
+    worst = (
+        "no limit in node-hours"
+        if cost.node_hours is None
+        else f"at most {count(cost.node_hours, 'node-hour', f'{cost.node_hours:.3g}')}"
+    )
     lines.append(f"  cost    {worst}: {runs}, each ended after {show_duration(study.job.limit_s)}; retries are extra")
     return lines
 
@@ -82,7 +87,7 @@ def _legal_share(size: SpaceSize) -> float:
 
 def _space(size: SpaceSize) -> str:
     if size.exact:
-        return f"{size.legal:,.0f} legal points of {size.points:,.0f}"
+        return f"{count(size.legal, 'legal point', f'{size.legal:,.0f}')} of {size.points:,.0f}"
     if math.isinf(size.points):
         return f"endless (a knob takes any number in a range); about {_legal_share(size):.0%} of it is legal"
     return f"about {size.legal:,.0f} legal points of {size.points:,.0f} (estimated from {_looked_at(size):,} samples)"
