@@ -144,3 +144,16 @@ def test_an_own_program_with_a_conditional_knob_gets_an_answer_that_runs_elsewhe
 def test_every_run_of_the_conditional_knob_was_right(encoder):
     status = json.loads(ridgeline("status", encoder, "--json"))
     assert set(status["outcomes"]) == {"ok"}
+
+
+def test_extensions_keep_the_confirmed_answer(tmp_path):
+    study, out = own(tmp_path / "home", "my encoder", ENCODER, ENCODER_STUDY), tmp_path / "out"
+    ridgeline("tune", study, "--out", out)
+    before = best(out)
+    assert before["confirmed"]
+    for _ in range(2):
+        ridgeline("resume", out, "--trials", "+3")
+        after = best(out)
+        assert after["confirmed"]
+        assert rate_of(after["settings"]) >= rate_of(before["settings"])
+        before = after
