@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,12 @@ def test_extensions_keep_the_confirmed_answer(tmp_path):
         assert after["confirmed"]
         assert rate_of(after["settings"]) >= rate_of(before["settings"])
         before = after
+
+
+def test_a_pause_does_not_count_against_the_budgets_wall_time(encoder):
+    spent_s = json.loads(ridgeline("status", encoder, "--json"))["wall_s"]
+    time.sleep(1.5)  # nobody at work
+    began_s = time.monotonic()
+    ridgeline("resume", encoder, "--trials", "+3")
+    at_work_s = time.monotonic() - began_s
+    assert json.loads(ridgeline("status", encoder, "--json"))["wall_s"] <= spent_s + at_work_s
