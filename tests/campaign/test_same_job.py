@@ -45,7 +45,7 @@ def test_a_knob_that_nothing_reads_is_an_error(tmp_path: Path) -> None:
     [
         ("./app {a}", "{a: [1, 2]}", ""),
         ("./app {twice}", "{a: [1, 2]}", "derived: {twice: 2 * a}\n"),
-        ("./app {b}", "{a: [1, 2], b: {values: [3, 4], when: a > 1}}", ""),
+        ("./app [{b}]", "{a: [1, 2], b: {values: [3, 4], when: a > 1}}", ""),
         ("./app {b} {c}", "{a: [1, 2], b: [1, 2], c: [x, y]}", "job: {cores: a}\n"),
         ("./app", "{a: [1, 2]}", "builds: {make: 'cc -O{a} a.c -o app', keep: [app]}\n"),
         ("./app", "{a: [1, 2]}", "builds: {make: make, env: {OPT: '{a}'}, keep: [app]}\n"),

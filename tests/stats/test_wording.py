@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.stats.wording import MetricText, metric_text, ratio_range
+from ridgeline.stats.wording import MetricText, count, metric_text, ratio_range
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,18 @@ def test_a_ratio_says_what_it_counts_where_less_is_better() -> None:
 )  # fmt: skip
 def test_a_value_has_four_digits_or_all_before_the_point(value: float, told: str) -> None:
     assert metric_text(value) == told
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "shown", "told"),
+    [
+        (1, "run", "", "1 run"),
+        (0, "run", "", "0 runs"),
+        (2, "legal point", "", "2 legal points"),
+        (1.0004, "node-hour", "1", "1 node-hour"),
+        (1.04, "node-hour", "1.04", "1.04 node-hours"),
+        (1000, "legal point", "1,000", "1,000 legal points"),
+    ],
+)
+def test_one_is_singular(number, noun, shown, told):
+    assert count(number, noun, shown) == told

@@ -81,7 +81,7 @@ def test_an_endless_space_is_said_so(capsys, tmp_path):
 def test_text_names_the_study_the_space_and_the_cost(path, capsys):
     call("check", path)
     text = capsys.readouterr().out
-    assert all(word in text for word in (str(path), "legal", "node-hours", "refused"))
+    assert all(word in text for word in (str(path), "legal", "node-hour", "refused"))
 
 
 def test_the_reference_names_every_key_and_no_other():

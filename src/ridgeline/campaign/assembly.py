@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
 from ridgeline.campaign.kinds.extension import require_extendable
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.errors import StoreError
+from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.executors.base import Executor
 from ridgeline.records.site import LOCAL
 from ridgeline.records.study import Study
@@ -37,6 +38,33 @@ def as_asked(file: StudyFile, question: CampaignQuestion) -> StudyFile:
 def assemble_folder(found: CheckedStudy, out: Path | None, name: str) -> StudyFolder:
     """A new folder for a campaign of this study: `out`, or studies/`name`. Nothing has run yet."""
     return _new_folder(found, out or Path("studies") / name)
+
+
+def assemble_next_folder(found: CheckedStudy, out: Path | None, name: str, question: CampaignQuestion) -> StudyFolder:
+    """As `assemble_folder`, for questions of which a study has several: studies/`name`, then `name`-2 and so on.
+
+    A folder in which this very question was asked is not left behind: StoreError says how to go on with it. Of two that
+    begin at the same time each gets a folder of its own.
+    """
+    if out is not None:
+        return _new_folder(found, out)
+    for number in itertools.count(1):
+        path = Path("studies") / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            if not _asks(path, question):
+                continue
+        return _new_folder(found, path)
+    raise AssertionError("there is always another number")
+
+
+def _asks(path: Path, question: CampaignQuestion) -> bool:
+    """Whether the campaign in this folder, if there is one, was asked the same."""
+    try:
+        return question_line(question_of(read_history(path))) == question_line(question)
+    except (RidgelineError, OSError, LookupError):
+        return False  # another's folder, one just made, or damaged: not ours to go on with
 
 
 def _new_folder(found: CheckedStudy, path: Path) -> StudyFolder:

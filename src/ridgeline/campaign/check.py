@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,15 +20,16 @@ from ridgeline.campaign.thrift.short_trials import short_problems, shortened
 from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.forms.shape import fields
-from ridgeline.records.expression import ExpressionError
+from ridgeline.records.expression import Expression, ExpressionError, Value
 from ridgeline.records.problem import Where
 from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
-from ridgeline.records.template import TOO_WIDE, wide_fields
+from ridgeline.records.template import TOO_WIDE, bare_fields, grouped, wide_fields
 from ridgeline.stats.survey import MOST_URGENT, most_looks
 from ridgeline.store.stage_forms import SearchForm
-from ridgeline.store.study_file import StudyFile, read_study_file
+from ridgeline.store.study_file import COUNTS, StudyFile, read_study_file
+from ridgeline.store.study_space import MOST_COMBINATIONS, sampled_values
 from ridgeline.workloads.base import Workload
 
 LISTED_POINTS = 200_000  # spaces up to this size are counted, larger ones sampled
@@ -70,6 +71,8 @@ def check_study(path: Path) -> CheckedStudy:
     # only here: a campaign that is under way goes on as it was asked
     if missing := _missing_secrets(checked.file):
         raise StudyError(missing)
+    if wrong := [*_faults(checked.file), *_lost_fields(checked)]:
+        raise StudyError(wrong)
     if inert := inert_knobs(checked.study, checked.workload):
         raise StudyError([checked.file.message(problem.where, problem.message) for problem in inert])
     return checked
@@ -95,7 +98,7 @@ def check_file(file: StudyFile) -> CheckedStudy:
     workload: Workload = factory(study)  # type: ignore[operator]
     problems += [file.message(p.where, p.message) for p in workload.problems()]
     problems += _missing_sources(file)
-    problems += [*_wide_fields(file), *_secrets(file)]
+    problems += [*_wide_fields(file), *_nested_groups(file, workload), *_secrets(file)]
     if study.profile is not None and not getattr(workload, "profiles", False):
         what = f"runs of {study.workload.kind} cannot be put under a profiler; leave it out"
         problems.append(file.message(("stages", "profile"), what))
@@ -112,6 +115,102 @@ def check_file(file: StudyFile) -> CheckedStudy:
     if problems:
         raise StudyError(problems)
     return checked
+
+
+def _faults(file: StudyFile) -> Iterator[str]:
+    """Derived values, rules and sizes of the job that have no answer at some point. As refusals they would take part of
+    the space away, and nobody would know."""
+    study, found = file.study, set()
+    sizes = {name: size for name in COUNTS if (size := getattr(study.job, name)) is not None}
+    expressions = [*study.space.derived.values(), *(rule.refuse for rule in study.space.rules), *sizes.values()]
+    for expression in expressions:
+        for point in _points_that_tell(study, expression.names):
+            fault = study.space.fault(point) or _wrong_size(study, sizes, point)
+            if fault is None or fault[0] in found:
+                continue
+            found.add(fault[0])
+            named = {name: value for name, value in point.items() if name in _knobs_behind(study, expression.names)}
+            at = ", ".join(f"{name} = {value}" for name, value in named.items())
+            yield file.message(fault[0], f"{fault[1]} (at {at}); write it so that it has an answer at every point")
+
+
+def _wrong_size(study: Study, sizes: Mapping[str, Expression], point: Point) -> tuple[Where, str] | None:
+    if study.space.refusal(point) is not None:
+        return None
+    settings = study.space.settings(point)
+    for name, size in sizes.items():
+        try:
+            size.evaluate(settings)
+        except ExpressionError as error:
+            return ("job", name), str(error)
+    return None
+
+
+def _knobs_behind(study: Study, names: Iterable[str]) -> set[str]:
+    """The knobs that decide what these names are, by derived values and conditions too."""
+    space, found, waiting = study.space, set(), set(names)
+    while waiting:
+        name = waiting.pop()
+        knob = space.by_name.get(name)
+        reads = space.derived[name].names if knob is None else knob.when.names if knob.when is not None else ()
+        found |= {name} if knob is not None else set()
+        waiting |= set(reads) - found
+    return found
+
+
+def _points_that_tell(study: Study, names: Iterable[str]) -> Iterator[Point]:
+    """Points at which these names take all their values together, of many some; the rest is as in the baseline."""
+    space = study.space
+    knobs = sorted(_knobs_behind(study, names))
+    choices = [sampled_values(space.by_name[name]) for name in knobs]
+    spare = {**{name: knob.at(0.0) for name, knob in space.by_name.items()}, **study.baseline}
+    if math.prod(map(len, choices)) <= MOST_COMBINATIONS:
+        combinations: Iterable[Sequence[Value]] = itertools.product(*choices)
+    else:
+        rng = random.Random(0)
+        combinations = ([rng.choice(values) for values in choices] for _ in range(MOST_COMBINATIONS))
+    for values in combinations:
+        given = {name: value for name, value in zip(knobs, values, strict=True) if value is not None}
+        yield space.restrict({**spare, **given})
+
+
+def _lost_fields(checked: CheckedStudy) -> Iterator[str]:
+    """Templates that use a knob which does not exist everywhere, outside a group that would go with it."""
+    study, file = checked.study, checked.file
+    optional = study.space.optional
+    for where, text in _templates(study, checked.workload):
+        for name in bare_fields(text, optional):
+            if _may_be_absent(study, name):
+                yield file.message(where, f"{{{name}}} {_where_it_is_absent(study, name)}; write {grouped(text, name)}")
+
+
+def _nested_groups(file: StudyFile, workload: Workload) -> Iterator[str]:
+    for where, text in _templates(file.study, workload):
+        try:
+            bare_fields(text, file.study.space.optional)
+        except ExpressionError as error:
+            yield file.message(where, str(error))
+
+
+def _templates(study: Study, workload: Workload) -> Iterator[tuple[Where, str]]:
+    ask: Callable[[], Iterable[tuple[Where, str]]] = getattr(workload, "templates", lambda: ())
+    yield from ask()
+    yield from ((("job", "modules", index), text) for index, text in enumerate(study.job.modules))
+    if study.builds:
+        yield from ((("builds", "make", index), text) for index, text in enumerate(study.builds.make))
+        yield from ((("builds", "env", name), text) for name, text in study.builds.env.items())
+
+
+def _may_be_absent(study: Study, name: str) -> bool:
+    points = _points_that_tell(study, [name])
+    return name in study.space.by_name or any(study.space.settings(point)[name] is None for point in points)
+
+
+def _where_it_is_absent(study: Study, name: str) -> str:
+    knob = study.space.by_name.get(name)
+    if knob is None or knob.when is None:
+        return "has no value at points without the knobs it reads, and nothing would be left of it there"
+    return f"has no value where `{knob.when.text}` does not hold, and nothing would be left of it there"
 
 
 def _short_workload(factory: object, file: StudyFile) -> Workload:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
+from ridgeline import catalog
+from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.errors import InputError, near
 from ridgeline.records.expression import Value
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
+from ridgeline.store.folder import needed_files
 from ridgeline.store.yaml_tree import resolve
 from ridgeline.workloads.base import Workload
 
@@ -35,7 +42,70 @@ def parse_point(found: CheckedStudy, text: str, start: Point) -> Point:
 
 
 def pasted(study: Study, workload: Workload, point: Point) -> str:
-    """What the workload writes, after the modules that the study loads for this point."""
+    """What the workload writes, in the folder of the study's files and after the modules that it loads for this point.
+
+    One list of commands: nothing runs in another folder, or without its modules.
+    """
     settings = study.space.settings(point)
     loads = [f"module load {shlex.quote(name)}" for name in study.job.loaded(settings)]
-    return "\n".join([*loads, workload.paste(settings)])
+    there = [f"cd {shlex.quote(str(_folder_of_files(study)))}"] if _needs_files(study, workload) else []
+    return " &&\n".join([*there, *loads, workload.paste(settings)])
+
+
+def _needs_files(study: Study, workload: Workload) -> bool:
+    return study.builds is not None or bool(needed_files(study, getattr(workload, "in_place", ())))
+
+
+def _folder_of_files(study: Study) -> Path:
+    """Where its author keeps them; of a campaign's folder that was copied elsewhere, the copies in it."""
+    return study.origin if study.origin.is_dir() else study.folder
+
+
+def script_of(study: Study, root: Path, point: Point, title: str) -> str:
+    """A script for any folder and a clean shell: it names what is missing, then runs what is pasted at this point.
+
+    Where the study has files, it runs in a folder of its own with links to the campaign's copies of them, and to what
+    was built for this point; `root` is the campaign's folder.
+    """
+    settings, factory = study.space.settings(point), catalog.part("workloads", study.workload.kind)
+    links = _links(study, root, factory(study))
+    if study.builds is not None:
+        built = root / "builds" / Recipe(study.builds, study.folder, study.job).key(settings)
+        if kept := [path for pattern in study.builds.keep for path in sorted(built.glob(pattern))]:
+            tops = {path.relative_to(built).parts[0] for path in kept}
+            links |= {top: built / top for top in sorted(tops)}
+            # built already: what remains of it are the names of what is kept
+            study = replace(study, builds=replace(study.builds, make=(), env={}))
+    loads = [f"module load {shlex.quote(name)} || exit" for name in study.job.loaded(settings)]
+    search = os.environ.get("PATH", os.defpath)
+    lines = ["#!/bin/sh", *(f"# {line}" for line in title.splitlines())]
+    lines += [f"PATH={shlex.quote(search)}${{PATH:+:$PATH}}; export PATH"]
+    lines += [f': "${{HOME:={Path.home()}}}"; export HOME']
+    if links:
+        lines += [_checked(links), *_own_folder(study.name), *(_link(name, path) for name, path in links.items())]
+    return "\n".join([*lines, *loads, factory(study).paste(settings), ""])
+
+
+def _links(study: Study, root: Path, workload: Workload) -> dict[str, Path]:
+    """The top of everything that lies beside the study and that it names."""
+    needed = needed_files(study, getattr(workload, "in_place", ()))
+    tops = dict.fromkeys(path.relative_to(study.folder).parts[0] for path in needed)
+    return {top: (study.folder / top).absolute() for top in tops}
+
+
+def _checked(links: Mapping[str, Path]) -> str:
+    paths = " \\\n  ".join(shlex.quote(str(path)) for path in links.values())
+    told = 'echo "$0: $file is missing; bring the study folder back, or write this script again with ridgeline best"'
+    return (
+        f'missing=; for file in {paths}; do\n  [ -e "$file" ] || {{ {told} >&2; missing=1; }}\ndone\n'
+        '[ -z "$missing" ] || exit 66'
+    )
+
+
+def _own_folder(name: str) -> list[str]:
+    made = f'work=$(mktemp -d "${{TMPDIR:-/tmp}}/{name}.XXXXXX") || exit'
+    return [made, 'echo "$0: runs in $work" >&2', 'cd "$work" || exit']
+
+
+def _link(name: str, path: Path) -> str:
+    return f"ln -s {shlex.quote(str(path))} {shlex.quote(f'./{name}')} || exit"

@@ -13,7 +13,6 @@ from ridgeline.records.expression import ExpressionError
 from ridgeline.records.run import Resources
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
-from ridgeline.records.template import render
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.workloads.base import Workload
 
@@ -30,7 +29,7 @@ class JobComparison:
         builds = self.study.builds
         try:
             asked = _as_the_site_sees(self.study.site.batch, self.study.job.resources(settings))
-            built = [render(text, settings) for text in (*builds.make, *builds.env.values())] if builds else []
+            built = [builds.commands(settings), builds.environment(settings)] if builds else []
             return repr((self.workload.paste(settings), built, asked, self.study.job.loaded(settings)))
         except (ExpressionError, ValueError, RidgelineError):
             return None

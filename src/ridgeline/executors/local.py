@@ -6,7 +6,6 @@ import errno
 import math
 import os
 import select
-import signal
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ridgeline.executors.claim import CLAIM_FILE, claim_script
 from ridgeline.executors.local_job import LocalJob, note_load
 from ridgeline.executors.options import LocalOptions
 from ridgeline.executors.pinning import Cores, allowed_cores, pinned
+from ridgeline.executors.starter import SILENCED, STARTER
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
@@ -125,22 +125,22 @@ class LocalExecutor:
         environment = {**os.environ, script.MARKER: script.run_id(job.folder)}
         to_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         note_load(folder)
+        command = ["sh", f"{folder}/{script.SCRIPT_FILE}"]
+        files = [("/dev/null", os.O_RDONLY), (f"{folder}/stdout", to_file), (f"{folder}/stderr", to_file)]
         try:
-            with pinned(cores):
-                pid = os.posix_spawn(
-                    "/bin/sh",
-                    ["sh", f"{folder}/{script.SCRIPT_FILE}"],
-                    environment,
-                    file_actions=[
-                        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                        (os.POSIX_SPAWN_OPEN, 1, f"{folder}/stdout", to_file, 0o644),
-                        (os.POSIX_SPAWN_OPEN, 2, f"{folder}/stderr", to_file, 0o644),
-                    ],
-                    setsid=True,
-                    setsigmask=[],
-                    # Python ignores these two, and ignored signals are inherited
-                    setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-                )
+            pid = STARTER.start(["/bin/sh", *command], environment, files, cores)
+            own_peak = pid is not None
+            if pid is None:
+                with pinned(cores):
+                    pid = os.posix_spawn(
+                        "/bin/sh",
+                        command,
+                        environment,
+                        file_actions=[(os.POSIX_SPAWN_OPEN, fd, *file, 0o644) for fd, file in enumerate(files)],
+                        setsid=True,
+                        setsigmask=[],
+                        setsigdef=SILENCED,
+                    )
         except OSError as error:
             transient = error.errno in (errno.EAGAIN, errno.ENOMEM)
             raise SiteError(
@@ -153,6 +153,7 @@ class LocalExecutor:
             limit_s=job.limit_s,
             silence_limit_s=job.silence_limit_s,
             is_child=True,
+            own_peak=own_peak,
             cores=cores,
             grace_s=max(self._grace_s, job.grace_s or 0.0),
         )

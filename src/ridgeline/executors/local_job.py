@@ -40,6 +40,7 @@ class LocalJob:
         is_child: bool,
         cores: frozenset[int] = frozenset(),
         grace_s: float,
+        own_peak: bool = False,
     ) -> None:
         self.folder = folder
         self.cores = cores
@@ -57,8 +58,8 @@ class LocalJob:
         self._give_up_at_s = float("inf")
         self._leftovers: dict[Process, str] = {}
         self._handles: dict[Process, int] = {}
-        # Linux fills a child's peak memory with that of the process it was started from
-        self._peak_floor_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if is_child else 0
+        # without a `Starter`, Linux fills a child's peak memory with that of the process it was started from
+        self._peak_floor_kib = 0 if own_peak else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if leader:
             self._listen([leader])
 

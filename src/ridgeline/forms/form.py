@@ -154,6 +154,8 @@ def _pattern(text: str) -> str:
 
 def _beside(name: str, info: ValidationInfo) -> str:
     folder: Path | None = (info.context or {}).get(FOLDER)
+    if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name):
+        raise ValueError(f"{name[:200]!r} holds a control character; rename the file")
     if folder is not None and not is_there(folder / name):
         raise ValueError(f"{name[:200]} is not in {folder}; correct the name")
     return name

@@ -129,6 +129,15 @@ class Space:
         return (*self.by_name, *self.derived)
 
     @cached_property
+    def optional(self) -> frozenset[str]:
+        """Names that may have no value at a point: knobs with a `when`, and derived values that read one."""
+        found = {knob.name for knob in self.knobs if knob.when is not None}
+        for name in self._derived_order:
+            if self.derived[name].names & found:
+                found.add(name)
+        return frozenset(found)
+
+    @cached_property
     def order(self) -> tuple[Knob, ...]:
         """The knobs, each after those its `when` names."""
         placed: list[Knob] = []
@@ -184,6 +193,31 @@ class Space:
                 raise ExpressionError(f"derived {name} is {result!r}, not a single value")
             values[name] = result
         return values
+
+    def fault(self, point: Point) -> tuple[tuple[str | int, ...], str] | None:
+        """The first derived value or rule that has no answer at this point: its place in a study, and why.
+
+        A rule answers true or false; about an absent knob it may also say nothing.
+        """
+        values: dict[str, Value] = {name: point.get(name) for name in self.by_name}
+        for name in self._derived_order:
+            try:
+                result = self.derived[name].evaluate(values)
+            except ExpressionError as error:
+                return ("derived", name), str(error)
+            if not isinstance(result, bool | int | float | str | None):
+                return ("derived", name), f"is {result!r}, not a single value"
+            values[name] = result
+        for index, rule in enumerate(self.rules):
+            try:
+                refused = rule.refuse.evaluate(values)
+            except ExpressionError as error:
+                return ("rules", index, "refuse"), str(error)
+            if not isinstance(refused, bool | None):
+                return ("rules", index, "refuse"), f"{rule.refuse.text!r} is {refused!r}, neither true nor false"
+            if refused:
+                return None
+        return None
 
     def refusal(self, point: Point) -> str | None:
         """Why a rule refuses this point, or None."""

@@ -12,7 +12,7 @@ from ridgeline.records.guard import Guard
 from ridgeline.records.run import Resources
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Point, Settings, Space
-from ridgeline.records.template import render
+from ridgeline.records.template import render, render_env
 
 DEFAULT_SAMPLER = "guided"
 SAMPLER_BEFORE = "tpe"  # the default of campaigns whose journals do not name theirs
@@ -90,10 +90,11 @@ class JobLimits:
     retries: int = 2
     output_bytes: int = 1 << 30  # that a run may write to stdout, stderr and the logs that are read
     modules: tuple[str, ...] = ()  # loaded after the site's; may name knobs
+    optional: frozenset[str] = frozenset()  # `Space.optional` of the study
 
     def loaded(self, settings: Settings) -> tuple[str, ...]:
         """The modules of these settings; a text that comes to nothing loads none."""
-        return tuple(name for text in self.modules if (name := render(text, settings).strip()))
+        return tuple(name for text in self.modules if (name := render(text, settings, self.optional).strip()))
 
     def resources(self, settings: Settings) -> Resources:
         """What a job of these settings asks for. ExpressionError or ValueError says which value makes no sense."""
@@ -125,6 +126,13 @@ class Builds:
     env: Mapping[str, str] = field(default_factory=dict)
     limit_s: float = 3600.0
     where: Literal["here", "site"] = "here"
+    optional: frozenset[str] = frozenset()  # `Space.optional` of the study
+
+    def commands(self, settings: Settings) -> list[str]:
+        return [render(line, settings, self.optional) for line in self.make]
+
+    def environment(self, settings: Settings) -> dict[str, str]:
+        return render_env(self.env, settings, self.optional)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from ridgeline.report.drawing.draw import drawn, legend, table_of
 from ridgeline.report.figures.shapes import FigureGroup
 from ridgeline.report.parts import Bullets, CodeText, FactTiles, Fold, Paragraph, Part, RunRows, Section
 from ridgeline.report.table import Row
+from ridgeline.stats.wording import count
 
 MOST_ROWS = 400  # of the table behind a figure; all runs are in the table of runs
 FILTER = "placeholder='filter: oom, tp 8, #12 …' aria-label='filter runs'"
@@ -150,7 +151,7 @@ def _runs(part: RunRows, folders: Folders) -> Iterator[str]:
     yield f"<div class=tools hidden><input type=search {FILTER}><span></span></div>"
     yield _run_table(part, part.rows, folders)
     if part.folded:
-        yield f"<details id=confirm-runs><summary>{len(part.folded)} runs of the confirmation</summary>"
+        yield f"<details id=confirm-runs><summary>{count(len(part.folded), 'run')} of the confirmation</summary>"
         yield f"{_run_table(part, part.folded, folders)}</details>"
 
 

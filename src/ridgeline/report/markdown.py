@@ -9,6 +9,7 @@ from ridgeline.records.exhibit import TextTable
 from ridgeline.report.drawing.draw import table_of
 from ridgeline.report.figures.shapes import FigureGroup, PlotFigure
 from ridgeline.report.parts import Bullets, CodeText, FactTiles, Fold, Paragraph, Part, RunRows, Section
+from ridgeline.stats.wording import count
 
 MOST_ROWS = 30  # of a table; longer ones are for the page and `export`
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
@@ -41,7 +42,7 @@ def _part(part: Part, heading: str) -> Iterator[str]:
             yield from _table(part, heading)
         case RunRows():
             total = len(part.rows) + len(part.folded)
-            yield from (f"{total} runs; `ridgeline export` writes them as a table.", "")
+            yield from (f"{count(total, 'run')}; `ridgeline export` writes them as a table.", "")
         case Fold():
             yield from ("<details>", f"<summary>{_e(part.title)}</summary>", "")
             for each in part.parts:

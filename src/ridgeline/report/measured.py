@@ -68,7 +68,8 @@ def _facts(study: Study, history: History) -> Iterator[tuple[str, str]]:
     confirm = study.confirm
     yield (
         "design",
-        f"{confirm.repeats} x each setting in a block, {confirm.blocks} blocks, {confirm.level * 100:g}% intervals",
+        f"{confirm.repeats} x each setting in a block, {count(confirm.blocks, 'block')}, "
+        f"{confirm.level * 100:g}% intervals",
     )
 
 

@@ -106,7 +106,7 @@ def _tiles(study: Study, history: History, answer: Answer) -> Iterator[tuple[str
             ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
             yield f"ratio, {gain.level * 100:g}% interval", ratio, interval
     yield "goal", study.goal.metric, study.goal.direction
-    yield "runs", str(len(history.runs)), f"{history.node_hours:.3g} node-hours"
+    yield "runs", str(len(history.runs)), count(history.node_hours, "node-hour", f"{history.node_hours:.3g}")
     yield "numbers", _origin(study, history), f"site {study.site.name}"
 
 

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Literal
 
 from ridgeline.stats.compare import Direction, mean_and_spread
-from ridgeline.stats.wording import percent
+from ridgeline.stats.wording import count, percent
 
 FEWEST = 6  # repeats before a trend or step may be called
 PERMUTATIONS = 999
@@ -31,7 +31,7 @@ class Drift:
 
     def __str__(self) -> str:
         if self.kind == "undecided":
-            return f"drift not judged: {self.repeats} repeats, {FEWEST} are needed"
+            return f"drift not judged: {count(self.repeats, 'repeat')}, {FEWEST} are needed"
         if self.kind == "steady":
             return f"no detectable drift over {self.repeats} repeats"
         word = "slower" if self.change < 0 else "faster"

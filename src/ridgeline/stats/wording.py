@@ -35,8 +35,9 @@ def ratio_range(estimate: float, low: float, high: float) -> tuple[str, str]:
     return f"{estimate:.{places}f}x", f"{low:.{places}f} to {high:.{places}f}"
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def count(number: float, noun: str, shown: str = "") -> str:
+    """'1 run', '2 runs'; `shown` is how the number is written, where not as it stands."""
+    return f"{shown or number} {noun}{'' if (float(shown.replace(',', '')) if shown else number) == 1 else 's'}"
 
 
 def metric_text(value: float) -> str:

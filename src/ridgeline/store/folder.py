@@ -10,13 +10,14 @@ sources/             the files that the study names, at the same relative places
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import StoreError, StudyError
-from ridgeline.files import write_whole
+from ridgeline.files import is_there, write_whole
 from ridgeline.records.study import Study
 from ridgeline.store.agreement import binding, require_consistent, require_same_question
 from ridgeline.store.history import History
@@ -150,15 +151,17 @@ class StudyFolder:
 def needed_files(study: Study, in_place: Collection[str] = ()) -> list[Path]:
     """Files beside the study file that it names: in workload options, build commands and build sources.
 
-    A name with a {knob} in it stands for every file that fits. An option that is just a folder's name means all of it.
+    A name with a {knob} in it stands for every file that fits. An option that is just a name means
+    that file or folder.
     """
     found: dict[Path, None] = {}
     builds = study.builds
     options = {name: value for name, value in study.workload.options.items() if name not in in_place}
     for text in (*_texts(options), *_texts(list(builds.make) if builds else [])):
-        for word in _WORD.findall(_FIELD.sub("*", text)):
+        named = _FIELD.sub("*", text)
+        for word in dict.fromkeys((*_WORD.findall(named), *shell_words(named))):
             found.update(dict.fromkeys(_named(study.folder, word)))
-        if _is_inside(text) and (study.folder / text).is_dir():
+        if _is_inside(text) and is_there(study.folder / text):
             found.update(dict.fromkeys(_files_in(study.folder / text)))
     for pattern in builds.sources if builds else ():
         for path in _matches(study.folder, pattern):
@@ -183,6 +186,14 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _texts(item)
+
+
+def shell_words(text: str) -> list[str]:
+    """The words of a command as a shell takes it apart, without their quotes; none where a quote stays open."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
 
 
 def _is_inside(name: str) -> bool:

@@ -128,9 +128,10 @@ class _Assembly:
         site = self.site(problems)
         if space is None or goal is None:
             return None
-        job = self.job(space.names)
+        job = replace(self.job(space.names), optional=space.optional)
         if builds is not None:
             self.check_build_fields(builds, space.names)
+            builds = replace(builds, optional=space.optional)
         baseline = checked_point(space, form.baseline, ("baseline",), self.report)
         presets = [checked_point(space, p, ("presets", i), self.report) for i, p in enumerate(form.presets)]
         groups = self.groups(space.by_name)

@@ -57,7 +57,7 @@ def _check_conditions(space: Space, report: Reporter) -> None:
     for each in space.knobs:
         if each.when is None:
             continue
-        choices = [_sampled(space.by_name[name]) for name in sorted(each.when.names)]
+        choices = [sampled_values(space.by_name[name]) for name in sorted(each.when.names)]
         for values in itertools.islice(itertools.product(*choices), MOST_COMBINATIONS):
             point = dict(zip(sorted(each.when.names), values, strict=True))
             try:
@@ -71,7 +71,7 @@ def _check_conditions(space: Space, report: Reporter) -> None:
                 break
 
 
-def _sampled(knob: Knob) -> list[Value]:
+def sampled_values(knob: Knob) -> list[Value]:
     """Values of a knob that show whether an expression can be evaluated: all of a few, else ends and some between."""
     absent: list[Value] = [None] if knob.when is not None else []
     if isinstance(knob, Discrete) and len(knob.values) <= 32:
@@ -205,9 +205,13 @@ def _check_rules(space: Space, point: Mapping[str, Value], where: Where, report:
         return
     for index, rule in enumerate(space.rules):
         try:
-            refused = rule.refuse.holds(settings)
+            refused = rule.refuse.evaluate(settings)
         except ExpressionError as error:
             report(("rules", index), f"cannot be evaluated at the {dotted(where)}: {error}; change one of the two")
+            continue
+        if refused and not isinstance(refused, bool):
+            what = f"{rule.refuse.text!r} is {refused!r} at the {dotted(where)}, neither true nor false"
+            report(("rules", index, "refuse"), f"{what}; write a comparison, such as {rule.refuse.text} > 0")
             continue
         if refused:
             what = f"is refused by rules[{index}] ({rule.refuse.text}): {rule.because}; change one of the two"

@@ -9,6 +9,8 @@ A workload is made from a study and its site (`Factory`). It promises:
 A workload with an attribute `pasted_whole = True` promises that `paste` differs wherever two jobs differ in more than
 what is built and asked of the site; of others run folders are compared to see whether two settings are the same job.
 One with an attribute `pasted_as` ('to serve with it') pastes something else than what a run starts, and says for what.
+One with `templates()` yields every text in which it fills {knob} fields, each with its place in the study file: `check`
+refuses those that would lose their knob (`records/template.py`).
 A workload may have `remarks(settings)`: sentences about what it will find out on the node, shown by `ridgeline check`;
 and `in_place`: its options that name what stays where it is (engines, models) and is never copied with a study.
 Metrics among its `run_times` are the time that a run takes: one that has lasted longer cannot come out shorter.

@@ -15,7 +15,6 @@ from typing import Final
 from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Builds
-from ridgeline.records.template import render
 
 # Blanks, characters that no shell gives a meaning to, and quoted text in which none can be hidden.
 _PLAIN = re.compile(r"""(?:[A-Za-z0-9_ \t%+,./:=@-]|'[^'\n]*'|"[A-Za-z0-9_ %+,./:=@-]*")+""")
@@ -55,8 +54,8 @@ def pasted_run(site: Site, env: Mapping[str, str], command: str, before: Sequenc
 
 def build_lines(builds: Builds, settings: Settings) -> list[str]:
     """Lines for `before`: the build of these settings, with an environment that the program does not see."""
-    env = {name: render(text, settings) for name, text in builds.env.items()}
-    commands = [render(line, settings) for line in builds.make]
+    env = builds.environment(settings)
+    commands = builds.commands(settings)
     return commands if not env and all(map(is_one_program, commands)) else ["(", *_exports(env), *commands, ")"]
 
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ridgeline import catalog
+from ridgeline.campaign.point_text import script_of
 from ridgeline.executors import script
 from ridgeline.records.expression import Expression
 from ridgeline.records.site import Site
@@ -94,3 +95,18 @@ def test_what_a_step_kept_is_asked_for_rather_than_left_out(tmp_path: Path) -> N
 def test_a_build_goes_first(tmp_path: Path) -> None:
     asked = replace(study(tmp_path, "sglang-serve", {"tp": [1]}), builds=Builds(make=("make TP={tp}",), keep=("lib",)))
     assert catalog.part("workloads", "sglang-serve")(asked).paste(asked.baseline).startswith("make TP=1 &&\n")
+
+
+@pytest.mark.parametrize("kind", ["sglang-serve", "vllm-serve"])
+def test_the_script_of_a_server_starts_it_from_any_clean_shell(tmp_path: Path, kind: str) -> None:
+    home = tmp_path / "my home"
+    knobs = {"NCCL_ALGO": ["Tree"], "text": ["a b"], "max_running_requests": [512]}
+    ran, _ = run_and_pasted(home, kind, knobs, env={"A_TEXT": "{text}"})
+    asked = study(home, kind, knobs, engine=str(home / "my python"), version=VERSIONS[kind.partition("-")[0]])
+    asked = replace(
+        asked, workload=replace(asked.workload, options={**asked.workload.options, "env": {"A_TEXT": "{text}"}})
+    )
+    text = script_of(asked, home, trial(asked).point, "a title")
+    found = subprocess.run(["env", "-i", "sh", "-c", text], cwd=tmp_path, capture_output=True, check=True).stdout
+    assert json.loads(found)[0] == ran[0]
+    assert json.loads(found)[1]["A_TEXT"] == "a b"

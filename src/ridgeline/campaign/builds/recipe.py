@@ -16,7 +16,8 @@ from ridgeline.errors import StudyError
 from ridgeline.files import is_there
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Builds, JobLimits
-from ridgeline.records.template import field_names, render
+from ridgeline.records.template import field_names
+from ridgeline.store.folder import shell_words
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ class Recipe:
         return digest.hexdigest()[:16]
 
     def commands(self, settings: Settings) -> list[str]:
-        return [render(line, settings) for line in self.builds.make]
+        return self.builds.commands(settings)
 
     def env(self, settings: Settings) -> dict[str, str]:
-        return {name: render(text, settings) for name, text in self.builds.env.items()}
+        return self.builds.environment(settings)
 
     def modules(self, settings: Settings) -> tuple[str, ...]:
         return self.job.loaded(settings)
@@ -56,7 +57,7 @@ class Recipe:
     def sources(self) -> list[Path]:
         """The listed files and globs, and every file beside the study whose name stands in the commands."""
         listed = [p for pattern in self.builds.sources for p in self._matching(pattern)]
-        words = {word for line in self.builds.make for word in line.split()}
+        words = {word for line in self.builds.make for word in (*line.split(), *shell_words(line))}
         named = [p for word in words if "{" not in word and is_there(p := self.study_folder / word) and p.is_file()]
         return sorted({p for p in (*listed, *named) if p.is_relative_to(self.study_folder)})
 

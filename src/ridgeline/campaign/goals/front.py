@@ -14,7 +14,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.pareto import Level, Tradeoff, tradeoffs
-from ridgeline.stats.wording import metric_text
+from ridgeline.stats.wording import count, metric_text
 from ridgeline.store.history import History
 
 NOT_MEASURED = "no good run measured it"
@@ -113,7 +113,7 @@ def best_at_lines(study: Study, history: History, limit: str) -> Sequence[str]:
     first, first_interval, second, second_interval = _cells(one)
     return (
         f"{study.goal.metric} {first} ({first_interval}) at {study.second_goal.metric} {second} ({second_interval})",
-        f"  {told}; {one.runs} runs, not a confirmed comparison",
+        f"  {told}; {count(one.runs, 'run')}, not a confirmed comparison",
         f"  changes from the baseline: {_changes(study, one)}",
     )
 

@@ -20,7 +20,7 @@ from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable, side_by_side
-from ridgeline.records.space import Point, point_hash, point_key
+from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.compare import confirm
@@ -182,7 +182,3 @@ def comparison(found: CheckedStudy, a: str, b: str, blocks: int | None = None) -
     if point_key(first) == point_key(second):
         raise InputError(f"both settings are {point_key(first)}; change at least one knob of B")
     return ComparisonQuestion(dict(first), dict(second), blocks)
-
-
-def folder_name(found: CheckedStudy, question: ComparisonQuestion) -> str:
-    return f"{found.study.name}-{point_hash(question.a)[:6]}-{point_hash(question.b)[:6]}"

@@ -15,6 +15,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Outcome
 from ridgeline.records.space import Continuous, Knob
+from ridgeline.stats.wording import count
 
 STEPS_OF_A_RANGE = 100  # a continuous knob is looked at in hundredths of its range
 LONGEST_LADDER = 512
@@ -164,7 +165,7 @@ def oddities(ladder: Ladder, seen: Mapping[int, Seen], knob: str) -> list[str]:
             )
         if what.passes:
             total = what.passes + len(what.failures)
-            told.append(f"{ladder.values[index]:g} passed {what.passes} of {total} runs: not safe")
+            told.append(f"{ladder.values[index]:g} passed {what.passes} of {count(total, 'run')}: not safe")
     return told
 
 

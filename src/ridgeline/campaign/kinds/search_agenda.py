@@ -22,6 +22,7 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import Forgetting, Refusal, Sampler
 from ridgeline.stats.short_runs import ShortRunRatio
+from ridgeline.stats.wording import count
 
 PERSON = "person"  # who proposed a setting that somebody asked for while the campaign ran
 
@@ -102,7 +103,7 @@ class SearchAgenda(Agenda):
         if limit is not None and done >= limit:
             if (last := self._promoted(self.study.confirm.top)) is not None or self._awaits_short_runs():
                 return last
-            self.search_over = f"all {limit} trials of the budget were used"
+            self.search_over = f"all of the budget was used: {count(limit, 'trial')}"
             return None
         if self.sentinel_due() or (self.study.search.sentinel_every and unwatched(self.history)):
             if self.fits(self.study.baseline, self.reserve):
@@ -192,7 +193,7 @@ class SearchAgenda(Agenda):
             return f"the search is over: {why}"
         waiting = sum(point_key(each) not in self._already_tried() for each in self.history.heeded.wanted)
         if self.trials_limit is not None and self.history.count(Stage.SEARCH) + waiting >= self.trials_limit:
-            return f"all {self.trials_limit} trials of the budget are used; extend it first"
+            return f"all of the budget is used, {count(self.trials_limit, 'trial')}; extend it first"
         return ""
 
     @property

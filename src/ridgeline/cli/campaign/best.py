@@ -18,6 +18,9 @@ def best(
     deploy: Annotated[
         Path | None, typer.Option(help="File for the answer as `ridgeline deploy` reads it (studies of engines).")
     ] = None,
+    script: Annotated[
+        Path | None, typer.Option(help="File for a script that runs the answer from any folder; - prints it.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Print the answer of a campaign: the setting to paste with its interval, or what else was asked.
@@ -32,7 +35,9 @@ def best(
     from ridgeline.errors import NothingFound
 
     answer, exhibits = read_answer(folder)
-    if as_json:
+    if script is not None and str(script) == "-" and answer.to_use is not None:
+        print(_script(folder, answer), end="")
+    elif as_json:
         print(json.dumps(answer.as_json(), indent=1))
     else:
         print(*answer_lines(answer, exhibits), sep="\n")
@@ -40,8 +45,23 @@ def best(
             print("", *yaml_lines(answer.to_use), sep="\n")
     if deploy is not None and answer.to_use is not None:
         _write_service(deploy, folder, answer)
+    if script is not None and str(script) != "-" and answer.to_use is not None:
+        from ridgeline.files import write_whole
+
+        write_whole(script, _script(folder, answer), mode=0o755)
     if answer.lacks:
         raise NothingFound(f"{folder}: {answer.lacks}")
+
+
+def _script(folder: Path, answer: Answer) -> str:
+    from ridgeline.campaign.point_text import script_of
+    from ridgeline.campaign.status import read_status
+    from ridgeline.cli.text.wording import setting_text
+
+    study = read_status(folder).study
+    point = answer.to_use or study.baseline
+    title = f"{study.name}: {setting_text(point)}\n{answer.told}"
+    return script_of(study, folder.resolve(), point, title)
 
 
 def _write_service(path: Path, folder: Path, answer: Answer) -> None:

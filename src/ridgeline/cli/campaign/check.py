@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.errors import StudyError
+from ridgeline.stats.wording import count
 
 if TYPE_CHECKING:
     from ridgeline.campaign.check import CheckedStudy, SpaceSize, Stake
@@ -70,8 +71,8 @@ def _lines(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> l
     study = checked.study
     lines = [f"{study.name}   {study.workload.kind} on {study.site.name}   {path}"]
     lines.append(f"  space   {_space(size)}")
-    for reason, count in size.refused.most_common():
-        shown = f"{count:,}" if size.exact else f"about {count / _looked_at(size):.0%}"
+    for reason, number in size.refused.most_common():
+        shown = f"{number:,}" if size.exact else f"about {number / _looked_at(size):.0%}"
         lines.append(f"          {shown} refused: {reason}")
     lines += [f"  note    {remark}" for remark in checked.remarks()]
     lines += [f"  warning {doubt}" for doubt in checked.doubts()]
@@ -79,12 +80,14 @@ def _lines(path: Path, checked: CheckedStudy, size: SpaceSize, cost: Stake) -> l
 
 
 def _cost(cost: Stake, limit: str) -> Iterator[str]:
-    runs = "as many runs as fit" if cost.runs is None else f"at most {cost.runs} runs"
-    worst = "no limit in node-hours" if cost.node_hours is None else f"at most {cost.node_hours:.3g} node-hours"
+    runs = "as many runs as fit" if cost.runs is None else f"at most {count(cost.runs, 'run')}"
+    worst = "no limit in node-hours"
+    if cost.node_hours is not None:
+        worst = f"at most {count(cost.node_hours, 'node-hour', f'{cost.node_hours:.3g}')}"
     yield f"  cost    {worst}: {runs}, each ended after {limit}"
     for part in (part for part in cost.parts if part.runs != 0):
         hours = cost.node_hours_of(part)
-        told = "" if hours is None else f", {hours:.3g} node-hours"
+        told = "" if hours is None else f", {count(hours, 'node-hour', f'{hours:.3g}')}"
         yield f"          {'?' if part.runs is None else part.runs:>4} {part.name} ({part.why}{told})"
     if cost.builds != 0:
         built = "one for every setting that differs in it" if cost.builds is None else f"at most {cost.builds}"
@@ -106,7 +109,7 @@ def _legal_share(size: SpaceSize) -> float:
 
 def _space(size: SpaceSize) -> str:
     if size.exact:
-        return f"{size.legal:,.0f} legal points of {size.points:,.0f}"
+        return f"{count(size.legal, 'legal point', f'{size.legal:,.0f}')} of {size.points:,.0f}"
     if math.isinf(size.points):
         return f"endless (a knob takes any number in a range); about {_legal_share(size):.0%} of it is legal"
     return f"about {size.legal:,.0f} legal points of {size.points:,.0f} (estimated from {_looked_at(size):,} samples)"

@@ -15,11 +15,11 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Compare two settings of a study in fresh, interleaved runs and give a verdict with an interval."""
-    from ridgeline.campaign.assembly import assemble_folder
+    from ridgeline.campaign.assembly import assemble_next_folder
     from ridgeline.campaign.check import check_study
-    from ridgeline.campaign.kinds.compare import comparison, folder_name
+    from ridgeline.campaign.kinds.compare import comparison
     from ridgeline.cli.campaign.live import drive
 
     found = check_study(study)
     question = comparison(found, a, b, blocks)
-    drive(assemble_folder(found, out, folder_name(found, question)), question, as_json)
+    drive(assemble_next_folder(found, out, f"{found.study.name}-compare", question), question, as_json)

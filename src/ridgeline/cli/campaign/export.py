@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from ridgeline.errors import InputError
+from ridgeline.stats.wording import count
 
 if TYPE_CHECKING:
     from ridgeline.campaign.status import CampaignStatus
@@ -54,7 +55,7 @@ def export(
         raise InputError(f"--front gives rows, which --format {form} has no place for; use csv, json or parquet")
     now = read_status(folder)
     if form in (Format.mlflow, Format.optuna) and out is not None:
-        print(f"{_written(form, now, out)} runs written to {out}; open it with: {_opened_by(form, out)}")
+        print(f"{count(_written(form, now, out), 'run')} written to {out}; open it with: {_opened_by(form, out)}")
         return
     if form is Format.prometheus:
         _put(lambda stream: stream.write(_metrics(now)), out)

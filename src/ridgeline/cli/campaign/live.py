@@ -27,6 +27,7 @@ from ridgeline.errors import NothingFound
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.wording import count
 from ridgeline.store.events import Extension
 from ridgeline.store.folder import StudyFolder
 
@@ -133,7 +134,7 @@ class Face:
         self._shown_runs, self._shown_aside = done, len(campaign.history.set_aside)
         self._shown_answers = len(campaign.history.heeded.answers)
         if not self._quiet:
-            resumed = f"   {done} runs kept" if done else ""
+            resumed = f"   {count(done, 'run')} kept" if done else ""
             _tell(f"{study.name}   {study.workload.kind} on {study.site.name}   {study.search.sampler}{resumed}\n")
 
     def note_deleted(self, folders: Sequence[Path]) -> None:

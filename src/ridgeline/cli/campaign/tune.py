@@ -75,13 +75,13 @@ def _rehearse(study: Path, question: SearchQuestion) -> None:
     from ridgeline.campaign.dry_run import rehearse
     from ridgeline.cli.text.wording import cost_line, setting_text
 
+    found = check_study(study)
     with tempfile.TemporaryDirectory(prefix="ridgeline-dry-run-") as folder:
         for step in rehearse(study, question, 3, Path(folder)):
             print(f"# trial {step.trial.number} ({step.trial.proposer}): {setting_text(step.trial.point)}")
             for line in step.build:
                 print(f"# build: {line}")
             print(step.script.rstrip(), end="\n\n")
-    found = check_study(study)
     print(
         *(f"# warning: {doubt}" for doubt in found.doubts()), cost_line(stake(found.study, question.trials)), sep="\n"
     )

@@ -9,6 +9,7 @@ from ridgeline.cli.text.picture import cut, picture_lines
 from ridgeline.cli.text.snapshot import expected_end, run_rows
 from ridgeline.cli.text.table import aligned
 from ridgeline.cli.text.wording import controller_text
+from ridgeline.stats.wording import count
 from ridgeline.store.live.logs import last_lines, newest_log
 
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
@@ -35,7 +36,7 @@ def _head(now: CampaignStatus, now_s: float) -> list[str]:
         state = "finished" if now.history.verdict is not None else "stopped"
     else:
         state = "paused" if now.history.heeded.paused else now.progress.stage
-    lines = [f"{now.study.name}   {state}   {len(now.history.runs)} runs"]
+    lines = [f"{now.study.name}   {state}   {count(len(now.history.runs), 'run')}"]
     if now.controller is not None and not now.is_over:
         lines.append(f"  {controller_text(now.controller, str(now.history.root), now_s)}")
         if end := expected_end(now, now_s):

@@ -50,9 +50,10 @@ def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:
     def told(name: str) -> Any:
         return receipt.get(name, "unknown")
 
-    gpus = receipt.get("gpus") or []
+    gpus, cores = receipt.get("gpus") or [], told("cores")
+    cores = count(cores, "core") if isinstance(cores, int) else f"{cores} cores"
     graphics = f"{len(gpus)} x {gpus[0]}, driver {told('driver')}" if gpus else "no GPU"
-    yield f"on {told('host')}: {told('cpu')}, {told('cores')} cores, {graphics}"
+    yield f"on {told('host')}: {told('cpu')}, {cores}, {graphics}"
     yield f"kernel {told('kernel')}, Python {told('python')}, ridgeline {told('ridgeline')}, seed {told('seed')}"
     yield f"as `{told('command')}`"
 

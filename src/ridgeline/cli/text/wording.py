@@ -66,6 +66,10 @@ def hours_text(node_hours: float) -> str:
     return f"{node_hours:.1f}" if node_hours >= 1 else f"{node_hours:.2g}"
 
 
+def node_hours_text(node_hours: float) -> str:
+    return count(node_hours, "node-hour", hours_text(node_hours))
+
+
 def leftover_text(leftovers: Sequence[str]) -> str:
     """Processes that outlived their run; of many the first two."""
     more = f" and {len(leftovers) - 2} more" if len(leftovers) > 2 else ""
@@ -78,11 +82,9 @@ def outcome_text(outcomes: Mapping[str, int]) -> str:
 
 def cost_line(stake: Stake) -> str:
     parts = ", ".join(f"{part.name} {part.runs}" for part in stake.parts if part.runs)
-    runs = "runs until the budget is spent" if stake.runs is None else f"at most {stake.runs} runs ({parts})"
-    hours = (
-        "no limit on node-hours" if stake.node_hours is None else f"at most {hours_text(stake.node_hours)} node-hours"
-    )
-    return f"at stake: {runs}, {hours} (every run at its limit; faults of the site are extra)"
+    bound = "runs until the budget is spent" if stake.runs is None else f"at most {count(stake.runs, 'run')} ({parts})"
+    hours = "no limit on node-hours" if stake.node_hours is None else f"at most {node_hours_text(stake.node_hours)}"
+    return f"at stake: {bound}, {hours} (every run at its limit; faults of the site are extra)"
 
 
 def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
@@ -90,7 +92,8 @@ def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
     history, budget = now.history, now.budget
     wall_s = history.wall_s if now_s is None else history.wall_now_s(now_s)
     hours = hours_text(history.node_hours)
-    spent = f"{hours} of {budget.node_hours:g} node-hours" if budget.node_hours else f"{hours} node-hours"
+    limit = count(budget.node_hours, "node-hour", f"{budget.node_hours:g}") if budget.node_hours else ""
+    spent = f"{hours} of {limit}" if limit else node_hours_text(history.node_hours)
     if (price := now.study.site.service_units_per_node_hour) is not None:
         spent += f" ({history.node_hours * price:,.3g} service units)"
     wall = f"{time_text(wall_s)} of {time_text(budget.wall_s)}" if budget.wall_s else time_text(wall_s)
@@ -101,7 +104,7 @@ def status_lines(now: CampaignStatus, now_s: float) -> Iterable[str]:
     study, history, answer = now.study, now.history, now.answer
     simulated = "   simulated: nothing is measured" if answer.simulated else ""
     paused = "   paused" if history.heeded.paused and not now.is_over else ""
-    yield f"{study.name}   {now.progress.stage}{paused}   {len(history.runs)} runs{simulated}"
+    yield f"{study.name}   {now.progress.stage}{paused}   {count(len(history.runs), 'run')}{simulated}"
     if now.controller is not None and not now.is_over:
         yield f"  {controller_text(now.controller, str(history.root), now_s)}"
     alive = not now.is_over and (now.controller is None or now.controller.presence is not Presence.GONE)
@@ -116,7 +119,7 @@ def status_lines(now: CampaignStatus, now_s: float) -> Iterable[str]:
     yield f"  runs  {outcome_text({kind.value: n for kind, n in history.outcomes.items()})}"
     moved = now.moved
     if len(moved) > MOVES_SHOWN:
-        yield f"  {len(moved) - MOVES_SHOWN} earlier moves after failures: see `why` in the report"
+        yield f"  {count(len(moved) - MOVES_SHOWN, 'earlier move')} after failures: see `why` in the report"
     for trial in moved[-MOVES_SHOWN:]:
         yield f"  #{trial.number:<4} {trial.why}"
     yield f"  {answer.told}"
@@ -182,7 +185,7 @@ def instruction_text(line: Mapping[str, Any]) -> str:
     amounts: Iterable[str] = (
         *([count(line["trials"], "trial")] if "trials" in line else []),
         *([time_text(line["wall_s"])] if "wall_s" in line else []),
-        *([f"{line['node_hours']:g} node-hours"] if "node_hours" in line else []),
+        *([count(line["node_hours"], "node-hour", f"{line['node_hours']:g}")] if "node_hours" in line else []),
     )
     more = ", ".join(amounts)
     run = f" run {line['run']}" if "run" in line else ""

@@ -28,7 +28,7 @@ from ridgeline.report.figures.shapes import (
     PlotPoint,
     PlotSeries,
 )  # fmt: skip
-from ridgeline.stats.wording import metric_text
+from ridgeline.stats.wording import count, metric_text
 from ridgeline.store.history import History
 
 LOGS = ("engine.log", "sglang.log")
@@ -184,7 +184,8 @@ def _heat(values: Sequence[float], batch: int, length: int) -> HeatCell:
     return HeatCell(
         middle,
         metric_text(middle),
-        f"{_range(batch)} requests of {_range(length)} tokens: {metric_text(middle)} tok/s, {len(values)} steps",
+        f"{_range(batch)} requests of {_range(length)} tokens: {metric_text(middle)} tok/s, "
+        + count(len(values), "step"),
     )
 
 

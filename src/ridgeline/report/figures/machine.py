@@ -99,7 +99,8 @@ def _agreement(metric: str, points: list[PlotPoint]) -> PlotFigure:
     says_more = percent(sum(errors) / len(errors), 0) if errors else ""
     few = f"in {count(len(errors), 'run')} it foretold {says_more}"
     many = (
-        f"half of {len(errors)} runs are within {median(map(abs, errors)):.0%}; on average it foretold {says_more}"
+        f"half of {count(len(errors), 'run')} are within {median(map(abs, errors)):.0%}; "
+        f"on average it foretold {says_more}"
         if errors
         else ""
     )
@@ -133,7 +134,7 @@ def _expectations(study: Study, history: History) -> list[PlotFigure]:
     if len(measured) < 3:
         return []
     says = "What was expected of each trial before it ran, and what it gave, as multiples of the best until then."
-    note = f"{inside} of {len(measured)} measured values lie within what was expected."
+    note = f"{inside} of {count(len(measured), 'measured value')} lie within what was expected."
     return [
         PlotFigure(
             "expected", "Expected and measured", says, Axis("trial"), Axis("times the best so far", log=True),

@@ -30,7 +30,7 @@ from ridgeline.report.figures.shapes import (
 from ridgeline.report.figures.values import goal_axis, is_ok, seconds_axis
 from ridgeline.stats.nodes import node_effects, node_runs
 from ridgeline.stats.regimes import baseline_course
-from ridgeline.stats.wording import metric_text
+from ridgeline.stats.wording import count, metric_text
 from ridgeline.store.history import History
 
 NAMES = {
@@ -169,7 +169,7 @@ def _band(study: Study, history: History) -> tuple[PlotBand, ...]:
     values = [r.metrics[study.goal.metric] for t, r in history.ok_runs(*Stage) if t.key == base]
     if len(values) < 2:
         return ()
-    return (PlotBand(f"baseline, lowest to highest of {len(values)} runs", min(values), max(values)),)
+    return (PlotBand(f"baseline, lowest to highest of {count(len(values), 'run')}", min(values), max(values)),)
 
 
 def _drift(study: Study, history: History) -> tuple[int, str] | None:

@@ -50,7 +50,7 @@ class NodeEffect:
 
     def __str__(self) -> str:
         if self.speed is None or self.low is None or self.high is None:
-            return f"node {self.node}: too little to judge ({self.runs} runs)"
+            return f"node {self.node}: too little to judge ({count(self.runs, 'run')})"
         if self.verdict == "usual":
             low, high = (self.low - 1) * 100, (self.high - 1) * 100
             return f"node {self.node} is like its peers ({low:+.1f}% to {high:+.1f}%)"

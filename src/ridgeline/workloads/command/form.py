@@ -144,7 +144,8 @@ class CommandForm(Form):
     """Any program: a command line, environment and input files from templates; metrics read from what it wrote.
 
     Templates may name every knob and derived value, `{build}`, and the job's `{nodes}`, `{ranks}`, `{ranks_per_node}`,
-    `{cores}`, `{gpus}` and `{launch}`. The metrics `wall_s`, `cpu_s` and `max_rss_bytes` come by themselves.
+    `{cores}`, `{gpus}` and `{launch}`. The metrics `wall_s` and `cpu_s` come by themselves, and on this machine and PBS
+    `max_rss_bytes`.
     """
 
     whose = "command"

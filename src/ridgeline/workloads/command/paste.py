@@ -32,7 +32,10 @@ def folder_lines(options: CommandOptions, study: Study, fields: Mapping[str, obj
         lines.append(f"ln -sfn {_from_own(source, study.folder)} ./{shlex.quote(name)}")
     for name, source in options.files.items():
         lines += _copied(_from_own(source, study.folder), f"./{shlex.quote(name)}", is_folder=source.is_dir())
-    return [*lines, *(pasted_file(name, render(text, fields)) for name, text in options.inputs.items())]
+    return [
+        *lines,
+        *(pasted_file(name, render(text, fields, study.space.optional)) for name, text in options.inputs.items()),
+    ]
 
 
 def _sources(options: CommandOptions) -> dict[str, Path]:

@@ -16,7 +16,7 @@ from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
-from ridgeline.records.template import field_names, render
+from ridgeline.records.template import field_names, render, render_env
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.command.extract import NotThere, file_text
 from ridgeline.workloads.command.form import CommandForm, read_options
@@ -51,14 +51,14 @@ class CommandWorkload:
 
     def problems(self) -> list[Problem]:
         found = list(self._options.problems)
-        found += field_problems(self._study, self._templates(), JOB_FIELDS)
+        found += field_problems(self._study, self.templates(), JOB_FIELDS)
         return [*found, *self._metric_problems()]
 
     def refusal(self, settings: Settings) -> str | None:
         try:
             fields = self._fields(settings, ".")
-            for _, text in self._templates():
-                render(text, fields)
+            for _, text in self.templates():
+                self._rendered(text, fields)
         except (ExpressionError, ValueError) as error:
             return str(error)
         return None
@@ -71,13 +71,16 @@ class CommandWorkload:
         return job_in(folder, self._study, resources, self._command(fields, resources), self._env(fields))
 
     def _command(self, fields: dict[str, object], resources: Resources) -> str:
-        command = render(self._options.run, fields)
+        command = self._rendered(self._options.run, fields)
         if not self._study.site.container or "launch" in field_names(self._options.run):
             return command
         return contained(self._study.site, resources, f"sh -c {shlex.quote(command)}")
 
     def _env(self, fields: dict[str, object]) -> dict[str, str]:
-        return {name: render(text, fields) for name, text in self._options.env.items()}
+        return render_env(self._options.env, fields, self._study.space.optional)
+
+    def _rendered(self, text: str, fields: dict[str, object]) -> str:
+        return render(text, fields, self._study.space.optional)
 
     def read(self, run: Run) -> Reading:
         measurements = [
@@ -89,7 +92,9 @@ class CommandWorkload:
         problems: list[str] = []
         needed = self._study.needed_metrics
         for name in needed & BUILT_IN.keys() - {m.metric for m in measurements} - self._options.metrics.keys():
-            problems.append(f"{name} was not reported by the site (peak memory below the controller's own is not seen)")
+            problems.append(
+                f"{name} was not reported by the site; see docs/guides/any-program.md for where it is known"
+            )
         contents: dict[str, str] = {}
         for name, metric in self._options.metrics.items():
             try:
@@ -126,7 +131,7 @@ class CommandWorkload:
         command = self._command(fields, study.job.resources(settings))
         return pasted_run(study.site, self._env(fields), command, before)
 
-    def _templates(self) -> Iterator[tuple[Where, str]]:
+    def templates(self) -> Iterator[tuple[Where, str]]:
         yield ("workload", "run"), self._options.run
         for name, text in self._options.env.items():
             yield ("workload", "env", name), text
@@ -162,7 +167,7 @@ class CommandWorkload:
         for name, source in self._options.files.items():
             _place(folder / name, lambda target, source=source: _copy(source, target))  # type: ignore[misc]
         for name, text in self._options.inputs.items():
-            content = render(text, fields)
+            content = self._rendered(text, fields)
             _place(folder / name, lambda target, content=content: target.write_text(content))  # type: ignore[misc]
 
     def _link_build(self, build: Path, folder: Path) -> None:

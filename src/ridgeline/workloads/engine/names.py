@@ -38,10 +38,12 @@ class Names:
 
     def problems(self, *, serves: bool) -> Iterator[Problem]:
         yield from self.knob_problems(release_of(self._options.install(None), self._dialect))
-        yield from field_problems(
-            self._study, ((("workload", "env", n), text) for n, text in self._options.env.items())
-        )
+        yield from field_problems(self._study, self.templates())
         yield from self._metric_problems(serves)
+
+    def templates(self) -> Iterator[tuple[Where, str]]:
+        for name, text in self._options.env.items():
+            yield ("workload", "env", name), text
 
     def knob_problems(self, release: Version) -> Iterator[Problem]:
         """Names that are no knobs of this release, and values that a knob cannot have."""

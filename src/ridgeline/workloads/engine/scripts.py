@@ -14,7 +14,7 @@ from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
-from ridgeline.records.template import render
+from ridgeline.records.template import render_env
 from ridgeline.serving.engine.knobs.releases import OWN_CHOICE
 from ridgeline.serving.model.config import preset_names
 from ridgeline.workloads.engine.dialect import EngineDialect, Span
@@ -99,7 +99,7 @@ class Scripts:
     def env(self, settings: Settings, build: str = ".") -> dict[str, str]:
         """The trial's environment. `{build}` is the folder that the study's `builds` made, seen from the run folder."""
         fields = {"build": build, **settings}
-        env = {name: render(text, fields) for name, text in self._options.env.items()}
+        env = render_env(self._options.env, fields, self._study.space.optional)
         env |= {n: _env_text(v) for n, v in settings.items() if ENV_NAME.fullmatch(n) and v not in (None, OWN_CHOICE)}
         if any(name.startswith("NCCL_") for name in env):
             # NCCL ignores what it does not understand without a word; its own echo is the proof

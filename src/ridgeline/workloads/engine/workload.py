@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Reading
-from ridgeline.records.problem import Problem
+from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Continuous, Settings
 from ridgeline.records.study import Study
@@ -95,6 +96,9 @@ class EngineWorkload:
             return []
         what = f"{self._dialect.name} has no way to decode without a prefill server; SGLang has, and prefill works here"
         return [Problem(("workload", "alone"), what)]
+
+    def templates(self) -> Iterator[tuple[Where, str]]:
+        return self._names.templates()
 
     def refusal(self, settings: Settings) -> str | None:
         try:

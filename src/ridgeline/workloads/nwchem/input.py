@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ridgeline.records.space import Settings
 from ridgeline.records.template import render
 from ridgeline.workloads.nwchem.options import NwchemOptions
@@ -11,9 +13,9 @@ GUESS_FILE = "guess.movecs"
 WORDS_PER_MB = 2**20 // 8
 
 
-def render_input(options: NwchemOptions, settings: Settings) -> str:
+def render_input(options: NwchemOptions, settings: Settings, optional: Collection[str] = ()) -> str:
     if options.template:
-        return render(options.template, settings)
+        return render(options.template, settings, optional)
     blocks = [
         f"start nwchem\nscratch_dir ./{SCRATCH}\npermanent_dir .",
         _memory(settings),

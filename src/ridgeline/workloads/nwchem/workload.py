@@ -15,7 +15,7 @@ from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
-from ridgeline.records.template import render
+from ridgeline.records.template import render, render_env
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.workloads.nwchem.failures import SIGNATURES
 from ridgeline.workloads.nwchem.form import NwchemForm, read_options
@@ -60,14 +60,14 @@ class NwchemWorkload:
     def problems(self) -> list[Problem]:
         found = list(self._options.problems)
         space = self._study.space
-        used = names_read(self._study, (text for _, text in self._templates()))
+        used = names_read(self._study, (text for _, text in self.templates()))
         found += knob_problems(space.knobs, used, self._options.blas_paths)
-        found += field_problems(self._study, self._templates())
+        found += field_problems(self._study, self.templates())
         if "nodes" in space.by_name and self._study.job.nodes is None:
             found.append(Problem(("space", "nodes"), "a knob decides the nodes: also write `job: {nodes: nodes}`"))
         return [*found, *metric_problems(self._study, [*OF_THE_RUN, *UNITS]), *self._energy_problems()]
 
-    def _templates(self) -> Iterator[tuple[Where, str]]:
+    def templates(self) -> Iterator[tuple[Where, str]]:
         yield ("workload", "program"), self._options.program
         yield ("workload", "input"), self._options.template
         for name, text in self._options.env.items():
@@ -122,7 +122,7 @@ class NwchemWorkload:
         if trial.stage is Stage.PROFILE and self._study.profile is not None:
             start = replace(start, profiler=profiler(self._study.profile))
         with filling(folder):
-            (folder / INPUT).write_text(render_input(self._options, trial.settings))
+            (folder / INPUT).write_text(self._input(trial.settings))
             (folder / RANK_SCRIPT).write_text(rank_script(start))
             (folder / ASKED).write_text(json.dumps({"settings": dict(trial.settings), "build": build}, indent=1) + "\n")
         return job_in(folder, self._study, start.resources, command(self._study.site, start), start.env)
@@ -145,15 +145,18 @@ class NwchemWorkload:
         """For a shell in the study's folder."""
         study, start = self._study, self._start(settings, "..")
         before = build_lines(study.builds, settings) if study.builds else []
-        before += [*OWN_FOLDER, pasted_file(INPUT, render_input(self._options, settings))]
+        before += [*OWN_FOLDER, pasted_file(INPUT, self._input(settings))]
         if needs_rank_script(study.site, start):
             before.append(pasted_file(RANK_SCRIPT, rank_script(start)))
         return pasted_run(study.site, start.env, command_by_hand(study.site, start), before)
 
     # what a setting means
 
+    def _input(self, settings: Settings) -> str:
+        return render_input(self._options, settings, self._study.space.optional)
+
     def _start(self, settings: Settings, build: str) -> Start:
-        options, site = self._options, self._study.site
+        options, site, optional = self._options, self._study.site, self._study.space.optional
         mpi = str(settings.get("mpi") or options.mpi)
         fields = {**settings, "build": build}
         threads = _count(settings, "threads")
@@ -164,9 +167,9 @@ class NwchemWorkload:
         if binding.report and launcher == "mpich":
             env["HYDRA_TOPO_DEBUG"] = "1"
         env |= environment(settings)
-        env |= {name: render(text, fields) for name, text in options.env.items()}
+        env |= render_env(options.env, fields, optional)
         return Start(
-            program=render(options.program, fields) if options.program else f"nwchem.{mpi}",
+            program=render(options.program, fields, optional) if options.program else f"nwchem.{mpi}",
             launcher=launcher,
             resources=self._resources(settings),
             binding=binding,
