@@ -48,7 +48,7 @@ def wrap_qsub(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     original = Path(__file__).parent.parent / "pbs_standin" / "qsub"
     wrapper = folder / "bin" / "qsub"
     wrapper.parent.mkdir()
-    wrapper.write_text(f"#!/bin/sh\nQSUB={original}\n{text}\n")
+    wrapper.write_text(f'#!/bin/sh\nQSUB="{original}"\n{text}\n')
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
 
