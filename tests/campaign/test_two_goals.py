@@ -72,6 +72,11 @@ def test_the_best_within_a_limit(tmp_path: Path) -> None:
     assert all(o.second.value > 200 for o in better)
     assert told == "its whole interval keeps the limit"
     assert best_at_lines(now.study, now.history, "ttft_ms=200")[0].startswith("rate 1")
+    chosen = json.loads(one.setting)
+    changed = [f"{name} {value}" for name, value in chosen.items() if value != now.study.baseline[name]]
+    said = best_at_lines(now.study, now.history, "ttft_ms=200")[2]
+    assert changed
+    assert said.removeprefix("  changes from the baseline: ") == ", ".join(changed), "what to set, not what was"
     with pytest.raises(NothingFound, match="no setting that ran keeps ttft_ms at or below 1"):
         best_at(now.study, now.history, "ttft_ms=1")
     with pytest.raises(InputError, match="second goal is ttft_ms"):
