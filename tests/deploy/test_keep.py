@@ -258,6 +258,33 @@ def test_a_slow_server_may_finish_what_it_has_for_a_while(split: Operator, monke
     assert done == ["decode-0"], "but not for ever"
 
 
+def test_a_server_that_the_router_lost_is_put_back_after_two_looks(
+    split: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, back = Keeper(split), list[str]()
+    decoding = [split.member("decode-0"), split.member("decode-1")]
+    with split.acting():
+        for member in decoding:
+            for event in ("planned", "submitted", "ready"):
+                told = {"event": event, "member": member.name, "generation": 1, "ticket": "1 x", "url": "http://x"}
+                split.folder.record(told)
+    both, one = {"http://decode-0": "", "http://decode-1": ""}, {"http://decode-0": ""}
+    monkeypatch.setattr(keeper._acts, "put_back", lambda member: back.append(member.name))
+
+    def looks(*lists: dict[str, str] | None) -> list[str]:
+        back.clear()
+        for listed in lists:
+            monkeypatch.setattr(keeper._acts, "listed", lambda listed=listed: listed)
+            keeper._go_on(decoding)
+        return list(back)
+
+    assert looks(both, one, both, one) == [], "it may be about to be listed again"
+    assert looks(both, one, one) == ["decode-1"]
+    assert looks(None, None, None) == [], "a router that does not answer says nothing"
+    split.folder.drained.add("decode-1")
+    assert looks(one, one, one) == [], "who was drained stays out"
+
+
 def test_a_server_that_never_gets_ready_is_found(split: Operator) -> None:
     keeper = Keeper(split, ready_s=100.0)
     with split.acting():
