@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from ridgeline.records.site import Prices, Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Goal, Study
 from ridgeline.stats.pareto import tradeoffs
+from ridgeline.stats.student import t_quantile
 from ridgeline.store.site_file import load_site
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
@@ -62,6 +65,20 @@ def test_what_is_not_shown_to_be_behind_is_near() -> None:
     assert found["c"].first.low is None
     turned = {one.setting: one.place for one in tradeoffs(noisy, ("minimize", "maximize"), 0.5)}
     assert turned["c"] == "on"
+
+
+def test_the_noise_of_repeated_settings_is_that_of_all_and_means_have_less_of_it() -> None:
+    runs = {"a": [(100.0, 10.0), (110.0, 10.5), (105.0, 10.2)], "b": [(200.0, 30.0)], "c": [(0.0, 1.0)]}
+    found = {one.setting: one for one in tradeoffs(runs, ("maximize", "minimize"))}
+    assert [*found] == ["b", "a"], "the best first; what has no log is left out"
+    assert [one.setting for one in tradeoffs(runs, ("minimize", "minimize"))] == ["a", "b"]
+    logs = [math.log(first) for first, _ in runs["a"]]
+    half = t_quantile(0.975, 2) * stdev(logs)
+    a, b = found["a"].first, found["b"].first
+    assert a.value == pytest.approx(math.exp(fmean(logs)))
+    assert a.low is not None and a.high is not None and b.low is not None and b.high is not None
+    assert math.log(a.high / a.low) == pytest.approx(2 * half / math.sqrt(3))
+    assert math.log(b.high / b.low) == pytest.approx(2 * half)
 
 
 def test_the_best_within_a_limit(tmp_path: Path) -> None:
