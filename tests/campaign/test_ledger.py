@@ -117,3 +117,15 @@ def test_a_study_without_any_limit_ends_all_the_same() -> None:
     assert ledger(history()).search_trials == TRIALS_WITHOUT_BUDGET
     assert ledger(history(), wall_s=9.0).search_trials is None
     assert ledger(history(), trials=7, wall_s=9.0).search_trials == 7
+
+
+def test_what_people_added_to_the_budget_can_be_spent() -> None:
+    found = history((1, Stage.BASELINE, 360.0, Kind.OK))
+    short = {"wall_s": 300.0, "node_hours": 0.15}  # 0.1 are spent, and one more run takes as much again
+    assert not ledger(found, **short).fits({"x": 9}, 1, Reserve())
+    line = {"id": "x" * 8, "act": "extend", "refused": False}
+    found.heeded.apply({**line, "wall_s": 100.0})
+    assert not ledger(found, **short).fits({"x": 9}, 1, Reserve()), "time alone is not enough"
+    found.heeded.apply({**line, "node_hours": 0.1})
+    assert ledger(found, **short).fits({"x": 9}, 1, Reserve())
+    assert ledger(found, **short).affordable_runs(1) == pytest.approx(400 / 360)

@@ -133,6 +133,8 @@ def test_what_a_million_tokens_cost() -> None:
     assert dollars_per_million_tokens(run, Prices(gpu_hour=4.5), 8) == pytest.approx(2.0)
     whole_nodes = run_with(10_000.0, 2, 0)
     assert dollars_per_million_tokens(whole_nodes, Prices(gpu_hour=4.5), 8) == pytest.approx(2.0)
+    two_of_eight = run_with(10_000.0, 2, 2)
+    assert dollars_per_million_tokens(two_of_eight, Prices(gpu_hour=4.5), 8) == pytest.approx(0.5), "only what it used"
     assert dollars_per_million_tokens(run, Prices(), 8) is None
     assert dollars_per_million_tokens(run_with(0.0, 1, 1), Prices(node_hour=1.0), 1) is None
 
