@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ridgeline.deploy.keep.look import look_at
 from ridgeline.deploy.keep.watch import HUNG_AFTER_S, Concern, ServerLook, Watch
 
@@ -66,6 +68,13 @@ def test_slow_is_judged_by_the_median_of_the_others() -> None:
     assert {c.member for concerns in found for c in concerns} == {"a", "b"}, "nor does a second slow one hide the first"
     evidence = next(c.evidence for c in found[-1] if c.member == "a")
     assert evidence == "7.5 tokens/s for each running request, others 25.0"
+
+
+def test_what_is_slow_is_slow_at_any_time_of_the_clock() -> None:
+    late = [[replace(look, at_s=look.at_s + 1e6) for look in steady(tokens_s)] for tokens_s in (30, 100)]
+    (concern,) = rows(("a", late[0]), ("b", late[1]))[-1]
+    assert concern == Concern("a", "slow", "7.5 tokens/s for each running request, others 25.0")
+    assert concern.needs_restart
 
 
 def test_a_server_with_hardly_a_request_has_no_speed() -> None:
