@@ -23,6 +23,7 @@ from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verify.folder import verify_folder
+from ridgeline.campaign.verify.scripts import _anywhere
 from ridgeline.campaign.verify.verification import Mismatch, Verification, differences, reworded, same
 from ridgeline.cli.main import run as command_line
 from ridgeline.cli.text.verify import verification_lines
@@ -252,6 +253,14 @@ def test_a_script_of_another_setting(folder: Path) -> None:
     assert (found.run, Path(found.file).name, found.what) == (2, "run.sh", "the script of this setting")
     assert "900 +" in found.stated
     assert "100 +" in found.found
+
+
+def test_another_place_with_a_space_in_its_name_is_only_another_place() -> None:
+    plain = "exec /usr/bin/python3 /opt/ridgeline/workloads/player.py /home/me/runs/0001-a 'two words'"
+    spaced = "exec '/a b/.venv/bin/python3' '/a b/ridgeline/workloads/player.py' '/my studies/runs/0001-a' 'two words'"
+    assert _anywhere(spaced) == _anywhere(plain)
+    assert _anywhere(spaced) != _anywhere(plain.replace("two words", "two  words"))
+    assert _anywhere(spaced) != _anywhere(plain.replace("player", "payer"))
 
 
 def test_a_line_added_to_a_script(folder: Path) -> None:
