@@ -194,6 +194,14 @@ def test_a_chain_of_failures_strides_further_then_ends() -> None:
     assert len(path) == LONGEST_CHAIN
 
 
+def test_a_move_of_another_kind_begins_with_one_step() -> None:
+    advice, smaller = Advice(SPACE, SPACE.refusal), Move("batch", -1, "why")
+    advice.take(*failed({"mem": 20, "batch": 64}, DOWN))
+    assert asked_of(advice) == {"mem": 19, "batch": 64}
+    advice.take(*failed({"mem": 19, "batch": 64}, smaller, proposer=PROPOSER))
+    assert asked_of(advice, {"mem": 19, "batch": 64}) == {"mem": 19, "batch": 32}, "nothing was said of batch before"
+
+
 def test_a_conditional_knob_is_moved_only_where_it_exists() -> None:
     from ridgeline.records.expression import Expression
 

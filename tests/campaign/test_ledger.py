@@ -192,3 +192,15 @@ def test_what_was_given_is_used_and_the_confirmation_comes_first(
     assert (verdict.conclusion == "confirmed") == (runs >= least), verdict.headline
     everything = found.count(Stage.SEARCH) == 29 or found.count(Stage.CONFIRM) == 18
     assert everything or runs - spent <= max(2, 0.2 * runs), "what is left is too little for anything"
+
+
+def test_what_people_added_to_the_budget_can_be_spent() -> None:
+    found = history((1, Stage.BASELINE, 360.0, Kind.OK))
+    short = {"wall_s": 300.0, "node_hours": 0.15}  # 0.1 are spent, and one more run takes as much again
+    assert not ledger(found, **short).fits({"x": 9}, 1, Reserve())
+    line = {"id": "x" * 8, "act": "extend", "refused": False}
+    found.heeded.apply({**line, "wall_s": 100.0})
+    assert not ledger(found, **short).fits({"x": 9}, 1, Reserve()), "time alone is not enough"
+    found.heeded.apply({**line, "node_hours": 0.1})
+    assert ledger(found, **short).fits({"x": 9}, 1, Reserve())
+    assert ledger(found, **short).affordable_runs(1) == pytest.approx(400 / 360)

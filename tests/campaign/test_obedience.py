@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.store.history import History, read_history
 from ridgeline.store.live.instructions import (
     INSTRUCTIONS,
+    Heeded,
     instruction_from,
     leave_instruction,
     put_away,
@@ -118,6 +120,38 @@ def test_time_and_node_hours_are_extended_and_every_face_says_so(tmp_path: Path)
     assert running.ledger.limits.wall_s == 10_500
     now = CampaignStatus(running.question, question, read_history(tmp_path))
     assert now.as_json()["budget"] == {"trials": 12, "wall_s": 10_500, "node_hours": None}
+
+
+def test_what_was_added_twice_is_there_twice(tmp_path: Path) -> None:
+    """Two people, or one who asks again for more: each instruction has an id of its own."""
+    question = study(tmp_path, budget=Budget(trials=12, wall_s=10_000.0, node_hours=50.0))
+    running = campaign(tmp_path, question)
+    more = [("one", {"wall_s": 500}), ("two", {"wall_s": 300, "node_hours": 2}), ("three", {"trials": 2})]
+    more += [("four", {"trials": 3}), ("five", {"node_hours": 0.5})]
+    when(running, lambda now: searched(now) == 2, lambda: [tell(tmp_path, n, "extend", **m) for n, m in more] and None)
+    running.run()
+    assert not any(answer["refused"] for answer in answers(tmp_path))
+    assert (running.ledger.limits.wall_s, running.ledger.limits.node_hours) == (10_800, 52.5)
+    assert searched(running) == 17
+    assert read_history(tmp_path).heeded.budget(question.budget) == Budget(12, 10_800, 52.5), "as its journal says"
+
+
+def test_what_was_refused_changes_nothing() -> None:
+    heeded = Heeded()
+    line = {"id": "x" * 8, "refused": True, "wall_s": 9.0, "run": 1, "point": {"x": 1}}
+    for act in ("pause", "stop", "cancel", "try", "extend"):
+        heeded.apply({**line, "act": act})
+    assert (heeded.paused, heeded.stopping, heeded.cancelled, heeded.wanted, heeded.more_wall_s) == (
+        False, False, set(), [], 0.0,
+    )  # fmt: skip
+
+
+def test_instructions_are_obeyed_in_the_order_in_which_they_were_left(tmp_path: Path) -> None:
+    """Whatever they are called: pause and then resume is not resume and then pause."""
+    for place, (name, act) in enumerate([("zz", "pause"), ("mm", "stop"), ("aa", "resume"), ("qq", "pause")]):
+        tell(tmp_path, name, act)
+        os.utime(tmp_path / INSTRUCTIONS / f"{name:-<8}.json", ns=(10**18 + place, 10**18 + place))
+    assert [*waiting_instructions(tmp_path)] == ["zz------", "mm------", "aa------", "qq------"]
 
 
 def test_what_has_no_limit_cannot_be_extended(tmp_path: Path) -> None:

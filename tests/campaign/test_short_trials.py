@@ -6,17 +6,20 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from ridgeline.campaign.thrift.short_trials import ShortTrials, short_problems, shortened
 from ridgeline.records.outcome import Kind
+from ridgeline.records.study import Goal
 from ridgeline.records.trial import Stage
 from ridgeline.store.history import History, read_history
 from ridgeline.store.study_file import read_study_file
 from tests.cli.test_faces import ridgeline
 
 # a short run shows 60% of a whole one's rate; what passed is counted in work done
+Direction = Literal["maximize", "minimize"]
 STUDY = """\
 version: 1
 name: shortened
@@ -110,6 +113,35 @@ def test_a_baseline_that_does_not_pass_short_says_what_to_change(tmp_path: Path)
     said = ridgeline("tune", "study.yaml", "--out", "out", cwd=tmp_path)
     told = " ".join(said.stderr.split())
     assert said.returncode == 1 and "passes whole, but not short (steps: 100)" in told and "search.short" in told
+
+
+def promises(
+    direction: Direction, short: dict[str, float], whole: dict[str, float], tried: int = 9, at_least: int = 0
+) -> object:
+    """The x that is to run whole, where these settings ran short and those whole; `tried` of them in the search."""
+    study = read_study_file(Path("examples/04-deepseek-r1-16-gpus/study.yaml")).study
+    trials = ShortTrials(replace(study, goal=Goal("rate", direction)), History(Path("/s")))
+    trials._short_values = lambda: short  # type: ignore[method-assign]
+    trials._whole_values = lambda: whole  # type: ignore[method-assign]
+    trials._points = lambda: {key: {"x": key} for key in short}  # type: ignore[method-assign]
+    trials._failed_whole = set  # type: ignore[method-assign]
+    trials._ran_whole = lambda: {str(n) for n in range(tried)}  # type: ignore[method-assign]
+    found = trials.promising(at_least)
+    return None if found is None else found[0]["x"]
+
+
+@pytest.mark.parametrize(("direction", "better", "worse"), [("maximize", 1.2, 0.8), ("minimize", 0.8, 1.2)])
+def test_what_may_beat_the_best_runs_whole_in_either_direction(
+    direction: Direction, better: float, worse: float
+) -> None:
+    """The baseline shows 50 short and 100 whole; settings differ by about 5%, as long as nothing else is known."""
+    base, whole = {"base": 50.0}, {"base": 100.0}
+    assert promises(direction, {**base, "a": 50.0 * worse, "b": 50.0 * better}, whole) == "b", "the better one first"
+    assert promises(direction, {**base, "a": 50.0 * worse}, whole) is None
+    slightly = 1 + (worse - 1) / 5
+    assert promises(direction, {**base, "a": 50.0 * slightly}, whole) == "a", "4% behind, where 5% are uncertain"
+    assert promises(direction, {**base, "a": 50.0 * worse}, whole, tried=1, at_least=2) == "a", "some run whole anyway"
+    assert promises(direction, {**base, "a": 50.0 * worse}, whole, tried=2, at_least=2) is None
 
 
 def test_a_number_within_the_workload_s_mappings_can_be_less() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from ridgeline.records.site import Prices, Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Goal, Study
 from ridgeline.stats.pareto import tradeoffs
+from ridgeline.stats.student import t_quantile
 from ridgeline.store.site_file import load_site
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
@@ -64,6 +67,20 @@ def test_what_is_not_shown_to_be_behind_is_near() -> None:
     assert turned["c"] == "on"
 
 
+def test_the_noise_of_repeated_settings_is_that_of_all_and_means_have_less_of_it() -> None:
+    runs = {"a": [(100.0, 10.0), (110.0, 10.5), (105.0, 10.2)], "b": [(200.0, 30.0)], "c": [(0.0, 1.0)]}
+    found = {one.setting: one for one in tradeoffs(runs, ("maximize", "minimize"))}
+    assert [*found] == ["b", "a"], "the best first; what has no log is left out"
+    assert [one.setting for one in tradeoffs(runs, ("minimize", "minimize"))] == ["a", "b"]
+    logs = [math.log(first) for first, _ in runs["a"]]
+    half = t_quantile(0.975, 2) * stdev(logs)
+    a, b = found["a"].first, found["b"].first
+    assert a.value == pytest.approx(math.exp(fmean(logs)))
+    assert a.low is not None and a.high is not None and b.low is not None and b.high is not None
+    assert math.log(a.high / a.low) == pytest.approx(2 * half / math.sqrt(3))
+    assert math.log(b.high / b.low) == pytest.approx(2 * half)
+
+
 def test_the_best_within_a_limit(tmp_path: Path) -> None:
     now = searched(tmp_path)
     one, told = best_at(now.study, now.history, "ttft_ms=200")
@@ -72,6 +89,11 @@ def test_the_best_within_a_limit(tmp_path: Path) -> None:
     assert all(o.second.value > 200 for o in better)
     assert told == "its whole interval keeps the limit"
     assert best_at_lines(now.study, now.history, "ttft_ms=200")[0].startswith("rate 1")
+    chosen = json.loads(one.setting)
+    changed = [f"{name} {value}" for name, value in chosen.items() if value != now.study.baseline[name]]
+    said = best_at_lines(now.study, now.history, "ttft_ms=200")[2]
+    assert changed
+    assert said.removeprefix("  changes from the baseline: ") == ", ".join(changed), "what to set, not what was"
     with pytest.raises(NothingFound, match="no setting that ran keeps ttft_ms at or below 1"):
         best_at(now.study, now.history, "ttft_ms=1")
     with pytest.raises(InputError, match="second goal is ttft_ms"):
@@ -111,6 +133,8 @@ def test_what_a_million_tokens_cost() -> None:
     assert dollars_per_million_tokens(run, Prices(gpu_hour=4.5), 8) == pytest.approx(2.0)
     whole_nodes = run_with(10_000.0, 2, 0)
     assert dollars_per_million_tokens(whole_nodes, Prices(gpu_hour=4.5), 8) == pytest.approx(2.0)
+    two_of_eight = run_with(10_000.0, 2, 2)
+    assert dollars_per_million_tokens(two_of_eight, Prices(gpu_hour=4.5), 8) == pytest.approx(0.5), "only what it used"
     assert dollars_per_million_tokens(run, Prices(), 8) is None
     assert dollars_per_million_tokens(run_with(0.0, 1, 1), Prices(node_hour=1.0), 1) is None
 

@@ -23,7 +23,8 @@ from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.campaign.verify.verification import Mismatch, Verification, reworded
+from ridgeline.campaign.verify.scripts import _anywhere
+from ridgeline.campaign.verify.verification import Mismatch, Verification, differences, reworded, same
 from ridgeline.cli.main import run as command_line
 from ridgeline.cli.text.verify import verification_lines
 from ridgeline.store.folder import StudyFolder
@@ -254,6 +255,14 @@ def test_a_script_of_another_setting(folder: Path) -> None:
     assert "100 +" in found.found
 
 
+def test_another_place_with_a_space_in_its_name_is_only_another_place() -> None:
+    plain = "exec /usr/bin/python3 /opt/ridgeline/workloads/player.py /home/me/runs/0001-a 'two words'"
+    spaced = "exec '/a b/.venv/bin/python3' '/a b/ridgeline/workloads/player.py' '/my studies/runs/0001-a' 'two words'"
+    assert _anywhere(spaced) == _anywhere(plain)
+    assert _anywhere(spaced) != _anywhere(plain.replace("two words", "two  words"))
+    assert _anywhere(spaced) != _anywhere(plain.replace("player", "payer"))
+
+
 def test_a_line_added_to_a_script(folder: Path) -> None:
     path = run_folder(folder, 2) / "run.sh"
     path.write_text(path.read_text() + "echo rate 999\n")
@@ -289,6 +298,69 @@ def test_a_duration_that_the_run_did_not_take(folder: Path) -> None:
     path = run_folder(folder, 3) / "exit"
     path.write_text(re.sub(r"(?m)^(up_ended_s|ended_s)=.*", r"\1=99999999999", path.read_text()))
     assert [(each.run, each.what) for each in found_in(folder)] == [(3, "how long the run took, s")]
+
+
+@pytest.mark.parametrize("more_s", [0.5, -0.5])
+def test_a_duration_that_is_off_by_half_a_second(folder: Path, more_s: float) -> None:
+    """Shorter as well as longer: by both clocks that the node has."""
+    path = run_folder(folder, 3) / "exit"
+
+    def moved(line: re.Match[str]) -> str:
+        return f"{line[1]}={float(line[2]) + more_s:.3f}"
+
+    path.write_text(re.sub(r"(?m)^(up_ended_s|ended_s)=(.*)", moved, path.read_text()))
+    assert [(each.run, each.what) for each in found_in(folder)] == [(3, "how long the run took, s")]
+
+
+@pytest.mark.parametrize("clock", ["ended_s", "up_ended_s"])
+def test_a_clock_that_was_set_during_a_run_is_no_mismatch(folder: Path, clock: str) -> None:
+    """The other one tells how long it took."""
+    path = run_folder(folder, 3) / "exit"
+    assert len(re.findall(r"(?m)^(?:up_)?ended_s=", path.read_text())) == 2
+    path.write_text(re.sub(rf"(?m)^{clock}=.*", f"{clock}=99999999999", path.read_text()))
+    assert found_in(folder) == []
+
+
+def test_a_measurement_edited_by_a_millionth(folder: Path) -> None:
+    def slightly(event: dict[str, Any]) -> None:
+        next(row for row in event["measurements"] if row[0] == "rate")[1] *= 1 + 1e-6
+
+    edit(folder, "ended", slightly, run=4)
+    assert [each.run for each in found_in(folder) if each.what == "rate"] == [4]
+
+
+@pytest.mark.parametrize("place", [2, 4])
+def test_the_unit_and_the_origin_of_a_measurement_are_part_of_it(folder: Path, place: int) -> None:
+    def renamed(event: dict[str, Any]) -> None:
+        next(row for row in event["measurements"] if row[0] == "rate")[place] = {2: "1/h", 4: "modelled"}[place]
+
+    edit(folder, "ended", renamed, run=4)
+    assert any(each.what == "rate" and each.run == 4 for each in found_in(folder))
+
+
+@pytest.mark.parametrize(
+    ("stated", "found", "alike"),
+    [
+        (1.0, 1.0 + 1e-12, True),  # another machine's libm
+        (1.0, 1.0 + 1e-6, False),
+        (0.0, 1e-15, True),
+        (0.0, 1e-6, False),
+        (1, 1.0, True),
+        (True, 1, False),
+        ([1, 2], (1, 2), True),
+        ([1, 2], [1, 2, 3], False),
+        ("1", 1, False),
+    ],
+)
+def test_what_counts_as_the_same(stated: Any, found: Any, alike: bool) -> None:
+    assert same(stated, found) is alike
+    assert bool(list(differences({"at": stated}, {"at": found}))) is not alike
+
+
+def test_what_is_stated_and_not_found_is_a_difference_and_what_is_found_beyond_is_none() -> None:
+    assert list(differences({"a": {"b": [1, {"c": 2}]}}, {"a": {"b": [1, {"c": 3}]}})) == [("a.b[1].c", 2, 3)]
+    assert list(differences({"a": 1}, {})) == [("a", 1, "nothing")]
+    assert list(differences({}, {"a": 1})) == []
 
 
 def test_a_folder_of_another_release_is_not_held_to_its_wording(folder: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.dashboard.serve import token_from
+from ridgeline.dashboard.server import _body
 from ridgeline.errors import InputError
 from ridgeline.store.history import read_history
-from ridgeline.store.live.instructions import waiting_instructions
+from ridgeline.store.live.instructions import LARGEST_BYTES, waiting_instructions
 from tests.cli.test_faces import QUICK, message, ridgeline
 from tests.dashboard.served import TOKEN, Served, served
 
@@ -122,6 +124,31 @@ def test_a_program_with_the_token_may_tell_and_what_is_wrong_is_said(there: Serv
     assert there.ask(path, "POST", {"id": "by-program", "act": "pause"}, **own).status == 202
     assert [*waiting_instructions(open_study)] == ["by-program"]
     assert "nobody is at work on this folder" in there.ask("/", **there.cookie).text
+
+
+def test_an_instruction_of_any_length_is_not_read(there: Served, open_study: Path) -> None:
+    """Right but for its length, so that nothing else can be wrong with it."""
+    path, own = "/study/quick/instructions", {"Authorization": f"Bearer {TOKEN}", "Content_Type": "application/json"}
+    long = json.dumps({"id": "very-long", "act": "pause"}) + " " * LARGEST_BYTES
+    refused = there.ask(path, "POST", long, **own)
+    assert refused.status == 400
+    assert f"at most {LARGEST_BYTES} bytes" in refused.text
+    assert "very-long" not in waiting_instructions(open_study)
+
+
+def test_a_body_without_end_is_left_as_soon_as_it_is_too_long() -> None:
+    read = 0
+
+    class Endless:
+        async def stream(self) -> AsyncIterator[bytes]:
+            nonlocal read
+            while True:
+                read += 4096
+                assert read <= LARGEST_BYTES + 4096, "and no more is kept in memory"
+                yield b" " * 4096
+
+    with pytest.raises(ValueError, match="at most"):
+        asyncio.run(_body(Endless()))  # type: ignore[arg-type]
 
 
 def test_a_campaign_that_is_over_takes_nothing(tmp_path: Path) -> None:

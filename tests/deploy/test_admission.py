@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ridgeline.cli.text.deploy import service_summary
+from ridgeline.deploy import admission
 from ridgeline.deploy.admission import BELOW_EDGE, MOST_KV, AdmissionLimits, admission_of, with_server_limits
 from ridgeline.deploy.file import load_service
 from ridgeline.deploy.members import members_of
@@ -16,6 +18,7 @@ from ridgeline.deploy.service import Service
 from ridgeline.errors import InputError
 from ridgeline.serving.engine.deployment import describe
 from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin.simulate import simulate
 
@@ -157,3 +160,55 @@ def test_it_is_said_which_router_keeps_the_promise(tmp_path: Path, old: str, new
     promise = router_promise(choice)
     assert said in promise if said else promise == ""
     assert promise in service_summary(choice, members_of(choice))
+
+
+# what follows from a run of the twin
+
+
+ANSWERS = [RequestRecord(n, 0.0, 0.0, 0.5, 2.0, 10, 31) for n in range(20)]  # 0.5 s to the first token, 2 s in all
+LATE = [Slo.parse("ttft_p95_ms=400")]
+
+
+def test_places_that_are_always_taken_answer_as_many_as_their_time_allows() -> None:
+    assert admission._rate_s(summarise(ANSWERS), 8) == pytest.approx(4.0)
+    assert admission._rate_s(summarise([]), 8) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("slos", "wait_s"),
+    [
+        ([], 2.0),  # no longer than an answer takes
+        (["ttft_p95_ms=2000"], 1.5),
+        (["ttft_p95_ms=2000", "e2e_p95_ms=2300"], 0.3),
+        (["tpot_p95_ms=60"], 2.0),  # waiting does not make tokens slower
+        (["ttft_p95_ms=400"], 0.0),
+    ],
+)
+def test_a_request_may_wait_for_what_its_limits_leave(slos: list[str], wait_s: float) -> None:
+    assert admission._wait_s(summarise(ANSWERS), [Slo.parse(each) for each in slos]) == pytest.approx(wait_s)
+
+
+def gives_way(
+    monkeypatch: pytest.MonkeyPatch, slos: list[Slo], before_s: float = 0.0, retractions: int = 0, fullest: float = 0.5
+) -> str:
+    """What the verdict on eight at once is, which answer four requests a second."""
+    result = SimpleNamespace(retractions=retractions, kv_usage=((0.0, 0.1), (1.0, fullest), (2.0, 0.2)))
+    monkeypatch.setattr(admission, "_run", lambda one, traffic, at_once, slos: (result, summarise(ANSWERS, slos)))
+    why, rate_s = admission._verdict(None, None, 8, slos, before_s)  # type: ignore[arg-type]
+    assert rate_s == pytest.approx(4.0)
+    return why
+
+
+def test_what_gives_way_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gives_way(monkeypatch, []) == ""
+    assert gives_way(monkeypatch, [], retractions=1) == "KV pool"
+    assert gives_way(monkeypatch, [], fullest=0.95) == "KV pool", "at its fullest, not at its end"
+    assert gives_way(monkeypatch, [], fullest=0.89) == ""
+    assert gives_way(monkeypatch, LATE) == "ttft_p95_ms"
+    assert gives_way(monkeypatch, [Slo.parse("ttft_p95_ms=600")]) == ""
+
+
+def test_more_at_once_for_hardly_more_throughput_is_only_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gives_way(monkeypatch, [], before_s=3.9) == "throughput"
+    assert gives_way(monkeypatch, [], before_s=3.5) == ""
+    assert gives_way(monkeypatch, [Slo.parse("ttft_p95_ms=600")], before_s=3.9) == "", "a limit says what is too much"

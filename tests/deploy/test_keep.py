@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.deploy import probe
+from ridgeline.deploy.file import load_service
 from ridgeline.deploy.keep import acts, watch
 from ridgeline.deploy.keep.keeper import Keeper
 from ridgeline.deploy.keep.watch import Concern
@@ -165,6 +166,136 @@ def test_near_the_kv_cliff_it_says_or_lowers_the_limit(file: Path, monkeypatch: 
     edited = operator(file)
     assert edited.router is not None
     assert "--max-concurrent-requests 45" in edited.router.line, "what a person writes later holds"
+
+
+SPLIT = """\
+version: 1
+model: llama-8b
+engine: {kind: sglang, gpu: h200}
+router: {kind: sglang-router, port: 9000}
+units: [{role: prefill, replicas: 2, settings: {tp: 1}}, {role: decode, replicas: 2, settings: {tp: 1}}]
+expected: {requests_s: 5.0, interval: {ttft_p50_ms: [50, 150]}}
+"""
+
+
+@pytest.fixture
+def split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    """Four servers of two roles that say they are up; each runs what its name says in `RUNNING`."""
+    path = tmp_path / "pd.yaml"
+    path.write_text(SPLIT)
+    service = Operator(load_service(path), tmp_path / "service")
+    running = {"prefill-0": 30, "prefill-1": 10, "decode-0": 25, "decode-1": 15}
+    monkeypatch.setattr(service.folder, "url", lambda member: f"http://{member.name}")
+    monkeypatch.setattr(
+        probe, "metrics_page", lambda url: f"sglang:num_running_reqs {running[url.removeprefix('http://')]}\n"
+    )
+    return service
+
+
+def test_a_request_in_split_roles_is_counted_once(split: Operator) -> None:
+    """It is on a prefill server first and on a decode server then; what the router holds is those that decode."""
+    said: list[str] = []
+    split.say = said.append
+    cliff = Concern("decode-0", "kv-cliff", "its KV pool is 93% full, at 3 looks in a row")
+    Keeper(split, file="pd.yaml")._acts.near_cliff(cliff)
+    assert "write `most_running: 34` into pd.yaml" in said[0], "0.85 of the 25 and 15 that decode"
+
+
+def test_a_plan_is_held_against_those_that_answer_users(split: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper, taken = Keeper(split, dry_run=True), list[list[str]]()
+    monkeypatch.setattr(keeper._plan, "take", lambda at_s, pages: taken.append(list(pages)) or [])
+    servers = [m for m in split.members if not m.is_router]
+    keeper._hold_against_plan(servers, {m.name: m.name for m in servers})
+    assert taken == [["decode-0", "decode-1"]]
+
+
+def test_the_limit_is_left_alone_for_a_while_after_it_was_lowered(
+    split: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, now_s = list[str](), [1000.0]
+    split.say = said.append
+    monkeypatch.setattr(acts.time, "monotonic", lambda: now_s[0])
+    keeper = Keeper(split)
+    cliff = Concern("decode-0", "kv-cliff", "93% full")
+    for passed_s in (0.0, acts.LIMIT_STAYS_S - 1, 2.0):
+        now_s[0] += passed_s
+        keeper._acts.near_cliff(cliff)
+    assert len(said) == 2, "what was lowered needs time to show"
+
+
+def test_a_concern_is_said_once_in_a_while_and_not_at_every_look(split: Operator) -> None:
+    said, now_s = list[str](), [0.0]
+    split.say = said.append
+    keeper = Keeper(split, dry_run=True, clock=lambda: now_s[0])
+    for at_s, kind in ((0.0, "slow"), (2.0, "slow"), (2.0, "hung"), (58.0, "slow"), (61.0, "slow")):
+        now_s[0] = at_s
+        keeper._follow(Concern("decode-0", kind, f"at {at_s:g}"))
+    assert [line.split()[1] for line in said] == ["slow", "hung", "slow"]
+
+
+def test_mends_of_long_ago_do_not_count(split: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper, done = Keeper(split), list[str]()
+    monkeypatch.setattr(keeper._acts, "_restart", lambda member: done.append(member.name))
+    monkeypatch.setattr(keeper._acts, "_give_up", lambda member, concern: done.append("given up") or True)
+    monkeypatch.setattr(keeper._acts, "_take_out", lambda member: None)
+    with split.acting():
+        for _ in range(acts.MOST_MENDS):
+            split.folder.record({"event": "mend", "member": "decode-1", "why": "hung", "evidence": "as if"})
+    later_s = time.time() + acts.MENDS_WITHIN_S + 5
+    monkeypatch.setattr(acts.time, "time", lambda: later_s)
+    keeper._acts.mend(Concern("decode-1", "hung", "no token for 9 s"))
+    assert done == ["decode-1"]
+
+
+def test_a_slow_server_may_finish_what_it_has_for_a_while(split: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper, done = Keeper(split), list[str]()
+    monkeypatch.setattr(keeper._acts, "_restart", lambda member: done.append(member.name))
+    split.folder.leaving["decode-0"] = time.time()
+    keeper._acts.restart_when_empty(split.member("decode-0"))
+    assert done == [], "25 requests are on it"
+    split.folder.leaving["decode-0"] = time.time() - acts.LEAVE_S - 1
+    keeper._acts.restart_when_empty(split.member("decode-0"))
+    assert done == ["decode-0"], "but not for ever"
+
+
+def test_a_server_that_the_router_lost_is_put_back_after_two_looks(
+    split: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, back = Keeper(split), list[str]()
+    decoding = [split.member("decode-0"), split.member("decode-1")]
+    with split.acting():
+        for member in decoding:
+            for event in ("planned", "submitted", "ready"):
+                told = {"event": event, "member": member.name, "generation": 1, "ticket": "1 x", "url": "http://x"}
+                split.folder.record(told)
+    both, one = {"http://decode-0": "", "http://decode-1": ""}, {"http://decode-0": ""}
+    monkeypatch.setattr(keeper._acts, "put_back", lambda member: back.append(member.name))
+
+    def looks(*lists: dict[str, str] | None) -> list[str]:
+        back.clear()
+        for listed in lists:
+            monkeypatch.setattr(keeper._acts, "listed", lambda listed=listed: listed)
+            keeper._go_on(decoding)
+        return list(back)
+
+    assert looks(both, one, both, one) == [], "it may be about to be listed again"
+    assert looks(both, one, one) == ["decode-1"]
+    assert looks(None, None, None) == [], "a router that does not answer says nothing"
+    split.folder.drained.add("decode-1")
+    assert looks(one, one, one) == [], "who was drained stays out"
+
+
+def test_a_server_that_never_gets_ready_is_found(split: Operator) -> None:
+    keeper = Keeper(split, ready_s=100.0)
+    with split.acting():
+        split.folder.record({"event": "planned", "member": "decode-0", "generation": 1})
+        split.folder.record({"event": "submitted", "member": "decode-0", "generation": 1, "ticket": "1 x"})
+    start = split.folder.started["decode-0"]
+    assert keeper._late(split.member("decode-0")) is None
+    start.at_s -= 150.0
+    late = keeper._late(split.member("decode-0"))
+    assert late is not None and late.kind == "hung"
+    assert late.evidence.startswith("not ready 15")
 
 
 def test_a_dry_run_and_a_service_that_was_taken_down_are_left_alone(file: Path) -> None:

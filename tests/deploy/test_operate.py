@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -44,7 +45,8 @@ def file(tmp_path: Path) -> Iterator[Path]:
     first = free_ports(8)
     python = tmp_path / "router-python"
     # the router is started as `python -m module`; the stand-in takes the place of both
-    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {STANDIN} "$@"\n')
+    standin = shlex.join([sys.executable, str(STANDIN)])
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {standin} "$@"\n')
     python.chmod(0o755)
     path = tmp_path / "twins.yaml"
     path.write_text(

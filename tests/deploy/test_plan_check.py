@@ -44,6 +44,18 @@ def test_it_is_said_when_several_windows_agree_and_not_before() -> None:
     assert not found[-1][0].overloaded
 
 
+def test_it_is_not_said_again_before_as_many_windows_agree_again() -> None:
+    found = doubts(0.9, 200, 2 * WINDOWS + 1)
+    assert [n for n, each in enumerate(found, start=1) if each] == [WINDOWS, 2 * WINDOWS]
+
+
+def test_latencies_below_the_interval_are_doubted_too() -> None:
+    """A plan that was far too careful is wrong as well, and GPUs stand idle for it."""
+    found = doubts(0.004, 200, WINDOWS)[-1]
+    assert {doubt.figure for doubt in found} == {"ttft_p50_ms", "ttft_p95_ms"}
+    assert "below the plan's 50 to 150 ms" in found[0].evidence
+
+
 def test_few_requests_say_nothing() -> None:
     assert not any(doubts(0.9, LEAST_REQUESTS - 1, 6))
 
@@ -80,3 +92,10 @@ def test_the_commands_name_these_logs_and_this_service(tmp_path: Path) -> None:
     )
     assert plan.startswith("ridgeline plan --model /models/deepseek-r1 --gpu h100 --nodes 4 --slo ttft_p95_ms=2000")
     assert plan.endswith("--calibration r1.calibration.json --deploy r1.yaml")
+    path.write_text(
+        "version: 1\nmodel: llama-8b\nengine: {kind: sglang}\n"
+        "units: [{replicas: 2, settings: {tp: 1}}, {replicas: 1, settings: {tp: 2}}]\nrouter: {}\n"
+    )
+    _, whole = commands_after(load_service(path), "r1.yaml", ["a"])
+    assert "--nodes 3 " in whole, "a node for each server where nobody says how many GPUs they take"
+    assert "--gpu" not in whole

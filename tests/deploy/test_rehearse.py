@@ -13,18 +13,32 @@ from ridgeline.deploy.admission import AdmissionLimits
 from ridgeline.deploy.file import load_service, with_router
 from ridgeline.deploy.keep import keeper, watch
 from ridgeline.deploy.members import members_of
-from ridgeline.deploy.rehearse.rehearsal import Rehearsal, _kept_limits, best_of, better_half, rehearse
+from ridgeline.deploy.rehearse import traffic
+from ridgeline.deploy.rehearse.rehearsal import (
+    Rehearsal,
+    _imbalance,
+    _kept_limits,
+    _limited,
+    _rehearsal,
+    best_of,
+    better_half,
+    rehearse,
+)
 from ridgeline.deploy.rehearse.stage import as_twins, known_policies
-from ridgeline.deploy.rehearse.traffic import RehearsedLoad, _drain_s, bearable, skewed_trace
+from ridgeline.deploy.rehearse.traffic import RehearsedLoad, _drain_s, bearable, send, skewed_trace
 from ridgeline.deploy.service import RouterChoice
 from ridgeline.errors import InputError, SiteError
-from ridgeline.serving.traffic.requests import RequestRecord, Slo
+from ridgeline.serving.load.bench import BenchPlan, BenchResult
+from ridgeline.serving.load.fidelity import Fidelity
+from ridgeline.serving.load.options import BenchOptions, plan_from
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.store.journal import read_events
 
 from .test_operate import file as file  # a service of twins behind a stand-in router
 from .test_operate import processes_of
 
 POLICIES = [("poor", 6.0, 50.0), ("slow", 9.9, 400.0), ("soon", 9.8, 100.0), ("late", 10.0, 300.0)]
+BENCHED = plan_from(BenchOptions(url="http://127.0.0.1:9", traffic="fixed:10:5", rate_s=1.0, duration_s=1.0))
 LIMITS = AdmissionLimits(16, 3, 1.0, 18, "KV pool", 10.0, 0.5)
 
 
@@ -57,6 +71,88 @@ def test_an_answer_that_was_still_coming_is_judged_by_what_came() -> None:
     assert not _kept_limits(replace(cut, status="http-503"), slos)
     assert _drain_s(slos) == 3.0
     assert _drain_s([Slo.parse("e2e_p95_ms=20000")]) == 24.0
+
+
+GOOD = RequestRecord(0, 0.0, 0.0, 0.1, 0.5, 10, 5)
+
+
+def judged(
+    records: list[RequestRecord], speed: float = 1.0, lost: tuple[float, ...] = (), slos: tuple[Slo, ...] = ()
+) -> Rehearsal:
+    """What a run of ten seconds with these requests comes to."""
+    load = RehearsedLoad("fixed:10:5", rate_s=2.0, seconds=10.0, speed=speed)
+    trusted = Fidelity((), None, 0.0, 0.0, 0.0, 1.0, 0.0, 0.1, 1.0)
+    result = BenchResult(BENCHED, "m", summarise(records, slos), trusted, records)
+    return _rehearsal("random", "traffic", result, load, 1.0, lost)
+
+
+def test_figures_are_those_of_real_time_however_fast_the_twins_run() -> None:
+    """At speed 4, ten seconds here are forty there: 20 good answers are half an answer a second."""
+    real, quick = judged([GOOD] * 20), judged([GOOD] * 20, speed=4.0)
+    assert (real.goodput_s, quick.goodput_s) == (2.0, 0.5)
+    assert real.ttft_p95_ms == pytest.approx(100.0)
+    assert quick.ttft_p95_ms == pytest.approx(400.0)
+    assert real.offered_s == quick.offered_s == 2.0
+
+
+def test_the_limits_of_the_service_are_those_of_real_time_too(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 s of the user's time are half a second of twins that run four times as fast, and so many more requests come."""
+    sent: list[BenchPlan] = []
+    monkeypatch.setattr(traffic, "bench", sent.append)
+    service = replace(load_service(file), slo={"ttft_p95_ms": 2000.0, "e2e_p95_ms": 40000.0})
+    for speed in (1.0, 4.0):
+        send(service, "http://127.0.0.1:9", RehearsedLoad("fixed:10:5", 3.0, 6.0, speed=speed))
+    assert [[slo.limit_ms for slo in plan.slos] for plan in sent] == [[2000.0, 40000.0], [500.0, 10000.0]]
+    assert [plan.traffic.pace.rate_s for plan in sent] == [3.0, 12.0]  # type: ignore[union-attr]
+    assert [plan.duration_s for plan in sent] == [6.0, 6.0]
+    assert [plan.give_up_s for plan in sent] == [6.0 + 48.0, 6.0 + 12.0], "until it is clear who is late"
+    send(service, "http://127.0.0.1:9", RehearsedLoad("fixed:10:5", 3.0, 6.0, speed=4.0), at_least_s=30.0)
+    assert sent[-1].give_up_s == 36.0
+
+
+def test_only_who_is_told_that_it_is_full_was_refused() -> None:
+    """A 503 of a server that is gone is a lost request, whatever the router's limits are."""
+    failed = [
+        replace(GOOD, status="http-429", first_token_s=None),
+        replace(GOOD, status="http-408", first_token_s=None),
+        replace(GOOD, status="http-503", error="no permit: admission queue", first_token_s=None),
+        replace(GOOD, status="http-503", error="The request queue is full.", first_token_s=None),
+        replace(GOOD, status="http-503", error="no available workers", first_token_s=None),
+        replace(GOOD, status="http-500", error="queue is full of bugs", first_token_s=None),
+        replace(GOOD, status="broken"),
+    ]
+    found = judged([GOOD, *failed])
+    assert (found.refused, found.lost, found.cut) == (4, 2, 1)
+    assert found.goodput_s == pytest.approx(0.1)
+
+
+def test_how_long_requests_failed_after_a_loss() -> None:
+    failed = [replace(GOOD, status="broken", end_s=end_s) for end_s in (4.5, 7.0, 6.0)]
+    assert judged([GOOD, *failed], lost=(4.0,)).recovery_s == pytest.approx(3.0)
+    assert judged([GOOD], lost=(4.0,)).recovery_s == 0.0, "nobody noticed"
+    assert judged([GOOD, *failed]).recovery_s is None, "nothing was lost"
+
+
+def test_an_answer_that_never_began_after_a_loss_is_lost() -> None:
+    waiting = replace(GOOD, status="unfinished", first_token_s=None)
+    coming = replace(GOOD, status="unfinished")
+    assert judged([waiting, coming]).lost == 0, "the run was over first"
+    after = judged([waiting, coming], lost=(1.0,))
+    assert (after.lost, after.cut) == (1, 0)
+
+
+def test_a_server_that_was_started_again_counts_from_zero() -> None:
+    assert _imbalance({"a": 1000.0, "b": 1000.0}, {"a": 1300.0, "b": 1100.0}) == pytest.approx(1.5)
+    assert _imbalance({"a": 1000.0, "b": 1000.0}, {"a": 1100.0, "b": 300.0}) == pytest.approx(1.5), "b is new"
+    assert _imbalance({}, {"a": 5.0}) == 1.0
+    assert _imbalance({"a": 7.0}, {"a": 7.0}) == 1.0, "nothing was sent"
+
+
+def test_a_router_that_cannot_queue_is_told_to_refuse_at_once() -> None:
+    queues = _limited(RouterChoice("smg"), LIMITS)
+    assert (queues.most_running, queues.most_waiting, queues.longest_wait_s) == (16, 3, 1.0)
+    refuses = _limited(RouterChoice("sglang-router"), LIMITS)
+    assert (refuses.most_running, refuses.most_waiting, refuses.longest_wait_s) == (16, 0, None)
 
 
 def test_skewed_traffic_counts_as_much_as_plain() -> None:

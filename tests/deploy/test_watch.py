@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ridgeline.deploy.keep.look import look_at
 from ridgeline.deploy.keep.watch import HUNG_AFTER_S, Concern, ServerLook, Watch
 
@@ -58,6 +60,40 @@ def test_slow_is_what_is_slower_than_its_like() -> None:
     assert not any(rows(("a", fewer), ("b", steady(100))))
 
 
+def test_slow_is_judged_by_the_median_of_the_others() -> None:
+    one_fast = [("b", steady(100)), ("c", steady(110)), ("d", steady(400))]
+    assert not any(rows(("a", steady(50)), *one_fast)), "one very fast server does not make all others slow"
+    one_slow = [("b", steady(20)), ("c", steady(100)), ("d", steady(110))]
+    found = rows(("a", steady(30)), *one_slow)
+    assert {c.member for concerns in found for c in concerns} == {"a", "b"}, "nor does a second slow one hide the first"
+    evidence = next(c.evidence for c in found[-1] if c.member == "a")
+    assert evidence == "7.5 tokens/s for each running request, others 25.0"
+
+
+def test_what_is_slow_is_slow_at_any_time_of_the_clock() -> None:
+    late = [[replace(look, at_s=look.at_s + 1e6) for look in steady(tokens_s)] for tokens_s in (30, 100)]
+    (concern,) = rows(("a", late[0]), ("b", late[1]))[-1]
+    assert concern == Concern("a", "slow", "7.5 tokens/s for each running request, others 25.0")
+    assert concern.needs_restart
+
+
+def test_a_server_with_hardly_a_request_has_no_speed() -> None:
+    bored = steady(1, running=0.5)
+    assert not any(rows(("a", bored), ("b", steady(100))))
+    assert not any(rows(("a", steady(10)), ("b", [ServerLook(2.0 * n, 0.5, 500.0 * n) for n in range(20)])))
+
+
+def test_looks_of_more_than_a_minute_ago_no_longer_count() -> None:
+    """A server that was fast for long and crawls now is slow now."""
+    tokens, looks = 0.0, []
+    for n in range(80):
+        tokens += 200.0 if n < 40 else 40.0
+        looks.append(ServerLook(2.0 * n, 4, tokens))
+    found = rows(("a", looks), ("b", [ServerLook(2.0 * n, 4, 200.0 * n) for n in range(80)]))
+    first = next(n for n, concerns in enumerate(found) if concerns)
+    assert 40 < first <= 72
+
+
 def test_servers_of_another_role_are_no_measure() -> None:
     prefill = [ServerLook(2.0 * n, 4, 8.0 * n, role="prefill") for n in range(20)]
     decode = [ServerLook(2.0 * n, 4, 200.0 * n, role="decode") for n in range(20)]
@@ -80,12 +116,40 @@ def test_an_answer_whose_tokens_are_counted_at_its_end_is_no_hang() -> None:
     assert rows(("a", [look_at("sglang", "both", "", 2.0 * n) for n in range(20)]))[-1][0].kind == "hung"
 
 
+def test_a_page_of_metrics_says_what_runs_waits_and_fills_the_pool() -> None:
+    page = (
+        "sglang:num_running_reqs 3\nsglang:num_queue_reqs 5\nsglang:token_usage 0.25\n"
+        "sglang:time_to_first_token_seconds_count 4\nsglang:inter_token_latency_seconds_count 96\n"
+        "sglang:generation_tokens_total 90\nsglang:prompt_tokens_total 1000\n"
+    )
+    seen = look_at("sglang", "decode", page, 7.0)
+    assert (seen.at_s, seen.running, seen.waiting, seen.kv_share, seen.role) == (7.0, 3, 5, 0.25, "decode")
+    assert seen.tokens == 100, "each answer's first token, and a gap for every other"
+    assert seen.made == 1190, "prompts, too, are work"
+    assert seen.on_it == 8
+    vllm = "vllm:num_requests_running 2\nvllm:generation_tokens_total 40\nvllm:prompt_tokens_total 7\n"
+    other = look_at("vllm", "both", vllm, 0.0)
+    assert (other.running, other.tokens, other.made, other.waiting) == (2, 40, 47, 0)
+
+
+def test_a_request_that_waits_for_ever_is_a_hang_too() -> None:
+    waiting = [ServerLook(2.0 * n, 0, 100, waiting=3) for n in range(8)]
+    assert rows(("a", waiting))[-1] == [Concern("a", "hung", "3 requests on it and no token for 14 s")]
+
+
 def test_a_full_pool_is_noted_after_several_looks() -> None:
     full = steady(100, kv_share=0.97)
     found = rows(("a", full))
     assert [bool(concerns) for concerns in found[:4]] == [False, False, True, True]
     assert found[-1][0].kind == "kv-cliff"
     assert not found[-1][0].needs_restart
+
+
+def test_a_pool_that_is_full_for_a_moment_is_left_alone() -> None:
+    shares = [0.5, 0.5, 0.97, 0.5, 0.97, 0.97, 0.5, 0.97]
+    looks = [ServerLook(2.0 * n, 4, 100.0 * n, share) for n, share in enumerate(shares)]
+    assert not any(rows(("a", looks)))
+    assert not any(rows(("a", [ServerLook(2.0 * n, 4, 100.0 * n) for n in range(9)]))), "nor one that is not stated"
 
 
 def test_what_was_seen_before_a_restart_is_forgotten() -> None:

@@ -18,7 +18,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import JobReply, Phase, Sighting
-from ridgeline.executors.endings import Folder, conclude
+from ridgeline.executors.endings import Folder, _told_to_stop, conclude
 from ridgeline.executors.pbs.dialect import Pbs, pbs
 from ridgeline.executors.slurm.dialect import Slurm, slurm
 from ridgeline.records.run import Cause, Ending, Job
@@ -48,7 +48,7 @@ def wrap_qsub(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     original = Path(__file__).parent.parent / "pbs_standin" / "qsub"
     wrapper = folder / "bin" / "qsub"
     wrapper.parent.mkdir()
-    wrapper.write_text(f"#!/bin/sh\nQSUB={original}\n{text}\n")
+    wrapper.write_text(f'#!/bin/sh\nQSUB="{original}"\n{text}\n')
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
 
@@ -474,3 +474,21 @@ def test_without_an_exit_file_a_good_end_is_not_believed(tmp_path: Path, code: i
     assert (ending.cause, ending.exit_code) == (cause, code or None)
     assert "the disk may be full" in ending.reason
     assert ending.nodes == ("vm0",)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "told", "signal_number", "cancelled"),
+    [
+        (0, True, None, False),  # it was done all the same: what it measured counts
+        (143, True, None, True),
+        (143, False, None, False),  # of its own making
+        (None, False, signal.SIGTERM, True),  # before run.sh could listen for it
+        (None, False, signal.SIGKILL, False),
+    ],
+)
+def test_who_was_told_to_stop_from_outside_and_did_was_cancelled(
+    exit_code: int | None, told: bool, signal_number: int | None, cancelled: bool
+) -> None:
+    record = None if exit_code is None else script.ExitRecord(exit_code, 0.0, 0.0, "n1", None, told=told)
+    ending = Ending(Cause.EXITED, exit_code, signal=signal_number)
+    assert _told_to_stop(ending, record) is cancelled

@@ -41,6 +41,14 @@ def test_a_command_that_is_not_there_says_where_to_run() -> None:
         run(["no-such-batch-system"], SITE, Slurm())
 
 
+def test_a_command_that_may_not_be_run_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where somebody's PATH names a folder that we may not look into."""
+    (tmp_path / "no-such-batch-system").write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(SiteError, match="login node"):
+        run(["no-such-batch-system"], SITE, Slurm())
+
+
 def test_a_command_that_hangs_is_ended_and_nobody_knows_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "COMMAND_LIMIT_S", 0.2)
     for dialect in (Slurm(), Pbs()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -116,7 +117,7 @@ def test_cpu_time_and_memory_are_measured(tmp_path: Path) -> None:
     # more than this process: Linux charges a child with what its parent had when it was started
     size = 300_000_000 + 2048 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     code = f"x = bytearray({size}); x[::4096] = b'1' * len(x[::4096]); sum(range(3_000_000))"
-    end = run(tmp_path, f'{sys.executable} -c "{code}"')
+    end = run(tmp_path, f'{shlex.quote(sys.executable)} -c "{code}"')
     assert end.exit_code == 0
     assert 0.02 < end.usage["cpu_s"] < 60
     assert end.usage["max_rss_bytes"] > 0.95 * size

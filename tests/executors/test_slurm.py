@@ -28,6 +28,19 @@ def seen(**cells: str):
     return (DIALECT.read_poll(squeue(**cells)) or {})["7"]
 
 
+def test_what_is_no_line_of_a_job_in_sacct_is_passed_over() -> None:
+    """Steps of a job, lines that were cut off, and what a wrapper prints."""
+    whole = "9|FAILED|3:0|1700000000|1700000060|n1|j|/home/me/a|b"
+    lines = ["hello from the login node", "9.batch|FAILED|3:0|1|2|n1|j|/x", "9|FAILED|3:0", "9||3:0|1|2|n1|j|/x", whole]
+    found = DIALECT.read_history(JobReply(0, "\n".join(["", *lines, ""]), ""))
+    assert found is not None and [*found] == ["9"]
+    one = found["9"]
+    assert one.folder == "/home/me/a|b", "a folder may have any name"
+    assert one.ending is not None
+    assert (one.ending.exit_code, one.ending.started_s, one.ending.ended_s) == (3, 1700000000.0, 1700000060.0)
+    assert one.ending.nodes == ("n1",)
+
+
 @pytest.mark.parametrize(
     ("state", "reason", "status", "cause", "code", "number"),
     [

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def unpacked(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         if file.is_file():
             text = file.read_text()
             for name, value in here.items():
-                text = text.replace(name, value)
+                text = text.replace(name, shlex.quote(value) if file.suffix == ".sh" else value)
             file.write_text(text)
     # what the study of the engine expects beside its folder and on the path
     (tmp_path / "standin").symlink_to(TESTS / "workloads" / "engine" / "standin")

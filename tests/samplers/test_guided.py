@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from scipy.stats import norm
 
 from ridgeline.errors import InputError
-from ridgeline.records.lesson import Expectation, Lesson
+from ridgeline.records.lesson import Expectation, Lesson, Prospect
 from ridgeline.records.space import Continuous, Discrete, Point, Space, point_key
 from ridgeline.samplers.base import Expecting, Forecasting, Recalling
+from ridgeline.samplers.guided.cost import relative_cost
+from ridgeline.samplers.guided.improvement import log_expected_improvement
+from ridgeline.samplers.guided.model import Forecast, Scale
 from ridgeline.samplers.guided.sampler import GuidedSampler
+from ridgeline.samplers.guided.view import CAUTION, Settled, hopes, why
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
 SPEED = Callable[[Point], float | None]
@@ -288,3 +295,116 @@ def test_no_prospect_where_none_is_asked_for() -> None:
 def test_a_wrong_option_is_refused_by_name(option: str, value: object) -> None:
     with pytest.raises(InputError, match=rf"^{option}: "):
         make(**{option: value})
+
+
+# what a trial promises for its cost
+
+
+def test_a_dear_setting_is_known_by_what_its_like_have_cost() -> None:
+    told = np.array([[0.0], [0.0], [0.0], [1.0], [1.0], [1.0]])
+    lessons = [Lesson({"a": n}, 1.0, node_s) for n, node_s in enumerate([10.0, 11.0, 9.0, 40.0, 44.0, 36.0])]
+    cheap, dear = relative_cost(lessons, told, np.array([[0.0], [1.0]]))
+    assert cheap < 1.0 < dear
+    assert dear / cheap == pytest.approx(4.0 ** (1.5 / 4.5), rel=0.01), "shrunk, as six lessons are few"
+    far = relative_cost(lessons, told, np.array([[-50.0], [50.0]]))
+    assert far == pytest.approx([1 / 3, 3.0]), "a straight line says little far away"
+
+
+def test_runs_that_failed_or_say_no_cost_do_not_count_as_cheap() -> None:
+    told = np.array([[0.0]] * 5 + [[1.0]] * 5)
+    paid = [Lesson({"a": n}, 1.0, 20.0) for n in range(5)]
+    failed = [Lesson({"a": n}, None, 0.5) for n in range(5, 10)]  # a crash is over soon
+    unknown = [Lesson({"a": n}, 1.0, None) for n in range(5, 10)]
+    for others in (failed, unknown):
+        assert relative_cost([*paid, *others], told, np.array([[0.0], [1.0]])) == pytest.approx([1.0, 1.0])
+    assert relative_cost(paid[:4], told[:4], np.array([[0.0], [1.0]])) == pytest.approx([1.0, 1.0]), "too few to tell"
+
+
+def test_of_two_that_promise_the_same_the_cheaper_comes_first() -> None:
+    alike = Forecast(np.array([1.0, 1.0]), np.array([0.1, 0.1]), np.array([0.9, 0.9]))
+    first, second = hopes(alike, 1.0, np.array([1.0, 2.0]), 0.05)
+    assert first - second == pytest.approx(math.log(2.0))
+
+
+def test_the_likelier_to_pass_comes_first_and_the_hopeless_last() -> None:
+    found = Forecast(np.array([1.0, 1.0, 9.0]), np.array([0.1, 0.1, 0.1]), np.array([0.9, 0.45, 0.01]))
+    likely, doubtful, hopeless = hopes(found, 1.0, np.ones(3), 0.05)
+    assert likely - doubtful == pytest.approx(CAUTION * math.log(2.0))
+    assert hopeless < doubtful - 1e6, "however much it promises"
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(0.0, 1.0), (1.2, 0.5), (-2.0, 0.7), (-3.0, 1.0)])
+def test_the_expected_gain_is_that_of_a_normal_distribution(mean: float, spread: float) -> None:
+    truths = mean + spread * norm.ppf((np.arange(200_000) + 0.5) / 200_000)
+    found = log_expected_improvement(np.array([mean]), np.array([spread]), 0.5)[0]
+    assert found == pytest.approx(math.log(np.maximum(truths - 0.5, 0.0).mean()), abs=0.02)
+
+
+def test_the_expected_gain_falls_however_hopeless_a_point_is() -> None:
+    found = log_expected_improvement(np.array([0.0, -5.0, -20.0, -40.0]), np.ones(4), 1.0)
+    assert np.isfinite(found).all()
+    assert (np.diff(found) < -5).all()
+
+
+def test_the_reason_names_the_interval_that_holds_nine_in_ten() -> None:
+    view = SimpleNamespace(best=math.log(100.0), scale=SimpleNamespace(sign=1.0))
+    settled = Settled({"a": 1}, math.log(110.0), 0.1, 0.96)
+    told = why(settled, view, SimpleNamespace(trust=0.0), 23)  # type: ignore[arg-type]
+    low, high = 1.1 * math.exp(-1.645 * 0.1), 1.1 * math.exp(1.645 * 0.1)
+    assert told == f"expected {low:.2f} to {high:.2f} x the best so far, 96% likely to pass; 23 lessons"
+
+
+def test_the_interval_of_an_expectation_is_taken_as_the_middle_nine_tenths() -> None:
+    sampler, off = make(), math.exp(1.6449 * 0.2)
+    sampler.expect(lambda point: Expectation(hill(point), low=hill(point) / off, high=hill(point) * off))
+    expected = sampler._choosing()._expectations(Scale.of([1.0, 2.0]))
+    assert expected is not None
+    assert expected.spread == pytest.approx(0.2, rel=0.001)
+
+
+# what pending trials will teach is not asked for again
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_a_pending_trial_sends_the_next_one_elsewhere(seed: int) -> None:
+    """What it will show of its neighbours is as good as known."""
+    sampler = make(seed=seed)
+    searched(sampler, hill, 10)
+    first = sampler.ask()
+    assert first is not None
+    second = sampler.ask([first.point])
+    assert second is not None
+    away = math.dist(*([number(point, "a"), number(point, "b")] for point in (first.point, second.point)))
+    assert away >= 2.0, "a neighbour would have promised most, but for the trial under way"
+
+
+# what is left to be found
+
+
+def left_after(monkeypatch: pytest.MonkeyPatch, share: float) -> Prospect:
+    """Where this share of all possible truths has a point half again as good, and the rest has none that is better."""
+    sampler = make(worth=0.02)
+    searched(sampler, hill, 14)
+    chooser = sampler._choosing()
+    view = chooser._view(sampler._lessons, sampler._told)
+
+    def truths(rows: np.ndarray, expected: object, count: int, rng: object) -> np.ndarray:
+        found = np.full((count, len(rows)), view.best - 1.0)
+        found[: round(share * count), 0] = view.best + math.log(1.5)
+        return found
+
+    monkeypatch.setattr(view.scores, "draws", truths, raising=False)
+    monkeypatch.setattr(view.chances, "at", lambda rows, odds: np.ones(len(rows)))
+    return chooser.prospect(sampler._lessons, sampler._told, 0.02)
+
+
+def test_what_is_left_is_the_share_of_truths_with_something_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = left_after(monkeypatch, 0.2)
+    assert found.chance == pytest.approx(0.2)
+    assert found.gain == pytest.approx(0.5), "what one truth in twenty has, and more"
+
+
+def test_what_hardly_any_truth_has_is_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = left_after(monkeypatch, 0.03)
+    assert found.chance == pytest.approx(0.03)
+    assert found.gain == 0.0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.stats.compare import Block, Verdict, confirm, holm, smallest_effect
+from ridgeline.stats.compare import Block, Verdict, both_sides, confirm, holm, smallest_effect
 
 
 def simulated(
@@ -172,6 +172,27 @@ def test_a_block_without_a_good_run_is_left_out_and_named() -> None:
     comparison = confirm(blocks).comparisons["c"]
     assert comparison.blocks == 4
     assert any("block 2" in note for note in comparison.notes)
+
+
+def test_both_sides_are_the_means_whose_ratio_is_the_estimate() -> None:
+    """Geometric means, over the blocks that have both."""
+    blocks = [
+        Block(0, (), [100.0, 400.0], {"c": [300.0]}),
+        Block(1, (), [50.0], {"c": [100.0, 400.0]}),
+        Block(2, (), [7.0], {"c": []}),
+        Block(3, (), [], {"c": [9.0]}),
+    ]
+    sides = both_sides(blocks, "c", "ratio")
+    assert sides == pytest.approx((math.sqrt(200 * 50), math.sqrt(300 * 200)))
+    assert both_sides(blocks, "c", "difference") == pytest.approx(((250 + 50) / 2, (300 + 250) / 2))
+    assert both_sides(blocks, "d", "ratio") is None
+    whole = [Block(n, (), [100.0 + n], {"c": [120.0 + 2 * n]}) for n in range(4)]
+    before, after = both_sides(whole, "c", "ratio") or (0.0, 0.0)
+    assert after / before == pytest.approx(confirm(whole).comparisons["c"].estimate)
+
+
+def test_whole_blocks_have_nothing_to_be_noted() -> None:
+    assert confirm(simulated(1, 4, {"c": 0.1})).comparisons["c"].notes == ()
 
 
 def test_the_headline_reads_as_promised() -> None:

@@ -140,6 +140,13 @@ def test_each_knob_is_said_once_shown_undetectable_or_open() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "small"), [(-0.09, 0.09, True), (-0.09, 0.11, False), (-0.11, 0.09, False), (-0.15, 0.15, False)]
+)
+def test_a_knob_hardly_matters_where_a_tenth_is_ruled_out_on_both_sides(low: float, high: float, small: bool) -> None:
+    assert Contribution(("a",), 0.0, low, high).small is small
+
+
 def test_a_run_without_a_positive_value_has_no_logarithm_and_is_left_out() -> None:
     points = [({"a": a, "b": b}, 100.0 * (1 + a)) for a in (0, 1) for b in (0, 1, 2)] * 2
     whole = contributions({"a": 0, "b": 0}, {"a": 1, "b": 0}, points, "maximize")

@@ -27,6 +27,18 @@ def test_a_step_is_found_where_it_is() -> None:
     assert "slower from repeat 8 of 12" in str(found)
 
 
+@pytest.mark.parametrize("at", [2, 10])
+def test_two_repeats_on_one_side_are_a_step_and_one_is_an_outlier(at: int) -> None:
+    found = drift(noisy(1, [0.0] * at + [-0.3] * (12 - at)), "maximize", random.Random(1))
+    assert (found.kind, found.at) == ("step", at)
+    for lone in ([-0.3] + [0.0] * 11, [0.0] * 11 + [-0.3]):
+        assert drift(noisy(1, lone), "maximize", random.Random(1)).kind != "step"
+
+
+def test_five_repeats_can_have_an_outlier() -> None:
+    assert [o.index for o in outliers([Repeat(v) for v in (1.0, 1.01, 0.99, 1.0, 3.0)], "maximize")] == [4]
+
+
 def test_a_trend_is_found() -> None:
     found = drift(noisy(2, [0.01 * i for i in range(12)]), "minimize", random.Random(2))
     assert found.kind == "trend"

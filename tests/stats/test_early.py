@@ -19,6 +19,19 @@ def test_a_run_that_outlasts_the_best_is_held_against_its_end() -> None:
     assert same_stretch_ratio([20.0] * 40, GOOD, minimize=False) == pytest.approx(0.2, rel=0.01)
 
 
+def test_a_good_beginning_does_not_save_a_run() -> None:
+    """Only the later half of what it has shown counts: caches are warm at first, and full then."""
+    assert same_stretch_ratio([150.0] * 5 + [20.0] * 5, [100.0] * 10, minimize=False) == pytest.approx(0.2)
+    assert same_stretch_ratio([50.0] * 5 + [300.0] * 5, [100.0] * 10, minimize=True) == pytest.approx(3.0)
+
+
+def test_what_the_best_did_later_is_not_held_against_it() -> None:
+    """The best one sped up after its tenth value; at the fifth it was no better."""
+    best = [40.0] * 10 + [100.0] * 10
+    assert same_stretch_ratio([40.0] * 6, best, minimize=False) is None
+    assert same_stretch_ratio([10.0] * 6, best, minimize=False) == pytest.approx(0.25)
+
+
 def test_one_value_as_good_as_the_best_leaves_it_open() -> None:
     assert same_stretch_ratio([20.0] * 9 + [150.0], GOOD, minimize=False) is None
 
@@ -28,6 +41,7 @@ def test_times_are_worse_when_they_are_larger() -> None:
     assert ratio == pytest.approx(3.0) and times_worse(3.0, minimize=True) == 3.0
     assert same_stretch_ratio([30.0] * 6, [100.0] * 6, minimize=True) is None
     assert times_worse(0.25, minimize=False) == 4.0
+    assert same_stretch_ratio([300.0] * 9 + [90.0], [100.0] * 6, minimize=True) is None, "one of them was as quick"
 
 
 def test_few_values_or_values_without_a_ratio_tell_nothing() -> None:

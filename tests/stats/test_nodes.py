@@ -5,10 +5,11 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from ridgeline.stats.nodes import NodeRun, corrected, corrections, node_effects
+from ridgeline.stats.nodes import MOST_RUNS, NodeRun, _looked_at, corrected, corrections, node_effects
 
 
 def runs(seed: int, count: int, slow: dict[str, float], width: int = 1, noise: float = 0.01) -> list[NodeRun]:
@@ -79,6 +80,27 @@ def test_corrected_values_no_longer_depend_on_the_node(direction: str) -> None:
     fixed = [NodeRun(r.setting, r.nodes, corrected(r.value, r.nodes, factors)) for r in data]
     assert not corrections(node_effects(fixed, direction), direction)  # type: ignore[arg-type]
     assert corrected(5.0, (), factors) == 5.0
+
+
+def test_a_job_is_corrected_by_its_node_that_is_furthest_off() -> None:
+    assert corrected(10.0, ("a", "b"), {"a": 1.05, "b": 0.8}) == pytest.approx(8.0)
+    assert corrected(10.0, ("a", "b"), {"a": 1.3, "b": 0.9}) == pytest.approx(13.0)
+    assert corrected(10.0, ("c",), {"a": 1.3}) == corrected(10.0, (), {"a": 1.3}) == 10.0
+
+
+def test_rates_of_a_slow_node_are_raised_and_times_lowered() -> None:
+    slow = replace(node_effects(runs(1, 24, {"n1": 0.9}), "maximize")[0], node="n1", likely=0.9)
+    assert corrections([slow], "maximize") == {"n1": pytest.approx(1 / 0.9, rel=0.003)}
+    assert corrections([slow], "minimize") == {"n1": pytest.approx(0.9, rel=0.003)}
+    assert corrections([replace(slow, likely=1.001), replace(slow, likely=None)], "maximize") == {}
+
+
+def test_of_very_many_runs_those_of_repeated_settings_and_the_latest_are_looked_at() -> None:
+    once = [NodeRun(f"s{n}", ("a",), 1.0, (), n) for n in range(200)]
+    twice = [NodeRun("again", ("b",), 1.0, (), n) for n in (200, 201)]
+    found = _looked_at([*twice, *once])
+    assert found[:2] == tuple(twice)
+    assert found[2:] == tuple(once[-(MOST_RUNS - 2) :])
 
 
 def test_one_node_has_no_peers() -> None:

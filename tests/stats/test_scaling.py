@@ -6,7 +6,7 @@ from statistics import variance
 
 import pytest
 
-from ridgeline.stats.scaling import scaling
+from ridgeline.stats.scaling import Law, scaling
 from ridgeline.stats.student import t_quantile
 
 
@@ -106,3 +106,24 @@ def test_a_program_that_gains_more_than_its_size_has_no_negative_parts() -> None
     law = scaling({1: [100.0], 2: [45.0], 4: [20.0], 8: [9.0]}, "minimize", random.Random(0)).law
     assert law is not None
     assert (law.serial, law.crosstalk, law.peak) == (0, 0, None)
+
+
+def test_the_law_is_gunthers() -> None:
+    law = Law(0.05, None, None, 0.02, None, None, None)
+    assert law.speedup(1) == 1.0
+    assert law.speedup(8) == pytest.approx(8 / (1 + 0.05 * 7 + 0.02 * 8 * 7))
+    fitted = scaling(times(1, 0.05, 0.02, noise=0.0), "minimize", random.Random(0)).law
+    assert fitted is not None
+    assert (fitted.serial, fitted.crosstalk) == pytest.approx((0.05, 0.02))
+
+
+def test_the_law_s_intervals_are_of_the_level_asked_for() -> None:
+    """Half of all refits lie within a third of the width that holds 95% of them, as of a normal distribution."""
+    runs = times(3, 0.1, 0.02, noise=0.01)
+    widths = []
+    for level in (0.5, 0.95):
+        law = scaling(runs, "minimize", random.Random(0), level=level).law
+        assert law is not None and law.crosstalk_low is not None and law.crosstalk_high is not None
+        assert law.crosstalk_low < law.crosstalk < law.crosstalk_high
+        widths.append(law.crosstalk_high - law.crosstalk_low)
+    assert widths[1] / widths[0] == pytest.approx(1.96 / 0.674, rel=0.2)

@@ -23,6 +23,14 @@ def test_settings_that_disagree_widen_the_spread_and_agreement_narrows_it() -> N
     assert alike.log_ratio == pytest.approx(math.log(2))
 
 
+def test_the_prior_counts_as_much_as_two_settings() -> None:
+    found = short_run_ratio([(1.0, math.exp(0.1)), (1.0, math.exp(-0.1))])
+    assert found is not None
+    assert found.log_ratio == pytest.approx(0.0)
+    assert found.spread == pytest.approx(math.sqrt((2 * 0.1**2 + 2 * PRIOR_SPREAD**2) / 3))
+    assert found.settings == 2
+
+
 def test_nothing_can_be_said_without_settings_or_ratios() -> None:
     assert short_run_ratio([]) is None
     assert short_run_ratio([(0.0, 1.0)]) is None

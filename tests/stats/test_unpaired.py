@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import fmean, stdev
 
 import pytest
 from scipy import stats
 
+from ridgeline.stats.student import t_quantile
 from ridgeline.stats.unpaired import together, unpaired
 
 
@@ -57,6 +59,10 @@ def test_settings_together_need_three_for_an_interval() -> None:
     assert together([1.1, 1.2])[1] is None
     ratio, low, high = together([1.1, 1.2, 1.15])
     assert low is not None and high is not None and low < ratio < high
+    assert together([0.5, 2.0])[0] == pytest.approx(1.0), "half as fast and twice as fast cancel"
+    logs = [math.log(each) for each in (1.1, 1.2, 1.15)]
+    half = t_quantile(0.975, 2) * stdev(logs) / math.sqrt(3)
+    assert (low, ratio, high) == pytest.approx([math.exp(fmean(logs) + side * half) for side in (-1, 0, 1)])
 
 
 def test_values_without_a_ratio_and_values_without_scatter() -> None:

@@ -31,7 +31,7 @@ def run(command: list[str], site: Site, dialect: BatchDialect, keep_open: int | 
             pass_fds=() if keep_open is None else (keep_open,),
             check=False,
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # the latter, too, where a folder of PATH may not be searched
         raise SiteError(
             f"site {site.name}: {command[0]} is not on this machine's PATH; run ridgeline where jobs are "
             f"submitted from (a login node), or load the module of {dialect.name}"

@@ -22,6 +22,7 @@ from ridgeline.serving.engine.knobs.table import (
     Domain,
     Knob,
     Part,
+    Spelling,
     wrong_value,
 )
 from ridgeline.serving.engine.layout import Layout
@@ -197,6 +198,56 @@ def test_a_value_that_is_none_is_named_with_what_would_do(name: str) -> None:
     assert name in said and "takes" in said
     assert not wrong_value(name, "default")
     assert not wrong_value(name, None)
+
+
+@pytest.mark.parametrize("value", [0, 1, 1.0, 1.5, -0.1, True, "0.5"])
+def test_a_share_lies_between_nothing_and_all(value: object) -> None:
+    assert "takes" in wrong_value("mem_fraction_static", value)
+    assert not wrong_value("mem_fraction_static", 0.999)
+
+
+@pytest.mark.parametrize(
+    ("release", "there"),
+    [((0, 5, 2), False), ((0, 5, 3), True), ((0, 5, 9), True), ((0, 5, 10), False), ((0, 5), False), ((0, 4), False)],
+)
+def test_a_flag_is_there_from_its_first_release_to_the_one_without_it(release: tuple[int, ...], there: bool) -> None:
+    """A line of releases stands for its newest one."""
+    assert Flag("x", "value", (0, 5, 3), (0, 5, 10)).there(release) is there
+    assert Flag("x", "value", (0, 5, 3)).there(release) is (release >= (0, 5, 3) or release == (0, 5))
+
+
+def test_a_knob_of_another_release_is_told_apart_from_one_that_went() -> None:
+    flags = {"new": Flag("new", "value", (0, 5, 3)), "old": Flag("old", "value", (), (0, 5, 10))}
+    engine = EngineFlags("other", flags)
+    assert engine.missing("new", (0, 5, 2)) == "has no new yet: it came with 0.5.3"
+    assert engine.missing("old", (0, 5, 12)) == "has no old any more: it went with 0.5.10"
+    assert engine.missing("new", (0, 5, 3)) == engine.missing("old", (0, 5, 9)) == ""
+    assert engine.names((0, 5, 2)) == ["old"] and engine.names((0, 5, 10)) == ["new"]
+
+
+def test_the_spelling_is_that_of_the_release() -> None:
+    knob = Knob("width", {"other": (Spelling("w"), Spelling("wide", since=(0, 5, 3)))}, Domain.WHOLE, "8")
+    said = [knob.spelling("other", release) for release in ((0, 5, 2), (0, 5, 3), (0, 5))]
+    assert [spelling and spelling.flag for spelling in said] == ["w", "wide", "wide"]
+    later = Knob("width", {"other": (Spelling("wide", since=(0, 5, 3)),)}, Domain.WHOLE, "8")
+    assert later.spelling("other", (0, 5, 2)) is None
+
+
+def test_a_rank_gets_the_whole_part_of_its_share() -> None:
+    assert [rank_share(total, 4) for total in (1, 4, 7, 8, 100)] == [1, 1, 1, 2, 25]
+    assert engine_total(25, 4) == 100
+
+
+def test_a_log_repeats_a_rank_s_share_of_some_numbers_and_the_engine_s_of_others() -> None:
+    """Under attention DP SGLang divides its chunk before it prints it, and never the number of requests."""
+    said: dict[str, Value] = {"tp": 8, "attn_dp": 8, "chunked_prefill_size": 8192, "max_running_requests": 256}
+    printed = SGLANG.echo({**said, "schedule_conservativeness": 1.0}, (0, 5, 3))
+    assert (printed["chunked_prefill_size"], printed["max_running_requests"]) == (1024, 256)
+    assert printed["schedule_conservativeness"] == pytest.approx(0.3)
+    assert SGLANG.from_echo(printed)["chunked_prefill_size"] == 8192
+    alone = SGLANG.echo({"tp": 8, "chunked_prefill_size": 8192, "schedule_conservativeness": 1.0}, (0, 5, 3))
+    assert (alone["chunked_prefill_size"], alone["schedule_conservativeness"]) == (8192, 1.0)
+    assert SGLANG.echo({**said, "chunked_prefill_size": -1}, (0, 5, 3))["chunked_prefill_size"] == -1, "none"
 
 
 @settings(derandomize=True)

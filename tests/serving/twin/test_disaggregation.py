@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.serving.engine.layout import Layout
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.traffic import parse_traffic
+from ridgeline.serving.twin import disaggregation
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.disaggregation import HANDSHAKE_S, PIECES_S, PORT_SHARE, RUN_TOKENS, KvTransfer
 from ridgeline.serving.twin.prefill import room
-from ridgeline.serving.twin.simulate import simulate
+from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.simulate import build, simulate, step_time
 from tests.serving.twin import deployments as make
 
 
@@ -88,3 +95,70 @@ def test_a_decode_engine_that_looks_seldom_finds_its_requests_late():
     step_s = often.itl_ms.p50 / 1000
     assert 5 * step_s < waited_s < 31 * step_s
     assert seldom.requests == often.requests == 60
+
+
+def test_a_pool_is_the_sum_of_its_attention_ranks():
+    """Each attention-DP rank has KV of its own; tensor-parallel ranks hold parts of the same tokens."""
+    wide = make.r1("h200", tp=16, attn_dp=16, ep=16, nodes=2)
+    assert step_time(wide, wide.layout, "both", Calibration(), kv_tokens_per_rank=1000)[2] == 16_000
+    whole = make.r1("h200", tp=16, ep=16, nodes=2)
+    assert step_time(whole, whole.layout, "both", Calibration(), kv_tokens_per_rank=1000)[2] == 1000
+    _, plan, pool = step_time(wide, wide.layout, "both", Calibration())
+    assert pool == 16 * plan.kv_tokens_per_rank
+
+
+def sent_by(layout: Layout, page_size: int) -> KvTransfer:
+    return KvTransfer.between(load_model("llama-8b"), layout, make_cluster("h100", 2, 8).fabric, 8, page_size)
+
+
+def test_a_rank_sends_its_own_part_of_the_kv():
+    """Llama 3.1 8B keeps 8 heads of 128 twice, in 2 bytes, in each of 32 layers: 128 KiB a token."""
+    assert sent_by(Layout(tp=1), 1).bytes_per_token == 131_072
+    assert sent_by(Layout(tp=8), 1).bytes_per_token == 131_072 / 8
+    assert sent_by(Layout(tp=8, attn_dp=4), 1).bytes_per_token == 131_072 / 2, "two ranks share a request"
+
+
+def test_small_pieces_are_posted_one_by_one_and_large_ones_fill_the_port():
+    port = make_cluster("h100", 2, 8).fabric.bytes_s_per_gpu(8) * PORT_SHARE
+    piece = 2 * 128 * 2  # of one head, one layer, one token
+    assert sent_by(Layout(tp=8), 1).bytes_s == pytest.approx(PIECES_S * RUN_TOKENS * piece)
+    assert sent_by(Layout(tp=8), 32).bytes_s == pytest.approx(PIECES_S * 32 * piece)
+    assert sent_by(Layout(tp=8), 256).bytes_s == pytest.approx(port)
+    one = sent_by(Layout(tp=8), 256)
+    assert one.seconds(3000) == pytest.approx(3000 * 16_384 / port)
+
+
+def test_the_first_token_waits_for_the_handshake_and_for_the_kv(monkeypatch: pytest.MonkeyPatch):
+    """With a port so slow that nothing else matters; a prompt behind another waits for both."""
+    ranks = [room(n) % 16 for n in range(64)]
+    again = next(n for n in range(1, 64) if ranks[n] == ranks[0])
+    sent = parse_traffic("fixed:1024:2", requests=again + 1)
+    quick = simulate(make.split("P2D2"), sent).records
+    monkeypatch.setattr(disaggregation, "PORT_SHARE", 1e-4)
+    slow = simulate(make.split("P2D2"), sent).records
+    base = make.split("P2D2")
+    fabric, gpus = base.cluster.fabric, base.cluster.node.gpus
+    each_s = KvTransfer.between(base.model, base.layout.prefill, fabric, gpus, base.settings.page_size).seconds(1024)
+    assert each_s > 5
+    assert quick[0].ttft_s > HANDSHAKE_S
+    assert slow[0].ttft_s - quick[0].ttft_s == pytest.approx(each_s, rel=0.05)
+    assert slow[again].ttft_s - quick[again].ttft_s == pytest.approx(2 * each_s, rel=0.1), "of the same rank's port"
+    other = next(n for n in range(1, again + 1) if ranks[n] != ranks[0] and ranks.index(ranks[n]) == n)
+    assert slow[other].ttft_s - quick[other].ttft_s == pytest.approx(each_s, rel=0.1), "a port of its own"
+
+
+def test_slots_and_room_are_set_aside_and_given_back():
+    front, _, _ = build(make.split("P2D2", rank_limit=1), Calibration(), parse_traffic("fixed:1024:2", requests=1))
+    (decode,) = front.decode
+    requests = [Request(arrival, 0.0, 1024) for arrival in parse_traffic("fixed:1024:2", requests=40).arrivals()]
+    decode.bootstrapping.extend((request, 0.0, None) for request in requests)
+    taken = []
+    while (found := decode.reserve()) is not None:
+        taken.append(found[0])
+    assert taken == requests[: decode.applied.running_limit], "in turn, and no more than may run"
+    assert (decode.expected, decode.promised_tokens) == (len(taken), 1024 * len(taken))
+    decode.receive(taken[0], 3.0)
+    assert (decode.expected, decode.promised_tokens) == (len(taken) - 1, 1024 * (len(taken) - 1))
+    assert decode.used_tokens == taken[0].held == 1024
+    assert taken[0].first_s == 3.0
+    assert decode.reserve() is None, "it runs now, in the same slot"

@@ -336,3 +336,21 @@ def test_a_metric_of_the_study_comes_before_the_built_in_of_that_name(tmp_path: 
     own = {"rate": {"regex": r"rate (\S+)"}, "wall_s": {"regex": r"took (\S+)", "unit": "s"}}
     found = CommandWorkload(study(tmp_path, metrics=own)).read(run(tmp_path, cpu_s=2.0))
     assert [m.value for m in found.measurements if m.metric == "wall_s"] == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("metric", "text", "value"),
+    [
+        ({"regex": r"mode (\S+)", "type": "text", "pick": "first"}, "mode slow\nmode fast\n", "slow"),
+        ({"regex": r"mode (\S+)", "type": "text"}, "mode slow\nmode fast\n", "fast"),
+        ({"csv": "rate"}, "\n  \nrun,rate\n\n1,5\n\n2,7\n", 7.0),
+        ({"json": "rate"}, 'starting\n{"rate": 4}\n{"rate": \n{"other": 1}\ndone\n', 4.0),
+    ],
+)
+def test_output_between_other_lines_is_read_all_the_same(
+    tmp_path: Path, metric: dict[str, object], text: str, value: float | str
+) -> None:
+    """Blank lines around a table, a JSON line that was cut off, and words that come again."""
+    (tmp_path / "out.txt").write_text(text)
+    reading = CommandWorkload(study(tmp_path, metrics={"found": {**metric, "file": "out.txt"}})).read(run(tmp_path))
+    assert {**reading.texts, **reading.metrics}["found"] == value

@@ -75,7 +75,8 @@ def study_in(home: Path, asked: Asked, **options: object) -> Study:
     (home / "study/data").mkdir(parents=True)
     for kind in ("run", "paste"):
         (home / "records" / kind).mkdir(parents=True)
-    probe = PROBE.format(python=sys.executable, names=VARIABLES, files=files, records=str(home / "records"))
+    python = Path(sys.executable).resolve()  # a path with a space cannot stand after #!
+    probe = PROBE.format(python=python, names=VARIABLES, files=files, records=str(home / "records"))
     (home / "study/probe").write_text(probe)
     (home / "study/probe").chmod(0o755)
     (home / "study/data/table").write_text("1 2 3\n")

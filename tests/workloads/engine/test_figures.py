@@ -115,3 +115,13 @@ def test_a_load_generator_that_distrusts_itself_spoils_latencies_and_where_it_st
     assert contaminated(log, {"output_tok_s"}, **busy)
     assert contaminated(log, {"output_tok_s"}, **{**calm, "successful_requests": 0})
     assert not contaminated(log, {"ttft_p95_ms"}, **{**late, "void": False})
+
+
+def test_requests_that_failed_and_figures_that_are_missing_are_a_problem() -> None:
+    found = {"total_tok_s": Measurement("total_tok_s", 5.0, "tok/s", "x")}
+    served = {**found, "successful_requests": Measurement("successful_requests", 9.0, "", "x")}
+    assert list(reading._problems({"load": {"requests": 9}}, served, {"total_tok_s"})) == []
+    (told,) = reading._problems({"load": {"requests": 10}}, served, {"total_tok_s"})
+    assert told.startswith("9 of 10 requests succeeded")
+    assert list(reading._problems({}, found, {"ttft_p95_ms", "loss"})) == ["ttft_p95_ms was not measured in this run"]
+    assert [told.split(";")[0] for told in reading._problems({}, {}, {"ttft_p95_ms"})] == ["no result was written"]

@@ -46,7 +46,7 @@ def run_and_pasted(
     """How the engine is started by engine.sh after run.sh has set the environment, and how by the pasted text."""
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / "my python"
-    probe.write_text(PROBE.format(python=sys.executable, names=VARIABLES))
+    probe.write_text(PROBE.format(python=Path(sys.executable).resolve(), names=VARIABLES))
     probe.chmod(0o755)
     site = Site(env={"OF_THE_SITE": "it's", "A_TEXT": "overruled"}, setup=("export NCCL_DEBUG=WARN",), launcher="srun")
     # a version that is given is not asked for, which a probe could not answer

@@ -108,10 +108,10 @@ def test_experts_are_counted_once_under_traffic_of_the_study(tmp_path: Path, kin
 
 
 def test_deepep_is_tuned_on_all_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    starts = 'while case "$1" in --*) true;; *) false;; esac; do shift; done\nSLURM_PROCID=1 sh -c "$*" &\n'
+    starts = 'while case "$1" in --*) true;; *) false;; esac; do shift; done\nSLURM_PROCID=1 "$@" &\n'
     tool = tmp_path / "bin" / "srun"
     tool.parent.mkdir()
-    tool.write_text(f'#!/bin/sh\n{starts}SLURM_PROCID=0 sh -c "$*"\nwait %1 2>/dev/null\n')
+    tool.write_text(f'#!/bin/sh\n{starts}SLURM_PROCID=0 "$@"\nwait %1 2>/dev/null\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
     one = prepared(tmp_path, prepare=["deepep"], sources=str(checkout(tmp_path / "src")))

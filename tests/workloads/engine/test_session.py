@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -148,7 +149,7 @@ def test_a_session_told_to_stop_stops_its_engine(tmp_path: Path) -> None:
 
 def test_everything_an_engine_started_is_ended_with_it(tmp_path: Path) -> None:
     program = "import subprocess, time; subprocess.Popen(['sleep', '300']); time.sleep(300)"
-    engine = EngineProcess(f'{sys.executable} -c "{program}"', tmp_path, tmp_path / "log", {})
+    engine = EngineProcess(f'{shlex.quote(sys.executable)} -c "{program}"', tmp_path, tmp_path / "log", {})
     until = time.monotonic() + 20
     while len(members(engine.pid)) < 2 and time.monotonic() < until:
         time.sleep(0.05)

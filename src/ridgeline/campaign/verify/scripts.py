@@ -29,6 +29,8 @@ DATES_S = 5.0  # file systems and clocks of nodes differ by this much
 _FOLDER = re.compile(r"^cd (\S.*) \|\| exit", re.MULTILINE)
 _RUN_ID = re.compile(r"RIDGELINE_RUN=[0-9a-f]+")
 # a study folder may be looked at elsewhere: where it lay, and with it Python and this package, is no part of a setting
+# a path with a space stands in quotes; one without does not
+_QUOTED_PATH, _SPACE = re.compile(r"'(/[^'\n]*)'"), "\x1a"
 _PLACES = (
     (re.compile(r"(?:/[^\s'\":,/]+)+/(?=(?:sources|runs|builds)/)"), "STUDY/"),
     (re.compile(r"(?:/[^\s'\":,/]+)+/python[\d.]*(?![\w.-])"), "PYTHON"),
@@ -173,9 +175,10 @@ def _acts(script: str) -> Iterator[str]:
 
 
 def _anywhere(text: str) -> str:
+    text = _QUOTED_PATH.sub(lambda found: found[1].replace(" ", _SPACE), text)
     for place, name in _PLACES:
         text = place.sub(name, text)
-    return text
+    return text.replace(_SPACE, " ")
 
 
 def _first_difference(stated: list[str], derived: list[str]) -> tuple[str, str]:
