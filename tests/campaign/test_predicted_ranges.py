@@ -15,12 +15,15 @@ from ridgeline.campaign.guidance.predicted import stated, with_range
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.scores import Yardstick
 from ridgeline.records.lesson import Expectation, Prediction, Proposal
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.space import Discrete, Point, Settings, Space
 from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage
-from ridgeline.records.trial import PredictedRange, Stage
+from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.samplers.base import Sampler
 from ridgeline.samplers.guided.sampler import GuidedSampler
 from ridgeline.stats.drift import drift
+from ridgeline.stats.nodes import corrected
 from ridgeline.stats.regimes import Regimes
 from ridgeline.stats.stated_range import ELSEWHERE, widening
 from ridgeline.store.history import History, read_history
@@ -163,6 +166,23 @@ def test_on_a_machine_that_changed_it_states_what_a_run_would_measure_now(tmp_pa
     found = the_range(tmp_path, Prediction(-50.0, 0.1, in_logs=True), Yardstick(slowed))
     assert found is not None
     assert found.value == pytest.approx(50.0 * 80 / math.sqrt(100 * 80)), "the model speaks of the mean level"
+
+
+def test_the_node_that_a_run_will_land_on_is_not_known_and_part_of_the_range(tmp_path: Path) -> None:
+    past = History(tmp_path)
+    for number, node in enumerate(("quick", "slow"), start=1):
+        past.trials[number] = Trial(number, {}, {}, Stage.SEARCH, "test")
+        ending = Ending(Cause.EXITED, 0, nodes=(node,))
+        past.runs[number] = Run(number, number, 1, tmp_path, Resources(), ending, Outcome(Kind.OK), ())
+    proposal = Proposal({}, "", Prediction(100.0, 0.03, in_logs=True))
+    unchanged = Regimes(drift([1.0] * 6, "maximize", random.Random(0)))
+    asked = study(tmp_path)
+    alike = stated(proposal, asked, past, Yardstick(unchanged))
+    one_slow = stated(proposal, asked, past, Yardstick(unchanged, {"slow": 1 / 0.92}))
+    assert alike is not None and alike.spread == 0.03 and alike.value == 100.0
+    half = -math.log(corrected(1.0, ("slow",), {"slow": 1 / 0.92})) / 2
+    assert one_slow is not None and one_slow.spread == pytest.approx(math.hypot(0.03, half))
+    assert one_slow.value == pytest.approx(100.0 * math.exp(half)) and one_slow.value < 100.0
 
 
 def test_where_nothing_was_predicted_nothing_is_stated(tmp_path: Path) -> None:
