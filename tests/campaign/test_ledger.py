@@ -203,4 +203,3 @@ def test_what_people_added_to_the_budget_can_be_spent() -> None:
     assert not ledger(found, **short).fits({"x": 9}, 1, Reserve()), "time alone is not enough"
     found.heeded.apply({**line, "node_hours": 0.1})
     assert ledger(found, **short).fits({"x": 9}, 1, Reserve())
-    assert ledger(found, **short).affordable_runs(1) == pytest.approx(400 / 360)

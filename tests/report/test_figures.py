@@ -17,7 +17,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.space import Discrete, Point, Space
 from ridgeline.records.study import Goal, Study, WorkloadChoice
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.report.figures.campaigns import curves, edge_climb
 from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, step_times
 from ridgeline.report.figures.failures import crash_map, failure_counts
@@ -249,6 +249,28 @@ def test_what_was_foretold_is_held_against_what_was_measured(tmp_path: Path) -> 
     (figure,) = foretold(a_study(tmp_path), past, answer(a_study(tmp_path)))
     assert [(p.x, p.y) for p in figure.series[1].points] == [(110.0, 100.0), (90.0, 100.0), (120.0, 100.0)]
     assert "within 10%" in figure.notes[0]
+
+
+def test_how_many_trials_lie_in_their_stated_range_is_counted(tmp_path: Path) -> None:
+    past = History(tmp_path)
+    for measured in (100.0, 104.0, 90.0, 120.0):
+        add(past, {"mem": 1, "kind": "a"}, rate=measured)
+        stated = PredictedRange(100.0, 95.0, 105.0, 0.03, in_logs=True)
+        past.trials[len(past.trials)] = replace(past.trials[len(past.trials)], predicted=stated)
+    (figure,) = foretold(a_study(tmp_path), past, answer(a_study(tmp_path)))
+    assert figure.notes == ("2 of 4 trials inside their stated 90% range.",)
+    assert [(p.low, p.y, p.high) for p in figure.series[0].points] == [(95.0, 100.0, 105.0)] * 4
+
+
+def test_ranges_of_an_older_journal_are_still_read_from_why(tmp_path: Path) -> None:
+    past = History(tmp_path)
+    for measured in (100.0, 104.0, 103.0, 120.0):
+        add(past, {"mem": 1, "kind": "a"}, rate=measured)
+        why = "expected 0.95 to 1.05 x the best so far, 96% likely to pass; 3 lessons, trusting the outlook by 97%"
+        past.trials[len(past.trials)] = replace(past.trials[len(past.trials)], why=why)
+    (figure,) = foretold(a_study(tmp_path), past, answer(a_study(tmp_path)))
+    assert figure.notes == ("2 of 3 trials inside their stated 90% range.",)
+    assert figure.series[0].points[1].high == pytest.approx(1.05 * 104.0)
 
 
 def test_latency_against_load_has_limit_and_knee(tmp_path: Path) -> None:

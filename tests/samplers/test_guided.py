@@ -261,7 +261,21 @@ def test_it_says_in_one_line_why() -> None:
     sampler = guided_by(hill)
     proposal = sampler.ask()
     assert proposal is not None
-    assert "likely to pass" in proposal.why and "trusting" in proposal.why and "\n" not in proposal.why
+    assert "likely to pass; 1 trial observed, prior weighted " in proposal.why and "\n" not in proposal.why
+
+
+def test_what_is_predicted_of_a_run_includes_its_noise_and_trials_in_flight_make_it_no_surer() -> None:
+    line = Space((Discrete("a", tuple(range(12)), True),), {})
+    sampler, rng = make(line), random.Random(3)
+    for a in 6 * (0, 1, 2, 3, 4, 5, 8, 9, 10, 11):
+        sampler.tell(Lesson({"a": a}, (10 + a) * math.exp(rng.gauss(0, 0.1))))
+    first = sampler.ask()
+    assert first is not None and first.predicted is not None and first.predicted.in_logs
+    assert 0.07 < first.predicted.spread < 0.2, "the truth is well known by now, but a run has 10% of noise"
+    assert first.predicted.score == pytest.approx(16.5, rel=0.15)
+    flying = sampler.ask([{"a": 6 if first.point["a"] == 7 else 7}])
+    assert flying is not None and flying.predicted is not None and flying.point == first.point
+    assert flying.predicted.spread == pytest.approx(first.predicted.spread)
 
 
 def test_the_prospect_falls_as_the_best_is_found() -> None:

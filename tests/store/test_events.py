@@ -11,7 +11,7 @@ from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome
 from ridgeline.records.run import Cause, Ending, Resources
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.store.event_shapes import require_shape
 from ridgeline.store.events import (
     VerdictLine,
@@ -80,9 +80,15 @@ def test_a_verdict_is_kept_whole() -> None:
     assert verdict_from({"at": 1.0, **verdict_event(verdict)}) == verdict
 
 
-@given(st.sampled_from(Stage), words, words, st.none() | st.integers(0, 9))
-def test_a_trial_is_kept_whole(stage: Stage, proposer: str, why: str, block: int | None) -> None:
-    trial = Trial(3, {"x": 1, "y": None}, {"x": 1, "y": None, "z": 2.5}, stage, proposer, why, block)
+ranges = st.builds(PredictedRange, seconds, seconds, seconds, seconds, st.booleans())
+
+
+@given(st.sampled_from(Stage), words, words, st.none() | st.integers(0, 9), st.none() | ranges)
+def test_a_trial_is_kept_whole(
+    stage: Stage, proposer: str, why: str, block: int | None, predicted: PredictedRange | None
+) -> None:
+    settings = {"x": 1, "y": None, "z": 2.5}
+    trial = Trial(3, {"x": 1, "y": None}, settings, stage, proposer, why, block, predicted=predicted)
     event = {"at": 1.0, **trial_event(trial)}
     require_shape(event)
     assert trial_from(event) == trial

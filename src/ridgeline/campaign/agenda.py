@@ -19,7 +19,7 @@ from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.stats.survey import MOST_URGENT, Look, most_looks
 from ridgeline.store.events import SetAside
 from ridgeline.store.history import History
@@ -256,9 +256,17 @@ class Agenda(ABC):
     def fits(self, point: Point, reserve: Reserve | None = None) -> bool:
         return self.ledger.fits(point, self._width(point), reserve or Reserve())
 
-    def new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
-        number = len(self.history.trials) + 1
-        trial = Trial(number, dict(point), settings_of(self.study, point, stage), stage, proposer, why, block)
+    def new(
+        self,
+        point: Point,
+        stage: Stage,
+        proposer: str,
+        why: str = "",
+        block: int | None = None,
+        predicted: PredictedRange | None = None,
+    ) -> Next:
+        number, settings = len(self.history.trials) + 1, settings_of(self.study, point, stage)
+        trial = Trial(number, dict(point), settings, stage, proposer, why, block, predicted=predicted)
         where = self._where(trial)
         return Next(trial, avoid_nodes=(*self._slow(trial), *where.avoid), on_nodes=where.nodes)
 

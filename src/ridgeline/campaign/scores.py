@@ -56,6 +56,10 @@ class Yardstick:
         """As it would have been on usual nodes, at the baseline's mean level."""
         return self.course.seen_through(corrected(run.metrics[metric], run.ending.nodes, self.factors), run.number)
 
+    def as_measured(self, value: float, number: int) -> float:
+        """What run `number` would measure, on usual nodes, of what is `value` at the baseline's mean level."""
+        return value / self.course.seen_through(1.0, number)
+
 
 def yardstick(study: Study, history: History) -> Yardstick:
     effects = effects_of_nodes(study, history) if _on_several_nodes(history) else []

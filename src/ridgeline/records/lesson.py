@@ -21,9 +21,24 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model says one run of a point will measure: `score`, larger is better, and its standard deviation.
+
+    `spread` is that of what is measured: how unsure the model is and the noise of one run, together; `in_logs`: of the
+    logarithm of the score's size, else in its unit. As the model believes: how far that can be relied on, only the
+    predictions that it made before tell (`stats/stated_range.py`).
+    """
+
+    score: float
+    spread: float
+    in_logs: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
     point: Point
     why: str = ""
+    predicted: Prediction | None = None  # None: nothing was predicted
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,28 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PredictedRange:
+    """What a run was predicted to measure before it ran, in the goal's unit: `value`, and nine of ten times between
+    `low` and `high`. `spread` is the standard deviation that the model itself gave, in logs where `in_logs`."""
+
+    value: float
+    low: float
+    high: float
+    spread: float
+    in_logs: bool
+
+    def holds(self, measured: float) -> bool:
+        return self.low <= measured <= self.high
+
+    def error(self, measured: float) -> float:
+        """How many of the model's own standard deviations the measured value lies from the predicted one."""
+        if not self.in_logs:
+            return (measured - self.value) / self.spread
+        ratio = measured / self.value if self.value else math.nan
+        return math.log(ratio) / self.spread if ratio > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """`settings` is the point with derived values; `build` the folder of its built variant, if the study builds."""
 
@@ -33,6 +56,7 @@ class Trial:
     why: str = ""
     block: int | None = None  # of a confirm trial: which interleaved block it belongs to
     build: Path | None = None
+    predicted: PredictedRange | None = None  # None: nothing was predicted of it
     key: str = field(init=False, repr=False, compare=False)  # of the point
 
     def __post_init__(self) -> None:

@@ -36,6 +36,14 @@ class LeaningOutlook(Protocol):
         ...
 
 
+@runtime_checkable
+class NamedOutlook(Protocol):
+    """An outlook that says what it is called in the sentence that explains a trial: `twin`, `formula`."""
+
+    @property
+    def called(self) -> str: ...
+
+
 class Sampler(Protocol):
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None: ...
 

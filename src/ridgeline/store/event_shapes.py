@@ -91,6 +91,7 @@ _ending = _shape(
         "machines": _all(_row(_text, _text, _all(_text))),
     },
 )
+_predicted = _shape({"value": _number, "low": _number, "high": _number, "spread": _number, "in_logs": _is(bool)})
 _maybe_number = _is(int, float, type(None))
 _comparison = _shape(
     {"candidate": _text, "verdict": _text, "scale": _text, "level": _number, "blocks": _whole},
@@ -102,7 +103,7 @@ _SHAPES: dict[str, Test] = {
     ),
     "trial": _shape(
         {"trial": _whole, "stage": _text, "proposer": _text, "point": _setting, "settings": _setting},
-        {"why": _text, "block": _whole},
+        {"why": _text, "block": _whole, "predicted": _predicted},
     ),
     "run": _shape(
         {"run": _whole, "trial": _whole, "attempt": _whole, "folder": _text, "resources": _map(_whole)},

@@ -8,7 +8,7 @@ extended, stopped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome
 from ridgeline.records.run import Cause, Ending, Resources
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import PredictedRange, Stage, Trial
 
 Event = dict[str, Any]
 
@@ -86,6 +86,8 @@ def trial_event(trial: Trial) -> Event:
         event["why"] = trial.why
     if trial.block is not None:
         event["block"] = trial.block
+    if trial.predicted is not None:
+        event["predicted"] = asdict(trial.predicted)
     return event
 
 
@@ -98,7 +100,12 @@ def trial_from(event: Mapping[str, Any]) -> Trial:
         proposer=event["proposer"],
         why=event.get("why", ""),
         block=event.get("block"),
+        predicted=_predicted_from(event["predicted"]) if "predicted" in event else None,
     )
+
+
+def _predicted_from(stated: Mapping[str, Any]) -> PredictedRange:
+    return PredictedRange(*(stated[name] for name in ("value", "low", "high", "spread", "in_logs")))
 
 
 def run_event(

@@ -29,9 +29,10 @@ Leaned = Callable[[Settings], tuple[float, ...]]
 
 def outlook_of(study: Study, workload: Workload) -> LeaningOutlook | None:
     """None where nobody expects anything. An outlook that fails at a point expects nothing there."""
-    for teller in (_formula(study), _foretelling(workload), _twin_of(study)):
+    tellers = (("formula", _formula(study)), (study.workload.kind, _foretelling(workload)), ("twin", _twin_of(study)))
+    for called, teller in tellers:
         if teller is not None:
-            return _StudyOutlook(study, *teller)
+            return _StudyOutlook(study, *teller, called)
     return None
 
 
@@ -42,6 +43,7 @@ class _StudyOutlook:
     study: Study
     foretold: Foretold
     leaned: Leaned
+    called: str
 
     def __call__(self, point: Point) -> Expectation | None:
         try:

@@ -11,6 +11,7 @@ from ridgeline.campaign.advice import PROPOSER, Advice
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.blocks import next_in_block
 from ridgeline.campaign.confirmation import ConfirmationPlan, ConfirmationVerdict
+from ridgeline.campaign.guidance.predicted import stated, with_range
 from ridgeline.campaign.guidance.sampling import little_left, with_prospect
 from ridgeline.campaign.kinds.extension import unwatched
 from ridgeline.campaign.ledger import Reserve
@@ -19,7 +20,7 @@ from ridgeline.records.lesson import Lesson, Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
-from ridgeline.records.trial import Stage, Trial
+from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.samplers.base import Forgetting, Refusal, Sampler
 from ridgeline.stats.short_runs import ShortRunRatio
 from ridgeline.stats.wording import count
@@ -151,7 +152,9 @@ class SearchAgenda(Agenda):
                 self.search_over = "another run would not fit into the budget"
             return None
         stage = Stage.SHORT if self._short and proposer != PERSON else Stage.SEARCH
-        return self.new(proposal.point, stage, proposer, proposal.why)
+        predicted = stated(proposal, self.study, self.history, self._told_through)
+        why = with_range(proposal.why, predicted, stage, self.study, self.history)
+        return self.new(proposal.point, stage, proposer, why, predicted=predicted)
 
     def _proposed(self) -> tuple[str, Proposal | None]:
         """By whom, and what: a person's wish, the way out of the oldest failure, the study's presets, the sampler."""
@@ -274,8 +277,16 @@ class SearchAgenda(Agenda):
             return self.new(point, Stage.CONFIRM, "confirm", block=block) if self.fits(point) else None
         return None
 
-    def new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:
+    def new(
+        self,
+        point: Point,
+        stage: Stage,
+        proposer: str,
+        why: str = "",
+        block: int | None = None,
+        predicted: PredictedRange | None = None,
+    ) -> Next:
         self._presets.pop(point_key(point), None)
         if self._tried is not None:
             self._tried.add(point_key(point))
-        return super().new(point, stage, proposer, why, block)
+        return super().new(point, stage, proposer, why, block, predicted)

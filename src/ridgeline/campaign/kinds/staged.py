@@ -52,7 +52,7 @@ class StagedSampler:
             if proposal is not None:
                 name = self.groups[stage][0] if stage < len(self.groups) else "all groups"
                 why = f"stage {stage + 1} of {len(self.groups) + 1}, {name}"
-                return Proposal(proposal.point, f"{why}: {proposal.why}" if proposal.why else why)
+                return replace(proposal, why=f"{why}: {proposal.why}" if proposal.why else why)
         return None
 
     def _tried(self) -> int:

@@ -37,6 +37,11 @@ class Blend:
         squares = np.stack(spreads) ** 2 + (np.stack(means) - mean) ** 2
         return mean, np.sqrt(np.tensordot(self.weights, squares, axes=1))
 
+    @property
+    def noise(self) -> float:
+        """Standard deviation of one run around the truth, on the scale."""
+        return float(np.sqrt(self.weights @ np.array([model.noise**2 for model in self._models])))
+
     def roughly(self, rows: Array, expected: Array | None) -> tuple[Array, Array]:
         """Which of very many places are worth a closer look: by the model that is believed more."""
         return self._models[int(self.weights.argmax())].at(rows, None)

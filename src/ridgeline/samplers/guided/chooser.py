@@ -12,7 +12,7 @@ import numpy as np
 
 from ridgeline.records.lesson import Lesson, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.samplers.base import Outlook
+from ridgeline.samplers.base import NamedOutlook, Outlook
 from ridgeline.samplers.encoding import encode
 from ridgeline.samplers.guided.blend import Blend, score_model
 from ridgeline.samplers.guided.candidates import Pool, around
@@ -32,6 +32,7 @@ from ridgeline.samplers.guided.view import (
     View,
     forecast,
     hopes,
+    predicted,
     screened,
     standing,
     why,
@@ -68,6 +69,12 @@ class Chooser:
         self._told: Mapping[str, Point] = NOTHING  # the points of the lessons last seen
         self._last_seen: tuple[int, Scale, Taught] | None = None
 
+    @property
+    def _called(self) -> str:
+        if isinstance(self._current, Earlier):
+            return "earlier studies"
+        return self._outlook.called if isinstance(self._outlook, NamedOutlook) else "prior"
+
     def forget(self) -> None:
         """Other lessons follow: what was made of these is of no more use."""
         self._kept, self._last_seen = {}, None
@@ -94,7 +101,9 @@ class Chooser:
             return found, hopes(found, view.to_beat, costs, view.chances.hopeless)
 
         settled = self._settled(field, lessons, taken, stance, judge)
-        return None if settled is None else Proposal(settled.point, why(settled, view, scores, len(lessons)))
+        if settled is None:
+            return None
+        return Proposal(settled.point, why(settled, view, len(lessons), self._called), predicted(settled, view))
 
     def _settled(
         self,
@@ -116,7 +125,7 @@ class Chooser:
             asked |= {field.keys[i]: field.points[i] for i in chosen}
             field = replace(field, foreseen=self._foreseen(stance, field.keys, field.rows, asked))
         row = max((i for i, key in enumerate(field.keys) if key in asked), key=lambda i: promise[i], default=chosen[0])
-        return Settled(field.points[row], float(found.mean[row]), float(found.spread[row]), float(found.chance[row]))
+        return Settled(field.only([row]), float(found.chance[row]))
 
     def _foreseen(
         self, stance: Stance, keys: Sequence[str], rows: Array, asked: Mapping[str, Point] = NOTHING

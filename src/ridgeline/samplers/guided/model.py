@@ -47,6 +47,10 @@ class Scale:
             return score
         return self.sign * math.log(self.sign * score) if self.sign * score > 0 else None
 
+    def score(self, value: float) -> float:
+        """The score that is seen as this value."""
+        return value if self.sign == 0 else self.sign * math.exp(self.sign * value)
+
     def values(self, scores: Sequence[float | None]) -> Array:
         """NaN for what failed or has no place."""
         seen = [None if score is None else self.seen(score) for score in scores]
@@ -184,6 +188,11 @@ class ScoreModel:
         return self._level + self._unit * mean, self._unit * spread
 
     roughly = at
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of one run around the truth, on the scale."""
+        return self._unit * math.sqrt(self.fit.noise)
 
     def draws(self, rows: Array, expected: Array | None, count: int, rng: np.random.Generator) -> Array:
         """Possible truths at these places, a row each."""

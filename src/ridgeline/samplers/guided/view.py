@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.lesson import Lesson, Prediction
 from ridgeline.records.space import Point
 from ridgeline.samplers.guided.blend import Blend
 from ridgeline.samplers.guided.feasibility import HOPELESS, Feasibility
 from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import Forecast, Foreseen, Scale, ScoreModel, Taught
+from ridgeline.stats.wording import count
 
 SMALLEST_GAIN = 0.01  # a trial that can only win less is not worth more than one that explores
 FAR_BELOW = 0.75  # of the best chance: where nothing is likely to pass, the likeliest are tried
@@ -67,12 +68,14 @@ class View:
 
 @dataclass(frozen=True)
 class Settled:
-    """The point that is proposed, and what is expected there: score on the scale, and chance to pass."""
+    """The point that is proposed, as the only one of its field, and its chance to pass."""
 
-    point: Point
-    mean: float
-    spread: float
+    field: Field
     chance: float
+
+    @property
+    def point(self) -> Point:
+        return self.field.points[0]
 
 
 def standing(scores: ScoreModel | Blend, seen: Taught, lessons: Sequence[Lesson]) -> tuple[float, list[Point]]:
@@ -110,10 +113,17 @@ def hopes(forecast: Forecast, best: float, costs: Array, hopeless: float) -> Arr
     return found
 
 
-def why(settled: Settled, view: View, scores: ScoreModel | Blend, lessons: int) -> str:
-    """'expected 0.97 to 1.06 x the best so far, 96% likely to pass; model of 23 lessons'"""
-    low, high = (settled.mean + sign * settled.spread - view.best for sign in (-1.645, 1.645))
-    told = f"{math.exp(low):.2f} to {math.exp(high):.2f} x" if view.scale.sign else f"{low:+.3g} to {high:+.3g} from"
-    turned = ", the outlook turned round" if scores.trust < 0 else ""
-    trust = turned or (f", trusting the outlook by {scores.trust:.0%}" if scores.trust else "")
-    return f"expected {told} the best so far, {settled.chance:.0%} likely to pass; {lessons} lessons{trust}"
+def predicted(settled: Settled, view: View) -> Prediction:
+    """What one run of the proposed point will measure: trials in flight have measured nothing yet, so they do not make
+    it surer, and beside what is not known of the truth a run has noise of its own."""
+    mean, spread = view.scores.at(settled.field.rows, settled.field.expected)
+    of_a_run = math.hypot(float(spread[0]), view.scores.noise)
+    return Prediction(view.scale.score(float(mean[0])), of_a_run, in_logs=view.scale.sign != 0)
+
+
+def why(settled: Settled, view: View, observed: int, prior: str) -> str:
+    """'96% likely to pass; 23 trials observed, twin weighted 97%'; `prior` is what the expectation is called."""
+    weight = view.scores.trust
+    reversed_ = "reversed and " if weight < 0 else ""
+    weighted = f", {prior} {reversed_}weighted {abs(weight):.0%}" if weight else ""
+    return f"{settled.chance:.0%} likely to pass; {count(observed, 'trial')} observed{weighted}"

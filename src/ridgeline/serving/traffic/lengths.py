@@ -6,6 +6,7 @@ import math
 import os
 import random
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
 
@@ -138,14 +139,18 @@ def _numbers(text: str, rest: str, count: int) -> list[float]:
 
 
 def _stratified(count: int, mean: float, sigma: float, limit: int, rng: random.Random) -> list[int]:
-    median = _median_for_mean(mean, sigma, limit)
-    normal = NormalDist().inv_cdf
-    offset = rng.random()
-    # inv_cdf is undefined at 0 and 1; the offset never reaches them because of the half step kept at either end
-    shares = ((k + 0.05 + 0.9 * offset) / count for k in range(count))
-    lengths = [max(1, min(limit, round(median * math.exp(sigma * normal(share))))) for share in shares]
+    lengths = list(_in_order(count, mean, sigma, limit, rng.random()))
     rng.shuffle(lengths)
     return lengths
+
+
+@lru_cache(maxsize=16)  # a search simulates the same traffic for hundreds of settings
+def _in_order(count: int, mean: float, sigma: float, limit: int, offset: float) -> tuple[int, ...]:
+    median = _median_for_mean(mean, sigma, limit)
+    normal = NormalDist().inv_cdf
+    # inv_cdf is undefined at 0 and 1; the offset never reaches them because of the half step kept at either end
+    shares = ((k + 0.05 + 0.9 * offset) / count for k in range(count))
+    return tuple(max(1, min(limit, round(median * math.exp(sigma * normal(share))))) for share in shares)
 
 
 def _median_for_mean(mean: float, sigma: float, limit: int) -> float:

@@ -166,13 +166,13 @@ def _prefills(result: SimulationResult, layout: Layout) -> Iterator[Line]:
         if record.first_token_s is not None:
             rounds.setdefault(record.first_token_s, []).append(record)
     times = sorted(rounds)
-    groups = layout.attn_dp * layout.dp
+    groups, waiting = layout.attn_dp * layout.dp, _Waiting(result)
     for at_s in times[:: max(1, len(times) // PREFILL_LINES)]:
         batch = rounds[at_s]
         cached = sum(r.cached_tokens for r in batch)
         new = sum(r.input_tokens for r in batch) - cached
         counts = f"#new-seq: {rank_share(len(batch), groups)}, #new-token: {rank_share(new, groups)}"
-        yield at_s, True, f"Prefill batch, {counts}, #cached-token: {cached // groups}, {_queue(result, at_s, groups)}"
+        yield at_s, True, f"Prefill batch, {counts}, #cached-token: {cached // groups}, {waiting.queue(at_s, groups)}"
 
 
 def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_max_bs: int) -> Iterator[Line]:
@@ -186,7 +186,7 @@ def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_m
     ]
     first, end, answer = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     rate = answer / np.maximum(end - first, 1e-9)
-    groups = layout.attn_dp * layout.dp
+    groups, waiting = layout.attn_dp * layout.dp, _Waiting(result)
     held_at_s, held = zip(*result.kv_usage, strict=True)
     for n in range(1, DECODE_LINES):
         at_s = result.summary.duration_s * n / DECODE_LINES
@@ -204,13 +204,22 @@ def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_m
         yield (
             at_s,
             True,
-            f"Decode batch, {told}, gen throughput (token/s): <rate {speed:.2f}>, {_queue(result, at_s, groups)}",
+            f"Decode batch, {told}, gen throughput (token/s): <rate {speed:.2f}>, {waiting.queue(at_s, groups)}",
         )
 
 
-def _queue(result: SimulationResult, at_s: float, groups: int) -> str:
-    waiting = sum(1 for r in result.records if r.sent_s <= at_s < (r.first_token_s or 0.0))
-    return f"#queue-req: {waiting // groups}"
+class _Waiting:
+    """Requests that were sent and had no first token yet."""
+
+    def __init__(self, result: SimulationResult) -> None:
+        import numpy as np
+
+        times = [(r.sent_s, r.first_token_s or 0.0) for r in result.records]
+        self._sent, self._first = np.array(times, dtype=float).reshape(-1, 2).T
+
+    def queue(self, at_s: float, groups: int) -> str:
+        waiting = int(((self._sent <= at_s) & (at_s < self._first)).sum())
+        return f"#queue-req: {waiting // groups}"
 
 
 def _result_block(result: SimulationResult) -> list[str]:

@@ -16,6 +16,7 @@ from ridgeline.serving.twin.priors import EXPERT_IMBALANCE, POPULARITY_SPREAD
 _STEPS = 16
 
 
+@lru_cache(maxsize=8192)  # a simulation asks for the same few batch sizes a hundred thousand times
 def touched(experts: Experts, rows: float) -> float:
     """Experts of one layer that at least one of `rows` tokens is sent to."""
     each = -math.log1p(-experts.per_token / experts.count) * rows if experts.per_token < experts.count else math.inf
