@@ -246,7 +246,7 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     searched = (
         trials or budget.trials or (TRIALS_WITHOUT_BUDGET if budget.wall_s is budget.node_hours is None else None)
     )
-    confirmed = runs_needed(study.confirm, study.confirm.top, study.confirm.blocks)
+    confirmed = runs_needed(study, study.confirm.top, study.confirm.blocks)
     try:
         nodes = study.job.resources(study.space.settings(study.baseline)).nodes
     except (ExpressionError, ValueError) as error:

@@ -8,23 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ridgeline.campaign.blocks import disqualified, moved, places_of
-from ridgeline.campaign.kinds.extension import level_after, with_extension
+from ridgeline.campaign.blocks import disqualified, moved, places_of, trials_of
+from ridgeline.campaign.kinds.extension import error_share, level_after, with_extension
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
 from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, NOTHING_PASSED
 from ridgeline.records.exhibit import ComparedSetting, changes
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
-from ridgeline.records.study import ConfirmStage, Study
+from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.stats.compare import confirm, nearest
+from ridgeline.stats.compare import confirm, first_run_effect, nearest
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Verdict
 from ridgeline.store.events import SetAside, VerdictLine, set_aside_from
 from ridgeline.store.history import History
 
 UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict
 NO_DIFFERENCE = "no-difference"
+PROTOCOL = 2  # of confirmations that begin now, see `judged_blocks`
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +37,19 @@ class ConfirmationPlan:
     search_ended: str = ""
 
 
-def runs_needed(stage: ConfirmStage, candidates: int, blocks: int) -> int:
-    """Every block runs the baseline and each candidate `repeats` times."""
-    return stage.repeats * (candidates + 1) * blocks if candidates else 0
+def runs_needed(study: Study, candidates: int, blocks: int) -> int:
+    """Every block runs the baseline and each candidate `repeats` times, after a warm-up where one is to be expected."""
+    stage = study.confirm
+    warm_up = stage.warmup == "always" or (stage.warmup == "auto" and study.site.nodes > 1)
+    return (stage.repeats * (candidates + 1) + warm_up) * blocks if candidates else 0
 
 
 def reserve(study: Study) -> Reserve:
     stage = study.confirm
     if stage.top == 0:
         return Reserve()
-    least = runs_needed(stage, 1, min(stage.blocks, FEWEST_BLOCKS))
-    return Reserve(runs_needed(stage, stage.top, stage.blocks), least)
+    least = runs_needed(study, 1, min(stage.blocks, FEWEST_BLOCKS))
+    return Reserve(runs_needed(study, stage.top, stage.blocks), least)
 
 
 def choose(study: Study, history: History, affordable_runs: float, *, even_if_worse: bool = False) -> ConfirmationPlan:
@@ -60,12 +63,12 @@ def choose(study: Study, history: History, affordable_runs: float, *, even_if_wo
     points = tuple([point for point in chosen if point_key(point) not in failed][: study.confirm.top])
     if not points:
         return ConfirmationPlan((), 0)
-    stage, blocks = study.confirm, study.confirm.blocks
-    while len(points) > 1 and runs_needed(stage, len(points), blocks) > affordable_runs:
+    blocks = study.confirm.blocks
+    while len(points) > 1 and runs_needed(study, len(points), blocks) > affordable_runs:
         points = points[:-1]
-    while blocks > FEWEST_BLOCKS and runs_needed(stage, len(points), blocks) > affordable_runs:
+    while blocks > FEWEST_BLOCKS and runs_needed(study, len(points), blocks) > affordable_runs:
         blocks -= 1
-    if runs_needed(stage, len(points), blocks) > affordable_runs:
+    if runs_needed(study, len(points), blocks) > affordable_runs:
         return ConfirmationPlan((), 0)
     return ConfirmationPlan(points, blocks)
 
@@ -84,9 +87,44 @@ def blocks_so_far(study: Study, history: History) -> list[Block]:
             block.setdefault(trial.key, []).append(run.metrics[study.goal.metric])
     places = places_of([*runs_in.values()])
     return [
-        Block(number, places[runs_in[number].number], runs.get(base, ()), _without(runs, base, failed))
+        Block(
+            number,
+            places[runs_in[number].number],
+            runs.get(base, ()),
+            _without(runs, base, failed),
+            _opening(history, number, runs),
+        )
         for number, runs in sorted(values.items())
     ]
+
+
+def _opening(history: History, block: int, values: Mapping[str, Sequence[float]]) -> tuple[float, float] | None:
+    """The block's first run and the last one of the same setting, where both passed."""
+    found = values.get(trials_of(history, block)[0].key, ())
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+def judged_blocks(study: Study, history: History, blocks: Sequence[Block]) -> Confirmation:
+    """The verdict of these blocks, by the protocol that the campaign began with: what a journal says can be derived
+    again from it, whatever later versions do better.
+
+    1: the baseline begins every block; blocks count as independent wherever they were; each look has its own level.
+    2: settings begin in turn; blocks on the same node share what is gained there; all looks share the error.
+    """
+    if history.protocol < 2:
+        return confirm(blocks, level_after(study.confirm.level, history), study.goal.direction, by_node=False)
+    return confirm(blocks, study.confirm.level, study.goal.direction, share=error_share(history))
+
+
+def with_circumstances(headline: str, study: Study, history: History) -> str:
+    """The headline, and that the campaign was extended or that first runs of its blocks were unlike the others."""
+    told = with_extension(headline, history)
+    if history.protocol < 2:
+        return told
+    found = first_run_effect(blocks_so_far(study, history), study.confirm.level, study.goal.direction)
+    if found is None or str(found) in told:
+        return told
+    return f"{told}; {found}: settings begin blocks in turn, so none gains by it, but the interval is wider"
 
 
 def _without(runs: Mapping[str, list[float]], base: str, failed: Mapping[str, str]) -> dict[str, list[float]]:
@@ -176,8 +214,7 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
         none_asked = "the study asks for no confirmation"
         why = "the budget left no room for interleaved runs" if study.confirm.top else none_asked
         return ConfirmationVerdict(UNCONFIRMED, f"not confirmed: {why}")
-    level = level_after(study.confirm.level, history)
-    result = confirm(blocks_so_far(study, history), level, study.goal.direction)
+    result = judged_blocks(study, history, blocks_so_far(study, history))
     failed = disqualified(study, history)
     if not result.comparisons:
         if all(point_key(p) in failed for p in history.candidates):
@@ -199,7 +236,7 @@ def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[s
 def grounded(study: Study, history: History, found: ConfirmationVerdict) -> ConfirmationVerdict:
     """The verdict with where its blocks ran, which of them had to be run again, and that it is not the first one."""
     places = (place for block in blocks_so_far(study, history) for place in block.nodes)
-    told = with_extension(found.headline, history)
+    told = with_circumstances(found.headline, study, history)
     return replace(found, headline=told, machines=tuple(dict.fromkeys(places)), repeated=tuple(history.set_aside))
 
 

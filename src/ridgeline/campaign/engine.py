@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.builds.builder import Builder
-from ridgeline.campaign.confirmation import ConfirmationPlan
+from ridgeline.campaign.confirmation import PROTOCOL, ConfirmationPlan
 from ridgeline.campaign.judge import judge, misplaced, without_secrets
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
@@ -261,6 +261,7 @@ class Campaign:
         found = self.agenda.conclude()
         if isinstance(found, ConfirmationPlan):
             planned = {"candidates": [dict(p) for p in found.candidates], "blocks": found.blocks}
+            planned |= {"protocol": PROTOCOL, "seed": self.study.search.seed}
             ended = {"search_ended": found.search_ended} if found.search_ended else {}
             self.record({"event": "confirm", **planned, **ended})
             return

@@ -78,6 +78,8 @@ class History:
     candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
     search_ended: str = ""  # why no more search trials were started, and what more of them could bring
     blocks: int = 0
+    protocol: int = 1  # how blocks are ordered and judged: 1 in journals that do not say, see campaign/confirmation.py
+    order_seed: int | None = None  # that orders of blocks are drawn from; None: the baseline begins each
     set_aside: list[SetAside] = field(default_factory=list)
     uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside, or before an extension
     openings: int = 0  # how often a controller took up the campaign
@@ -90,6 +92,7 @@ class History:
     search_limit: int | None = None  # how many search trials there may be, once an extension says so
     stopped: Mapping[str, Any] | None = None
     heeded: Heeded = field(default_factory=Heeded)  # what people told it meanwhile
+    busy_until_s: float | None = None  # when a run last ended; None: nothing ran since it was taken up, or was built
     wall_s: float = 0.0  # time during which a controller was at work
     node_hours: float = 0.0
     last_run_number: int = 0
@@ -145,12 +148,14 @@ class History:
                 self.early_stops[self._open_run(event).number] = early_stop_from(event)
             case "ended":
                 self._end(event)
+                self.busy_until_s = at
             case "build":
                 self._build(event)
             case "confirm":
                 self.candidates = tuple(event["candidates"])
                 self.search_ended = event.get("search_ended", "")
                 self.blocks = event["blocks"]
+                self.protocol, self.order_seed = event.get("protocol", 1), event.get("seed")
             case "set-aside":
                 self._set_aside(set_aside_from(event))
             case "verdict":
@@ -170,12 +175,14 @@ class History:
         self.openings += 1
         self.receipts.append(event.get("receipt", {}))
         self.stopped = None
+        self.busy_until_s = None
         self.heeded.take_up()
         # somebody may have installed it or loaded its module meanwhile
         self.builds = {key: build for key, build in self.builds.items() if not build.missing}
 
     def _build(self, event: Mapping[str, Any]) -> None:
         outcome, missing = outcome_from(event["outcome"]), event.get("missing", {})
+        self.busy_until_s = None
         self.build_outcomes.add(outcome)
         self.builds[event["key"]] = Build(
             event["key"], outcome, event["files"], event["seconds"], event["settings"], missing
@@ -242,8 +249,9 @@ class History:
             self.blocks += asked.blocks
             return
         self.search_limit = self.count(Stage.SEARCH) + asked.trials
-        before = {number for number, trial in self.trials.items() if trial.stage is Stage.CONFIRM}
-        self._trials_in[Stage.CONFIRM] -= len(before - self.uncounted)
+        of_blocks = (Stage.CONFIRM, Stage.WARM_UP)
+        before = {number for number, trial in self.trials.items() if trial.stage in of_blocks} - self.uncounted
+        self._trials_in.subtract(self.trials[number].stage for number in before)
         self.uncounted |= before
         self.candidates, self.blocks, self.set_aside = None, 0, []
 
@@ -272,8 +280,8 @@ class History:
         return runs[-1] if runs else None
 
     def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
-        """Runs that may be ranked, oldest first: none that is short, under a profiler or of a block set aside."""
-        asked = frozenset(stages) - {Stage.PROFILE, Stage.SHORT}
+        """Runs that may be ranked, oldest first: none that is short, a warm-up, under a profiler or of a block set aside."""
+        asked = frozenset(stages) - {Stage.PROFILE, Stage.SHORT, Stage.WARM_UP}
         trials, uncounted = self.trials, self.uncounted
         return [
             (trial, run)

@@ -16,6 +16,9 @@ from ridgeline.store.events import Extension
 from ridgeline.store.history import History
 
 
+FIRST_LOOK, LATER_LOOKS = 0.8, 0.75  # of the error that is left, what the first verdict and each later one may spend
+
+
 def parse_extension(trials: str | None, blocks: str | None) -> Extension | None:
     """What was typed: `+20` trials or `+3` blocks; None where neither was."""
     given = {name: text for name, text in (("trials", trials), ("blocks", blocks)) if text is not None}
@@ -50,8 +53,19 @@ def unwatched(history: History) -> bool:
     return bool(before) and not any(trials[n].stage is Stage.SENTINEL for n in range(before + 1, len(trials) + 1))
 
 
+def error_share(history: History) -> float:
+    """The share of the error that the level allows which this verdict may spend.
+
+    Whoever looks at a verdict may go on and look again, as often as they like. So the first one leaves a fifth of the
+    error to those that may follow, and each of these spends three quarters of what is left: all together never more
+    than the level allows.
+    """
+    looks = len(history.extensions)
+    return FIRST_LOOK if not looks else (1 - FIRST_LOOK) * LATER_LOOKS * (1 - LATER_LOOKS) ** (looks - 1)
+
+
 def level_after(level: float, history: History) -> float:
-    """The confidence of an interval where this is not the first verdict: what may go wrong is shared by all of them."""
+    """As journals of protocol 1 did it: a level that falls with every look, by too little to hold for all of them."""
     looks = 1 + len(history.extensions)
     return level if looks == 1 else math.ceil((1 - (1 - level) / looks) * 1000) / 1000
 
@@ -62,7 +76,12 @@ def extension_text(history: History, brief: bool = False) -> str:
         return ""
     added = ", then ".join(str(extension) for extension in history.extensions)
     told = f"extended by {added} after a verdict"
-    return f" ({told})" if brief else f"; {told}: its level allows for {1 + len(history.extensions)} looks"
+    looks = 1 + len(history.extensions)
+    if brief:
+        return f" ({told})"
+    if history.protocol < 2:
+        return f"; {told}: its level allows for {looks} looks"
+    return f"; {told}: look {looks}, for which {error_share(history):.2g} of the error was left, so the level holds for all"
 
 
 def with_extension(headline: str, history: History) -> str:

@@ -12,7 +12,6 @@ from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationVerdict
 from ridgeline.campaign.goals.front import front_tables
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.guidance.warm_start import kept
-from ridgeline.campaign.kinds.extension import with_extension
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.thrift.short_trials import ShortTrials
@@ -98,14 +97,14 @@ class SearchQuestion:
 
 def search_progress(study: Study, history: History) -> Progress:
     if history.candidates is None:
-        planned = confirmation.runs_needed(study.confirm, study.confirm.top, study.confirm.blocks)
+        planned = confirmation.runs_needed(study, study.confirm.top, study.confirm.blocks)
     else:
-        planned = confirmation.runs_needed(study.confirm, len(history.candidates), history.blocks)
-    left = planned - history.count(Stage.CONFIRM)
+        planned = confirmation.runs_needed(study, len(history.candidates), history.blocks)
+    left = max(0, planned - history.count(Stage.CONFIRM, Stage.WARM_UP))
     if history.verdict is not None:
         return Progress("finished", len(history.runs), len(history.runs), "runs", 0)
     if history.candidates is not None:
-        return Progress(Stage.CONFIRM.value, history.count(Stage.CONFIRM), planned, "runs", left)
+        return Progress(Stage.CONFIRM.value, history.count(Stage.CONFIRM, Stage.WARM_UP), planned, "runs", left)
     short = ShortTrials(study, history)
     done = short.settings_tried if short else history.count(Stage.SEARCH)
     trials = study.budget.trials if history.search_limit is None else history.search_limit
@@ -153,4 +152,4 @@ def _headline(study: Study, history: History, verdict: ConfirmationVerdict, keep
         if judged.verdict is Verdict.WORSE:
             told = f"no setting is better than the baseline; the nearest: {told}"
     told = f"{told}; keep the baseline" if keep and "keep the baseline" not in told else told
-    return with_extension(told, history)
+    return confirmation.with_circumstances(told, study, history)

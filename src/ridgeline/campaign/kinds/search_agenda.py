@@ -9,7 +9,7 @@ from typing import ClassVar
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.advice import PROPOSER, Advice
 from ridgeline.campaign.agenda import Agenda, Next
-from ridgeline.campaign.blocks import next_in_block
+from ridgeline.campaign.blocks import next_in_block, why_warm_up
 from ridgeline.campaign.confirmation import ConfirmationPlan, ConfirmationVerdict
 from ridgeline.campaign.guidance.sampling import little_left, with_prospect
 from ridgeline.campaign.kinds.extension import unwatched
@@ -266,7 +266,11 @@ class SearchAgenda(Agenda):
             point = next_in_block(self.study, self.history, block)
             if point is None:
                 continue
-            return self.new(point, Stage.CONFIRM, "confirm", block=block) if self.fits(point) else None
+            if not self.fits(point):
+                return None
+            if why := why_warm_up(self.study, self.history, block, self.ledger.clock()):
+                return self.new(point, Stage.WARM_UP, "warm-up", why, block)
+            return self.new(point, Stage.CONFIRM, "confirm", block=block)
         return None
 
     def new(self, point: Point, stage: Stage, proposer: str, why: str = "", block: int | None = None) -> Next:

@@ -131,7 +131,7 @@ class StepsAgenda(SearchAgenda):
         if not blocks:
             told = "the steps were not compared: none passed, or the budget left no room for their blocks"
             return StepsVerdict(UNCONFIRMED, told, disqualified=failed)
-        return judged_steps(study, blocks, self.asks.points, self.asks.names, self.asks.simpler, failed)
+        return judged_steps(study, blocks, self.asks.points, self.asks.names, self.asks.simpler, failed, history.protocol > 1)
 
 
 def steps_question(
