@@ -1,11 +1,11 @@
-"""How often the verdict calls equal settings different, and what it can see: simulated campaigns of every kind of noise.
+"""How often the verdict calls equal settings different, and what it can see: campaigns with every kind of noise.
 
     python benchmarks/statistics/false_alarms.py [first-run] [noise] [nodes] [looks] [power] [--campaigns 2000]
 
-The order of the runs of a block (`stats/block_order.py`), the verdict (`stats/compare.py`) and the share of the error that a
-look may spend (`campaign/kinds/extension.py`) are the real ones; `old` is what journals of protocol 1 hold. A run's log speed
-is noise, plus the effect of the block's node, plus a drift along the block, plus what a setting has on a node of its own.
-A false alarm is any candidate called better or worse although all settings are the same.
+The order of a block's runs (`stats/block_order.py`), the verdict (`stats/compare.py`) and the share of the error that
+a look may spend (`campaign/kinds/extension.py`) are the real ones; `old` is what journals of protocol 1 hold. A run's
+log speed is noise, plus the effect of the block's node, plus a drift along the block, plus what a setting has on a node
+of its own. A false alarm is any candidate called better or worse although all settings are the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def plain(rng: random.Random) -> Iterator[float]:
 
 def heavy(rng: random.Random) -> Iterator[float]:
     while True:
-        yield 0.02 * rng.gauss(0, 1) / math.sqrt(rng.gammavariate(1.5, 2) / 3)  # Student's with three degrees of freedom
+        yield (
+            0.02 * rng.gauss(0, 1) / math.sqrt(rng.gammavariate(1.5, 2) / 3)
+        )  # Student's with three degrees of freedom
 
 
 def remembering(rng: random.Random) -> Iterator[float]:
@@ -87,7 +89,7 @@ def alarm(result: Confirmation) -> bool:
 
 
 def judged(blocks: list[Block], old: bool, looks: int = 1) -> Confirmation:
-    history = History(Path("."))
+    history = History(Path())
     history.extensions = [Extension(blocks=1)] * (looks - 1)
     if old:
         return confirm(blocks, level_after(0.95, history), by_node=False)
@@ -129,13 +131,14 @@ def noise(campaigns: int) -> None:
     print("| noise | 3 blocks | 5 blocks | 8 blocks |\n|---|---|---|---|")
     for name, world in kinds.items():
         cells = [
-            " -> ".join(f"{rate(campaigns, world, 1, blocks, old):.1%}" for old in (True, False)) for blocks in (3, 5, 8)
+            " -> ".join(f"{rate(campaigns, world, 1, blocks, old):.1%}" for old in (True, False))
+            for blocks in (3, 5, 8)
         ]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 def nodes(campaigns: int) -> None:
-    print("\nIntervals that miss the mean over all nodes (before -> now): each setting differs by `own` from node to node\n")
+    print("\nIntervals that miss the mean over all nodes (before -> now); `own`: of a setting on a node\n")
     print("| nodes | own | 3 blocks | 5 blocks | 8 blocks |\n|---|---|---|---|---|")
     for count in (1, 2, 3, 4):
         for own in (0.0, 0.01) if count > 1 else (0.0,):
@@ -195,12 +198,12 @@ TABLES: dict[str, Callable[[int], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="*", choices=list(TABLES), default=list(TABLES), help="all of them by default")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}; all of them by default")
     parser.add_argument("--campaigns", type=int, default=2000)
     arguments = parser.parse_args()
     error = 2 * math.sqrt(0.05 * 0.95 / arguments.campaigns)
     print(f"{arguments.campaigns} campaigns a cell (a rate near 5% is known to +-{error:.1%})")
-    for name in arguments.tables:
+    for name in arguments.tables or TABLES:
         TABLES[name](arguments.campaigns)
 
 

@@ -1,9 +1,9 @@
 """In which order a block runs its settings, so that no place in it favours one of them.
 
-Whatever makes the first run of a block slower (a cold file cache, clocks that were down, code compiled on first use) falls
-on the setting that stands first. So each stands first as often as the others: the starts are drawn, from the seed, as one
-permutation of the settings after the other. What few blocks leave unbalanced is then a difference between blocks, and
-part of the interval, instead of a difference between settings.
+Whatever makes the first run of a block slower (a cold file cache, clocks that were down, code compiled on first use)
+falls on the setting that stands first. So each stands first as often as the others: the starts are drawn, from the
+seed, as one permutation of the settings after the other. What few blocks leave unbalanced is then a difference between
+blocks, and part of the interval, instead of a difference between settings.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import random
 def order_of_block(settings: int, block: int, repeats: int, seed: int | None) -> list[int]:
     """The settings of this block by number, 0 for the baseline. With two `repeats` a palindrome: drift cancels.
 
-    With one, two blocks in turn are each other's reverse, so that it cancels over both. Without a seed it is the order of
-    journals that name none: the baseline first, always.
+    With one, two blocks in turn are each other's reverse, so that it cancels over both. Without a seed it is the order
+    of journals that name none: the baseline first, always.
     """
     if seed is None:
         forward = list(range(settings))

@@ -1,10 +1,10 @@
 """Is a setting better than the baseline? Paired comparison over interleaved, node-blocked runs.
 
 One block runs the baseline and every candidate on the same nodes in palindromic order (A B B A; with more candidates
-A B C C B A, each block begun by another setting). The block gives one number per candidate: the difference of mean logs,
-in which node effects and linear drift cancel. Over blocks of one node these numbers are independent, so a t-interval
-over blocks is exact for log-normal noise and needs no assumption that candidate and baseline are equally noisy. Blocks
-of the same node among several share what the setting gains on that node; the standard error allows for it.
+A B C C B A, each block begun by another setting). The block gives one number per candidate: the difference of mean
+logs, in which node effects and linear drift cancel. Over blocks of one node these numbers are independent, so a
+t-interval over blocks is exact for log-normal noise and needs no assumption that candidate and baseline are equally
+noisy. Blocks of the same node among several share what the setting gains there; the standard error allows for it.
 
 Choosing the best of k candidates is paid for: verdicts by Holm's procedure, intervals simultaneous (Bonferroni), so
 that the winner's interval holds although it was chosen for being large.
@@ -109,7 +109,10 @@ def standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> f
     sizes = Counter(places)
     if not 1 < len(sizes) < n or spread <= _SAME:
         return plain
-    means = {place: math.fsum(e for e, p in zip(effects, places, strict=True) if p == place) / sizes[place] for place in sizes}
+    means = {
+        place: math.fsum(e for e, p in zip(effects, places, strict=True) if p == place) / sizes[place]
+        for place in sizes
+    }
     between = math.fsum(sizes[place] * (means[place] - mean) ** 2 for place in sizes) / (len(sizes) - 1)
     within = math.fsum((e - means[p]) ** 2 for e, p in zip(effects, places, strict=True)) / (n - len(sizes))
     squares = sum(size**2 for size in sizes.values())

@@ -280,7 +280,7 @@ class History:
         return runs[-1] if runs else None
 
     def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
-        """Runs that may be ranked, oldest first: none that is short, a warm-up, under a profiler or of a block set aside."""
+        """Runs that may be ranked, oldest first: no warm-up, none short, under a profiler or of a block set aside."""
         asked = frozenset(stages) - {Stage.PROFILE, Stage.SHORT, Stage.WARM_UP}
         trials, uncounted = self.trials, self.uncounted
         return [

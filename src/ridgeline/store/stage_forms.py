@@ -90,8 +90,8 @@ class ConfirmForm(Form):
     level: float = Field(default=0.95, gt=0, lt=1, description="Confidence of the interval, as a share.")
     warmup: Literal["auto", "always", "never"] = Field(
         default="auto",
-        description="Whether a block begins with a run that does not count; auto: where its node was idle, was built on, "
-        "or is not known to have just run this campaign.",
+        description="Whether a block begins with a run that does not count; auto: where its node was idle, something "
+        "was built, or nobody knows what ran there.",
     )
 
 

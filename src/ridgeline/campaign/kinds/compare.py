@@ -85,7 +85,7 @@ class ComparisonQuestion:
             # said anew, with before and after; and comparisons once spoke of a baseline
             told = headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
             line = replace(line, headline=confirmation.with_circumstances(told, study, history))
-        return answer_of(
+        answer = answer_of(
             self.kind,
             line,
             Reference(self.reference, self.a, a, "A"),
@@ -96,6 +96,11 @@ class ComparisonQuestion:
             },
             offers=candidate is not None and candidate.confirmed,
         )
+        if verdict is None or verdict.conclusion == CONFIRMED:
+            return answer
+        worse = verdict.conclusion == WORSE
+        why = "B is worse than A; keep A" if worse else answer.headline
+        return replace(answer, worse=worse, not_better=why)
 
     def _pair(
         self, study: Study, history: History, verdict: ConfirmationVerdict | None

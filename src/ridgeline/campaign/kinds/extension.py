@@ -15,7 +15,6 @@ from ridgeline.records.trial import Stage
 from ridgeline.store.events import Extension
 from ridgeline.store.history import History
 
-
 FIRST_LOOK, LATER_LOOKS = 0.8, 0.75  # of the error that is left, what the first verdict and each later one may spend
 
 
@@ -81,7 +80,8 @@ def extension_text(history: History, brief: bool = False) -> str:
         return f" ({told})"
     if history.protocol < 2:
         return f"; {told}: its level allows for {looks} looks"
-    return f"; {told}: look {looks}, for which {error_share(history):.2g} of the error was left, so the level holds for all"
+    spent = f"{error_share(history) * 100:.2g}% of the error that the level allows"
+    return f"; {told}: look {looks}, for which {spent} was left, so that it holds for all looks"
 
 
 def with_extension(headline: str, history: History) -> str:

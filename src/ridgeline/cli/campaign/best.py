@@ -22,14 +22,15 @@ def best(
 ) -> None:
     """Print the answer of a campaign: the setting to paste with its interval, or what else was asked.
 
-    Exit code 1: there is no better setting, so keep the baseline; or there is no answer yet.
+    Exit code 1: there is no better setting, so keep the baseline; or there is no answer yet. 6: the setting that a
+    comparison was asked about is shown to be worse.
     """
     if at is not None:
         _best_at(folder, at, as_json)
         return
     from ridgeline.campaign.status import read_answer
     from ridgeline.cli.text.answer import answer_lines, yaml_lines
-    from ridgeline.errors import NothingFound
+    from ridgeline.errors import NothingFound, ShownWorse
 
     answer, exhibits = read_answer(folder)
     if as_json:
@@ -41,7 +42,7 @@ def best(
     if deploy is not None and answer.to_use is not None:
         _write_service(deploy, folder, answer)
     if answer.lacks:
-        raise NothingFound(f"{folder}: {answer.lacks}")
+        raise (ShownWorse if answer.worse else NothingFound)(f"{folder}: {answer.lacks}")
 
 
 def _write_service(path: Path, folder: Path, answer: Answer) -> None:
