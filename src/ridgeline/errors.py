@@ -8,6 +8,7 @@
   x ReadError       an output is not as expected                     -> we fix the adapter        exit 4
   x StoreError      the study folder is locked, damaged or full      -> its owner frees it        exit 5
   x NothingFound    the search ended empty-handed                    -> the author relaxes a limit exit 1
+    x ShownWorse    the setting asked about is shown to be worse     -> keep what there is        exit 6
 A run that fails is not an error: it is a Run with an outcome.
 
 A message about a wrong name also offers the right one: `near`.
@@ -16,6 +17,38 @@ A message about a wrong name also offers the right one: `near`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How every verb leaves, and what each code means: the only list of them; `--help` and README show it."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        found = int.__new__(cls, code)
+        found._value_ = code
+        found.meaning = meaning
+        return found
+
+    DONE = 0, "done, and where a setting was asked about it is better"
+    NOTHING_BETTER = (
+        1,
+        "no better setting (keep the baseline), no detectable difference, nothing passed the guards, no answer yet, "
+        "or `verify` found a mismatch",
+    )
+    WRONG_INPUT = 2, "the study or command line is wrong"
+    SITE = 3, "the site refused"
+    OUTPUT = 4, "an output could not be read"
+    FOLDER = 5, "the study folder is locked, damaged or its disk is full"
+    WORSE = 6, "the setting that `compare` or `steps` was asked about is shown to be worse"
+    INTERRUPTED = 130, "stopped by Ctrl-C (go on with `ridgeline resume`)"
+
+
+def exit_code_text() -> str:
+    """'Exit codes: 0 done; 1 no better setting ...'"""
+    return f"Exit codes: {'; '.join(f'{code.value} {code.meaning}' for code in ExitCode)}."
+
 
 MOST_NAMES = 12  # of those a message lists
 
@@ -23,11 +56,11 @@ MOST_NAMES = 12  # of those a message lists
 class RidgelineError(Exception):
     """A message for a person: what, where, what next. The CLI prints it and leaves with `exit_code`."""
 
-    exit_code = 4
+    exit_code = ExitCode.OUTPUT
 
 
 class InputError(RidgelineError):
-    exit_code = 2
+    exit_code = ExitCode.WRONG_INPUT
 
 
 class StudyError(InputError):
@@ -39,7 +72,7 @@ class StudyError(InputError):
 
 
 class SiteError(RidgelineError):
-    exit_code = 3
+    exit_code = ExitCode.SITE
 
     def __init__(self, message: str, *, transient: bool = False) -> None:
         super().__init__(message)
@@ -52,15 +85,19 @@ class OpenQuestion(SiteError):  # noqa: N818  asked of a person, not a malfuncti
 
 
 class ReadError(RidgelineError):
-    exit_code = 4
+    exit_code = ExitCode.OUTPUT
 
 
 class StoreError(RidgelineError):
-    exit_code = 5
+    exit_code = ExitCode.FOLDER
 
 
 class NothingFound(RidgelineError):  # noqa: N818  a result, not a malfunction
-    exit_code = 1
+    exit_code = ExitCode.NOTHING_BETTER
+
+
+class ShownWorse(NothingFound):
+    exit_code = ExitCode.WORSE
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import blocks, scores
-from ridgeline.campaign.confirmation import NearestTried, choose, mean_value
+from ridgeline.campaign.confirmation import NearestTried, blocks_so_far, choose, mean_value, runs_needed
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.judge import misplaced
 from ridgeline.campaign.scores import ranking
@@ -71,7 +72,8 @@ def test_a_block_stays_on_the_nodes_of_its_first_run(tmp_path: Path) -> None:
     assert [len({r.ending.nodes for r in runs}) for runs in found.values()] == [1, 1, 1]
     assert len({runs[0].ending.nodes for runs in found.values()}) > 1, "blocks may be on different nodes"
     pinned = [r.number in run.history.pinned_to for runs in found.values() for r in runs]
-    assert sum(pinned) == 3 * 5, "all but the first run of each block"
+    assert pinned == ([False] + [True] * 6) * 3, "all but the warm-up of each block"
+    assert [run.history.trials[runs[0].trial].stage for runs in found.values()] == [Stage.WARM_UP] * 3
     assert not verdict.repeated
     assert set(verdict.machines) == {name for runs in found.values() for name in runs[0].ending.nodes}
 
@@ -101,6 +103,93 @@ def test_blocks_are_interleaved(tmp_path: Path) -> None:
         middle = len(keys) // 2
         assert len(set(keys[:middle])) == middle
         assert keys[middle:] == keys[:middle][::-1]
+
+
+def test_every_setting_begins_blocks_in_turn_as_the_journal_says(tmp_path: Path) -> None:
+    """A first run that is slower falls on all settings, not on the baseline alone."""
+    starts = []
+    for seed in (1, 2, 3):
+        root = tmp_path / str(seed)
+        asked = study(root, search=replace(study(root).search, seed=seed), confirm=ConfirmStage(top=2, blocks=6))
+        run = campaign(root, asked)
+        run.run()
+        keys = [run.history.trials[runs[0].trial].key for runs in confirm_runs(run.history).values()]
+        assert sorted(Counter(keys).values()) == [2, 2, 2]
+        starts.append(keys)
+        planned = next(event for event in run.journal.read() if event["event"] == "confirm")
+        assert (planned["protocol"], planned["seed"]) == (2, seed)
+        assert [blocks.block_order(asked, run.history, block)[0] for block in range(6)] == [
+            json.loads(key) for key in keys
+        ]
+    assert starts[0] != starts[1] or starts[1] != starts[2]
+
+
+def test_a_confirmation_that_an_earlier_version_planned_goes_on_as_it_began(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path))
+    run.run()
+    run.journal.close()
+    lines = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    at = next(n for n, line in enumerate(lines) if line["event"] == "confirm")
+    del lines[at]["protocol"], lines[at]["seed"]
+    (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[: at + 1]))
+    again = campaign(tmp_path, study(tmp_path, site=slots(1, 3)), executor=Wandering())
+    again.run()
+    assert again.history.protocol == 1
+    first = {again.history.trials[runs[0].trial].key for runs in confirm_runs(again.history).values()}
+    assert first == {point_key(again.study.baseline)}
+    assert not again.history.count(Stage.WARM_UP)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "nodes", "runs"), [("always", 1, 3), ("auto", 1, 0), ("auto", 3, 3), ("never", 3, 0)]
+)
+def test_a_warm_up_runs_where_the_node_may_be_cold_and_counts_nowhere(
+    tmp_path: Path, warmup: Any, nodes: int, runs: int
+) -> None:
+    asked = study(tmp_path, site=slots(1, nodes), confirm=ConfirmStage(top=1, blocks=3, warmup=warmup))
+    run = campaign(tmp_path, asked)
+    verdict = run.run()
+    warm = [trial for trial in run.history.trials.values() if trial.stage is Stage.WARM_UP]
+    assert len(warm) == run.history.count(Stage.WARM_UP) == runs
+    assert all(trial.why and trial.block is not None for trial in warm)
+    assert [len(b.baseline) for b in blocks_so_far(run.study, run.history)] == [2, 2, 2]
+    assert {c.blocks for c in verdict.comparisons} == {3}
+    spent = sum(r.node_hours for r in run.history.runs.values())
+    assert run.history.node_hours == pytest.approx(spent), "what it costs is counted"
+    assert runs_needed(asked, 1, 3) == 12 + runs
+
+
+def test_a_machine_that_was_idle_or_built_on_is_warmed_up(tmp_path: Path) -> None:
+    run = campaign(tmp_path, study(tmp_path))
+    run.run()
+    history = run.history
+    history.uncounted |= {trial.number for trial in blocks.trials_of(history, 0)}
+    busy = history.busy_until_s
+    assert busy is not None
+    assert blocks.why_warm_up(run.study, history, 0, busy + 1) == ""
+    assert "for 500 s" in blocks.why_warm_up(run.study, history, 0, busy + 500)
+    assert blocks.why_warm_up(run.study, history, 1, busy + 500) == "", "it has begun"
+    history.busy_until_s = None
+    assert "built" in blocks.why_warm_up(run.study, history, 0, busy + 1)
+
+
+def test_a_first_run_effect_is_in_the_verdict(tmp_path: Path) -> None:
+    asked = study(tmp_path, confirm=ConfirmStage(top=1, blocks=5))
+    run = campaign(tmp_path, asked)
+
+    def act(job: Job) -> ScriptedAnswer:
+        trial = list(run.history.trials.values())[-1]
+        first = trial.stage is Stage.CONFIRM and len(blocks.trials_of(run.history, trial.block or 0)) == 1
+        value = answer_of(job).metrics["rate"] * (1 + 0.001 * (trial.number % 3))
+        return ScriptedAnswer({"rate": value * (0.9 if first else 1.0)})
+
+    run.executor = MemoryExecutor(asked.site, act=act)
+    verdict = run.run()
+    assert re.search(
+        r"the first run of a block was (9|10)\.\d% slower than the last of the same setting", verdict.headline
+    )
+    answer = run.question.answer(run.study, run.history)
+    assert "the first run of a block was" in answer.headline, "best and the report say it too"
 
 
 class Doubted(FunctionWorkload):
@@ -215,7 +304,7 @@ def test_a_block_that_a_stop_cut_is_run_again_as_a_whole(tmp_path: Path, capsys:
     (aside,) = verdict.repeated
     assert (aside.block, aside.reason) == (1, "the campaign was stopped in the middle of it")
     assert set(aside.trials) == run.history.uncounted
-    assert [len(runs) for runs in confirm_runs(run.history).values()] == [6, 6, 6]
+    assert [len(runs) for runs in confirm_runs(run.history).values()] == [6, 1 + 6, 6], "and it was idle meanwhile"
     assert {run.history.opening_of[r.number] for r in confirm_runs(run.history)[1]} == {2}
     assert {run.history.opening_of[r.number] for r in confirm_runs(run.history)[0]} == {1}, "a whole block stays"
     left = confirm_runs(run.history, counted=False)[1]
@@ -347,7 +436,7 @@ def test_what_a_run_was_asked_is_in_the_journal(tmp_path: Path) -> None:
     run.run()
     past = History.replay(tmp_path, run.journal.read())
     pinned = {n: nodes for n, nodes in past.pinned_to.items() if past.trials[past.runs[n].trial].block is not None}
-    assert len(pinned) == 15
+    assert len(pinned) == 3 * 6
     assert all(run.history.runs[number].ending.nodes == nodes for number, nodes in pinned.items())
 
 

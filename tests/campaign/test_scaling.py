@@ -14,6 +14,7 @@ from ridgeline.campaign.kinds.scaling_verdict import ScalingVerdict
 from ridgeline.campaign.status import read_answer, read_status
 from ridgeline.cli.text.answer import answer_lines
 from ridgeline.errors import InputError, NothingFound
+from ridgeline.records.trial import Stage
 from ridgeline.store.folder import StudyFolder
 
 STUDY = """\
@@ -66,9 +67,12 @@ def sizes(campaign: Campaign) -> list[object]:
     return [campaign.history.trials[run.trial].point["ranks"] for run in campaign.history.runs.values()]
 
 
-def test_every_size_is_run_up_and_down_and_judged(tmp_path: Path) -> None:
+def test_every_size_is_run_there_and_back_after_a_warm_up_and_judged(tmp_path: Path) -> None:
     verdict, campaign = scale(write(tmp_path), repeats=3)
-    assert sizes(campaign) == [1, 2, 4, 4, 2, 1, 1, 2, 4]
+    warm, *runs = sizes(campaign)
+    assert campaign.history.trials[1].stage is Stage.WARM_UP and warm == 1, "the first run, which is cold, is no size's"
+    assert sorted(runs[:3]) == sorted(runs[6:]) == [1, 2, 4] and runs[3:6] == runs[2::-1]
+    assert [step.runs for step in verdict.steps] == [3, 3, 3]
     assert verdict.conclusion == "scaling"
     assert verdict.over == "ranks"
     assert verdict.setting == {"mode": "plain"}
@@ -80,6 +84,13 @@ def test_every_size_is_run_up_and_down_and_judged(tmp_path: Path) -> None:
     text = "\n".join(answer_lines(*read_answer(tmp_path / "out")))
     assert "8: a node has 4 cores" in text
     assert "stops paying after 1 rank" in text
+
+
+def test_a_study_may_do_without_the_warm_up(tmp_path: Path) -> None:
+    study = write(tmp_path)
+    study.write_text(study.read_text() + "confirm: {warmup: never}\n")
+    _, campaign = scale(study)
+    assert len(sizes(campaign)) == 6 and not campaign.history.count(Stage.WARM_UP)
 
 
 def test_another_setting_and_another_knob(tmp_path: Path) -> None:
@@ -119,7 +130,8 @@ def test_a_stopped_one_goes_on_where_it_was(tmp_path: Path) -> None:
         first.run()
     with assemble_campaign(StudyFolder.open(tmp_path / "out")) as second:
         verdict = second.run()
-    assert sizes(second) == [1, 2, 4, 4, 2, 1]
+    warm, *runs = sizes(second)
+    assert sorted(runs[:3]) == [1, 2, 4] and runs[3:] == runs[2::-1] and warm == 1
     assert verdict.conclusion == "scaling"
     assert read_status(tmp_path / "out").answer.headline == verdict.headline
 

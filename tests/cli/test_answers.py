@@ -14,6 +14,16 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.text.answer import answer_lines
 from ridgeline.cli.text.wording import budget_text, status_lines
+from ridgeline.errors import (
+    ExitCode,
+    InputError,
+    NothingFound,
+    ReadError,
+    ShownWorse,
+    SiteError,
+    StoreError,
+    exit_code_text,
+)
 from ridgeline.records.answer import KEEP_BASELINE, Answer
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import Job
@@ -216,3 +226,42 @@ def test_service_units_stand_beside_the_node_hours_where_the_site_has_a_price(tm
     assert "service units" not in budget_text(now)
     site = replace(now.study.site, service_units_per_node_hour=96.0)
     assert "2.5 node-hours (240 service units)" in budget_text(replace(now, study=replace(now.study, site=site)))
+
+
+TWO = """\
+version: 1
+name: two
+workload: {kind: command, run: 'echo rate {x}', metrics: {rate: {regex: 'rate (.*)'}}}
+space: {x: [90, 100, 110]}
+goal: {maximize: rate}
+baseline: {x: 100}
+confirm: {blocks: 3}
+"""
+
+
+@pytest.mark.parametrize(("rate", "code"), [("110", 0), ("100", 1), ("90", 6)])
+def test_a_comparison_leaves_with_what_it_found(tmp_path: Path, rate: str, code: int) -> None:
+    """Scripts decide by it: better, no detectable difference, worse; the same when asked again."""
+    text = TWO.replace("echo rate {x}", "echo rate $(( {x} == 100 ? 100 : " + rate + " ))")
+    (tmp_path / "study.yaml").write_text(text)
+    done = ridgeline("compare", "study.yaml", "x=110", "--out", "out", cwd=tmp_path)
+    asked = ridgeline("best", "out", cwd=tmp_path)
+    assert (done.returncode, asked.returncode) == (code, code), done.stderr
+    if code == 6:
+        assert "B is worse than A; keep A" in done.stderr and "B is worse than A; keep A" in asked.stderr
+
+
+def test_steps_to_a_worse_setting_leave_with_its_code(tmp_path: Path) -> None:
+    text = TWO
+    (tmp_path / "study.yaml").write_text(text)
+    done = ridgeline("steps", "study.yaml", "x=90", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 6, done.stderr
+
+
+def test_exit_codes_are_said_in_one_way(tmp_path: Path) -> None:
+    said = " ".join(exit_code_text().split())
+    assert said in " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
+    assert said in " ".join(ridgeline("--help", cwd=tmp_path).stdout.split())
+    assert {error.exit_code for error in (InputError, SiteError, ReadError, StoreError, NothingFound, ShownWorse)} == {
+        *ExitCode
+    } - {ExitCode.DONE, ExitCode.INTERRUPTED}

@@ -138,7 +138,9 @@ def test_the_smallest_effect_named_is_seen_in_four_of_five_campaigns() -> None:
     noise, blocks = 0.02, 5
     spread = noise  # two runs a side: sqrt(noise^2/2 + noise^2/2)
     effect = smallest_effect(spread, blocks)
-    seen = sum(confirm(simulated(seed, blocks, {"c": effect}, noise)).winner == "c" for seed in range(400))
+    seen = sum(
+        confirm(simulated(seed, blocks, {"c": effect}, noise), by_node=False).winner == "c" for seed in range(400)
+    )
     assert 0.72 < seen / 400 < 0.9
 
 
@@ -200,8 +202,9 @@ def test_the_headline_reads_as_promised() -> None:
         Block(i, ("n0", "n1") if i % 2 else ("n2", "n3"), [100.0, 100.0], {"c": [162.0 + d, 162.0 - d / 2]})
         for i, d in enumerate((0, 16, -16, 32, -30))
     ]
+    assert confirm(blocks, by_node=False).headline.startswith("1.61x baseline (95%: 1.54 to 1.69")
     headline = confirm(blocks).headline
-    assert headline.startswith("1.61x baseline (95%: 1.54 to 1.69")
+    assert headline.startswith("1.61x baseline (95%: 1.48 to 1.75"), "what differs from pair to pair counts as that"
     assert headline.endswith("; 5 blocks on 2 node pairs)")
     near = [Block(i, (), [100.0], {"c": [100.0 + d]}) for i, d in enumerate((5, -4, 6, -3))]
     assert confirm(near).headline.startswith("no detectable difference (-")
@@ -259,3 +262,54 @@ def test_a_block_with_fewer_runs_than_planned_counts_and_is_named() -> None:
 def test_what_three_blocks_could_show_knows_the_noise_of_runs_and_of_blocks(blocks: list[Block]) -> None:
     effect = confirm(blocks).comparisons["c"].smallest_effect
     assert effect is not None and effect > 0.3
+
+
+def on_nodes(seed: int, blocks: int, nodes: int, own: float) -> list[Block]:
+    """Equal settings of which each is a little faster or slower on each node, 2% of noise."""
+    rng = random.Random(seed)
+    gains = [rng.gauss(0, own) - rng.gauss(0, own) for _ in range(nodes)]
+    made = []
+    for number in range(blocks):
+        base = [100 * math.exp(rng.gauss(0, 0.02)) for _ in range(2)]
+        runs = [100 * math.exp(gains[number % nodes] + rng.gauss(0, 0.02)) for _ in range(2)]
+        made.append(Block(number, (f"n{number % nodes}",), base, {"c": runs}))
+    return made
+
+
+def alarms(campaigns: int, blocks: int, nodes: int, own: float, *, by_node: bool) -> float:
+    found = (confirm(on_nodes(s, blocks, nodes, own), by_node=by_node).comparisons["c"] for s in range(campaigns))
+    return sum(c.verdict in (Verdict.BETTER, Verdict.WORSE) for c in found) / campaigns
+
+
+def test_blocks_that_share_a_node_are_not_independent() -> None:
+    """1% that a setting has on a node of its own: the nodes are two, however many blocks there are."""
+    assert alarms(400, 8, 2, 0.01, by_node=False) > 0.12
+    assert alarms(400, 8, 2, 0.01, by_node=True) < 0.1
+    assert alarms(400, 5, 3, 0.01, by_node=True) < 0.08
+
+
+@pytest.mark.parametrize("nodes", [1, 5])
+def test_one_node_or_another_for_each_block_needs_no_allowance(nodes: int) -> None:
+    blocks = on_nodes(7, 5, nodes, 0.01)
+    plain, allowing = (confirm(blocks, by_node=by_node).comparisons["c"] for by_node in (False, True))
+    assert (plain.low, plain.high) == (allowing.low, allowing.high)
+    assert allowing.nodes == nodes
+
+
+def test_gains_that_differ_from_node_to_node_alone_leave_the_interval_open() -> None:
+    """Blocks of a node agree to the last digit: what is left are two numbers."""
+    blocks = [Block(i, (f"n{i % 2}",), [100.0] * 2, {"c": [(110.0, 112.0)[i % 2]] * 2}) for i in range(6)]
+    found = confirm(blocks).comparisons["c"]
+    assert found.low is not None and found.high is not None
+    assert found.low < 1.10 and found.high > 1.12
+
+
+def test_a_look_that_may_spend_less_is_stricter() -> None:
+    blocks = on_nodes(3, 5, 1, 0.0)
+    widths = []
+    for share in (1.0, 0.5, 0.1):
+        found = confirm(blocks, share=share).comparisons["c"]
+        assert found.low is not None and found.high is not None
+        widths.append(found.high - found.low)
+        assert found.level == 0.95, "of the whole campaign, all looks together"
+    assert widths == sorted(widths)

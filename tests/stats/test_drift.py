@@ -98,3 +98,29 @@ def test_runs_along_a_trend_are_not_called_odd_one_by_one() -> None:
     drifted = Drift("trend", -0.3, 0.001, len(values))
     found = outliers([Repeat(v) for v in values], "maximize", drifted)
     assert [(o.index, o.cause) for o in found] == [(n, "trend") for n in (9, 10, 11, 12)]
+
+
+def remembering(seed: int, length: int) -> list[float]:
+    """A machine of which every run has half of the last one's deviation, and no drift."""
+    rng = random.Random(seed)
+    logs = [rng.gauss(0, 0.01)]
+    for _ in range(length - 1):
+        logs.append(0.5 * logs[-1] + math.sqrt(0.75) * rng.gauss(0, 0.01))
+    return [100 * math.exp(log) for log in logs]
+
+
+@pytest.mark.parametrize("length", [10, 15])
+def test_a_machine_whose_runs_resemble_the_last_one_is_rarely_called_drifting(length: int) -> None:
+    """Shuffled orders alone called 19% of such series of 10, and 30% of 15, drifting."""
+    called = sum(
+        drift(remembering(seed, length), "maximize", random.Random(seed)).kind != "steady" for seed in range(100)
+    )
+    assert called <= 14
+
+
+def test_a_large_step_is_still_found_in_ten_runs() -> None:
+    found = sum(
+        drift(noisy(seed, [0.0] * 5 + [-0.06] * 5), "maximize", random.Random(seed)).kind == "step"
+        for seed in range(40)
+    )
+    assert found >= 36

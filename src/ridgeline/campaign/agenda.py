@@ -293,7 +293,7 @@ class Agenda(ABC):
 
     def _slow(self, trial: Trial) -> tuple[str, ...]:
         """Nodes that a block of the confirmation does not begin on, as long as enough others are left."""
-        if trial.stage is not Stage.CONFIRM or self.study.site.nodes < 2 or self._pinned(trial):
+        if trial.stage not in (Stage.CONFIRM, Stage.WARM_UP) or self.study.site.nodes < 2 or self._pinned(trial):
             return ()
         return slow_nodes(self.study, self.history, self._width(trial.point))
 

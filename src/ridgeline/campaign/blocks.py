@@ -15,35 +15,56 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.block_order import order_of_block
 from ridgeline.store.events import SetAside
 from ridgeline.store.history import History
 
 STOPPED = "the campaign was stopped in the middle of it"
+IDLE_S = 120.0  # without a run, after which clocks are down and caches may have been taken over
 MOST_MOVES = 2  # times that a block is run again for landing elsewhere; then the site will not keep it together
 
 
-def block_order(study: Study, candidates: Sequence[Point], block: int) -> list[Point]:
-    """A B B A; or, with one run of each in a block, A B and in the next block B A."""
-    forward = [study.baseline, *candidates]
-    if study.confirm.repeats == 1:
-        return forward if block % 2 == 0 else forward[::-1]
-    return [*forward, *reversed(forward)]
+def block_order(study: Study, history: History, block: int) -> list[Point]:
+    """A B B A; or, with one run of each in a block, A B and in the next block B A; begun by each setting in turn."""
+    settings = [study.baseline, *history.candidates_of(block)]
+    order = order_of_block(len(settings), block, study.confirm.repeats, history.order_seed)
+    return [settings[number] for number in order]
 
 
-def trials_of(history: History, block: int) -> list[Trial]:
+def trials_of(history: History, block: int, stage: Stage = Stage.CONFIRM) -> list[Trial]:
     """The trials that count for a block, in the order they were started."""
     return [
         trial
         for trial in history.trials.values()
-        if trial.stage is Stage.CONFIRM and trial.block == block and trial.number not in history.uncounted
+        if trial.stage is stage and trial.block == block and trial.number not in history.uncounted
     ]
+
+
+def why_warm_up(study: Study, history: History, block: int, now_s: float) -> str:
+    """Why this block begins with a run that does not count; empty where it need not, or has had one.
+
+    On a site of several nodes a block begins wherever the site puts it, and nobody knows what ran there before.
+    """
+    if history.protocol < 2 or study.confirm.warmup == "never" or trials_of(history, block):
+        return ""
+    done = [history.final_run(trial) for trial in trials_of(history, block, Stage.WARM_UP)]
+    if any(run is not None and history.opening_of[run.number] == history.openings for run in done):
+        return ""
+    if study.confirm.warmup == "always":
+        return "the study asks for it before every block"
+    if study.site.nodes > 1:
+        return "nobody knows what ran there before"
+    if history.busy_until_s is None:
+        return "nothing has run since the campaign was taken up or a program was built"
+    idle_s = now_s - history.busy_until_s
+    return f"nothing has run for {idle_s:.0f} s" if idle_s > IDLE_S else ""
 
 
 def next_in_block(study: Study, history: History, block: int) -> Point | None:
     """The next setting to run in this block, or None when the block is complete."""
     started = Counter(trial.key for trial in trials_of(history, block))
     failed = disqualified(study, history)
-    for point in block_order(study, history.candidates_of(block), block):
+    for point in block_order(study, history, block):
         key = point_key(point)
         if key in failed:
             continue
@@ -91,9 +112,10 @@ def _stands(study: Study, history: History, trial: Trial) -> bool:
 def nodes_of_block(history: History, block: int, width: int) -> tuple[str, ...]:
     """Where the runs of a block on so many nodes go: where the first such run was, or a part of where a wider one was.
 
-    Empty where all that ran so far was narrower: nobody can ask for some nodes by name and leave the others open.
+    Empty where all that ran so far was narrower: nobody can ask for some nodes by name and leave the others open. A
+    block whose runs are still to come goes where its warm-up was.
     """
-    ran = [run.ending.nodes for run in _runs(history, block)]
+    ran = [run.ending.nodes for run in _runs(history, block) or _runs(history, block, Stage.WARM_UP)[-1:]]
     wide_enough = [nodes for nodes in ran if len(nodes) >= width]
     return min(wide_enough, key=len)[:width] if wide_enough else ()
 
@@ -103,7 +125,8 @@ def broken(study: Study, history: History, block: int, unfinished: Collection[in
     reason = _why_broken(study, history, block, unfinished)
     if not reason:
         return None
-    return SetAside(block, tuple(trial.number for trial in trials_of(history, block)), reason)
+    trials = [*trials_of(history, block, Stage.WARM_UP), *trials_of(history, block)]
+    return SetAside(block, tuple(trial.number for trial in trials), reason)
 
 
 def _why_broken(study: Study, history: History, block: int, unfinished: Collection[int]) -> str:
@@ -151,9 +174,9 @@ def _places(run: Run, called: Mapping[Machine, str]) -> tuple[str, ...]:
     return tuple(by_host.get(node.partition(".")[0], node) for node in run.ending.nodes)
 
 
-def _runs(history: History, block: int) -> list[Run]:
+def _runs(history: History, block: int, stage: Stage = Stage.CONFIRM) -> list[Run]:
     """The runs that count in a block, first to last; those that fell to the site or to a stop do not."""
-    runs = [history.final_run(trial) for trial in trials_of(history, block)]
+    runs = [history.final_run(trial) for trial in trials_of(history, block, stage)]
     return [
         run
         for run in runs

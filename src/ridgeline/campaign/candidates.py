@@ -44,7 +44,7 @@ def judged_text(study: Study, history: History, judged: Comparison, than: str = 
         return told
     values = goal.before_after(*sides)
     if judged.verdict is Verdict.NO_DIFFERENCE:
-        return f"{told}, {values}{reach(judged)}"
+        return f"{told}, {values}{reach(judged, where_they_ran(blocks))}"
     return f"{values}, {told}"
 
 

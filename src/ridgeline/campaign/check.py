@@ -391,9 +391,12 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     parts.append(StakePart("search", searched, widest, "trials, one run each"))
     if search.sentinel_every:
         parts += _looks(study, searched, width)
-    confirmed = runs_needed(confirm, confirm.top, confirm.blocks)
+    confirmed = runs_needed(study, confirm.top, confirm.blocks, warm_ups=False)
     blocks = f"baseline and best {confirm.top}, {confirm.repeats} runs each in each of {confirm.blocks} blocks"
     parts.append(StakePart("confirmation", confirmed, widest, blocks))
+    if confirm.top and confirm.warmup != "never":
+        why = "one that does not count before each block, where nothing ran just before it"
+        parts.append(StakePart("warm-up", confirm.blocks, width, why))
     if study.profile is not None:
         parts.append(StakePart("profile", 2, widest, "baseline and best setting under the profiler"))
     known = [part.runs for part in parts if part.runs is not None]

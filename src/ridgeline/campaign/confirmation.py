@@ -8,23 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ridgeline.campaign.blocks import disqualified, moved, places_of
-from ridgeline.campaign.kinds.extension import extension_text, level_after
+from ridgeline.campaign.blocks import disqualified, moved, places_of, trials_of
+from ridgeline.campaign.kinds.extension import error_share, extension_text, level_after
 from ridgeline.campaign.ledger import Reserve
 from ridgeline.campaign.scores import better_than_baseline, looked_like, ranking
 from ridgeline.records.answer import CONFIRMED, KEEP_BASELINE, NOTHING_PASSED
 from ridgeline.records.exhibit import ComparedSetting, changes
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
-from ridgeline.records.study import ConfirmStage, Study
+from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.stats.compare import confirm, nearest
+from ridgeline.stats.compare import confirm, first_run_effect, nearest
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Verdict
 from ridgeline.store.events import SetAside, VerdictLine, set_aside_from
 from ridgeline.store.history import History
 
 UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict
 NO_DIFFERENCE = "no-difference"
+PROTOCOL = 2  # of confirmations that begin now, see `judged_blocks`
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +37,24 @@ class ConfirmationPlan:
     search_ended: str = ""
 
 
-def runs_needed(stage: ConfirmStage, candidates: int, blocks: int) -> int:
-    """Every block runs the baseline and each candidate `repeats` times."""
-    return stage.repeats * (candidates + 1) * blocks if candidates else 0
+def runs_needed(study: Study, candidates: int, blocks: int, *, warm_ups: bool = True) -> int:
+    """Every block runs the baseline and each candidate `repeats` times, after a warm-up where one is to be expected."""
+    expected = warm_ups and warms_up(study)
+    return (study.confirm.repeats * (candidates + 1) + expected) * blocks if candidates else 0
+
+
+def warms_up(study: Study) -> bool:
+    """Whether every block is to be expected to begin with a run that does not count."""
+    return study.confirm.warmup == "always" or (study.confirm.warmup == "auto" and study.site.nodes > 1)
 
 
 def reserve(study: Study) -> Reserve:
     stage = study.confirm
     if stage.top == 0:
         return Reserve()
-    fewest = min(stage.blocks, FEWEST_BLOCKS)
-    return Reserve(
-        runs_needed(stage, stage.top, stage.blocks), runs_needed(stage, 1, fewest), stage.blocks, max(1, fewest)
-    )
+    least = min(stage.blocks, FEWEST_BLOCKS)
+    everything = runs_needed(study, stage.top, stage.blocks)
+    return Reserve(everything, runs_needed(study, 1, least), stage.blocks, max(1, least))
 
 
 def choose(
@@ -97,7 +103,13 @@ def blocks_so_far(study: Study, history: History) -> list[Block]:
             if key in compared:
                 runs.setdefault(key, [])  # it was to run there, and none of its runs passed
     return [
-        Block(number, places[runs_in[number].number], runs.get(base, ()), _without(runs, base, failed))
+        Block(
+            number,
+            places[runs_in[number].number],
+            runs.get(base, ()),
+            _without(runs, base, failed),
+            _opening(history, number, runs),
+        )
         for number, runs in sorted(values.items())
     ]
 
@@ -109,6 +121,35 @@ def of_other_jobs(history: History) -> set[int]:
     asked = {trial.key: run.resources for trial, run in runs}  # as the last run did
     first = history.first_block
     return {t.block for t, run in runs if t.block is not None and t.block < first and run.resources != asked[t.key]}
+
+
+def _opening(history: History, block: int, values: Mapping[str, Sequence[float]]) -> tuple[float, float] | None:
+    """The block's first run and the last one of the same setting, where both passed."""
+    found = values.get(trials_of(history, block)[0].key, ())
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+def judged_blocks(study: Study, history: History, blocks: Sequence[Block]) -> Confirmation:
+    """The verdict of these blocks, by the protocol that the campaign began with: what a journal says can be derived
+    again from it, whatever later versions do better.
+
+    1: the baseline begins every block; blocks count as independent wherever they were; each look has its own level.
+    2: settings begin in turn; blocks on the same node share what is gained there; all looks share the error.
+    """
+    if history.protocol < 2:
+        return confirm(blocks, level_after(study.confirm.level, history), study.goal.direction, by_node=False)
+    return confirm(blocks, study.confirm.level, study.goal.direction, share=error_share(history))
+
+
+def with_circumstances(headline: str, study: Study, history: History, found: ConfirmationVerdict) -> str:
+    """The headline, and that the campaign was extended or that first runs of its blocks were unlike the others."""
+    told = _with_extension(headline, history, found)
+    if history.protocol < 2:
+        return told
+    effect = first_run_effect(blocks_so_far(study, history), study.confirm.level, study.goal.direction)
+    if effect is None or str(effect) in told:
+        return told
+    return f"{told}; {effect}: settings begin blocks in turn, so none gains by it, but the interval is wider"
 
 
 def _without(runs: Mapping[str, list[float]], base: str, failed: Mapping[str, str]) -> dict[str, list[float]]:
@@ -198,8 +239,7 @@ def verdict(study: Study, history: History) -> ConfirmationVerdict:
         none_asked = "the study asks for no confirmation"
         why = "the budget left no room for interleaved runs" if study.confirm.top else none_asked
         return ConfirmationVerdict(UNCONFIRMED, f"not confirmed: {why}")
-    level = level_after(study.confirm.level, history)
-    result = confirm(blocks_so_far(study, history), level, study.goal.direction)
+    result = judged_blocks(study, history, blocks_so_far(study, history))
     failed = disqualified(study, history)
     if not result.comparisons:
         if all(point_key(p) in failed for p in history.candidates):
@@ -222,11 +262,11 @@ def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[s
 def grounded(study: Study, history: History, found: ConfirmationVerdict) -> ConfirmationVerdict:
     """The verdict with where its blocks ran, which of them had to be run again, and that it is not the first one."""
     places = (place for block in blocks_so_far(study, history) for place in block.nodes)
-    told = with_extension(found.headline, study, history, found)
+    told = with_circumstances(found.headline, study, history, found)
     return replace(found, headline=told, machines=tuple(dict.fromkeys(places)), repeated=tuple(history.set_aside))
 
 
-def with_extension(headline: str, study: Study, history: History, found: ConfirmationVerdict) -> str:
+def _with_extension(headline: str, history: History, found: ConfirmationVerdict) -> str:
     """The headline with that it is not the first one, and the earlier one where that said more."""
     told = extension_text(history)
     if told and (other := len(of_other_jobs(history))):

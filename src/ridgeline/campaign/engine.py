@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.builds.builder import Builder
-from ridgeline.campaign.confirmation import ConfirmationPlan
+from ridgeline.campaign.confirmation import PROTOCOL, ConfirmationPlan
 from ridgeline.campaign.judge import judge, misplaced, without_blame, without_secrets
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
@@ -266,6 +266,7 @@ class Campaign:
         if isinstance(found, ConfirmationPlan):
             before = self.history.blocks
             planned = {"candidates": [dict(p) for p in found.candidates], "blocks": before + found.blocks}
+            planned |= {"protocol": PROTOCOL, "seed": self.study.search.seed}
             planned |= {"first_block": before} if before else {}
             ended = {"search_ended": found.search_ended} if found.search_ended else {}
             self.record({"event": "confirm", **planned, **ended})

@@ -77,7 +77,7 @@ class Ledger:
         return self.budget.trials
 
     def learn(self, run: Run) -> None:
-        other = self.history.trials[run.trial].stage in (Stage.PROFILE, Stage.SHORT)
+        other = self.history.trials[run.trial].stage in (Stage.PROFILE, Stage.SHORT, Stage.WARM_UP)
         if run.outcome is not None and run.outcome.kind is Kind.OK and not other:
             key = self.history.trials[run.trial].key
             self._seconds_by_point[key] = run.ending.duration_s

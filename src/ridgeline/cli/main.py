@@ -5,10 +5,19 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from textwrap import fill
 from typing import Any
 
 from ridgeline import __version__
-from ridgeline.errors import InputError, RidgelineError, StoreError, StudyError, did_you_mean
+from ridgeline.errors import (
+    ExitCode,
+    InputError,
+    RidgelineError,
+    StoreError,
+    StudyError,
+    did_you_mean,
+    exit_code_text,
+)
 
 # verb -> (module of this room:function, the line `ridgeline --help` shows). The order is that of a campaign's life.
 VERBS: dict[str, tuple[str, str]] = {
@@ -56,20 +65,13 @@ Finds the fastest correct setting of a cluster program, in the fewest
 node-hours, with proof.
 """
 
-EXIT_CODES = """Exit codes: 0 done; 1 no better setting (keep the baseline), nothing passed the
-guards, no answer yet, or `verify` found a mismatch; 2 the study or command line
-is wrong; 3 the site refused; 4 an output could not be read; 5 the study folder
-is locked, damaged or its disk is full; 130 stopped by Ctrl-C (go on with
-`ridgeline resume`)."""
-
-
 LONGEST_IN_COLUMN = 10  # a longer verb pushes its own line to the right, so that all others fit 80 columns
 
 
 def overview() -> str:
     width = max(len(verb) for verb in VERBS if len(verb) <= LONGEST_IN_COLUMN)
     lines = [f"  {verb:<{width}}  {line}" for verb, (_, line) in VERBS.items()]
-    return "\n".join([ABOUT, *lines, "", EXIT_CODES])
+    return "\n".join([ABOUT, *lines, "", fill(exit_code_text(), 80, break_on_hyphens=False)])
 
 
 def verb_named(name: str) -> Callable[..., Any]:
@@ -117,4 +119,4 @@ def main() -> None:
         )
         sys.exit(StoreError.exit_code)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)

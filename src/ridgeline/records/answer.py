@@ -94,6 +94,8 @@ class Answer:
     pasted_as: str = ""  # what the pasted text is for, where it is not what was measured: 'to serve with it'
     repeat: str = ""  # then also the command that does again what was measured
     keep: bool = False
+    not_better: str = ""  # of a setting that was asked about: why it is not to be used, once that is known
+    worse: bool = False  # it is shown to be worse
     refuted: str = ""
     change: str = ""  # '302 -> 317 steps/s, 1.05x (95%: 1.03 to 1.07)': reference, candidate and its interval
     unit: str = ""  # of the goal's metric
@@ -120,6 +122,8 @@ class Answer:
             return "there is no answer yet: the campaign is not over"
         if self.conclusion == NOTHING_PASSED:
             return self.headline
+        if self.not_better:
+            return self.not_better
         if self.keep:
             return f"no better setting was found; keep {self.reference.label}"
         return self.headline if self.candidate is None else ""

@@ -61,12 +61,14 @@ class ConfirmStage:
     """`top` settings against the baseline in `blocks` interleaved blocks; `level` is the confidence of the interval.
 
     With two `repeats` a block is ABBA; with one it is AB, and every other block BA, for runs that cost hours.
+    `warmup` says when a block begins with a run that does not count: `auto` where its node may be cold.
     """
 
     top: int = 3
     blocks: int = 5
     repeats: int = 2
     level: float = 0.95
+    warmup: Literal["auto", "always", "never"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)

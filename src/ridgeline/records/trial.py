@@ -19,6 +19,9 @@ class Stage(StrEnum):
     SENTINEL = "sentinel"  # the baseline again, to see drift
     CONFIRM = "confirm"
     SHORT = "short"  # with less to do than a whole run: says which settings deserve one
+    WARM_UP = (
+        "warm-up"  # before a block on a node that was idle or in other hands: brings it to work, and counts nowhere
+    )
     PROFILE = "profile"  # under a profiler: shows where the time goes, and is compared with nothing
 
 

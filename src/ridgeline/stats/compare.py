@@ -1,9 +1,10 @@
 """Is a setting better than the baseline? Paired comparison over interleaved, node-blocked runs.
 
 One block runs the baseline and every candidate on the same nodes in palindromic order (A B B A; with more candidates
-A B C C B A). The block gives one number per candidate: the difference of mean logs, in which node effects and linear
-drift cancel. Over blocks these numbers are independent, so a t-interval over blocks is exact for log-normal noise and
-needs no assumption that candidate and baseline are equally noisy.
+A B C C B A, each block begun by another setting). The block gives one number per candidate: the difference of mean
+logs, in which node effects and linear drift cancel. Over blocks of one node these numbers are independent, so a
+t-interval over blocks is exact for log-normal noise and needs no assumption that candidate and baseline are equally
+noisy. Blocks of the same node among several share what the setting gains there; the standard error allows for it.
 
 Choosing the best of k candidates is paid for: verdicts by Holm's procedure, intervals simultaneous (Bonferroni), so
 that the winner's interval holds although it was chosen for being large.
@@ -12,11 +13,12 @@ that the winner's interval holds although it was chosen for being large.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from ridgeline.stats.student import t_quantile, two_sided_p
-from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Scale, Verdict
+from ridgeline.stats.student import half_width, t_quantile, two_sided_p
+from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, FirstRunEffect, Scale, Verdict
 from ridgeline.stats.wording import count
 
 __all__ = ["Block", "Comparison", "Confirmation", "Direction", "Verdict", "confirm", "holm", "smallest_effect"]
@@ -24,24 +26,47 @@ __all__ = ["Block", "Comparison", "Confirmation", "Direction", "Verdict", "confi
 Direction = Literal["maximize", "minimize"]
 
 POWER = 0.8  # "could show" means: would be seen in four of five campaigns
+LEAST_BETWEEN = 0.25  # variance of a gain between nodes over that between blocks of a node, where nodes are few
 _SAME = 1e-12  # block effects that differ by less are the same number in floating point
 
 
-def confirm(blocks: Sequence[Block], level: float = 0.95, direction: Direction = "maximize") -> Confirmation:
+def confirm(
+    blocks: Sequence[Block],
+    level: float = 0.95,
+    direction: Direction = "maximize",
+    *,
+    share: float = 1.0,
+    by_node: bool = True,
+) -> Confirmation:
     """Compare every candidate named in `blocks` with the baseline.
 
-    Under identical settings the chance that any candidate is called better or worse is at most 1 - level.
+    Under identical settings the chance that any candidate is called better or worse is at most 1 - level, over all
+    looks at the same campaign: this one may spend a `share` of it. Without `by_node` blocks count as independent also
+    where several are on the same node.
     """
     if not 0.5 <= level < 1:
         raise ValueError(f"level is {level}; a confidence level lies between 0.5 and 1, such as 0.95")
     names = list(dict.fromkeys(name for block in blocks for name in block.candidates))
     scale: Scale = "ratio" if _all_positive(blocks) else "difference"
     effects = {name: _effects(blocks, name, scale, direction) for name in names}
-    p_values = holm({name: _p_value(values) for name, values in effects.items()})
+    errors = {name: standard_error(effects[name], _places(blocks, name) if by_node else ()) for name in names}
+    p_values = holm({name: min(1.0, _p_value(effects[name], errors[name]) / share) for name in names})
+    strict = 1 - (1 - level) * share / max(1, len(names))  # the level of one interval, so that all hold together
     comparisons = {
-        name: _judge(name, effects[name], p_values[name], level, len(names), scale, _notes(blocks, name, scale))
+        name: _judge(
+            name,
+            effects[name],
+            errors[name],
+            p_values[name],
+            level,
+            strict,
+            len(names),
+            scale,
+            _notes(blocks, name, scale),
+            len(set(_places(blocks, name))),
+        )
         if len(effects[name]) >= FEWEST_BLOCKS
-        else _refuse(name, effects[name], blocks, level, len(names), scale)
+        else _refuse(name, effects[name], blocks, level, strict, len(names), scale)
         for name in names
     }
     better = [c for c in comparisons.values() if c.verdict is Verdict.BETTER]
@@ -62,9 +87,65 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 def smallest_effect(spread: float, blocks: int, level: float = 0.95, among: int = 1) -> float:
     """The block effect (log ratio or difference) that `blocks` blocks show with power 0.8, given their spread."""
-    df = blocks - 1
-    alpha = (1 - level) / among
-    return (t_quantile(1 - alpha / 2, df) + t_quantile(POWER, df)) * spread / math.sqrt(blocks)
+    return _shown_by(spread / math.sqrt(blocks), blocks, 1 - (1 - level) / among)
+
+
+def _shown_by(error: float, blocks: int, level: float) -> float:
+    return half_width(error, blocks - 1, level) + t_quantile(POWER, blocks - 1) * error
+
+
+def standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> float:
+    """Of the mean of block effects; `places` says of each block where it was, or nothing.
+
+    Blocks of one place share what the setting gains there. How much gains differ between places, two or three of them
+    cannot show, so it is taken to be at least half of what blocks of one place differ by (`LEAST_BETWEEN` is its
+    square), and more where they show more. Of blocks all in one place, or each in another, nothing needs to be assumed.
+    """
+    n = len(effects)
+    if n < 2:
+        return 0.0
+    mean, spread = mean_and_spread(effects)
+    plain = spread / math.sqrt(n)
+    sizes = Counter(places)
+    if not 1 < len(sizes) < n or spread <= _SAME:
+        return plain
+    means = {
+        place: math.fsum(e for e, p in zip(effects, places, strict=True) if p == place) / sizes[place]
+        for place in sizes
+    }
+    between = math.fsum(sizes[place] * (means[place] - mean) ** 2 for place in sizes) / (len(sizes) - 1)
+    within = math.fsum((e - means[p]) ** 2 for e, p in zip(effects, places, strict=True)) / (n - len(sizes))
+    squares = sum(size**2 for size in sizes.values())
+    each = (n - squares / n) / (len(sizes) - 1)  # blocks of a place, as the mean of unequal numbers counts here
+    shared = squares / n**2
+    ratio = max(LEAST_BETWEEN, (between / within - 1) / each) if within > (_SAME * spread) ** 2 else math.inf
+    if math.isinf(ratio):
+        return spread * math.sqrt(shared / (1 - shared) * (n - 1) / n)
+    # the spread of all blocks holds some of what places differ by; the mean has more of it
+    return plain * math.sqrt((1 + ratio * shared * n) / (1 + ratio * (1 - shared) * n / (n - 1)))
+
+
+def _places(blocks: Sequence[Block], name: str) -> list[frozenset[str]]:
+    return [frozenset(block.nodes) for block in blocks if block.baseline and block.candidates.get(name)]
+
+
+def first_run_effect(
+    blocks: Sequence[Block], level: float = 0.95, direction: Direction = "maximize"
+) -> FirstRunEffect | None:
+    """Whether first runs of blocks differ from the last ones of the same setting; None where that does not show.
+
+    Of palindromic blocks alone, since in others no setting has two runs. A machine that changes over every block in the
+    same direction shows here too: either way it pays to know that the first run is another one.
+    """
+    sign = 1.0 if direction == "maximize" else -1.0
+    pairs = [block.opening for block in blocks if block.opening is not None]
+    if len(pairs) < FEWEST_BLOCKS or min(map(min, pairs)) <= 0:
+        return None
+    mean, spread = mean_and_spread([sign * (math.log(first) - math.log(last)) for first, last in pairs])
+    half = half_width(spread / math.sqrt(len(pairs)), len(pairs) - 1, level)
+    if abs(mean) <= max(half, _SAME):
+        return None
+    return FirstRunEffect(math.expm1(mean), math.expm1(mean - half), math.expm1(mean + half), len(pairs))
 
 
 def _all_positive(blocks: Sequence[Block]) -> bool:
@@ -99,13 +180,13 @@ def both_sides(blocks: Sequence[Block], name: str, scale: Scale) -> tuple[float,
     return (math.exp(before), math.exp(after)) if scale == "ratio" else (before, after)
 
 
-def _p_value(effects: Sequence[float]) -> float:
+def _p_value(effects: Sequence[float], error: float) -> float:
     if len(effects) < FEWEST_BLOCKS:
         return 1.0
     mean, spread = mean_and_spread(effects)
     if spread <= _SAME:
         return 1.0 if abs(mean) <= _SAME else 0.0
-    return two_sided_p(mean / (spread / math.sqrt(len(effects))), len(effects) - 1)
+    return two_sided_p(mean / error, len(effects) - 1)
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
@@ -119,17 +200,20 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
 def _judge(
     name: str,
     effects: Sequence[float],
+    error: float,
     p_value: float,
     level: float,
+    strict: float,
     among: int,
     scale: Scale,
     notes: tuple[str, ...],
+    places: int,
 ) -> Comparison:
     n = len(effects)
     back = math.exp if scale == "ratio" else float
     mean, sd = mean_and_spread(effects)
-    effect = _as_change(smallest_effect(sd, n, level, among), scale)
-    half = 0.0 if sd <= _SAME else t_quantile(1 - (1 - level) / among / 2, n - 1) * sd / math.sqrt(n)
+    effect = _as_change(_shown_by(error, n, strict), scale)
+    half = 0.0 if sd <= _SAME else half_width(error, n - 1, strict)
     low, high = mean - half, mean + half
     verdict = Verdict.NO_DIFFERENCE
     if p_value <= 1 - level and abs(mean) > _SAME:
@@ -138,7 +222,7 @@ def _judge(
         # Holm's procedure then ends at no effect
         low, high = (max(low, 0.0), high) if mean > 0 else (low, min(high, 0.0))
     return Comparison(
-        name, verdict, scale, back(mean), back(low), back(high), level, n, among, p_value, sd, effect, notes
+        name, verdict, scale, back(mean), back(low), back(high), level, n, among, p_value, sd, effect, notes, places
     )
 
 
@@ -147,6 +231,7 @@ def _refuse(
     effects: Sequence[float],
     blocks: Sequence[Block],
     level: float,
+    strict: float,
     among: int,
     scale: Scale,
 ) -> Comparison:
@@ -156,7 +241,7 @@ def _refuse(
     estimate = None if mean is None else math.exp(mean) if scale == "ratio" else mean
     # the larger of the two: the spread of two blocks is easily small by chance, that of runs knows no node effects
     spreads = [s for s in (sd if n > 1 else None, _run_noise(blocks, name, scale)) if s is not None]
-    effect = _as_change(smallest_effect(max(spreads), FEWEST_BLOCKS, level, among), scale) if spreads else None
+    effect = _as_change(smallest_effect(max(spreads), FEWEST_BLOCKS, strict), scale) if spreads else None
     verdict, spread, notes = Verdict.TOO_FEW_BLOCKS, max(spreads, default=None), _notes(blocks, name, scale)
     return Comparison(name, verdict, scale, estimate, None, None, level, n, among, 1.0, spread, effect, notes)
 
@@ -200,7 +285,7 @@ def _headline(winner: Comparison | None, comparisons: Mapping[str, Comparison], 
         return f"no verdict: nothing was compared, {FEWEST_BLOCKS} blocks are needed"
     if best.verdict is Verdict.WORSE:
         return f"no setting is better than the baseline; the nearest is {best.text(where)}"
-    return f"{best}{reach(best)}" if best.verdict is Verdict.NO_DIFFERENCE else best.text(where)
+    return f"{best}{reach(best, where)}" if best.verdict is Verdict.NO_DIFFERENCE else best.text(where)
 
 
 def nearest(comparisons: Iterable[Comparison]) -> Comparison | None:
@@ -213,13 +298,14 @@ def nearest(comparisons: Iterable[Comparison]) -> Comparison | None:
     return max(open_ or judged, key=lambda c: c.estimate if c.estimate is not None else -math.inf)
 
 
-def reach(comparison: Comparison) -> str:
-    """What the blocks could have shown: '; 5 blocks could show 2.1% or more', or nothing to add."""
+def reach(comparison: Comparison, where: str = "") -> str:
+    """What the blocks could have shown: '; 5 blocks on 2 nodes could show 2.1% or more', or nothing to add."""
     effect = comparison.smallest_effect
     if not effect:
         return ""
     size = f"{effect:.1%}" if comparison.scale == "ratio" else f"{effect:.2g}"
-    return f"; {count(comparison.blocks, 'block')} could show {size} or more"
+    blocks = f"{count(comparison.blocks, 'block')}{' ' if where else ''}{where}"
+    return f"; {blocks} could show {size} or more"
 
 
 def where_they_ran(blocks: Sequence[Block]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.stats.compare import Direction, mean_and_spread
-from ridgeline.stats.student import t_quantile
+from ridgeline.stats.student import half_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _level(values: Sequence[float], noise: tuple[float, int], level: float) -> L
     spread, freedom = noise
     if not freedom:
         return Level(math.exp(middle))
-    half = t_quantile(0.5 + level / 2, freedom) * spread / math.sqrt(len(values))
+    half = half_width(spread / math.sqrt(len(values)), freedom, level)
     return Level(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 

@@ -40,6 +40,11 @@ def t_quantile(p: float, df: float) -> float:
     return high
 
 
+def half_width(error: float, df: float, level: float) -> float:
+    """Half of a Student interval of this level around an estimate with this standard error."""
+    return t_quantile(0.5 + level / 2, df) * error
+
+
 def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
     """The regularised incomplete beta function at x, by its continued fraction (Lentz's method).
 

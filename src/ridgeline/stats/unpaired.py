@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.stats.compare import Direction, mean_and_spread
-from ridgeline.stats.student import t_quantile
+from ridgeline.stats.student import half_width
 from ridgeline.stats.wording import ratio_range
 
 
@@ -39,7 +39,11 @@ class UnpairedRatio:
 def unpaired(
     first: Sequence[float], second: Sequence[float], direction: Direction, level: float = 0.95, among: int = 1
 ) -> UnpairedRatio | None:
-    """Welch's interval of the logs, holding for all of `among` looks; None where a value is not positive."""
+    """Welch's interval of the logs, holding for all of `among` looks; None where a value is not positive.
+
+    Of three runs against ten Welch's degrees of freedom, themselves an estimate, are too many as often as too few, and
+    the first costs more. So they are averaged (harmonically) with those that the smaller side is sure to have.
+    """
     if not first or not second or min(*first, *second) <= 0:
         return None
     sign = 1.0 if direction == "maximize" else -1.0
@@ -51,7 +55,8 @@ def unpaired(
     if sum(parts) <= 0:
         return UnpairedRatio(math.exp(middle), math.exp(middle), math.exp(middle), sizes)
     freedom = sum(parts) ** 2 / sum(p**2 / (n - 1) for p, n in zip(parts, sizes, strict=True))
-    half = t_quantile(1 - (1 - level) / among / 2, freedom) * math.sqrt(sum(parts))
+    freedom = 2 / (1 / freedom + 1 / (min(sizes) - 1))
+    half = half_width(math.sqrt(sum(parts)), freedom, 1 - (1 - level) / among)
     return UnpairedRatio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), sizes)
 
 
@@ -60,5 +65,5 @@ def together(ratios: Sequence[float], level: float = 0.95) -> tuple[float, float
     mean, spread = mean_and_spread([math.log(ratio) for ratio in ratios])
     if len(ratios) < 3:
         return math.exp(mean), None, None
-    half = t_quantile(1 - (1 - level) / 2, len(ratios) - 1) * spread / math.sqrt(len(ratios))
+    half = half_width(spread / math.sqrt(len(ratios)), len(ratios) - 1, level)
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from ridgeline.stats.wording import MetricText, count, decimals, ratio_range
+from ridgeline.stats.wording import MetricText, count, decimals, percent_range, ratio_range
 
 FEWEST_BLOCKS = 3  # with two, the t-interval is 12.7 standard errors wide on each side: nothing real could show
 
@@ -30,6 +30,24 @@ class Block:
     nodes: tuple[str, ...]
     baseline: Sequence[float]
     candidates: Mapping[str, Sequence[float]]
+    opening: tuple[float, float] | None = None  # its first run, and the last one of the same setting
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRunEffect:
+    """What the first runs of blocks measured against the last ones of the same settings there, as a change of speed."""
+
+    change: float
+    low: float
+    high: float
+    blocks: int
+
+    def __str__(self) -> str:
+        word = "slower" if self.change < 0 else "faster"
+        return (
+            f"the first run of a block was {abs(self.change):.1%} {word} than the last of the same setting "
+            f"({percent_range(self.low, self.high)}, {count(self.blocks, 'block')})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +73,7 @@ class Comparison:
     spread: float | None
     smallest_effect: float | None
     notes: tuple[str, ...] = ()
+    nodes: int = 0  # nodes, or sets of them, that its blocks were on; 0: nobody wrote it down
 
     @property
     def ratio(self) -> float | None:

@@ -119,7 +119,10 @@ _SHAPES: dict[str, Test] = {
         {"key": _text, "outcome": _outcome, "files": _whole, "seconds": _number, "settings": _setting},
         {"missing": _setting},
     ),
-    "confirm": _shape({"candidates": _all(_setting), "blocks": _whole}, {"search_ended": _text, "first_block": _whole}),
+    "confirm": _shape(
+        {"candidates": _all(_setting), "blocks": _whole},
+        {"search_ended": _text, "first_block": _whole, "protocol": _whole, "seed": _whole},
+    ),
     "set-aside": _shape({"block": _whole, "trials": _all(_whole), "reason": _text}),
     "verdict": _shape(
         {

@@ -88,6 +88,8 @@ class History:
     search_ended: str = ""  # why no more search trials were started, and what more of them could bring
     blocks: int = 0  # planned so far; those after an extension by trials are numbered on
     confirmations: list[Confirmed] = field(default_factory=list)  # the last one is the one under way
+    protocol: int = 1  # how blocks are ordered and judged: 1 in journals that do not say, see campaign/confirmation.py
+    order_seed: int | None = None  # that orders of blocks are drawn from; None: the baseline begins each
     set_aside: list[SetAside] = field(default_factory=list)
     uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside
     openings: int = 0  # how often a controller took up the campaign
@@ -103,6 +105,7 @@ class History:
     search_limit: int | None = None  # how many search trials there may be, once an extension says so
     stopped: Mapping[str, Any] | None = None
     heeded: Heeded = field(default_factory=Heeded)  # what people told it meanwhile
+    busy_until_s: float | None = None  # when a run last ended; None: nothing ran since it was taken up, or was built
     wall_s: float = 0.0  # time during which a controller was at work and a run in flight
     node_hours: float = 0.0
     last_run_number: int = 0
@@ -163,6 +166,7 @@ class History:
                 self.early_stops[self._open_run(event).number] = early_stop_from(event)
             case "ended":
                 self._end(event)
+                self.busy_until_s = at
             case "build":
                 self._build(event)
             case "confirm":
@@ -193,12 +197,14 @@ class History:
         self.openings += 1
         self.receipts.append(event.get("receipt", {}))
         self.stopped = None
+        self.busy_until_s = None
         self.heeded.take_up()
         # somebody may have installed it or loaded its module meanwhile
         self.builds = {key: build for key, build in self.builds.items() if not build.missing}
 
     def _build(self, event: Mapping[str, Any]) -> None:
         outcome, missing = outcome_from(event["outcome"]), event.get("missing", {})
+        self.busy_until_s = None
         self.build_outcomes.add(outcome)
         self.builds[event["key"]] = Build(
             event["key"], outcome, event["files"], event["seconds"], event["settings"], missing
@@ -259,14 +265,16 @@ class History:
         of theirs only the last one counts."""
         first = event.get("first_block", 0)
         if not first:
-            before = {number for number, trial in self.trials.items() if trial.stage is Stage.CONFIRM}
-            self._trials_in[Stage.CONFIRM] -= len(before - self.uncounted)
+            of_blocks = (Stage.CONFIRM, Stage.WARM_UP)
+            before = {number for number, trial in self.trials.items() if trial.stage in of_blocks} - self.uncounted
+            self._trials_in.subtract(self.trials[number].stage for number in before)
             self.uncounted |= before
             self.set_aside, self.confirmations = [], []
         self.candidates = tuple(event["candidates"])
         self.search_ended = event.get("search_ended", "")
         self.blocks = event["blocks"]
-        self.confirmations.append(Confirmed(first, self.candidates, self.count(Stage.CONFIRM)))
+        self.protocol, self.order_seed = event.get("protocol", 1), event.get("seed")
+        self.confirmations.append(Confirmed(first, self.candidates, self.count(Stage.CONFIRM, Stage.WARM_UP)))
 
     def candidates_of(self, block: int) -> tuple[Mapping[str, Any], ...]:
         """The points under confirmation in this block."""
@@ -319,8 +327,8 @@ class History:
         return runs[-1] if runs else None
 
     def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
-        """Runs that may be ranked, oldest first: none that is short, under a profiler or of a block set aside."""
-        asked = frozenset(stages) - {Stage.PROFILE, Stage.SHORT}
+        """Runs that may be ranked, oldest first: no warm-up, none short, under a profiler or of a block set aside."""
+        asked = frozenset(stages) - {Stage.PROFILE, Stage.SHORT, Stage.WARM_UP}
         trials, uncounted = self.trials, self.uncounted
         return [
             (trial, run)

@@ -88,6 +88,11 @@ class ConfirmForm(Form):
         default=2, ge=1, le=2, description="Runs of a setting in a block: 2 for ABBA, 1 for AB and BA in turn."
     )
     level: float = Field(default=0.95, gt=0, lt=1, description="Confidence of the interval, as a share.")
+    warmup: Literal["auto", "always", "never"] = Field(
+        default="auto",
+        description="Whether a block begins with a run that does not count; auto: where its node was idle, something "
+        "was built, or nobody knows what ran there.",
+    )
 
 
 class ProfileForm(Form):

@@ -9,9 +9,9 @@ from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.candidates import judged_pair, judged_text, trial_of
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict, with_extension
+from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
 from ridgeline.campaign.guidance.sampling import sampler_of
-from ridgeline.campaign.kinds.extension import earlier_verdicts, level_after
+from ridgeline.campaign.kinds.extension import earlier_verdicts
 from ridgeline.campaign.kinds.search import search_progress
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger
@@ -23,7 +23,6 @@ from ridgeline.records.exhibit import Exhibits, TextTable, side_by_side
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.compare import confirm
 from ridgeline.stats.verdict import Comparison, Verdict
 from ridgeline.stats.wording import metric_text
 from ridgeline.store.events import VerdictLine
@@ -86,8 +85,9 @@ class ComparisonQuestion:
         if line is not None and verdict is not None and verdict.spoken_of is not None:
             # said anew, with before and after; and comparisons once spoke of a baseline
             told = headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
-            line = replace(line, headline=with_extension(told, study, history, verdict))
-        return answer_of(
+            told = confirmation.with_circumstances(told, study, history, verdict)
+            line = replace(line, headline=told)
+        answer = answer_of(
             self.kind,
             line,
             Reference(self.reference, self.a, a, "A"),
@@ -98,6 +98,11 @@ class ComparisonQuestion:
             },
             offers=candidate is not None and candidate.confirmed,
         )
+        if verdict is None or verdict.conclusion == CONFIRMED:
+            return answer
+        worse = verdict.conclusion == WORSE
+        why = "B is worse than A; keep A" if worse else answer.headline
+        return replace(answer, worse=worse, not_better=why)
 
     def _pair(
         self, study: Study, history: History, verdict: ConfirmationVerdict | None
@@ -146,7 +151,7 @@ class ComparisonAgenda(SearchAgenda):
         if history.count(Stage.SEARCH) and not scores.ranking(study, history):
             return ConfirmationVerdict(NOTHING_PASSED, f"B did not pass: {_why_b_failed(history)}")
         blocks = confirmation.blocks_so_far(study, history)
-        result = confirm(blocks, level_after(study.confirm.level, history), study.goal.direction)
+        result = confirmation.judged_blocks(study, history, blocks)
         if not result.comparisons:
             return ConfirmationVerdict(UNCONFIRMED, "A and B were not compared: the budget left no room for it")
         (found,) = result.comparisons.values()

@@ -15,6 +15,8 @@ from ridgeline.records.trial import Stage
 from ridgeline.store.events import Extension
 from ridgeline.store.history import History
 
+FIRST_LOOK, LATER_LOOKS = 0.8, 0.75  # of the error that is left, what the first verdict and each later one may spend
+
 
 def parse_extension(trials: str | None, blocks: str | None) -> Extension | None:
     """What was typed: `+20` trials or `+3` blocks; None where neither was."""
@@ -50,8 +52,19 @@ def unwatched(history: History) -> bool:
     return bool(before) and not any(trials[n].stage is Stage.SENTINEL for n in range(before + 1, len(trials) + 1))
 
 
+def error_share(history: History) -> float:
+    """The share of the error that the level allows which this verdict may spend.
+
+    Whoever looks at a verdict may go on and look again, as often as they like. So the first one leaves a fifth of the
+    error to those that may follow, and each of these spends three quarters of what is left: all together never more
+    than the level allows.
+    """
+    later = history.looks - 1
+    return FIRST_LOOK if not later else (1 - FIRST_LOOK) * LATER_LOOKS * (1 - LATER_LOOKS) ** (later - 1)
+
+
 def level_after(level: float, history: History) -> float:
-    """The confidence of an interval where this is not the first verdict: what may go wrong is shared by all of them."""
+    """As journals of protocol 1 did it: a level that falls with every look, by too little to hold for all of them."""
     looks = history.looks
     return level if looks == 1 else math.ceil((1 - (1 - level) / looks) * 1000) / 1000
 
@@ -69,7 +82,10 @@ def extension_text(history: History, brief: bool = False) -> str:
         told += f", of which {ran or 'none'} ran"
     if len(history.extensions) not in history.extensions_compared:
         return f"; {told}: without fresh interleaved runs, the earlier blocks stand"
-    return f"; {told}: its level allows for {history.looks} looks"
+    if history.protocol < 2:
+        return f"; {told}: its level allows for {history.looks} looks"
+    spent = f"{error_share(history) * 100:.2g}% of the error that the level allows"
+    return f"; {told}: look {history.looks}, for which {spent} was left, so that it holds for all looks"
 
 
 def earlier_verdicts(history: History) -> tuple[str, ...]:

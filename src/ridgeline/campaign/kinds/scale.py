@@ -28,6 +28,7 @@ from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.block_order import order_of_block
 from ridgeline.stats.scaling import scaling
 from ridgeline.store.events import VerdictLine
 from ridgeline.store.history import History
@@ -39,12 +40,17 @@ SCALED = "scaling"
 
 @dataclass(frozen=True, slots=True)
 class ScalingQuestion:
-    """Every point `repeats` times; they differ in the knob `over` alone. `refused` are sizes that may not run."""
+    """Every point `repeats` times; they differ in the knob `over` alone. `refused` are sizes that may not run.
+
+    `seed` is what the order of sizes is drawn from, after a warm-up; journals of earlier versions have none: up through
+    the sizes, and the first run of all, which is cold, is one of the smallest.
+    """
 
     over: str
     points: Sequence[Point]
     repeats: int = 3
     refused: Mapping[str, str] = field(default_factory=dict)
+    seed: int | None = None
 
     kind: ClassVar[str] = "scale"
     reference: ClassVar[str] = "the smallest size"
@@ -72,6 +78,7 @@ class ScalingQuestion:
     def progress(self, study: Study, history: History) -> Progress:
         failed = failures(history)
         planned = self.repeats * sum(point_key(point) not in failed for point in self.points) + len(failed)
+        planned += history.count(Stage.WARM_UP)
         stage = "finished" if history.verdict is not None else "sizes"
         done = len(history.runs)
         return Progress(stage, done, planned, "runs", max(0, planned - done))
@@ -98,7 +105,7 @@ class ScalingQuestion:
             return None
         pays_to = None if verdict is None else verdict.pays_to
         size = max(means) if pays_to is None or pays_to not in means else pays_to
-        trial = next(t for t in history.trials.values() if t.point.get(self.over) == size)
+        trial = next(t for t in _measured(history) if t.point.get(self.over) == size)
         label = f"the largest {self.over} that pays" if verdict is not None else f"the largest {self.over} so far"
         return Candidate(label, trial.number, trial.point, trial.settings, means[size])
 
@@ -126,17 +133,21 @@ def _size(point: Point, over: str) -> int:
 
 @dataclass
 class ScalingAgenda(Agenda):
-    """Every size `repeats` times: up through the sizes, down again, and so on, so that drift falls on all alike."""
+    """Every size `repeats` times: through the sizes, back again, and so on, so that drift falls on all alike."""
 
     question: ScalingQuestion
 
     def fresh(self) -> Next | None:
+        if not self.history.trials and self.question.seed is not None and self.study.confirm.warmup != "never":
+            return self.new(self.study.baseline, Stage.WARM_UP, "warm-up", "nothing has run here yet")
+        if any(self.history.trials[run.trial].stage is Stage.WARM_UP for run in self.history.open_runs.values()):
+            return None
         if (first := self.baseline()) is not None or not self.baseline_finished():
             return first
         failed = failures(self.history)
-        started = Counter(t.key for t in self.history.trials.values() if not _run_again(self.history, t))
+        started = Counter(t.key for t in _measured(self.history) if not _run_again(self.history, t))
         for step in range(self.question.repeats):
-            for point in self.question.points if step % 2 == 0 else reversed(self.question.points):
+            for point in self._pass(step):
                 key = point_key(point)
                 if key in failed:
                     continue
@@ -145,6 +156,11 @@ class ScalingAgenda(Agenda):
                 started[key] -= 1
         return None
 
+    def _pass(self, step: int) -> list[Point]:
+        """All sizes once: two passes in turn are each other's reverse."""
+        points = self.question.points
+        return [points[at] for at in order_of_block(len(points), step, 1, self.question.seed)]
+
     def conclude(self) -> ScalingVerdict:
         return verdict(self.study, self.history, self.question)
 
@@ -152,13 +168,17 @@ class ScalingAgenda(Agenda):
 def failures(history: History) -> dict[str, str]:
     """Sizes that did not pass, each with the reason of its last run."""
     failed = {}
-    for trial in history.trials.values():
+    for trial in _measured(history):
         run = history.final_run(trial)
         if _run_again(history, trial):
             continue
         if run and run.outcome and run.outcome.kind is not Kind.OK and run.outcome.kind is not Kind.CANCELLED:
             failed[trial.key] = str(run.outcome)
     return failed
+
+
+def _measured(history: History) -> list[Trial]:
+    return [trial for trial in history.trials.values() if trial.stage is not Stage.WARM_UP]
 
 
 def _run_again(history: History, trial: Trial) -> bool:
@@ -201,7 +221,7 @@ def scaling_question(found: CheckedStudy, over: str | None, at: str, repeats: in
     """The setting `at` over every legal whole number of a knob: the one named, or the first that counts ranks."""
     knob = over or _knob_to_scale(found.study)
     points, refused = _sizes(found, knob, parse_point(found, at, found.study.baseline))
-    return ScalingQuestion(knob, [dict(point) for point in points], repeats, refused)
+    return ScalingQuestion(knob, [dict(point) for point in points], repeats, refused, found.study.search.seed)
 
 
 def _knob_to_scale(study: Study) -> str:

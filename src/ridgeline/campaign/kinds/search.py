@@ -8,7 +8,7 @@ from typing import ClassVar
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationVerdict, with_extension
+from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationVerdict
 from ridgeline.campaign.goals.front import front_tables
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.guidance.warm_start import kept
@@ -99,13 +99,13 @@ class SearchQuestion:
 
 def search_progress(study: Study, history: History) -> Progress:
     if history.candidates is None:
-        planned = confirmation.runs_needed(study.confirm, study.confirm.top, study.confirm.blocks)
+        planned = confirmation.runs_needed(study, study.confirm.top, study.confirm.blocks)
     else:
         fresh = history.blocks - history.first_block
-        planned = confirmation.runs_needed(study.confirm, len(history.candidates), fresh)
+        planned = confirmation.runs_needed(study, len(history.candidates), fresh)
     done_before = history.confirmations[-1].trials_before if history.confirmations else 0
-    compared = 0 if history.candidates is None else history.count(Stage.CONFIRM) - done_before
-    left = planned - compared
+    compared = 0 if history.candidates is None else history.count(Stage.CONFIRM, Stage.WARM_UP) - done_before
+    left = max(0, planned - compared)
     if history.verdict is not None:
         return Progress("finished", len(history.runs), len(history.runs), "runs", 0)
     if history.candidates is not None:
@@ -157,4 +157,4 @@ def _headline(study: Study, history: History, verdict: ConfirmationVerdict, keep
         if judged.verdict is Verdict.WORSE:
             told = f"no setting is better than the baseline; the nearest: {told}"
     told = f"{told}; keep the baseline" if keep and "keep the baseline" not in told else told
-    return with_extension(told, study, history, verdict)
+    return confirmation.with_circumstances(told, study, history, verdict)

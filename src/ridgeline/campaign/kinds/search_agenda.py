@@ -9,7 +9,7 @@ from typing import ClassVar
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.advice import PROPOSER, Advice
 from ridgeline.campaign.agenda import Agenda, Next
-from ridgeline.campaign.blocks import next_in_block
+from ridgeline.campaign.blocks import next_in_block, why_warm_up
 from ridgeline.campaign.confirmation import ConfirmationPlan, ConfirmationVerdict
 from ridgeline.campaign.guidance.predicted import stated, with_range
 from ridgeline.campaign.guidance.sampling import little_left, with_prospect
@@ -89,7 +89,8 @@ class SearchAgenda(Agenda):
 
     def _affords(self, points: Sequence[Point], blocks: int) -> bool:
         block = [(point, self._width(point)) for point in (self.study.baseline, *points)]
-        return self.ledger.affords(block * self.study.confirm.repeats, blocks)
+        warm_up = block[:1] if confirmation.warms_up(self.study) else []
+        return self.ledger.affords([*warm_up, *(block * self.study.confirm.repeats)], blocks)
 
     def verdict(self) -> ConfirmationVerdict:
         return confirmation.verdict(self.study, self.history)
@@ -274,7 +275,11 @@ class SearchAgenda(Agenda):
             point = next_in_block(self.study, self.history, block)
             if point is None:
                 continue
-            return self.new(point, Stage.CONFIRM, "confirm", block=block) if self.fits(point) else None
+            if not self.fits(point):
+                return None
+            if why := why_warm_up(self.study, self.history, block, self.ledger.clock()):
+                return self.new(point, Stage.WARM_UP, "warm-up", why, block)
+            return self.new(point, Stage.CONFIRM, "confirm", block=block)
         return None
 
     def new(

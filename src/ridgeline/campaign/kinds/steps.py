@@ -90,7 +90,11 @@ class StepsQuestion:
         reference = Reference(self.reference, study.baseline, base)
         offers = candidate is not None and candidate.confirmed
         answer = answer_of(self.kind, history.verdict, reference, candidate, facts, offers=offers)
-        return replace(answer, keep=verdict is not None and verdict.conclusion == KEEP_BASELINE)
+        if verdict is None or verdict.conclusion == CONFIRMED:
+            return answer
+        worse = verdict.conclusion == KEEP_BASELINE
+        why = "the setting is worse than the baseline; keep the baseline" if worse else answer.headline
+        return replace(answer, keep=worse, worse=worse, not_better=why)
 
     def _pair(
         self, study: Study, history: History, verdict: StepsVerdict | None
@@ -131,7 +135,9 @@ class StepsAgenda(SearchAgenda):
         if not blocks:
             told = "the steps were not compared: none passed, or the budget left no room for their blocks"
             return StepsVerdict(UNCONFIRMED, told, disqualified=failed)
-        return judged_steps(study, blocks, self.asks.points, self.asks.names, self.asks.simpler, failed)
+        return judged_steps(
+            study, blocks, self.asks.points, self.asks.names, self.asks.simpler, failed, history.protocol > 1
+        )
 
 
 def steps_question(

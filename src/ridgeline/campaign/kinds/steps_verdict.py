@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
@@ -12,10 +13,11 @@ from ridgeline.records.exhibit import TextTable, changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.stats.compare import confirm
-from ridgeline.stats.verdict import Block, Comparison, Verdict
+from ridgeline.stats.verdict import Block, Comparison, Confirmation, Verdict
 from ridgeline.stats.wording import count, percent, percent_range
 from ridgeline.store.events import VerdictLine
 
+Judge = Callable[[Sequence[Block], float], Confirmation]  # of blocks, at a level
 SIMPLER_WITHIN = 0.01  # of the goal: a setting with fewer changes that is shown to lose no more is preferred
 
 
@@ -70,12 +72,14 @@ def judged_steps(
     names: Sequence[str],
     simpler: Point | None,
     failed: Mapping[str, str],
+    by_node: bool = True,
 ) -> StepsVerdict:
     """Steps that failed are left out; what they changed is part of the next step's change."""
+    judge = partial(confirm, direction=study.goal.direction, by_node=by_node)
     ran = {key for block in blocks for key in block.candidates}
     way = [(name, point) for name, point in zip(names, points, strict=True) if point_key(point) in ran]
-    against_base = confirm(blocks, study.confirm.level, study.goal.direction)
-    steps = _gains(study, blocks, way)
+    against_base = judge(blocks, study.confirm.level)
+    steps = _gains(study, blocks, way, judge)
     compared = tuple(against_base.comparisons.values())
     last = None if not way else against_base.comparisons.get(point_key(way[-1][1]))
     if last is None or last.verdict is Verdict.TOO_FEW_BLOCKS:
@@ -86,18 +90,20 @@ def judged_steps(
         told = f"the setting is not shown to be better than the baseline: {last}"
         return StepsVerdict(conclusion, told, None, compared, failed, steps=steps)
     others = [point for _, point in way[:-1]] + ([simpler] if simpler and point_key(simpler) in ran else [])
-    chosen, why = _simplest(study, blocks, way[-1][1], others, against_base.comparisons)
+    chosen, why = _simplest(study, blocks, way[-1][1], others, against_base.comparisons, judge)
     told = f"{last}; what brought it: {', '.join(map(str, steps))}"
     return StepsVerdict(CONFIRMED, told, chosen, compared, failed, steps=steps, simpler=why)
 
 
-def _gains(study: Study, blocks: Sequence[Block], way: Sequence[tuple[str, Point]]) -> tuple[StepGain, ...]:
+def _gains(
+    study: Study, blocks: Sequence[Block], way: Sequence[tuple[str, Point]], judge: Judge
+) -> tuple[StepGain, ...]:
     """Each step against the one before, with intervals that hold for all of them together."""
     found = []
     before: Point = study.baseline
     level = 1 - (1 - study.confirm.level) / max(1, len(way))
     for name, point in way:
-        pair = confirm(_beside(study, blocks, before, [point]), level, study.goal.direction)
+        pair = judge(_beside(study, blocks, before, [point]), level)
         judged = pair.comparisons[point_key(point)]
         ratio = judged.ratio is not None
         ends = (judged.estimate, judged.low, judged.high) if ratio else (None, None, None)
@@ -127,13 +133,14 @@ def _simplest(
     setting: Point,
     others: Sequence[Point],
     against_base: Mapping[str, Comparison],
+    judge: Judge,
 ) -> tuple[Point, str]:
     """The setting to use, and why it is not the one at the end of the way."""
     own = _changed(study, setting)
     fewer = [point for point in others if _changed(study, point) < own]
     if not fewer:
         return setting, ""
-    beside = confirm(_beside(study, blocks, setting, fewer), study.confirm.level, study.goal.direction).comparisons
+    beside = judge(_beside(study, blocks, setting, fewer), study.confirm.level).comparisons
     as_good = [
         (_changed(study, point), point)
         for point in fewer

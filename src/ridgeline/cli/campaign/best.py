@@ -25,14 +25,15 @@ def best(
 ) -> None:
     """Print the answer of a campaign: the setting to paste with its interval, or what else was asked.
 
-    Exit code 1: there is no better setting, so keep the baseline; or there is no answer yet.
+    Exit code 1: there is no better setting, so keep the baseline; or there is no answer yet. 6: the setting that a
+    comparison was asked about is shown to be worse.
     """
     if at is not None:
         _best_at(folder, at, as_json)
         return
     from ridgeline.campaign.status import read_answer
     from ridgeline.cli.text.answer import answer_lines, yaml_lines
-    from ridgeline.errors import NothingFound
+    from ridgeline.errors import NothingFound, ShownWorse
 
     answer, exhibits = read_answer(folder)
     if script is not None and str(script) == "-" and answer.to_use is not None:
@@ -50,7 +51,7 @@ def best(
 
         write_whole(script, _script(folder, answer), mode=0o755)
     if answer.lacks:
-        raise NothingFound(f"{folder}: {answer.lacks}")
+        raise (ShownWorse if answer.worse else NothingFound)(f"{folder}: {answer.lacks}")
 
 
 def _script(folder: Path, answer: Answer) -> str:

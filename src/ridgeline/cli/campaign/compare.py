@@ -14,7 +14,10 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Study folder to write.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Compare two settings of a study in fresh, interleaved runs and give a verdict with an interval."""
+    """Compare two settings of a study in fresh, interleaved runs and give a verdict with an interval.
+
+    Exit code 0: B is better. 1: no difference shows, or there is no verdict. 6: B is worse.
+    """
     from ridgeline.campaign.assembly import assemble_next_folder
     from ridgeline.campaign.check import check_study
     from ridgeline.campaign.kinds.compare import comparison

@@ -23,7 +23,7 @@ from ridgeline.campaign.verdict import goal_text, is_simulated
 from ridgeline.cli.text.answer import answer_lines
 from ridgeline.cli.text.picture import fitted, picture_lines
 from ridgeline.cli.text.wording import KIND_TEXT, answered_text, leftover_text, run_time_text, setting_text
-from ridgeline.errors import NothingFound
+from ridgeline.errors import ExitCode, NothingFound, ShownWorse
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
@@ -62,7 +62,7 @@ def drive(
                     f"\nstopped; everything measured is kept. Go on with: ridgeline resume {quote(str(folder.path))}",
                     file=sys.stderr,
                 )
-                sys.exit(130)
+                sys.exit(ExitCode.INTERRUPTED)
             now = status_of(campaign)
             answer = pasted_answer(now, campaign.workload)
     from ridgeline.report.insights import insights
@@ -77,7 +77,7 @@ def drive(
         lines = [*answer_lines(answer, now.exhibits), "", *(f"  {line}" for line in seen), f"  report  {report}"]
         _tell("", *lines)
     if answer.lacks:
-        raise NothingFound(answer.lacks)
+        raise (ShownWorse if answer.worse else NothingFound)(answer.lacks)
 
 
 def status_of(campaign: Campaign) -> CampaignStatus:

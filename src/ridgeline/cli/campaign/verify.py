@@ -17,8 +17,9 @@ def verify(
     from ridgeline.campaign.verify.folder import verify_folder
     from ridgeline.cli.text.json import json_text
     from ridgeline.cli.text.verify import verification_lines
+    from ridgeline.errors import ExitCode
 
     found = verify_folder(folder)
     print(json_text(found.as_json()) if as_json else "\n".join(verification_lines(found)))
     if not found.holds:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NOTHING_BETTER)

@@ -158,6 +158,7 @@ def why_chosen(trial: Trial, blocks: int) -> str:
     return {
         Stage.BASELINE: "the setting that all others are compared with",
         Stage.SENTINEL: "the baseline once more, to see whether the machine has changed",
+        Stage.WARM_UP: "to bring the node to work before a block; it does not count",
         Stage.PROFILE: "under the profiler; compared with nothing",
     }.get(trial.stage, f"proposed by {trial.proposer}")
 

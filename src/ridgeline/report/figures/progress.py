@@ -70,7 +70,7 @@ def progress_points(
         trial = history.trials[run.trial]
         value = run.metrics.get(study.goal.metric) if is_ok(run) else None
         spent += run.node_hours
-        if trial.stage is Stage.SHORT:
+        if trial.stage in (Stage.SHORT, Stage.WARM_UP):
             continue  # nothing that a whole run can be compared with
         if value is not None and not groups and trial.stage is Stage.SEARCH:
             better = best is None or study.goal.score(value) > study.goal.score(best)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.stats.arrays import numpy
-from ridgeline.stats.student import t_quantile
+from ridgeline.stats.student import half_width
 from ridgeline.stats.suspicion.effect import FEWEST_RUNS, NodeEffect, NodeRun
 from ridgeline.stats.suspicion.levels import FREE, alike, spread_of_settings
 from ridgeline.stats.suspicion.odds import Told, Weighed, weigh
@@ -107,7 +107,7 @@ class _Weighing:
         enough = min(plain.runs, self.all_runs - self.runs[at]) >= FEWEST_RUNS
         if together or not enough or effect.error <= 0 or not self._told_apart(at):
             return known
-        half = t_quantile(0.5 + plain.level / 2, max(1.0, math.floor(effect.freedom))) * effect.error
+        half = half_width(effect.error, max(1.0, math.floor(effect.freedom)), plain.level)
         speed, low, high = (math.exp(effect.mean + end) for end in (0.0, -half, half))
         likely = math.exp(either * effect.mean * effect.kept)
         return replace(known, verdict="usual", speed=speed, low=low, high=high, likely=likely)

@@ -1,0 +1,210 @@
+"""How often the verdict calls equal settings different, and what it can see: campaigns with every kind of noise.
+
+    python benchmarks/statistics/false_alarms.py [first-run] [noise] [nodes] [looks] [power] [--campaigns 2000]
+
+The order of a block's runs (`stats/block_order.py`), the verdict (`stats/compare.py`) and the share of the error that
+a look may spend (`campaign/kinds/extension.py`) are the real ones; `old` is what journals of protocol 1 hold. A run's
+log speed is noise, plus the effect of the block's node, plus a drift along the block, plus what a setting has on a node
+of its own. A false alarm is any candidate called better or worse although all settings are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ridgeline.campaign.kinds.extension import error_share, level_after
+from ridgeline.stats.block_order import order_of_block
+from ridgeline.stats.compare import Block, Confirmation, Verdict, confirm
+from ridgeline.store.events import Extension
+from ridgeline.store.history import History
+
+Noise = Callable[[random.Random], Iterator[float]]
+
+
+def plain(rng: random.Random) -> Iterator[float]:
+    while True:
+        yield rng.gauss(0, 0.02)
+
+
+def heavy(rng: random.Random) -> Iterator[float]:
+    while True:
+        yield (
+            0.02 * rng.gauss(0, 1) / math.sqrt(rng.gammavariate(1.5, 2) / 3)
+        )  # Student's with three degrees of freedom
+
+
+def remembering(rng: random.Random) -> Iterator[float]:
+    value = 0.0
+    while True:
+        value = 0.6 * value + 0.8 * rng.gauss(0, 0.02)
+        yield value
+
+
+def spiky(rng: random.Random) -> Iterator[float]:
+    while True:
+        yield rng.gauss(0, 0.02) - (0.2 if rng.random() < 0.05 else 0.0)
+
+
+def skewed(rng: random.Random) -> Iterator[float]:
+    while True:
+        yield 0.03 * (math.exp(0.5) - math.exp(rng.gauss(0, 1)))
+
+
+@dataclass(frozen=True)
+class World:
+    """`first` is what the first run of a block loses, `own` what each setting has on each node alone."""
+
+    noise: Noise = plain
+    candidate_noise: Noise | None = None  # of the first candidate; None: as all
+    first: float = 0.0
+    own: float = 0.0
+    nodes: int = 1
+    gains: dict[int, float] = field(default_factory=dict)
+
+    def blocks(self, rng: random.Random, top: int, blocks: int, seed: int | None) -> list[Block]:
+        names = ["baseline", *(f"c{number}" for number in range(1, top + 1))]
+        noise = self.noise(rng)
+        other = noise if self.candidate_noise is None else self.candidate_noise(rng)
+        own = {(name, node): rng.gauss(0, self.own) for name in names for node in range(self.nodes)}
+        made = []
+        for number in range(blocks):
+            effect, slope = rng.gauss(0, 0.05), rng.gauss(0, 0.005)
+            runs: dict[str, list[float]] = {name: [] for name in names}
+            for place, which in enumerate(order_of_block(len(names), number, 2, seed)):
+                name = names[which]
+                log = effect + slope * place + own[name, number % self.nodes] + next(other if which == 1 else noise)
+                log += math.log1p(self.gains.get(which, 0.0)) + (math.log1p(-self.first) if place == 0 else 0.0)
+                runs[name].append(100 * math.exp(log))
+            made.append(Block(number, (f"n{number % self.nodes}",), runs.pop("baseline"), runs))
+        return made
+
+
+def alarm(result: Confirmation) -> bool:
+    return any(c.verdict in (Verdict.BETTER, Verdict.WORSE) for c in result.comparisons.values())
+
+
+def judged(blocks: list[Block], old: bool, looks: int = 1) -> Confirmation:
+    history = History(Path())
+    history.extensions = [Extension(blocks=1)] * (looks - 1)
+    if old:
+        return confirm(blocks, level_after(0.95, history), by_node=False)
+    return confirm(blocks, 0.95, share=error_share(history))
+
+
+def rate(campaigns: int, world: World, top: int, blocks: int, old: bool) -> float:
+    """The share of campaigns with a false alarm; every one draws its own order."""
+    alarms = 0
+    for number in range(campaigns):
+        made = world.blocks(random.Random(f"{number} {top} {blocks}"), top, blocks, None if old else number)
+        alarms += alarm(judged(made, old))
+    return alarms / campaigns
+
+
+def first_run(campaigns: int) -> None:
+    print("\nFalse alarms where the first run of a block is slower (before -> now)\n")
+    effects = (0.0, 0.01, 0.02, 0.05, 0.10)
+    print("| candidates | blocks | " + " | ".join("none" if not e else f"{e:.0%}" for e in effects) + " |")
+    print("|---" * (2 + len(effects)) + "|")
+    for top in (1, 3):
+        for blocks in (3, 5, 8):
+            cells = []
+            for effect in effects:
+                before, now = (rate(campaigns, World(first=effect), top, blocks, old) for old in (True, False))
+                cells.append(f"{before:.1%} -> {now:.1%}")
+            print(f"| {top} | {blocks} | {' | '.join(cells)} |", flush=True)
+
+
+def noise(campaigns: int) -> None:
+    print("\nFalse alarms by kind of noise, one candidate (before -> now)\n")
+    kinds: dict[str, World] = {
+        "plain": World(),
+        "heavy tails (t, 3 degrees of freedom)": World(noise=heavy),
+        "each run 0.6 of the one before": World(noise=remembering),
+        "5% of the runs 20% slow": World(noise=spiky),
+        "the candidate's skewed (log-normal)": World(candidate_noise=skewed),
+    }
+    print("| noise | 3 blocks | 5 blocks | 8 blocks |\n|---|---|---|---|")
+    for name, world in kinds.items():
+        cells = [
+            " -> ".join(f"{rate(campaigns, world, 1, blocks, old):.1%}" for old in (True, False))
+            for blocks in (3, 5, 8)
+        ]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def nodes(campaigns: int) -> None:
+    print("\nIntervals that miss the mean over all nodes (before -> now); `own`: of a setting on a node\n")
+    print("| nodes | own | 3 blocks | 5 blocks | 8 blocks |\n|---|---|---|---|---|")
+    for count in (1, 2, 3, 4):
+        for own in (0.0, 0.01) if count > 1 else (0.0,):
+            world = World(own=own, nodes=count)
+            cells = [
+                " -> ".join(f"{rate(campaigns, world, 1, blocks, old):.1%}" for old in (True, False))
+                for blocks in (3, 5, 8)
+            ]
+            print(f"| {count} | {own:.0%} | {' | '.join(cells)} |", flush=True)
+
+
+def looks(campaigns: int) -> None:
+    print("\nFalse alarms at any look, 5 blocks and then extended by so many (before -> now)\n")
+    print("| extended by | 1 look | 2 looks | 3 looks | 4 looks |\n|---|---|---|---|---|")
+    for more in (1, 3, 5):
+        rates = []
+        for old in (True, False):
+            at_any = [0, 0, 0, 0]
+            for number in range(campaigns):
+                made = World().blocks(random.Random(f"look {number}"), 1, 5 + more * 3, None if old else number)
+                cried = [alarm(judged(made[: 5 + more * at], old, at + 1)) for at in range(4)]
+                at_any = [so_far + any(cried[: at + 1]) for at, so_far in enumerate(at_any)]
+            rates.append([alarms / campaigns for alarms in at_any])
+        cells = [f"{before:.1%} -> {now:.1%}" for before, now in zip(*rates, strict=True)]
+        print(f"| {more} | {' | '.join(cells)} |", flush=True)
+
+
+def power(campaigns: int) -> None:
+    gains = (0.02, 0.05, 0.10)
+    print("\nCampaigns that see a gain of the first candidate, noise of a run 2%, one node (before -> now)\n")
+    print("| candidates | blocks | " + " | ".join(f"+{gain:.0%}" for gain in gains) + " |")
+    print("|---" * (2 + len(gains)) + "|")
+    for top in (1, 3):
+        for blocks in (3, 5, 8):
+            cells = []
+            for gain in gains:
+                world, found = World(gains={1: gain}), []
+                for old in (True, False):
+                    seen = 0
+                    for number in range(campaigns // 2):
+                        rng = random.Random(f"power {number}")
+                        seen += judged(world.blocks(rng, top, blocks, None if old else number), old).winner == "c1"
+                    found.append(f"{seen / (campaigns // 2):.0%}")
+                cells.append(" -> ".join(found))
+            print(f"| {top} | {blocks} | {' | '.join(cells)} |", flush=True)
+
+
+TABLES: dict[str, Callable[[int], None]] = {
+    "first-run": first_run,
+    "noise": noise,
+    "nodes": nodes,
+    "looks": looks,
+    "power": power,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}; all of them by default")
+    parser.add_argument("--campaigns", type=int, default=2000)
+    arguments = parser.parse_args()
+    error = 2 * math.sqrt(0.05 * 0.95 / arguments.campaigns)
+    print(f"{arguments.campaigns} campaigns a cell (a rate near 5% is known to +-{error:.1%})")
+    for name in arguments.tables or TABLES:
+        TABLES[name](arguments.campaigns)
+
+
+if __name__ == "__main__":
+    main()
