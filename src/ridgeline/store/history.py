@@ -156,6 +156,8 @@ class History:
                 self.search_ended = event.get("search_ended", "")
                 self.blocks = event["blocks"]
                 self.protocol, self.order_seed = event.get("protocol", 1), event.get("seed")
+                if ("protocol" in event) != ("seed" in event):
+                    raise ValueError("protocol and seed belong together")
             case "set-aside":
                 self._set_aside(set_aside_from(event))
             case "verdict":
