@@ -263,6 +263,8 @@ class History:
     def _confirm(self, event: Mapping[str, Any]) -> None:
         """`first_block` is the number of its first block. Journals that lack it number every confirmation from 0, and
         of theirs only the last one counts."""
+        if ("protocol" in event) != ("seed" in event):
+            raise ValueError("protocol and seed belong together")
         first = event.get("first_block", 0)
         if not first:
             of_blocks = (Stage.CONFIRM, Stage.WARM_UP)
