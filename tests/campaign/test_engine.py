@@ -21,7 +21,7 @@ from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.store.history import History
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
-from ridgeline.workloads.signatures import PROGRAM_FAILURES
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from tests.campaign.harness import campaign, guards, rate, rule, slots, study
 
 

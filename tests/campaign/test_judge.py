@@ -12,7 +12,7 @@ from ridgeline.campaign.judge import find_signature, judge, last_line
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
 from ridgeline.records.run import Cause, Ending
-from ridgeline.workloads.signatures import PROGRAM_FAILURES
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from tests.campaign.harness import guards, study
 
 BOOM = (Signature(re.compile("boom"), Kind.CRASH, "it went boom"),)

@@ -17,7 +17,7 @@ from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
-from ridgeline.workloads.signatures import PROGRAM_FAILURES
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from tests.campaign.harness import study
 
 # as srun, mpirun and a Python program do, it talks about the signal that ends it

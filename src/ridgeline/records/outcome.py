@@ -74,12 +74,18 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`advice` names the moves that would help, the surest first; empty where nothing can be said."""
+    """`advice` names the moves that would help, the surest first; empty where nothing can be said.
+
+    `remedy` is for a person: what to change so that it does not happen again. `lacking` names what the run
+    needs and was not there ('program ./solver', 'library libfoo.so'): no other setting brings it, a person does.
+    """
 
     kind: Kind
     reason: str = ""
     evidence: Evidence | None = None
     advice: tuple[Move, ...] = ()
+    remedy: str = ""
+    lacking: str = ""
 
     def __str__(self) -> str:
         parts = [self.kind.value, self.reason, str(self.evidence) if self.evidence else ""]
@@ -92,6 +98,9 @@ class Signature:
 
     `even_if_exit_0`: some programs print a fatal message and still leave with 0 (NWChem with inconsistent memory).
     `advice`: moves that help against this failure; names that are no knobs of the study are passed over.
+    `remedy`: what a person should do. `{name}` in it, and in the reason, stands for the pattern's group of that name.
+    `lacking`: the group that names what the run needs and is not there. `echo`: it says only that something failed, as a
+    launcher does when we end its program ourselves. `last`: of several such lines the last counts, as of exceptions.
     """
 
     pattern: re.Pattern[str]
@@ -99,3 +108,21 @@ class Signature:
     reason: str
     even_if_exit_0: bool = False
     advice: tuple[Move, ...] = ()
+    remedy: str = ""
+    lacking: str = ""
+    echo: bool = False
+    last: bool = False
+
+    def outcome(self, found: re.Match[str], evidence: Evidence) -> Outcome:
+        """The outcome of a run whose log has this line."""
+        missing = f"{self.lacking} {found[self.lacking].strip()}" if self.lacking else ""
+        return Outcome(
+            self.kind, filled(self.reason, found), evidence, self.advice, filled(self.remedy, found), missing
+        )
+
+
+def filled(text: str, found: re.Match[str]) -> str:
+    """The text with what the pattern's groups matched in their places."""
+    for name, value in found.groupdict().items():
+        text = text.replace(f"{{{name}}}", value or "?")
+    return text

@@ -233,10 +233,21 @@ def outcome_line(outcome: Outcome) -> Event:
         line["evidence"] = [outcome.evidence.source, outcome.evidence.line_number, outcome.evidence.text]
     if outcome.advice:
         line["advice"] = [[move.knob, move.direction, move.why] for move in outcome.advice]
+    if outcome.remedy:
+        line["remedy"] = outcome.remedy
+    if outcome.lacking:
+        line["lacking"] = outcome.lacking
     return line
 
 
 def outcome_from(line: Mapping[str, Any]) -> Outcome:
     evidence = line.get("evidence")
     advice = tuple(Move(*move) for move in line.get("advice", ()))
-    return Outcome(Kind(line["kind"]), line.get("reason", ""), Evidence(*evidence) if evidence else None, advice)
+    return Outcome(
+        Kind(line["kind"]),
+        line.get("reason", ""),
+        Evidence(*evidence) if evidence else None,
+        advice,
+        line.get("remedy", ""),
+        line.get("lacking", ""),
+    )

@@ -160,6 +160,7 @@ class RunCheck:
             self.study,
             settings,
             baseline or own,
+            bool(baseline),
         )
         self._outcome(workload, run, run.outcome, judged)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ridgeline.records.outcome import Kind, Move, Signature
 from ridgeline.serving.engine.knobs.engine_flags import EngineFlags
-from ridgeline.workloads.signatures import PROGRAM_FAILURES
+from ridgeline.readers.failures import PROGRAM_FAILURES
 
 MARK = "ridgeline: failure="
 
