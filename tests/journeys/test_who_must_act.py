@@ -49,7 +49,7 @@ def tuned(folder: Path, run: str, files: str = "[]", guards: str = "") -> tuple[
         ("./plain.txt {x}", "./plain.txt may not be executed", "chmod +x"),
         ("./wrong.py {x}", "its interpreter /usr/bin/pythn3 is not", "#!/usr/bin/pythn3"),
         ("python3 -c 'import nosuchmodule{x}'", "Python has no module nosuchmodule1", "install it"),
-        ("python3 -c 'import helper' {x}", "Python has no module helper", "helper.py lies beside the study"),
+        ("python3 -c 'import helper' {x}", "Python has no module helper", "name helper.py under `workload: files`"),
         (": {x}; cat input.dat", "the file input.dat was not found", "`workload: files`"),
         (": {x}; cat params.dat", "the file params.dat was not found", "params.dat lies beside the study"),
         (": {x}; exit 127", "exit code 127: a command was not found", "correct `run`"),

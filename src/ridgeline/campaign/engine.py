@@ -241,9 +241,17 @@ class Campaign:
         own = {**reading.texts, **reading.metrics}
         reference = self.history.reference_of(trial.stage)
         baseline = reference or own  # the first baseline run is held against itself
-        told_by = (self.workload.signatures, self.workload.logs)
-        known = (self.study, trial.settings, baseline, bool(reference))
-        outcome = judge(ending, reading, planned.folder, *told_by, *known)
+        outcome = judge(
+            ending,
+            reading,
+            planned.folder,
+            self.workload.signatures,
+            self.workload.logs,
+            self.study,
+            trial.settings,
+            baseline,
+            bool(reference),
+        )
         self._close(planned, ending, reading, CANCELLED if number in self.history.heeded.cancelled else outcome)
 
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:

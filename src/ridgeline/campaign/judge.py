@@ -79,9 +79,7 @@ def judge(
         found = _blamed(found, folder, study, settings, baseline_passed)
     values = secret_values(study.site.secrets)
     evidence = found.evidence and replace(found.evidence, text=masked(found.evidence.text, values))
-    return replace(
-        found, reason=masked(found.reason, values), evidence=evidence, remedy=masked(found.remedy, values)
-    )
+    return replace(found, reason=masked(found.reason, values), evidence=evidence, remedy=masked(found.remedy, values))
 
 
 def _judge(
@@ -131,8 +129,6 @@ def _blamed(
         return replace(found, kind=Kind.NODE_FAULT, reason=why, lacking="")
     if what == "program":
         return _without_program(found, name, folder, study)
-    if what == "module" and (study.folder / f"{name}.py").is_file():
-        return replace(found, remedy=f"{name}.py lies beside the study: add it to `workload: files`")
     if what == "file" and (study.folder / name).exists():
         return replace(found, remedy=f"{name} lies beside the study: add it to `workload: files`")
     if what == "file" and (meant := did_you_mean(name, _names_in(folder, study.folder), likeness=0.75)):
@@ -159,10 +155,7 @@ def _without_program(found: Outcome, name: str, folder: Path, study: Study) -> O
     if beside.is_file():
         remedy = f"{bare} lies beside the study: add it to `workload: files` and start it as ./{bare}"
         return replace(found, remedy=remedy)
-    if "/" in name:
-        known = [f"./{file}" for file in _names_in(folder, study.folder)]
-    else:
-        known = _commands()
+    known = [f"./{file}" for file in _names_in(folder, study.folder)] if "/" in name else _commands()
     meant = did_you_mean(name, known, likeness=0.75)
     return replace(found, remedy=f"{meant} Otherwise {PROGRAM_REMEDY}" if meant else PROGRAM_REMEDY)
 

@@ -99,8 +99,8 @@ class Signature:
     `even_if_exit_0`: some programs print a fatal message and still leave with 0 (NWChem with inconsistent memory).
     `advice`: moves that help against this failure; names that are no knobs of the study are passed over.
     `remedy`: what a person should do. `{name}` in it, and in the reason, stands for the pattern's group of that name.
-    `lacking`: the group that names what the run needs and is not there. `echo`: it says only that something failed, as a
-    launcher does when we end its program ourselves. `last`: of several such lines the last counts, as of exceptions.
+    `lacking`: the group that names what the run needs and is not there. `echo`: it says only that something failed, as
+    a launcher does when we end its program ourselves. `last`: of several such lines the last counts, as of exceptions.
     """
 
     pattern: re.Pattern[str]

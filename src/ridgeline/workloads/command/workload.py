@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ridgeline.files import in_one_step
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import contained, launch
 from ridgeline.records.measurement import Measurement, Reading
@@ -23,7 +24,6 @@ from ridgeline.workloads.command.form import CommandForm, read_options
 from ridgeline.workloads.command.paste import folder_lines, needs_own_folder
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 from ridgeline.workloads.shell_text import build_lines, pasted_run
-from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.workloads.study_names import field_problems, metric_problems
 
 BUILT_IN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
