@@ -20,7 +20,8 @@ ALLOWED: dict[str, set[str]] = {
     "deploy": {"serving", "store", "catalog", "forms", "executors.base", "records"},
     # a run's own files say what the journal does not: requests and queue over time, power
     "report": {"stats", "store", "readers", "records"},
-    "campaign": {"store", "stats", "catalog", "forms", "records", *BASES},
+    # the table of how programs fail: a signal, or an exit code that no line explains, is looked up there too
+    "campaign": {"store", "stats", "catalog", "forms", "records", "readers.failures", *BASES},
     # the session on a node knows its engine by name only, and the catalog is where names become parts
     "workloads": {"serving", "readers", "forms", "records", "catalog"},
     "samplers": {"serving", "stats", "forms", "records"},

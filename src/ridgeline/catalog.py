@@ -59,6 +59,8 @@ TABLE: dict[str, dict[str, str]] = {
         "sacct": "ridgeline.analyzers.accounting:SACCT",
         "pbs-jobs": "ridgeline.analyzers.accounting:PBS",
         "dmon": "ridgeline.analyzers.dmon:ANALYZER",
+        "failed-job": "ridgeline.analyzers.failed_run:OUTSIDE",
+        "failed-program": "ridgeline.analyzers.failed_run:OWN",
     },
 }
 

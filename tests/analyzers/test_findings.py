@@ -112,7 +112,9 @@ def test_evidence_is_in_the_file_at_its_line(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_every_sample_is_recognised_as_its_own_kind_only(path: Path) -> None:
-    kinds = [a.kind for a in kinds_of(path.read_text(errors="replace").split("\n"), ANALYZERS)]
+    known = kinds_of(path.read_text(errors="replace").split("\n"), ANALYZERS)
+    # what a launcher says of a failed run is in the program's output, whatever the program is
+    kinds = [a.kind for a in known if a.failures != "outside"]
     assert len(kinds) == 1
     assert kinds[0].startswith(path.parent.name)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
+from ridgeline.analyzers import vllm_log
 from ridgeline.analyzers.base import Analyzer, diagnose
 from ridgeline.readers.lines import TextFile
 from ridgeline.readers.served import ServedSecond, ServedTally
@@ -237,3 +238,20 @@ def test_a_few_transfers_are_no_limit() -> None:
         lines.append(told)
     tally = tally_sglang_log(lines)
     assert (tally.fetching.lines, tally.fetching.many, tally.fetching.most) == (40, 0, 3)
+
+
+def test_advice_with_no_time_at_stake_is_not_given() -> None:
+    """The first line of a log has no length: what only it shows cost no time that can be told."""
+    start = "INFO 11-15 03:41:00 [utils.py:1] non-default args: {'max_num_seqs': 32}"
+    row = (
+        "INFO 11-15 03:41:{second} [loggers.py:127] Engine 000: Avg prompt throughput: 9.0 tokens/s, Avg generation "
+        "throughput: 900.0 tokens/s, Running: {running} reqs, Waiting: {waiting} reqs, GPU KV cache usage: 40.0%"
+    )
+    capped = [start, row.format(second=10, running=32, waiting=5), row.format(second=20, running=8, waiting=0)]
+    findings = vllm_log.ANALYZER.analyze("log", capped)
+    assert not [f for f in findings if f.key == "vllm.cap"]
+    capped.append(row.format(second=30, running=32, waiting=5))
+    (cap,) = [f for f in vllm_log.ANALYZER.analyze("log", capped) if f.key == "vllm.cap"]
+    assert cap.share == 0.5
+    shares = [f.share for f in vllm_log.ANALYZER.analyze("log", capped) if f.severity == "advice"]
+    assert shares == sorted(shares, key=lambda share: -(share or 0.0))

@@ -14,6 +14,7 @@ from ridgeline.campaign.engine import Interrupted
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import NothingFound, SiteError, StoreError
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.outcome import Kind, Move, Signature
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.space import Settings
@@ -21,7 +22,6 @@ from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.store.history import History
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
-from ridgeline.workloads.signatures import PROGRAM_FAILURES
 from tests.campaign.harness import campaign, guards, rate, rule, slots, study
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ridgeline.campaign import judge as room
 from ridgeline.campaign.judge import find_signature, judge, last_line
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
 from ridgeline.records.run import Cause, Ending
-from ridgeline.workloads.signatures import PROGRAM_FAILURES
 from tests.campaign.harness import guards, study
 
 BOOM = (Signature(re.compile("boom"), Kind.CRASH, "it went boom"),)
@@ -32,6 +33,48 @@ def test_what_the_shell_says_about_our_own_kill_decides_nothing(tmp_path: Path) 
     late = outcome(tmp_path, Ending(Cause.TIME_LIMIT, 137, 9))
     assert late.kind is Kind.TIMEOUT
     assert outcome(tmp_path, Ending(Cause.EXITED, 137, 9)).kind is Kind.OOM_RUN, "somebody else killed it"
+
+
+@pytest.mark.parametrize(
+    ("passed", "nodes", "settings", "kind"),
+    [
+        (False, 4, {"x": 7}, Kind.REJECTED),
+        (True, 4, {"x": 7}, Kind.NODE_FAULT),
+        (True, 1, {"x": 7}, Kind.REJECTED),
+        (True, 4, {"build": "solver-b"}, Kind.REJECTED),
+    ],
+    ids=["the baseline lacks it", "only this node lacks it", "there is one machine", "a knob names it"],
+)
+def test_who_must_bring_what_is_not_there(
+    tmp_path: Path, passed: bool, nodes: int, settings: dict[str, object], kind: Kind
+) -> None:
+    (tmp_path / "stderr").write_text("run.sh: 20: ./solver-b: not found\n")
+    asked = study(tmp_path, site=replace(study(tmp_path).site, nodes=nodes))
+    logs = ("stderr", "stdout")
+    told = judge(Ending(Cause.EXITED, 127), Reading(), tmp_path, PROGRAM_FAILURES, logs, asked, settings, {}, passed)
+    assert told.kind is kind
+    assert bool(told.lacking) == (kind is Kind.REJECTED)
+    assert told.evidence == Evidence("stderr", 1, "run.sh: 20: ./solver-b: not found")
+
+
+@pytest.mark.parametrize("line", ["mpirun noticed that process rank 0 exited on signal 9 (Killed).", "Killed"])
+def test_what_a_launcher_says_of_our_own_kill_decides_nothing(tmp_path: Path, line: str) -> None:
+    (tmp_path / "stderr").write_text(f"{line}\n")
+    assert outcome(tmp_path, Ending(Cause.TIME_LIMIT, 137, 9)).kind is Kind.TIMEOUT
+    assert outcome(tmp_path, Ending(Cause.EXITED, 137, 9)).kind is Kind.OOM_RUN
+
+
+def test_of_several_exceptions_the_last_is_the_cause(tmp_path: Path) -> None:
+    (tmp_path / "stderr").write_text("KeyError: 'a'\nDuring handling\nValueError: grid 7\n")
+    found = outcome(tmp_path, Ending(Cause.EXITED, 1))
+    assert found.reason == "Python stopped with ValueError: grid 7" and found.remedy
+
+
+def test_a_guard_on_what_could_not_be_read_is_not_the_one_to_correct(tmp_path: Path) -> None:
+    asked = study(tmp_path, guards=guards("rate < 5"))
+    reading = Reading(problem="rate: stdout has no text", remedy="set `file: stderr`")
+    found = judge(Ending(Cause.EXITED, 0), reading, tmp_path, (), ("stdout",), asked, {}, {})
+    assert (found.reason, found.remedy) == ("rate: stdout has no text", "set `file: stderr`")
 
 
 def test_memory_that_ran_out_before_a_hang_is_still_seen(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ GROUPS = (
         "batch",
         "bindings",
         "dmon",
+        "failures",
         "ipm",
         "mpip",
         "nccl",
@@ -31,7 +32,12 @@ GROUPS = (
     ),
     *("vllm", "vtune"),
 )
-FILES = [path.read_bytes() for group in GROUPS for path in sorted((SAMPLES / group).iterdir()) if path.is_file()]
+FILES = [
+    path.read_bytes()
+    for group in GROUPS
+    for path in sorted((SAMPLES / group).iterdir())
+    if path.is_file() and path.suffix != ".md"
+]
 
 
 class OverSamples(AnalyzerContract):
@@ -118,6 +124,15 @@ class TestBatchFooter(OverSamples):
 
 class TestBindings(OverSamples):
     name = "bindings"
+
+
+class TestFailedJob(OverSamples):
+    name = "failed-job"
+
+
+class TestFailedProgram(OverSamples):
+    name = "failed-program"
+    foreign = tuple(lines for lines in OverSamples.foreign if not any("Traceback" in line for line in lines))
 
 
 def test_every_analyzer_of_the_catalog_is_held_to_these_promises() -> None:

@@ -13,11 +13,11 @@ from ridgeline.campaign.judge import judge
 from ridgeline.executors import batch_script
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.executors.slurm.dialect import Slurm
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
-from ridgeline.workloads.signatures import PROGRAM_FAILURES
 from tests.campaign.harness import study
 
 # as srun, mpirun and a Python program do, it talks about the signal that ends it

@@ -20,7 +20,7 @@ from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.report.figures.campaigns import curves, edge_climb
 from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, over_time, step_times
-from ridgeline.report.figures.failures import crash_map, failure_counts
+from ridgeline.report.figures.failures import crash_map, failure_counts, failure_table
 from ridgeline.report.figures.guards import guard_table
 from ridgeline.report.figures.knobs import importance, parallel, slices
 from ridgeline.report.figures.machine import foretold, nodes
@@ -130,6 +130,49 @@ def test_the_crash_map_draws_the_edge_of_memory(tmp_path: Path) -> None:
     assert found.x_label == "mem"
     edges = {line: found.columns[edge] for line, edge in zip(found.lines, found.edges, strict=True) if edge is not None}
     assert edges == {"a": "8", "b": "6"}
+
+
+def test_two_unlike_failures_have_no_pattern(tmp_path: Path) -> None:
+    past = History(tmp_path)
+    for mem in range(8):
+        for kind in ("a", "b"):
+            failed = Kind.WRONG if (mem, kind) == (2, "b") else Kind.OK
+            add(past, {"mem": mem, "kind": kind}, kind=failed, **({} if failed is not Kind.OK else {"rate": 1.0}))
+    add(past, {"mem": 9, "kind": "a"}, kind=Kind.OOM_RUN)  # alone at the end of mem: one failure is no pattern
+    question = a_study(tmp_path)
+    assert crash_map(question, past) is None
+    table = failure_table(question, past)
+    assert table is not None and "no pattern: 2 failures of 2 kinds" in table.notes[0]
+    assert [row[0] for row in table.rows] == ["wrong", "oom-run"]
+
+
+def test_the_map_names_a_knob_only_where_no_success_speaks_against_it(tmp_path: Path) -> None:
+    """Two failures of one kind at mem 3 and 7, with passes between them: neither knob tells them apart."""
+    past = History(tmp_path)
+    for mem in range(8):
+        for kind in ("a", "b"):
+            failed = (mem, kind) in ((3, "a"), (7, "b"))
+            add(
+                past,
+                {"mem": mem, "kind": kind},
+                kind=Kind.CRASH if failed else Kind.OK,
+                **({} if failed else {"rate": 1.0}),
+            )
+    assert crash_map(a_study(tmp_path), past) is None
+    assert "no pattern: 2 failures of 1 kind" in str(failure_table(a_study(tmp_path), past))
+
+
+def test_the_map_is_of_one_kind_of_failure_and_names_its_region(tmp_path: Path) -> None:
+    past = History(tmp_path)
+    for mem in range(10):
+        for kind in ("a", "b"):
+            failed = Kind.OOM_RUN if mem >= 8 else Kind.WRONG if (mem, kind) == (1, "b") else Kind.OK
+            add(past, {"mem": mem, "kind": kind}, kind=failed, **({} if failed is not Kind.OK else {"rate": 1.0}))
+    found = crash_map(a_study(tmp_path), past)
+    assert found is not None
+    assert "All 4 oom failures are at mem 8 to 9, where nothing passed" in found.says
+    assert {cell.failed for row in found.cells for cell in row} == {"", "oom-run"}
+    assert "no pattern: 1 failure of 1 kind (wrong)" in found.says
 
 
 def test_a_knob_of_many_values_loses_none_of_them_in_the_map(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, Protocol
 
 from ridgeline.errors import InputError, ReadError
 from ridgeline.readers.byte_stream import Watch
@@ -23,6 +24,7 @@ from ridgeline.records.outcome import Evidence
 from ridgeline.records.secrets import masked
 
 _QUOTE_CHARS = 220
+_LEAST_SHARE = 0.005  # of the time: less is shown as 0%
 _HEAD_LINES, _TAIL_LINES, _MARK_CHARS = 5000, 1000, 2000
 
 
@@ -44,18 +46,27 @@ class Portrait:
     curves: tuple[CurveFigure, ...] = ()
 
 
+class LineMark(Protocol):
+    """What a kind of file is told by: a pattern, or anything that searches a line as a pattern does."""
+
+    def search(self, text: str, /) -> re.Match[str] | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Analyzer:
     """`mark` matches in at least one line of every file of this kind, and in no line of other kinds.
 
-    `portray` is optional: it gives the numbers that `diagnose --compare` holds side by side.
+    `portray` is optional: it gives the numbers that `diagnose --compare` holds side by side. `failures` says whose
+    failures it explains: its own program's; any program's (then it is left out where another knows its own); those that
+    shells, launchers and batch systems report; or none.
     """
 
     kind: str
     what: str
-    mark: re.Pattern[str]
+    mark: LineMark
     analyze: Callable[[str, Iterable[str]], list[Finding]]
     portray: Callable[[Iterable[str]], Portrait] | None = None
+    failures: Literal["none", "own", "any", "outside"] = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,7 @@ class Claimed:
     share: float | None = None
     knobs: tuple[KnobToTry, ...] = ()
     key: str = ""
+    echo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,8 @@ def rereadable(lines: Iterable[str]) -> Iterable[str]:
 
 
 def cited(source: str, lines: Iterable[str] | Mapping[int, str], claims: Sequence[Claimed]) -> list[Finding]:
-    """Claims with their lines quoted, most at stake first. Without a line to show, in a torn file, a claim is dropped.
+    """Claims with their lines quoted, most at stake first. Without a line to show, in a torn file, a claim is dropped,
+    and so is advice with no time at stake.
 
     `lines` are all lines of the file, or those to be quoted by their number.
     """
@@ -114,9 +127,12 @@ def cited(source: str, lines: Iterable[str] | Mapping[int, str], claims: Sequenc
         shown = [Evidence(source, q.line, _excerpt(plain(text), q.about)) for q, text in said]
         if shown:
             share = None if claim.share is None else min(1.0, max(0.0, claim.share))
-            findings.append(
-                Finding(claim.claim, tuple(shown), claim.advice, claim.severity, share, claim.knobs, claim.key)
-            )
+            if share is not None and share < _LEAST_SHARE:
+                if claim.severity == "advice":
+                    continue  # nothing to gain by it
+                share = None
+            known = (claim.knobs, claim.key, claim.echo)
+            findings.append(Finding(claim.claim, tuple(shown), claim.advice, claim.severity, share, *known))
     return most_at_stake_first(findings)
 
 
@@ -139,14 +155,19 @@ def diagnose(path: Path, analyzers: Sequence[Analyzer], watch: Watch | None = No
     known = kinds_of(text, analyzers)
     findings: list[Finding] = []
     notes: dict[str, None] = {}
+    kinds: list[str] = []
     for analyzer in known:
         try:
-            findings += analyzer.analyze(str(path), text)
+            new = _new(analyzer.analyze(str(path), text), findings)
+            findings += new
+            if new or analyzer.failures not in ("any", "outside") or len(known) == 1:
+                kinds.append(analyzer.kind)
         except ReadError as error:
+            kinds.append(analyzer.kind)
             notes[str(error)] = None
         if text.damage:
             notes[f"{path}: {text.damage}"] = None
-    return Diagnosis(path, tuple(a.kind for a in known), tuple(most_at_stake_first(findings)), tuple(notes))
+    return Diagnosis(path, tuple(kinds), tuple(most_at_stake_first(findings)), tuple(notes))
 
 
 def opened(path: Path, watch: Watch | None = None) -> TextFile:
@@ -168,7 +189,23 @@ def kinds_of(lines: Iterable[str], analyzers: Sequence[Analyzer]) -> list[Analyz
     for line in _ends(lines):
         text = line[:_MARK_CHARS]
         found.update(a.kind for a in analyzers if a.kind not in found and a.mark.search(text))
-    return [a for a in analyzers if a.kind in found]
+    known = [a for a in analyzers if a.kind in found]
+    if any(a.failures == "own" for a in known):
+        known = [a for a in known if a.failures != "any"]
+    return known
+
+
+def _new(findings: Sequence[Finding], known: Sequence[Finding]) -> list[Finding]:
+    """Without faults whose line another analyzer has already explained, and without the echo of a known fault."""
+    faults = [finding for finding in known if finding.severity == "fault"]
+    explained = {e.line_number for finding in faults for e in finding.evidence}
+
+    def is_new(finding: Finding) -> bool:
+        if finding.severity != "fault":
+            return True
+        return not (finding.echo and faults) and not explained & {e.line_number for e in finding.evidence}
+
+    return [finding for finding in findings if is_new(finding)]
 
 
 def _ends(lines: Iterable[str]) -> Iterator[str]:

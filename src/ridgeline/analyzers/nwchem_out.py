@@ -288,4 +288,5 @@ ANALYZER = Analyzer(
     ),
     analyze,
     portray,
+    failures="own",
 )

@@ -293,4 +293,5 @@ ANALYZER = Analyzer(
     re.compile(r"ServerArgs\(model_path=|(?:Prefill|Decode) batch.{0,40}#(?:new-seq|running-req)"),
     analyze,
     portray,
+    failures="own",
 )

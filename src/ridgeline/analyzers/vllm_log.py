@@ -137,4 +137,5 @@ ANALYZER = Analyzer(
     ),
     analyze,
     portray,
+    failures="own",
 )

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from shlex import quote
 
-from ridgeline.errors import NothingFound, OpenQuestion, RidgelineError, SiteError
+from ridgeline.errors import InputError, NothingFound, OpenQuestion, RidgelineError, SiteError
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.lesson import Proposal
 from ridgeline.records.outcome import Kind, Move, Outcome
@@ -25,6 +26,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.samplers.base import Refusal
 from ridgeline.store.history import History
+from ridgeline.store.yaml_tree import parse_yaml, read_text
 
 PROPOSER = "advice"
 CONTINUOUS_STEP = 0.05  # of the range of a knob without steps of its own
@@ -149,6 +151,10 @@ def baseline_failure(study: Study, history: History, run: Run, outcome: Outcome)
             f"{told}, also after {study.job.retries} retries. The site did this, not the setting: have it looked at, "
             f"or correct {_site_file(history)}; {again}"
         )
+    if outcome.lacking:
+        file = history.root / "study.yaml"
+        line, where = _place_of_run(file)
+        return InputError(f"{file}:{line}: {where}: {told}. What to do: {outcome.remedy}; {again}")
     return NothingFound(
         f"{told}; nothing can be compared with it, so nothing else was run. "
         f"In {history.root / 'study.yaml'} {_change(study, outcome)}; {again}"
@@ -170,6 +176,16 @@ def open_question(study: Study, history: History, run: Run) -> OpenQuestion:
     )
 
 
+def _place_of_run(file: Path) -> tuple[int, str]:
+    """Where the study says what is run: the line, and the key."""
+    tree = parse_yaml(read_text(file), str(file)) if file.is_file() else None
+    workload = tree.root.children.get("workload") if tree else None
+    if tree is None or workload is None:
+        return 1, "workload"
+    key = ("workload", "run") if "run" in workload.children else ("workload",)
+    return tree.line_of(key), ".".join(key)
+
+
 def _change(study: Study, outcome: Outcome) -> str:
     options = study.workload.options.get("flags")
     fixed = options if isinstance(options, dict) else {}
@@ -177,7 +193,7 @@ def _change(study: Study, outcome: Outcome) -> str:
         if move.knob in study.space.by_name or move.knob in fixed:
             where = "baseline" if move.knob in study.space.by_name else "workload: flags"
             return f"{'raise' if move.direction > 0 else 'lower'} {move.knob} in `{where}`"
-    return _CHANGES.get(outcome.kind, "correct what the run shows")
+    return outcome.remedy or _CHANGES.get(outcome.kind, "correct what the run shows")
 
 
 def _site_file(history: History) -> str:

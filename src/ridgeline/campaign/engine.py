@@ -241,9 +241,19 @@ class Campaign:
         if not reading.unverified:
             reading = replace(reading, unverified=misplaced(ending, planned.resources.nodes, self._pinned(number)))
         own = {**reading.texts, **reading.metrics}
-        baseline = self.history.reference_of(trial.stage) or own  # the first baseline run is held against itself
-        told_by = (self.workload.signatures, self.workload.logs)
-        outcome = judge(ending, reading, planned.folder, *told_by, self.study, trial.settings, baseline)
+        reference = self.history.reference_of(trial.stage)
+        baseline = reference or own  # the first baseline run is held against itself
+        outcome = judge(
+            ending,
+            reading,
+            planned.folder,
+            self.workload.signatures,
+            self.workload.logs,
+            self.study,
+            trial.settings,
+            baseline,
+            bool(reference),
+        )
         self._close(planned, ending, reading, CANCELLED if number in self.history.heeded.cancelled else outcome)
 
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from ridgeline.errors import did_you_mean
 from ridgeline.matching import TimeIsUp, TooSlow, cpu_limit
+from ridgeline.readers.failures import BY_SIGNAL, PROGRAM_REMEDY, failure_named
 from ridgeline.records.guard import Guard
 from ridgeline.records.machine import short_names
 from ridgeline.records.measurement import Reading
@@ -41,6 +44,8 @@ _BY_CAUSE = {
     Cause.NEVER_STARTS: Kind.REJECTED,
 }
 _ENDED_BY_US = (Cause.TIME_LIMIT, Cause.SILENCE, Cause.OUTPUT_LIMIT)
+# how a shell says that it could not start a command
+_CANNOT_START = {126: "a command could not be executed", 127: "a command was not found"}
 
 
 def secret_values(names: Iterable[str]) -> tuple[str, ...]:
@@ -56,6 +61,7 @@ def without_secrets(reading: Reading, study: Study) -> Reading:
         reading,
         texts={name: masked(text, values) for name, text in reading.texts.items()},
         problem=masked(reading.problem, values),
+        remedy=masked(reading.remedy, values),
     )
 
 
@@ -68,12 +74,15 @@ def judge(
     study: Study,
     settings: Mapping[str, object],
     baseline: Mapping[str, object],
+    baseline_passed: bool = False,
 ) -> Outcome:
     """The outcome of one run. `baseline` holds the baseline's own values for guards that compare with it."""
     found = _judge(ending, reading, folder, signatures, logs, study, settings, baseline)
+    if found.lacking:
+        found = _blamed(found, folder, study, settings, baseline_passed)
     values = secret_values(study.site.secrets)
     evidence = found.evidence and replace(found.evidence, text=masked(found.evidence.text, values))
-    return replace(found, reason=masked(found.reason, values), evidence=evidence)
+    return replace(found, reason=masked(found.reason, values), evidence=evidence, remedy=masked(found.remedy, values))
 
 
 def _judge(
@@ -105,7 +114,64 @@ def _applies(signature: Signature, ending: Ending, failed: bool) -> bool:
     if not failed:
         return signature.even_if_exit_0
     # a program that we ended says in its own words that it was killed; only a cause of the silence counts then
-    return ending.cause is Cause.EXITED or signature.kind is not Kind.CRASH
+    return ending.cause is Cause.EXITED or not (signature.echo or signature.kind is Kind.CRASH)
+
+
+def _blamed(
+    found: Outcome, folder: Path, study: Study, settings: Mapping[str, object], baseline_passed: bool
+) -> Outcome:
+    """Who must act where the run needed something that was not there.
+
+    Once the baseline has run with the same command, and no knob names what is missing, this node lacks what others
+    have. Until then, or where there is only this machine, the study's author has to bring it.
+    """
+    what, _, name = found.lacking.partition(" ")
+    by_setting = any(str(value) in name for value in settings.values())
+    if baseline_passed and study.site.nodes > 1 and study.builds is None and not by_setting:
+        why = f"{found.reason} on this node, though the baseline had it"
+        return replace(found, kind=Kind.NODE_FAULT, reason=why, lacking="")
+    if what == "program":
+        return _without_program(found, name, folder, study)
+    if what == "file" and (study.folder / name).exists():
+        return replace(found, remedy=f"{name} lies beside the study: add it to `workload: files`")
+    if what == "file" and (meant := did_you_mean(name, _names_in(folder, study.folder), likeness=0.75)):
+        return replace(found, remedy=f"{meant} Otherwise {found.remedy}")
+    return found
+
+
+def _without_program(found: Outcome, name: str, folder: Path, study: Study) -> Outcome:
+    """Of a program that was not started, what of it there is. dash and Open MPI say the same of all three cases."""
+    bare = name.rpartition("/")[2]
+    here = folder / name
+    beside = study.folder / bare
+    if "/" in name and here.is_file():
+        if not os.access(here, os.X_OK):
+            where = beside if beside.is_file() else here
+            return replace(found, reason=f"{name} may not be executed", remedy=f"run `chmod +x {where}`")
+        with here.open("rb") as stream:
+            first = stream.readline(200)
+        interpreter = first[2:].decode(errors="replace").split()[:1] if first.startswith(b"#!") else []
+        if interpreter and not Path(interpreter[0]).exists():
+            reason = f"{name} is there, but its interpreter {interpreter[0]} is not"
+            return replace(found, reason=reason, remedy=f"correct the first line of {bare}: #!{interpreter[0]}")
+        return found
+    if beside.is_file():
+        remedy = f"{bare} lies beside the study: add it to `workload: files` and start it as ./{bare}"
+        return replace(found, remedy=remedy)
+    known = [f"./{file}" for file in _names_in(folder, study.folder)] if "/" in name else _commands()
+    meant = did_you_mean(name, known, likeness=0.75)
+    return replace(found, remedy=f"{meant} Otherwise {PROGRAM_REMEDY}" if meant else PROGRAM_REMEDY)
+
+
+def _names_in(*folders: Path) -> list[str]:
+    files = (path for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_file())
+    return sorted({path.name for path in files} - {"run.sh", "env", "stdout", "stderr", "exit"})
+
+
+def _commands() -> list[str]:
+    """The commands that can be typed here; those of a node may be others, so they are only ever suggested."""
+    folders = [Path(name) for name in os.environ.get("PATH", os.defpath).split(os.pathsep) if Path(name).is_dir()]
+    return sorted({path.name for folder in folders for path in folder.iterdir() if shutil.which(str(path))})
 
 
 def _result(
@@ -117,12 +183,16 @@ def _result(
 ) -> Outcome:
     """The program says it is done: may what it measured count?"""
     values = {**settings, **reading.texts, **reading.metrics}
-    if failure := first_failure(study.guards, values, baseline, folder):
+    # a guard on something that could not be read has not failed: how it is read is what must be corrected
+    readable = [guard for guard in study.guards if not reading.problem or guard.names <= values.keys()]
+    if failure := first_failure(readable, values, baseline, folder):
         return Outcome(Kind.WRONG, failure)
+    remedy = reading.remedy or "correct how it is read, or what makes the program not write it"
     if reading.problem:
-        return Outcome(Kind.WRONG, reading.problem)
+        return Outcome(Kind.WRONG, reading.problem, remedy=remedy)
     if study.goal.metric not in reading.metrics:
-        return Outcome(Kind.WRONG, f"{study.goal.metric}, the goal, was not found in what the run wrote")
+        said = f"{study.goal.metric}, the goal, was not found in what the run wrote"
+        return Outcome(Kind.WRONG, said, remedy=remedy)
     if doubt := reading.unverified or reading.contaminated:
         return Outcome(Kind.UNVERIFIED, doubt)
     return Outcome(Kind.OK)
@@ -200,15 +270,16 @@ def find_signature(
         raise TooSlow(last[0].pattern.pattern, SIGNATURES_S) from None
     if not seen:
         return None
-    found = signatures[min(seen)]
-    return Outcome(found.kind, found.reason, seen[min(seen)], found.advice, found.at_start)
+    rank = min(seen)
+    match, evidence = seen[rank]
+    return signatures[rank].outcome(match, evidence)
 
 
 def _seen(
     folder: Path, logs: Sequence[str], signatures: Sequence[Signature], ended_by_us: bool, last: list[Signature]
-) -> dict[int, Evidence]:
-    """By its place in the table, where each signature stands first; `last` holds the one that is looked for."""
-    seen: dict[int, Evidence] = {}
+) -> dict[int, tuple[re.Match[str], Evidence]]:
+    """By its place in the table, the line that counts of each signature; `last` holds the one that is looked for."""
+    seen: dict[int, tuple[re.Match[str], Evidence]] = {}
     searched: set[str] = set()  # programs in a loop write the same line millions of times
     for name in logs:
         for number, line in _lines(folder / name):
@@ -218,8 +289,8 @@ def _seen(
                 searched.add(line)
             for rank, signature in enumerate(signatures):
                 last[0] = signature
-                if rank not in seen and signature.pattern.search(line):
-                    seen[rank] = _evidence(name, number, line)
+                if (rank not in seen or signature.last) and (match := signature.pattern.search(line)):
+                    seen[rank] = match, _evidence(name, number, line)
         if 0 in seen:
             break
     return seen
@@ -238,7 +309,11 @@ def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
             return Outcome(Kind.OOM_RUN, ending.reason or "was ended for using more memory than it asked for", evidence)
     if ending.signal is not None:
         hint = " (often the host ran out of memory)" if ending.signal == signal.SIGKILL else ""
-        return Outcome(Kind.CRASH, f"died by {signal_name(ending.signal)}{hint}", evidence)
+        remedy = failure_named(BY_SIGNAL[ending.signal]).remedy if ending.signal in BY_SIGNAL else ""
+        return Outcome(Kind.CRASH, f"died by {signal_name(ending.signal)}{hint}", evidence, remedy=remedy)
+    if ending.exit_code in _CANNOT_START:
+        why = f"exit code {ending.exit_code}: {_CANNOT_START[ending.exit_code]}"
+        return Outcome(Kind.REJECTED, why, evidence, remedy=PROGRAM_REMEDY, lacking="command of `run`")
     return Outcome(Kind.CRASH, f"exit code {ending.exit_code}", evidence)
 
 

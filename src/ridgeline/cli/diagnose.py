@@ -31,7 +31,8 @@ def diagnose(
     """Say what logs and profiles mean: findings, the lines that show them, and what to do.
 
     Knows logs of SGLang, vLLM and NCCL; outputs of NWChem; profiles of nsys (SQLite and CSV), the PyTorch profiler,
-    mpiP, IPM, VTune and perf; nvidia-smi dmon; records of Slurm and PBS; the bindings that launchers report. A file may
+    mpiP, IPM, VTune and perf; nvidia-smi dmon; records of Slurm and PBS; the bindings that launchers report; and what
+    shells, launchers, Slurm, the kernel and programs of any kind print when a run fails. A file may
     hold several of these, may be gzipped, and may be as long as it likes.
     """
     analyzers: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.names("analyzers")]

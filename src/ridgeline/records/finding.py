@@ -32,7 +32,8 @@ class KnobToTry:
 class Finding:
     """`share` is the part of the run's time at stake, at most: 0 to 1, or None where it is not known.
 
-    `key` is the same for the same finding of two files, whatever their figures are.
+    `key` is the same for the same finding of two files, whatever their figures are. `echo`: it says only that something
+    failed, and is left out where another finding says what.
     """
 
     claim: str
@@ -42,6 +43,7 @@ class Finding:
     share: float | None = None
     knobs: tuple[KnobToTry, ...] = ()
     key: str = ""
+    echo: bool = False
 
     def __post_init__(self) -> None:
         if not self.evidence:

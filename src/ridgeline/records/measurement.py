@@ -38,6 +38,7 @@ class Reading:
     unverified: str = ""
     contaminated: str = ""
     problem: str = ""  # why something that must be there could not be read
+    remedy: str = ""  # what the study's author should change so that it can
 
     @property
     def metrics(self) -> dict[str, float]:

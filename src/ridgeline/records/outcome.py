@@ -77,7 +77,9 @@ class Outcome:
     """`advice` names the moves that would help, the surest first; empty where nothing can be said.
 
     `at_start`: the program had not begun to work. `was`: how a run ended that is no verdict about its setting, because
-    the same setting had passed before; its kind is then that of a fault.
+    the same setting had passed before; its kind is then that of a fault. `remedy` is for a person: what to change so
+    that it does not happen again. `lacking` names what the run needs and was not there ('program ./solver', 'library
+    libfoo.so'): no other setting brings it, a person does.
     """
 
     kind: Kind
@@ -86,6 +88,8 @@ class Outcome:
     advice: tuple[Move, ...] = ()
     at_start: bool = False
     was: Kind | None = None
+    remedy: str = ""
+    lacking: str = ""
 
     @property
     def never_began(self) -> bool:
@@ -103,6 +107,9 @@ class Signature:
 
     `even_if_exit_0`: some programs print a fatal message and still leave with 0 (NWChem with inconsistent memory).
     `advice`: moves that help against this failure; names that are no knobs of the study are passed over.
+    `remedy`: what a person should do. `{name}` in it, and in the reason, stands for the pattern's group of that name.
+    `lacking`: the group that names what the run needs and is not there. `echo`: it says only that something failed, as
+    a launcher does when we end its program ourselves. `last`: of several such lines the last counts, as of exceptions.
     `at_start`: who says this has not begun to work.
     """
 
@@ -112,3 +119,26 @@ class Signature:
     even_if_exit_0: bool = False
     advice: tuple[Move, ...] = ()
     at_start: bool = False
+    remedy: str = ""
+    lacking: str = ""
+    echo: bool = False
+    last: bool = False
+
+    def outcome(self, found: re.Match[str], evidence: Evidence) -> Outcome:
+        """The outcome of a run whose log has this line."""
+        return Outcome(
+            self.kind,
+            filled(self.reason, found),
+            evidence,
+            self.advice,
+            self.at_start,
+            remedy=filled(self.remedy, found),
+            lacking=f"{self.lacking} {found[self.lacking].strip()}" if self.lacking else "",
+        )
+
+
+def filled(text: str, found: re.Match[str]) -> str:
+    """The text with what the pattern's groups matched in their places."""
+    for name, value in found.groupdict().items():
+        text = text.replace(f"{{{name}}}", value or "?")
+    return text

@@ -197,7 +197,7 @@ def _knobs(study: Study, history: History, answer: Answer) -> Iterator[Part]:
 
 
 def _failures(study: Study, history: History) -> Iterator[Part]:
-    for part in (crash_map(study, history), failure_table(history), _builds(history)):
+    for part in (crash_map(study, history), failure_table(study, history), _builds(history)):
         if part is not None:
             yield part
 

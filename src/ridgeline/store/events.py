@@ -244,6 +244,10 @@ def outcome_line(outcome: Outcome) -> Event:
         line["at_start"] = True
     if outcome.was is not None:
         line["was"] = outcome.was.value
+    if outcome.remedy:
+        line["remedy"] = outcome.remedy
+    if outcome.lacking:
+        line["lacking"] = outcome.lacking
     return line
 
 
@@ -251,5 +255,13 @@ def outcome_from(line: Mapping[str, Any]) -> Outcome:
     evidence = line.get("evidence")
     advice = tuple(Move(*move) for move in line.get("advice", ()))
     was = Kind(line["was"]) if "was" in line else None
-    said = Evidence(*evidence) if evidence else None
-    return Outcome(Kind(line["kind"]), line.get("reason", ""), said, advice, line.get("at_start", False), was)
+    return Outcome(
+        Kind(line["kind"]),
+        line.get("reason", ""),
+        Evidence(*evidence) if evidence else None,
+        advice,
+        line.get("at_start", False),
+        was,
+        line.get("remedy", ""),
+        line.get("lacking", ""),
+    )

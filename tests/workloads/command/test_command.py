@@ -294,10 +294,10 @@ def test_a_guard_on_something_unknown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
-        ("run.sh: 20: ./app: not found", Kind.SITE_FAULT),
-        ("/x/run.sh: line 20: app: command not found", Kind.SITE_FAULT),
+        ("run.sh: 20: ./app: not found", Kind.REJECTED),
+        ("/x/run.sh: line 20: app: command not found", Kind.REJECTED),
         ("write: No space left on device", Kind.SITE_FAULT),
-        ("./app: error while loading shared libraries: libfoo.so", Kind.SITE_FAULT),
+        ("./app: error while loading shared libraries: libfoo.so", Kind.REJECTED),
         ("Killed", Kind.OOM_RUN),
         ("run.sh: line 19:  4242 Killed                  ./app", Kind.OOM_RUN),
         ("terminate called after throwing an instance of 'std::bad_alloc'", Kind.OOM_RUN),

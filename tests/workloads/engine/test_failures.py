@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.outcome import Kind
 from ridgeline.serving.engine.knobs.releases import NEWEST
@@ -11,7 +12,6 @@ from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.failures import BY_NAME, FAILURES, FailureCause, advice, cause_of, signatures
 from ridgeline.workloads.engine.sglang import SGLANG
 from ridgeline.workloads.engine.vllm import VLLM
-from ridgeline.workloads.signatures import PROGRAM_FAILURES
 from tests.workloads.engine.studies import SAMPLES
 
 LOADED = "[2026-11-15 02:47:48] Load weight end. elapsed=0.15 s, type=T, avail mem=110.24 GB, mem usage=28.89 GB."

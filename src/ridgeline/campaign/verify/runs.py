@@ -160,6 +160,7 @@ class RunCheck:
             self.study,
             trial.settings,
             baseline or own,
+            bool(baseline),
         )
         if run.outcome.was is not None:  # journals of earlier versions blamed the setting
             judged = without_blame(judged, self.study, self.history, trial, run.number)

@@ -1,10 +1,11 @@
-"""What failed where: counts by kind with the first story of each, and a map over the two knobs that tell most."""
+"""What failed where: counts by kind with the first of each, and a map of failures of one kind that lie together."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ridgeline.records.exhibit import TextTable
 from ridgeline.records.expression import Value, is_number
@@ -13,7 +14,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.shapes import HeatCell, HeatFigure
 from ridgeline.report.figures.values import is_ok, judged_runs, varied_knobs
-from ridgeline.stats.wording import metric_text
+from ridgeline.stats.wording import count, metric_text
 from ridgeline.store.history import History
 
 OUT_OF_MEMORY = ("oom-start", "oom-run")
@@ -31,24 +32,42 @@ def failure_counts(history: History) -> list[tuple[str, int, str]]:
     return [(kind, n, stories[kind]) for kind, n in counts.most_common()]
 
 
-def failure_table(history: History) -> TextTable | None:
+def failure_table(study: Study, history: History) -> TextTable | None:
     found = failure_counts(history)
     if not found:
         return None
     rows = tuple((kind, str(n), story) for kind, n, story in found)
-    return TextTable("Runs that do not count", ("kind", "runs", "the first of them"), rows, frozenset(range(len(rows))))
+    title, head = "Runs that do not count", ("kind", "runs", "the first of them")
+    unexplained = _without_pattern(_judged(history), _pattern(study, history))
+    notes = (f"{unexplained}: see each on its own.",) if unexplained else ()
+    return TextTable(title, head, rows, frozenset(range(len(rows))), notes=notes)
+
+
+Judged = Sequence[tuple[Trial, Run]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """Failures of one kind that lie together: within `x`, or for each value of `y` within a part of `x`."""
+
+    kind: str
+    x: str
+    y: str | None
 
 
 def crash_map(study: Study, history: History) -> HeatFigure | None:
-    """None where no setting failed, or only one knob was moved."""
-    runs = [(t, r) for t, r in judged_runs(history) if t.stage is not Stage.PROFILE]
-    if all(is_ok(r) for _, r in runs):
+    """Where failures of one kind lie, and passes do not; None where no kind of failure has such a place.
+
+    Failures of other kinds are left out of it: two crashes with different causes share no knob.
+    """
+    every = _judged(history)
+    pattern = _pattern(study, history)
+    if pattern is None:
         return None
+    runs = [(t, r) for t, r in every if is_ok(r) or _kind(r) == pattern.kind]
     ranked = sorted(varied_knobs(study, history), key=lambda name: -_told_by(name, runs))
-    if len(ranked) < 2:
-        return None
+    first, second = pattern.x, pattern.y or next(name for name in ranked if name != pattern.x)
     # the edge is read along the x axis, so numbers go there
-    first, second = ranked[:2]
     if not _numeric(first, runs) and _numeric(second, runs):
         first, second = second, first
     columns, lines = _parts(first, runs), _parts(second, runs)
@@ -57,14 +76,91 @@ def crash_map(study: Study, history: History) -> HeatFigure | None:
     edge = (
         "The heavy line is the edge of memory: right of it nothing passed." if any(e is not None for e in edges) else ""
     )
-    says = (
-        f"Settings by {first} and {second}, the two knobs that best tell failures from passes: the share that failed, "
-        f"and how. {edge}"
-    ).strip()
+    others = _without_pattern(every, pattern)
+    says = " ".join(part for part in (_place(pattern, runs), edge, f"The rest: {others}." if others else "") if part)
     return HeatFigure(
-        "crashes", "Where settings failed", says, first, second,
+        "crashes", f"Where settings failed: {pattern.kind}", says, first, second,
         tuple(map(_shown, columns)), tuple(map(_shown, lines)), cells, "share that failed", edges, False,
     )  # fmt: skip
+
+
+def _judged(history: History) -> Judged:
+    return [(t, r) for t, r in judged_runs(history) if t.stage is not Stage.PROFILE]
+
+
+def _kind(run: Run) -> str:
+    return _short(run.outcome.kind.value) if run.outcome is not None else ""
+
+
+def _pattern(study: Study, history: History) -> _Pattern | None:
+    """Of the kind with most failures that lie together: one knob that holds them, else two."""
+    every, knobs = _judged(history), varied_knobs(study, history)
+    if len(knobs) < 2:
+        return None
+    for kind, n in Counter(_kind(r) for _, r in every if not is_ok(r)).most_common():
+        runs = [(t, r) for t, r in every if is_ok(r) or _kind(r) == kind]
+        if n < 2 or n == len(runs):
+            continue
+        ranked = sorted(knobs, key=lambda name: -_told_by(name, runs))
+        for x in ranked:
+            if _holds(x, runs):
+                return _Pattern(kind, x, None)
+        for x in ranked:
+            for y in ranked:
+                if x != y and _numeric(x, runs) and _holds_for_each(x, y, runs):
+                    return _Pattern(kind, x, y)
+    return None
+
+
+def _holds(name: str, runs: Judged) -> bool:
+    """Whether the failures share a place on this knob in which nothing passed."""
+    failed = [t.point.get(name) for t, r in runs if not is_ok(r)]
+    passed = [t.point.get(name) for t, r in runs if is_ok(r)]
+    if _numeric(name, runs):
+        low, high = _span(failed)
+        return bool(passed) and not any(low <= _number(value) <= high for value in passed)
+    return (
+        bool(passed) and len(set(map(repr, failed))) < len(failed) and not {*map(repr, failed)} & {*map(repr, passed)}
+    )
+
+
+def _holds_for_each(x: str, y: str, runs: Judged) -> bool:
+    groups: dict[str, list[tuple[Trial, Run]]] = {}
+    for trial, run in runs:
+        groups.setdefault(repr(trial.point.get(y)), []).append((trial, run))
+    failing = [group for group in groups.values() if any(not is_ok(r) for _, r in group)]
+    failures = sum(not is_ok(r) for _, r in runs)
+    return len(failing) < failures and all(_holds(x, group) for group in failing)
+
+
+def _span(values: Sequence[Value]) -> tuple[float, float]:
+    numbers = [_number(value) for value in values]
+    return min(numbers), max(numbers)
+
+
+def _number(value: Value) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def _place(pattern: _Pattern, runs: Judged) -> str:
+    failed = [t.point.get(pattern.x) for t, r in runs if not is_ok(r)]
+    values = sorted(set(failed), key=lambda v: (not is_number(v), v if is_number(v) else 0, str(v)))
+    where = f"{pattern.x} {_shown(values) if _numeric(pattern.x, runs) else ', '.join(map(str, values))}"
+    if pattern.y is None:
+        return f"All {len(failed)} {pattern.kind} failures are at {where}, where nothing passed."
+    return (
+        f"All {len(failed)} {pattern.kind} failures are at {where}, in a part of it that {pattern.y} decides and in "
+        "which nothing passed."
+    )
+
+
+def _without_pattern(every: Judged, pattern: _Pattern | None) -> str:
+    """`no pattern: N failures of M kinds (...)`, of failures that settings caused; empty where there are none."""
+    kinds = Counter(_kind(r) for _, r in every if not is_ok(r) and (pattern is None or _kind(r) != pattern.kind))
+    if not kinds:
+        return ""
+    return f"no pattern: {count(kinds.total(), 'failure')} of {count(len(kinds), 'kind')} ({', '.join(kinds)})"
 
 
 def _shown(part: Sequence[Value]) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ridgeline import matching
 from ridgeline.errors import ReadError
@@ -37,6 +37,8 @@ class ByRegex:
 
     pattern: re.Pattern[str]
 
+    key: ClassVar[str] = "`regex`"
+
     def __str__(self) -> str:
         return f"text matching {self.pattern.pattern!r}"
 
@@ -49,6 +51,8 @@ class ByJson:
     """The value at a dotted path, in a whole JSON file or in each line that is JSON; a list gives all its items."""
 
     path: str
+
+    key: ClassVar[str] = "`json`"
 
     def __str__(self) -> str:
         return f"JSON value at {self.path}"
@@ -67,6 +71,8 @@ class ByCsv:
 
     column: str
     row: int | None = None
+
+    key: ClassVar[str] = "`csv`"
 
     def __str__(self) -> str:
         return f"column {self.column}" + ("" if self.row is None else f" with a row {self.row}")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ridgeline.files import in_one_step
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import contained, launch
 from ridgeline.records.measurement import Measurement, Reading
@@ -18,12 +19,11 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import field_names, render, render_env
 from ridgeline.records.trial import Trial
-from ridgeline.workloads.command.extract import NotThere, file_text
+from ridgeline.workloads.command.extract import Metric, NotThere, file_text
 from ridgeline.workloads.command.form import CommandForm, read_options
 from ridgeline.workloads.command.paste import folder_lines, needs_own_folder
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 from ridgeline.workloads.shell_text import build_lines, pasted_run
-from ridgeline.workloads.signatures import PROGRAM_FAILURES
 from ridgeline.workloads.study_names import field_problems, metric_problems
 
 BUILT_IN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
@@ -90,6 +90,7 @@ class CommandWorkload:
         ]
         texts: dict[str, str] = {}
         problems: list[str] = []
+        remedies: list[str] = []
         needed = self._study.needed_metrics
         for name in needed & BUILT_IN.keys() - {m.metric for m in measurements} - self._options.metrics.keys():
             problems.append(
@@ -102,13 +103,16 @@ class CommandWorkload:
                     contents[metric.file] = file_text(run.folder, metric.file)
                 value = metric.read(contents[metric.file])
             except NotThere as gap:
-                problems += [str(gap)] if name in needed else []
+                if name in needed:
+                    problem, remedy = _explained(metric, str(gap), run.folder)
+                    problems.append(problem)
+                    remedies.append(remedy)
                 continue
             if isinstance(value, str):
                 texts[name] = value
             else:
                 measurements.append(Measurement(name, value, metric.unit, metric.file))
-        return Reading(tuple(measurements), texts, problem="; ".join(problems))
+        return Reading(tuple(measurements), texts, problem="; ".join(problems), remedy="; ".join(remedies))
 
     @property
     def streams(self) -> bool:
@@ -175,6 +179,26 @@ class CommandWorkload:
         kept = {path.relative_to(build).parts[0] for pattern in keep for path in build.glob(pattern)}
         for name in sorted(kept):
             _link(build / name, folder / name)
+
+
+def _explained(metric: Metric, gap: str, folder: Path) -> tuple[str, str]:
+    """Why a metric could not be read, and what to change: many programs report on stderr what others do on stdout."""
+    key = f"`workload: metrics: {metric.name}`"
+    for other in ("stdout", "stderr"):
+        if other == metric.file:
+            continue
+        try:
+            value = metric.read(file_text(folder, other))
+        except NotThere:
+            continue
+        return f"{gap}, but {other} has ({value})", f"set `file: {other}` in {key}"
+    try:
+        empty = not file_text(folder, metric.file).strip()
+    except NotThere:
+        return gap, f"correct `file` in {key}, or let the program write {metric.file} into its run folder"
+    if empty:
+        return f"{gap}: it is empty", f"let the program print it, or name the file that has it as `file` in {key}"
+    return gap, f"correct {metric.source.key} in {key}; {metric.file} of the run folder shows what there is"
 
 
 def _link(source: Path, target: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.outcome import Kind, Signature
-from ridgeline.workloads.signatures import PROGRAM_FAILURES
 
 NO_PROGRAM = "ridgeline: no NWChem here"  # rank.sh writes these three
 NO_BLAS = "ridgeline: no such BLAS here"
