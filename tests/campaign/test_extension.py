@@ -164,6 +164,7 @@ def test_all_looks_together_spend_no_more_than_the_error(tmp_path: Path) -> None
     for _ in range(12):
         shares.append(error_share(history))
         history.extensions.append(Extension(blocks=1))
+        history.extensions_compared.add(len(history.extensions))
     assert shares[0] == 0.8 and shares == sorted(shares, reverse=True)
     assert 0.99 < sum(shares) <= 1
     alarms = before = 0
@@ -184,7 +185,7 @@ def differs(found: Confirmation) -> bool:
 def test_journals_of_the_first_protocol_keep_their_levels(tmp_path: Path) -> None:
     history = History(tmp_path)
     assert level_after(0.95, history) == 0.95
-    history.extensions = [Extension(blocks=1)] * 2
+    history.extensions, history.extensions_compared = [Extension(blocks=1)] * 2, {1, 2}
     assert level_after(0.95, history) == 0.984
     assert "allows for 3 looks" in extension_text(history)
 

@@ -24,6 +24,7 @@ PART = {
     Stage.SHORT: "short",
     Stage.SEARCH: "search",
     Stage.CONFIRM: "confirmation",
+    Stage.WARM_UP: "warm-up",
     Stage.PROFILE: "profile",
 }
 
@@ -109,7 +110,7 @@ def said(folder: Path, **changes: object) -> Stake:
 
 
 def test_a_bound_is_reached_where_everything_is_run(tmp_path: Path) -> None:
-    question = study(tmp_path, budget=Budget(trials=12), confirm=ConfirmStage(top=2, blocks=3))
+    question = study(tmp_path, budget=Budget(trials=12), confirm=ConfirmStage(top=2, blocks=3, warmup="never"))
     parts, runs, _ = ran(tmp_path, question, 0)
     assert runs == stake(question).runs == 3 + 12 + 2 + 18
     assert parts == {"baseline": 3, "search": 12, "looks": 2, "confirmation": 18}
@@ -120,7 +121,7 @@ def test_a_budget_of_time_or_node_hours_bounds_node_hours_and_not_runs(tmp_path:
     assert found.runs is None and found.runs_with_faults is None
     assert found.node_hours == pytest.approx(5 + 2), "what is in flight goes on to its limit of an hour"
     assert {part.name: part.runs for part in found.parts} == {
-        "baseline": 3, "search": None, "sentinels": None, "confirmation": 18,
+        "baseline": 3, "search": None, "sentinels": None, "confirmation": 18, "warm-up": 3,
     }  # fmt: skip
     assert said(tmp_path, budget=Budget(wall_s=3600.0), site=slots(2)).node_hours == pytest.approx(4)
 
@@ -128,5 +129,5 @@ def test_a_budget_of_time_or_node_hours_bounds_node_hours_and_not_runs(tmp_path:
 def test_short_trials_are_counted_beside_whole_ones(tmp_path: Path) -> None:
     found = said(tmp_path, search=SearchStage(short={"steps": 1}, sentinel_every=0))
     assert {part.name: part.runs for part in found.parts} == {
-        "baseline": 3, "short": 13, "search": 12, "confirmation": 18,
+        "baseline": 3, "short": 13, "search": 12, "confirmation": 18, "warm-up": 3,
     }  # fmt: skip

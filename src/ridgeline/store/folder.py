@@ -94,12 +94,7 @@ class StudyFolder:
         if history is not None:
             require_same_question(file.path, file.tree, binding(history))
             require_consistent(file.study, history)
-        if to_run:
-            return file
-        receipts = history.receipts if history is not None else ()
-        said = (receipt.get("programs") for receipt in reversed(receipts))
-        recorded: Mapping[str, object] = next((found for found in said if isinstance(found, dict)), {})
-        return replace(file, study=replace(file.study, recorded=recorded))
+        return file if to_run else to_be_read(file, history)
 
     @property
     def journal_path(self) -> Path:
@@ -146,6 +141,13 @@ class StudyFolder:
             target.symlink_to(file.resolve())
         else:
             shutil.copy2(file, target)
+
+
+def to_be_read(file: StudyFile, history: History | None) -> StudyFile:
+    """The study with what its programs said when the campaign ran, so that none of them is started to be asked."""
+    said = (receipt.get("programs") for receipt in reversed(history.receipts if history is not None else ()))
+    recorded: Mapping[str, object] = next((found for found in said if isinstance(found, dict)), {})
+    return replace(file, study=replace(file.study, recorded=recorded))
 
 
 def needed_files(study: Study, in_place: Collection[str] = ()) -> list[Path]:

@@ -17,7 +17,7 @@ from ridgeline.files import text_of
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.study import Study
 from ridgeline.store.agreement import require_consistent, require_same_question
-from ridgeline.store.folder import JOURNAL, STUDY, StudyFolder
+from ridgeline.store.folder import JOURNAL, STUDY, StudyFolder, to_be_read
 from ridgeline.store.history import History
 from ridgeline.store.journal import read_events
 from ridgeline.store.study_file import StudyFile
@@ -36,7 +36,7 @@ def verify_folder(path: Path) -> Verification:
         found.differs(JOURNAL, "the journal", "a whole campaign", str(error))
         return found
     found.receipts = tuple(event["receipt"] for event in events if event["event"] == "opened" and "receipt" in event)
-    file = folder.load(history)
+    file = to_be_read(folder.load(), history)
     _agreement(file, history, found)
     file = as_asked(file, question)
     _journal(file.study, history, folder.journal_path, found)
