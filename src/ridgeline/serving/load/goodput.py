@@ -154,7 +154,8 @@ class GoodputSearch:
                 self._hold_in_what_is_left(following, failed)
 
     def _hold_in_what_is_left(self, following: float | None, failed: Probe | None) -> None:
-        load, _ = known, _ = self.bracket()
+        known, _ = self.bracket()
+        load = known
         if load is None:
             if following is None and failed is None:
                 raise _OutOfTimeError
@@ -165,9 +166,9 @@ class GoodputSearch:
         if failed is None and hurry and self._share_at(load) > _BARELY:
             load = self._rounded(load / math.sqrt(_BACK))  # there is one attempt, and this one would hang on chance
         if failed is not None:
-            # what looked well for some seconds did not last, so shorter probes are not asked again: a little less is
-            # and twice as little where there is no time for a third attempt
-            step = _BACK if failed.share < _NEAR and not hurry else _BACK**2 if known is not None else _BACK**4
+            # What looked well for some seconds did not last, so shorter probes are not asked again: a little less is,
+            # and less still where there is no time for a third attempt.
+            step = _BACK if failed.share < _NEAR and not hurry else _BACK**2 if known is not None else _BACK**3
             load = self._rounded(failed.load / step, most=failed.load - 1)
         seconds = min(self._hold_s(), self._left_s() - self._ramp_s(load))
         if seconds < self._window_s(load) or self._longest(load) >= seconds:
@@ -378,7 +379,7 @@ class GoodputSearch:
         step_s = window_s / (6 if window_s >= 0.9 * self._hold_s() else 3)
         last_s, again = start_s + 2 * window_s, False
         while True:
-            view = self._advance(min(step_s, start_s + window_s - self.stream.now_s))
+            view = self._advance(min(step_s, start_s + window_s - self.stream.now_s, self._left_s()))
             probe = judge_probe(self._axis, load, view, start_s, self._plan.slos)
             seen_s = self.stream.now_s - start_s
             if self._left_s() <= 0 or (seen_s < 0.99 * window_s and not again and self._is_clear(probe, window_s)):
