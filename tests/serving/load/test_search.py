@@ -1,21 +1,18 @@
-"""Finding the most load that holds an SLO, the knee, and sweeps."""
+"""Sweeps, the knee, and the documents of the command."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.text.serving.bench import edge_text, sweep_text
-from ridgeline.errors import InputError, NothingFound
+from ridgeline.cli.text.serving.bench import sweep_text
+from ridgeline.errors import InputError
 from ridgeline.serving.load.bench import BenchPlan, BenchResult
 from ridgeline.serving.load.edge import take_off
 from ridgeline.serving.load.fidelity import Fidelity
-from ridgeline.serving.load.goodput import find_goodput
 from ridgeline.serving.load.options import BenchOptions, plan_from
 from ridgeline.serving.load.sweep import parse_grid, sweep
 from ridgeline.serving.traffic.requests import RequestRecord, summarise
@@ -35,83 +32,28 @@ def window_of(plan: BenchPlan) -> float:
 
 
 class Pretend:
-    """A server with a known capacity; `moody` makes single runs at or above some load fail by chance, in turn."""
+    """A server with a known capacity."""
 
-    def __init__(self, capacity: float, void_above: float = 1e9, moody_above: float = 1e9) -> None:
-        self.capacity, self.void_above, self.moody_above = capacity, void_above, moody_above
-        self.loads: list[float] = []
+    def __init__(self, capacity: float) -> None:
+        self.capacity = capacity
 
     def __call__(self, plan: BenchPlan) -> BenchResult:
         load = load_of(plan)
-        self.loads.append(load)
         lengths = plan.traffic.lengths
         scale = lengths.input_tokens / 128 if isinstance(lengths, Fixed) else 1.0
-        slow = load * scale > self.capacity or (load > self.moody_above and len(self.loads) % 2 == 0)
+        slow = load * scale > self.capacity
         ttft_s = 0.02 * scale + (0.5 if slow else 0.0)
         at_s = [k * window_of(plan) / 40 for k in range(40)]
         rows = [
             RequestRecord(k, at, at, at + ttft_s, at + ttft_s + 0.1, 10, 5, gaps_s=((0.025, 4),))
             for k, at in enumerate(at_s)
         ]
-        why = ("client gave out",) if load > self.void_above else ()
-        fidelity = Fidelity(why, None, 0, 0, 0, 1, 0, 0.1, 0.1)
+        fidelity = Fidelity((), None, 0, 0, 0, 1, 0, 0.1, 0.1)
         return BenchResult(plan, "m", summarise(rows, plan.slos), fidelity, rows)
 
 
 def plan(**wishes: object) -> BenchPlan:
     return plan_from(BenchOptions(**{"url": "http://h", "concurrency": 1, "slos": ("ttft_p95_ms=100",), **wishes}))
-
-
-@pytest.mark.parametrize("capacity", [1, 2, 3, 7, 12, 100])
-def test_the_highest_concurrency_is_found(capacity: int):
-    server = Pretend(capacity)
-    edge = find_goodput(plan(), server)
-    assert edge.holds <= capacity < (edge.fails or 0)
-    assert edge.fails is not None and (edge.fails - edge.holds == 1 or edge.fails / edge.holds <= 1.05)
-    assert edge.held == edge.repeats >= 3 and edge.held_for_s == 60 and len(server.loads) < 25
-    assert "holds the SLO" in edge_text(edge)
-
-
-@pytest.mark.parametrize("start", [0.5, 10.0, 500.0])
-def test_the_highest_rate_is_found_from_below_and_above(start: float):
-    edge = find_goodput(plan(concurrency=None, rate_s=start), Pretend(33.3))
-    assert edge.axis == "rate_s" and edge.holds <= 33.3 < (edge.fails or 0) <= 1.05 * edge.holds
-
-
-def test_an_slo_that_never_holds_is_an_answer():
-    with pytest.raises(NothingFound, match="ttft p95 is 520"):
-        find_goodput(plan(), Pretend(0))
-
-
-def test_ctrl_c_keeps_what_the_search_knows():
-    server = Pretend(12)
-
-    def stopped(p: BenchPlan) -> BenchResult:
-        result = server(p)
-        return replace(result, interrupted=len(server.loads) > 4)
-
-    edge = find_goodput(plan(), stopped)
-    assert edge.interrupted and edge.holds == 8 and edge.held_for_s is None and len(edge.probes) == 4
-    with pytest.raises(KeyboardInterrupt):
-        find_goodput(plan(), lambda p: replace(Pretend(12)(p), interrupted=True))
-
-
-def test_each_probe_keeps_its_own_requests(tmp_path: Path):
-    paths = []
-
-    def run(p: BenchPlan) -> BenchResult:
-        paths.append(p.records_path)
-        return Pretend(3)(p)
-
-    find_goodput(plan(out=tmp_path / "r.jsonl"), run)
-    assert len(set(paths)) == len(paths) and all(path is not None for path in paths)
-
-
-def test_goodput_needs_a_limit_and_a_load_to_walk():
-    with pytest.raises(InputError, match="--slo"):
-        find_goodput(plan(slos=()), Pretend(1))
-    with pytest.raises(InputError, match="--concurrency"):
-        find_goodput(plan(concurrency=None, stages="1:2,2:2"), Pretend(1))
 
 
 def test_the_knee_is_where_ttft_doubles():
@@ -144,7 +86,7 @@ def test_a_bad_grid_is_named(text: str):
     [
         ([], {"requests_s", "ttft_ms", "itl_ms", "errors", "cpu_ms_per_request", "void", "why", "goodput"}),
         (["--sweep", "concurrency=1,2"], {"points", "heatmaps", "knees"}),
-        (["--find-goodput", "--slo", "e2e_p95_ms=0.001", "--hold", "1", "--limit", "30"], None),
+        (["--find-goodput", "--slo", "e2e_p95_ms=0.001", "--hold", "1", "--within", "30"], None),
     ],
 )
 def test_the_command_prints_one_document(more: list[str], keys: set[str] | None):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.serving.load.wire.client_stats import quantile_s
 from ridgeline.serving.load.wire.exchange import Gaps
 from ridgeline.serving.load.workers.assignment import LoadResult
-from ridgeline.serving.traffic.requests import RequestRecord, Spread, Summary
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, Spread, Summary
 
 LIMIT = 0.02
 # conversion of a kernel stamp to our clock: two clock readings and the stamp's own resolution
@@ -56,8 +56,15 @@ class Fidelity:
         }
 
 
-def judge(out: LoadResult, summary: Summary, gaps_us: dict[int, int], closed: bool) -> Fidelity:
-    """`gaps_us` counts the run's inter-token gaps by microsecond."""
+def judge(
+    out: LoadResult, summary: Summary, gaps_us: dict[int, int], closed: bool, limits: Sequence[Slo] = ()
+) -> Fidelity:
+    """`gaps_us` counts the run's inter-token gaps by microsecond.
+
+    With `limits` the question is whether they were kept, not what the latencies are: an error then counts as a share of
+    the limit where that is more than the latency, and in a latency without a limit it does not matter.
+    """
+    scale = _Scale({slo.latency: slo.limit_ms for slo in sorted(limits, key=lambda slo: -slo.limit_ms)})
     stats = out.stats
     stamped = stats.stamped / max(1, stats.stamped + stats.unstamped)
     by_kernel = stats.stamped > 0 and stamped > 1 - LIMIT / 2
@@ -68,12 +75,12 @@ def judge(out: LoadResult, summary: Summary, gaps_us: dict[int, int], closed: bo
     if summary.ok == 0:
         why.append(_nothing_came(summary))
     if by_kernel:
-        why += _coalesced_tokens(out, summary, gaps_us)
+        why += _coalesced_tokens(out, summary, gaps_us, scale)
         error50_s = error99_s = _STAMP_S
     else:
         error50_s, error99_s = late50_s, late99_s
-    why += _late_stamps(summary, error50_s * 1e3, error99_s * 1e3)
-    why += _late_sends(lag, summary, closed)
+    why += _late_stamps(summary, error50_s * 1e3, error99_s * 1e3, scale)
+    why += _late_sends(lag, summary, closed, scale)
     if stats.busiest_share > _BUSY:
         why.append(f"the load generator used {stats.busiest_share:.0%} of a core and had no time left; {_MORE}")
     if out.lost_workers:
@@ -93,20 +100,33 @@ def judge(out: LoadResult, summary: Summary, gaps_us: dict[int, int], closed: bo
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """What an error is a share of: the latency, or its limit where only that is asked about."""
+
+    limits_ms: Mapping[str, float]
+
+    def counts(self, latency: str) -> bool:
+        return not self.limits_ms or latency in self.limits_ms
+
+    def of(self, latency: str, value_ms: float) -> float:
+        return max(value_ms, self.limits_ms.get(latency, 0.0))
+
+
 def _nothing_came(summary: Summary) -> str:
     kinds = ", ".join(f"{kind} x {count}" for kind, count in sorted(summary.errors.items())) or "none was sent"
     return f"no request succeeded ({kinds})"
 
 
-def _late_stamps(summary: Summary, error50_ms: float, error99_ms: float) -> list[str]:
+def _late_stamps(summary: Summary, error50_ms: float, error99_ms: float, scale: _Scale) -> list[str]:
     found = []
     for name in ("ttft", "itl"):
         spread: Spread | None = getattr(summary, f"{name}_ms")
-        if spread is None:
+        if spread is None or not scale.counts(name):
             continue
         for quantile, value, error in (("p50", spread.p50, error50_ms), ("p99", spread.p99, error99_ms)):
             # gaps of zero are tokens of one packet; an error relative to nothing says nothing
-            if value > 0 and error > LIMIT * value:
+            if value > 0 and error > LIMIT * scale.of(name, value):
                 found.append(
                     f"{name} {quantile} of {value:.3g} ms could be off by {error:.2g} ms, the delay with which this "
                     f"process reads; {_MORE}"
@@ -115,7 +135,7 @@ def _late_stamps(summary: Summary, error50_ms: float, error99_ms: float) -> list
     return found
 
 
-def _late_sends(lag: Spread | None, summary: Summary, closed: bool) -> list[str]:
+def _late_sends(lag: Spread | None, summary: Summary, closed: bool, scale: _Scale) -> list[str]:
     if lag is None or summary.e2e_ms is None:
         return []
     if closed:
@@ -125,8 +145,10 @@ def _late_sends(lag: Spread | None, summary: Summary, closed: bool) -> list[str]
                 f"requested concurrency was not reached; {_MORE}"
             ]
         return []
-    answer = summary.ttft_ms or summary.e2e_ms
-    if lag.mean > LIMIT * answer.mean or lag.p99 > max(5.0, 0.1 * answer.p99):
+    answer, name = (summary.ttft_ms, "ttft") if summary.ttft_ms else (summary.e2e_ms, "e2e")
+    if not scale.counts(name):
+        answer, name = summary.e2e_ms, "e2e"  # how late a first token is was not asked
+    if lag.mean > LIMIT * scale.of(name, answer.mean) or lag.p99 > max(5.0, 0.1 * scale.of(name, answer.p99)):
         return [
             f"requests were sent {lag.mean:.2g} ms (p99 {lag.p99:.3g} ms) after their time, so the schedule was not "
             f"kept; {_MORE}"
@@ -134,15 +156,17 @@ def _late_sends(lag: Spread | None, summary: Summary, closed: bool) -> list[str]
     return []
 
 
-def _coalesced_tokens(out: LoadResult, summary: Summary, gaps_us: dict[int, int]) -> list[str]:
+def _coalesced_tokens(out: LoadResult, summary: Summary, gaps_us: dict[int, int], scale: _Scale) -> list[str]:
     """Figures that would move by more than the limit had the tokens that were read together come early, or late."""
     if not out.coalesced:
         return []
     found = []
     for name, reported in (("ttft", summary.ttft_ms), ("itl", summary.itl_ms)):
+        if not scale.counts(name):
+            continue
         worst = max(
             (
-                (abs(other - value) / value, quantile, value, other)
+                (abs(other - value) / scale.of(name, value), quantile, value, other)
                 for possible in (_possible_ttft(out) if name == "ttft" else _possible_itl(out, gaps_us))
                 for quantile, value, other in _pairs(reported, possible)
                 if value > 0

@@ -36,7 +36,9 @@ _EASY = 0.7
 # an answer that did not last is taken back by this much, and by twice as much where a latency was further off than this
 _BACK = 1.025
 _NEAR = 1.15
+_BARELY = 0.95
 _SURE_S = 20.0
+_ASK_AGAIN = 1.2
 _TRIES = 3  # a load that is void this often in a row can't be judged
 _UNJUDGED_LOADS = 3  # when no probe at so many loads in a row could be judged, none can
 _ALONE = 0.2  # fewer requests than this under way on average: what fails then fails alone
@@ -84,7 +86,7 @@ def find_goodput(
         raise InputError("--find-goodput needs a limit to hold, for example --slo ttft_p95_ms=2000 --slo itl_p95_ms=50")
     if plan.stages or not isinstance(plan.traffic.pace, ClosedLoop | OpenLoop):
         raise InputError("--find-goodput walks a --rate or a --concurrency; leave out what has its own times")
-    search = _Search(plan, open_stream(), terms or GoodputTerms(), note)
+    search = GoodputSearch(plan, open_stream(), terms or GoodputTerms(), note)
     problem = ""
     try:
         search.settle()
@@ -99,7 +101,9 @@ def find_goodput(
     return replace(search.edge(), note=problem)
 
 
-class _Search:
+class GoodputSearch:
+    """One search: what it has seen, and what it will try next."""
+
     def __init__(
         self,
         plan: BenchPlan,
@@ -134,38 +138,45 @@ class _Search:
             first = float(pace.concurrency)
         self._probe(self._guess() if first is None else first)
         while True:
-            _, high = self.bracket()
+            low, high = self.bracket()
             held = self._held()
             if held is not None and (top := self._top()) is not None and self._close(held, top, _BACK**2):
                 return
             failed = self._failed_hold()
             doubtful = self._doubtful()
             following = None if failed is not None else doubtful or self._next()
-            if following is not None and self._affords(following):
+            unsure = high is not None and not self._confirmed(high) and self._affords(high)
+            if high is not None and unsure and low is not None and high / low <= _ASK_AGAIN:
+                self._probe(high, 1.5 * self._window_s(high))  # before much time is spent just below it
+            elif following is not None and self._affords(following):
                 self._probe(following, 2.5 * self._window_s(following) if doubtful else None)
-            elif high is not None and not self._confirmed(high) and self._affords(high):
-                self._probe(high, 1.5 * self._window_s(high))
             else:
                 self._hold_in_what_is_left(following, failed)
 
     def _hold_in_what_is_left(self, following: float | None, failed: Probe | None) -> None:
-        load, _ = self.bracket()
+        known, _ = self.bracket()
+        load = known
         if load is None:
             if following is None and failed is None:
                 raise _OutOfTimeError
             load = following or (failed.load if failed else 0.0)
         elif self._held() is not None:
             raise _OutOfTimeError  # no time to look for more
+        hurry = self._left_s() < 2 * (self._hold_s() + self._ramp_s(math.nan))
+        if failed is None and hurry and self._share_at(load) > _BARELY:
+            load = self._rounded(load / math.sqrt(_BACK))  # there is one attempt, and this one would hang on chance
         if failed is not None:
-            # what looked well for some seconds did not last, so shorter probes are not asked again: a little less is
-            # and twice as little where there is no time for a third attempt
-            hurry = self._left_s() < 2 * (self._hold_s() + self._ramp_s(math.nan))
-            step = _BACK if failed.share < _NEAR and not hurry else _BACK**2
+            # What looked well for some seconds did not last, so shorter probes are not asked again: a little less is,
+            # and less still where there is no time for a third attempt.
+            step = _BACK if failed.share < _NEAR and not hurry else _BACK**2 if known is not None else _BACK**3
             load = self._rounded(failed.load / step, most=failed.load - 1)
         seconds = min(self._hold_s(), self._left_s() - self._ramp_s(load))
         if seconds < self._window_s(load) or self._longest(load) >= seconds:
             raise _OutOfTimeError
         self._probe(load, seconds)
+
+    def _share_at(self, load: float) -> float:
+        return max((p.share for p in self.probes if p.load == load and p.holds), default=0.0)
 
     def _failed_hold(self) -> Probe | None:
         """The lowest failing load where that was held as an answer must be, and did not last by little."""
@@ -180,7 +191,8 @@ class _Search:
         low, _ = self.bracket()
         if low is None or self._capacity_s is None or low < 1.05 * self._capacity_s:
             return None
-        return low if self._longest(low) < 2 * self._window_s(low) and not self._longest(low) > _SURE_S else None
+        once = sum(p.load == low and p.judged for p in self.probes) == 1
+        return low if once and self._longest(low) < _SURE_S else None
 
     def bracket(self) -> tuple[float | None, float | None]:
         """The highest load that holds and the lowest that does not, by all probes together.
@@ -206,10 +218,12 @@ class _Search:
         return min([*unjudged, *([] if high is None else [high])], default=None)
 
     def _held(self) -> float | None:
-        """The highest load that was held for as long as the answer must be."""
+        """The highest load that was held for as long as the answer must be, if none far above it is known to hold."""
         low, _ = self.bracket()
+        if low is None:
+            return None
         long = [p.load for p in self.probes if p.holds and p.window_s >= 0.99 * self._hold_s()]
-        return None if low is None else max((load for load in long if load <= low), default=None)
+        return max((load for load in long if load <= low and self._close(load, low, _BACK**2)), default=None)
 
     def _settled(self) -> bool:
         low, top = self.bracket()[0], self._top()
@@ -228,7 +242,7 @@ class _Search:
             return None
         if high is None:
             higher = self._rounded(low * self._step, least=low + 1)
-            self._step = min(4.0, self._step * self._step)
+            self._step = min(2.0, self._step * self._step)
             return None if self._whole and higher > _MOST_AT_ONCE else higher
         return self._rounded(self._between(low, high), least=low + 1, most=high - 1)
 
@@ -238,12 +252,14 @@ class _Search:
         if alone or in_a_row >= _UNJUDGED_LOADS * _TRIES:
             raise NothingFound(self._nothing())
         lower = self._rounded(load / self._step, most=load - 1)
-        self._step = min(4.0, self._step * self._step)
+        self._step = min(2.0, self._step * self._step)
         return lower
 
     def _between(self, low: float, high: float) -> float:
         """Beside the estimate of the edge where there is one, else the middle."""
-        edge = self._estimate(low, high)
+        last = [p.holds for p in self.probes if p.judged][-2:]
+        # an estimate that twice in a row moved the same bound is no good: the middle is sure to halve what is left
+        edge = self._estimate(low, high) if len(set(last)) > 1 else None
         for load in () if edge is None else (edge / _BESIDE, edge * _BESIDE):
             if 1.01 * low < load < high / 1.01:
                 return load
@@ -359,25 +375,24 @@ class _Search:
         self.stream.begin(ClosedLoop(int(load)) if self._whole else OpenLoop(load, self._burstiness))
         self._fill(ramp_s)
         self._load = load
-        start_s, longest_s = self.stream.now_s, 2 * window_s
-        window_s = min(window_s, self._left_s())
+        start_s, window_s = self.stream.now_s, min(window_s, self._left_s())
         step_s = window_s / (6 if window_s >= 0.9 * self._hold_s() else 3)
-        until_s = step_s
+        last_s, again = start_s + 2 * window_s, False
         while True:
-            view = self._advance(start_s + until_s - self.stream.now_s)
+            view = self._advance(min(step_s, start_s + window_s - self.stream.now_s, self._left_s()))
             probe = judge_probe(self._axis, load, view, start_s, self._plan.slos)
-            over = self._left_s() <= 0 or until_s >= longest_s
-            if until_s >= 0.99 * window_s:
-                if over or not self._wants_more(probe):
-                    break
-                until_s += min(step_s, self._left_s())
-            elif over or self._is_clear(probe, until_s / window_s):
+            seen_s = self.stream.now_s - start_s
+            if self._left_s() <= 0 or (seen_s < 0.99 * window_s and not again and self._is_clear(probe, window_s)):
                 break
-            else:
-                until_s = min(window_s, until_s + step_s)
-        return self._keep(
-            judge_probe(self._axis, load, view, start_s, self._plan.slos, self.stream.why_void()), window_s
-        )
+            if seen_s >= 0.99 * window_s:
+                if self.stream.now_s >= last_s or not self._wants_more(probe):
+                    break
+                # it may not have been settled at first: only the later half is kept, and as much again is looked at
+                start_s, again = start_s + seen_s / 2, True
+        said = judge_probe(self._axis, load, view, start_s, self._plan.slos, self.stream.why_void())
+        if said.holds and again and self._wants_more(said):
+            said = replace(said, verdict=ProbeVerdict.SATURATED, reason="what ended fell short of what was sent")
+        return self.keep(said, window_s)
 
     def _wants_more(self, probe: Probe) -> bool:
         """Whether it seems to hold but may yet not: a queue that rose, or one that took its time to be worked off."""
@@ -385,7 +400,7 @@ class _Search:
             return True
         return probe.holds and probe.backlog is not None and probe.backlog.lags
 
-    def _is_clear(self, probe: Probe, part: float) -> bool:
+    def _is_clear(self, probe: Probe, window_s: float) -> bool:
         due = probe.offered_s * probe.window_s
         if probe.verdict is ProbeVerdict.FAILED:
             return True
@@ -399,13 +414,12 @@ class _Search:
         top = self._top()
         far = top is None or top / probe.load > _FAR
         lags = probe.backlog is not None and probe.backlog.lags
-        return part > 0.6 and probe.holds and far and not lags and probe.share < _EASY
+        easy = probe.holds and far and not lags and probe.share < _EASY
+        return easy and 0.6 * window_s < probe.window_s and window_s < 0.9 * self._hold_s()
 
-    def _keep(self, probe: Probe, planned_s: float) -> Probe:
+    def keep(self, probe: Probe, planned_s: float) -> Probe:
         if probe.verdict is ProbeVerdict.TOO_SHORT:
             probe = replace(probe, verdict=ProbeVerdict.SATURATED, reason=f"{probe.reason}, however long it was sent")
-        if probe.holds and probe.backlog is not None and probe.backlog.lags and probe.window_s > 1.5 * planned_s:
-            probe = replace(probe, verdict=ProbeVerdict.SATURATED, reason="what ended fell short of what was sent")
         self.probes.append(probe)
         self._weights.append(max(planned_s, probe.window_s))
         spread = probe.steady.e2e_ms
@@ -420,9 +434,9 @@ class _Search:
 
     def _drain_to(self, load: float) -> None:
         """Waits until no more is under way than the load itself will keep there: what piled up is not its doing."""
-        if self._whole or self._e2e_s is None:
+        if self._whole:
             return
-        target = load * self._e2e_s
+        target = load * (self._e2e_s or 0.0)
         until_s = self.stream.now_s + min(self._terms.within_s / 12, self._left_s() / 4)
         if self._under_way <= 1.25 * target + 3:
             return
@@ -465,12 +479,12 @@ class _Search:
         """For how long a load is judged: longer close to the edge, where a queue builds up slowly."""
         e2e_s = self._e2e_s or 1.0
         requests_s = load / e2e_s if self._whole else load
-        shortest_s = max(min(_SHORTEST_S, self._terms.hold_s), _LENGTHS * e2e_s, _TAILS * (self._tail_s or 0.0))
+        shortest_s = max(_SHORTEST_S, _LENGTHS * e2e_s, _TAILS * (self._tail_s or 0.0))
         window_s = max(shortest_s, self._enough() / requests_s)
         low, high = self.bracket()[0], self._top()
         if low is not None and high is not None:
             window_s *= min(2.5, max(1.0, 0.25 / math.log(high / low)))
-        return min(window_s, _PROBE_SHARE * (self._terms.within_s - self._terms.hold_s))
+        return min(window_s, _PROBE_SHARE * (self._terms.within_s - self._terms.hold_s), self._terms.hold_s / 2)
 
     def _ramp_s(self, load: float) -> float:
         if load == self._load:

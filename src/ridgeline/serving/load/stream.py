@@ -1,7 +1,7 @@
 """A load that goes on while it is changed: no drain between one rate and the next, and the same connections throughout.
 
-`LoadStream` is what a search needs of it. `LiveStream` loads a server; tests put servers in virtual time behind the same
-methods.
+`LoadStream` is what a search needs of it. `LiveStream` loads a server; tests put servers in virtual time behind the
+same methods.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class LiveStream:
         )
         gaps_us = gaps_by_microsecond(records)
         summary = summary_of(records, self._plan.slos, gaps_us=gaps_us)
-        return judge(part, summary, gaps_us, isinstance(self._pace, ClosedLoop)).why
+        return judge(part, summary, gaps_us, isinstance(self._pace, ClosedLoop), self._plan.slos).why
 
     def close(self) -> str:
         return self._worker.close()

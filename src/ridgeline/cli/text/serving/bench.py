@@ -25,8 +25,8 @@ def progress_text(part: Probe | FirstLook | SweepPoint) -> str:
         return probe_text(part)
     if isinstance(part, FirstLook):
         return (
-            f"  {part.concurrency} requests at once: about {part.requests_s:.4g} requests/s of {part.e2e_s:.3g} s each, "
-            f"latency at {part.share:.0%} of its limit"
+            f"  {part.concurrency} requests at once: about {part.requests_s:.4g} requests/s, {part.e2e_s:.3g} s each, "
+            f"the worst latency at {part.share:.0%} of its limit"
         )
     return f"  {part.concurrency} at once, input {part.input_tokens}, output {part.output_tokens}: done"
 

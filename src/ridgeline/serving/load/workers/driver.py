@@ -201,8 +201,7 @@ class Driver:
             arrival = self._assignment.arrivals[self._position]
             due_s = start_s + arrival.at_s
             if due_s > now_s:
-                turn = self._turn
-                self._loop.at(due_s, lambda: self._send_due() if turn == self._turn else None)
+                self._loop.at(due_s, partial(self._send_in_turn, self._turn))
                 return
             self._position += 1
             self._stats.delayed(now_s - due_s)
@@ -212,6 +211,10 @@ class Driver:
             else:
                 self._start(self._idle.pop() if self._idle else self._connection(), arrival, due_s)
         self._stop_when_done()
+
+    def _send_in_turn(self, turn: int) -> None:
+        if turn == self._turn:  # else the load has been changed meanwhile
+            self._send_due()
 
     # both
 
