@@ -18,7 +18,7 @@ from ridgeline.serving.load.wire.loop import Loop
 from ridgeline.serving.load.wire.reply import Reply
 from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
 from ridgeline.serving.load.workers.driver import Driver
-from ridgeline.serving.traffic.requests import RequestRecord, summarise
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.serving.traffic.traffic import Arrival
 from tests.serving.load.scripted import delta, event
 
@@ -211,3 +211,24 @@ def test_no_two_workers_give_a_request_the_same_number_however_often_the_list_is
         loop.close()
     assert len(set(numbers)) == len(numbers) == 40 * workers
     assert set(range(7)) <= set(numbers)
+
+
+# where only limits are asked about
+
+
+@pytest.mark.parametrize(
+    ("limit", "void"),
+    [("itl_p95_ms=40", False), ("itl_p95_ms=6", True), ("itl_p95_ms=4", False), ("ttft_p95_ms=40", False)],
+    ids=["far below it", "across it", "above it either way", "of another latency"],
+)
+def test_an_error_matters_to_a_limit_only_where_it_could_cross_it(limit: str, void: bool) -> None:
+    """A real engine beside its load: gaps of 24 ms that could be 25 say nothing against a limit of 40."""
+    out = run()
+    # of half of the requests the tokens came together: each gap may have been as it was, or half as long again
+    out.coalesced.extend(
+        CoalescedTokens(k, (TTFT_S, TTFT_S), (array("d", [GAP_S] * 4), array("d", [1.5 * GAP_S] * 4)))
+        for k in range(500)
+    )
+    gaps = {round(GAP_S * 1e6): 4 * len(out.records)}
+    assert "itl" in " ".join(judge(out, summarise(out.records), gaps, False).why), "as a figure it is void"
+    assert bool(judge(out, summarise(out.records), gaps, False, [Slo.parse(limit)]).why) is void

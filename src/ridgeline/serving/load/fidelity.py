@@ -5,9 +5,10 @@ A run is void when its own error could exceed 2% of something it reports, or whe
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ridgeline.serving.load.wire.client_stats import quantile_s
@@ -61,10 +62,10 @@ def judge(
 ) -> Fidelity:
     """`gaps_us` counts the run's inter-token gaps by microsecond.
 
-    With `limits` the question is whether they were kept, not what the latencies are: an error then counts as a share of
-    the limit where that is more than the latency, and in a latency without a limit it does not matter.
+    With `limits` the question is whether they were kept, not what the latencies are: an error then matters only where
+    it could carry a latency across its limit, and in a latency without a limit not at all.
     """
-    scale = _Scale({slo.latency: slo.limit_ms for slo in sorted(limits, key=lambda slo: -slo.limit_ms)})
+    scale = _Scale(tuple(limits))
     stats = out.stats
     stamped = stats.stamped / max(1, stats.stamped + stats.unstamped)
     by_kernel = stats.stamped > 0 and stamped > 1 - LIMIT / 2
@@ -102,15 +103,27 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """What an error is a share of: the latency, or its limit where only that is asked about."""
+    """How much an error matters: as a share of the latency, or by whether it could change what a limit says of it."""
 
-    limits_ms: Mapping[str, float]
+    limits: tuple[Slo, ...]
 
     def counts(self, latency: str) -> bool:
-        return not self.limits_ms or latency in self.limits_ms
+        return not self.limits or any(slo.latency == latency for slo in self.limits)
 
     def of(self, latency: str, value_ms: float) -> float:
-        return max(value_ms, self.limits_ms.get(latency, 0.0))
+        """What a delay is a share of."""
+        return max([value_ms, *(slo.limit_ms for slo in self.limits if slo.latency == latency)])
+
+    def off(self, latency: str, quantile: str, value_ms: float, other_ms: float) -> float:
+        """How far off it is to say `value_ms` where it may be `other_ms`; above LIMIT it must not be said."""
+        if not self.limits:
+            return abs(other_ms - value_ms) / value_ms
+        asked = (slo.limit_ms for slo in self.limits if (slo.latency, slo.quantile) == (latency, quantile))
+        return math.inf if any((value_ms <= limit) != (other_ms <= limit) for limit in asked) else 0.0
+
+    def quantiles(self, latency: str) -> tuple[str, ...]:
+        """Those by which a delay in reading is judged."""
+        return tuple(slo.quantile for slo in self.limits if slo.latency == latency) if self.limits else ("p50", "p99")
 
 
 def _nothing_came(summary: Summary) -> str:
@@ -124,9 +137,10 @@ def _late_stamps(summary: Summary, error50_ms: float, error99_ms: float, scale: 
         spread: Spread | None = getattr(summary, f"{name}_ms")
         if spread is None or not scale.counts(name):
             continue
-        for quantile, value, error in (("p50", spread.p50, error50_ms), ("p99", spread.p99, error99_ms)):
+        for quantile in scale.quantiles(name):
+            value, error = spread.quantile(quantile), error50_ms if quantile in ("mean", "p50") else error99_ms
             # gaps of zero are tokens of one packet; an error relative to nothing says nothing
-            if value > 0 and error > LIMIT * scale.of(name, value):
+            if value > 0 and max(scale.off(name, quantile, value, value + side) for side in (-error, error)) > LIMIT:
                 found.append(
                     f"{name} {quantile} of {value:.3g} ms could be off by {error:.2g} ms, the delay with which this "
                     f"process reads; {_MORE}"
@@ -166,7 +180,7 @@ def _coalesced_tokens(out: LoadResult, summary: Summary, gaps_us: dict[int, int]
             continue
         worst = max(
             (
-                (abs(other - value) / scale.of(name, value), quantile, value, other)
+                (scale.off(name, quantile, value, other), quantile, value, other)
                 for possible in (_possible_ttft(out) if name == "ttft" else _possible_itl(out, gaps_us))
                 for quantile, value, other in _pairs(reported, possible)
                 if value > 0
