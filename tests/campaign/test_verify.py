@@ -23,7 +23,7 @@ from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.campaign.verify.scripts import _anywhere
+from ridgeline.campaign.verify.scripts import _anywhere, _same_numbers
 from ridgeline.campaign.verify.verification import Mismatch, Verification, differences, reworded, same
 from ridgeline.cli.main import run as command_line
 from ridgeline.cli.text.verify import verification_lines
@@ -595,3 +595,11 @@ def test_a_run_that_somebody_repeated_by_hand_is_no_stranger(folder: Path) -> No
     assert found_in(folder) == []
     shutil.copytree(run, run.with_name(f"{run.name}-again"))
     assert [each.what for each in found_in(folder)] == ["a run's folder"]
+
+
+def test_fractions_that_another_processor_rounded_otherwise_are_the_same() -> None:
+    stated = '{"predicted_tok_s": 19442.86024927236, "requests": 300}'
+    assert _same_numbers(stated, '{"predicted_tok_s": 19442.860249272355, "requests": 300}')
+    assert not _same_numbers(stated, '{"predicted_tok_s": 19443.86024927236, "requests": 300}')
+    assert not _same_numbers(stated, '{"predicted_tok_s": 19442.86024927236, "requests": 301}')
+    assert not _same_numbers(stated, '{"predicted_tok_s": 19442.86024927236}')
