@@ -179,7 +179,8 @@ def _pretended(folder: Path, ending: Ending) -> Ending:
     start_s = placed.started_s
     machines = tuple(Machine(node) for node in placed.nodes)
     ended_s = start_s + ending.duration_s
-    ending = replace(ending, nodes=placed.nodes, started_s=start_s, ended_s=ended_s, elapsed_s=None, machines=machines)
+    ending = replace(ending, nodes=placed.nodes, machines=machines, elapsed_s=None, held_s=None)
+    ending = replace(ending, started_s=start_s, ended_s=ended_s)
     took_s = _took_s(folder)
     if ending.cause is not Cause.EXITED or (took_s is None and placed.befalls == "nothing"):
         return ending
