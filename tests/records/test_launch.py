@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from ridgeline.records.launch import LAUNCHERS, Binding, launch, rank_text
+from ridgeline.records.launch import LAUNCHERS, Binding, contained, launch, rank_text
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 
@@ -73,6 +73,55 @@ def test_the_container_comes_between_launcher_and_program() -> None:
     text = launch(site, Resources(gpus=1), "p")
     assert text.endswith("exec --nv --bind /scratch /i/x.sif p")
     assert text.startswith("srun ")
+
+
+def pyxis(**more: object) -> Site:
+    given = {"batch": "slurm", "launcher": "srun", "container": "docker://nvcr.io#nvidia/x:25.09", **more}
+    return Site(container_runtime="pyxis", **given)  # type: ignore[arg-type]
+
+
+def as_srun_gets_it(text: str, **env: str) -> list[str]:
+    """The words a shell makes of the text in a run folder; a syntax error fails."""
+    assert subprocess.run(["sh", "-n", "-c", text], check=False).returncode == 0, text
+    show = f'cd /; PWD=/data/studies/s/runs/0001; srun() {{ printf "%s\\n" "$@"; }}; {text}'
+    return subprocess.run(["sh", "-c", show], capture_output=True, text=True, check=True, env=env).stdout.splitlines()
+
+
+def test_pyxis_takes_the_image_at_the_srun_that_starts_the_ranks() -> None:
+    site = pyxis(container_options="--no-container-remap-root", launcher_options="--mpi=pmix")
+    text = launch(site, Resources(nodes=2, ranks_per_node=4, gpus=8), "./p --in x")
+    assert text.count("srun") == 1, "one step, and no Apptainer"
+    assert as_srun_gets_it(text) == [
+        *("--nodes=2", "--ntasks=8", "--mpi=pmix", "--container-image=docker://nvcr.io#nvidia/x:25.09"),
+        "--container-mounts=/data/studies/s:/data/studies/s",
+        *("--container-workdir=/data/studies/s/runs/0001", "--no-container-remap-root", "./p", "--in", "x"),
+    ]
+
+
+def test_pyxis_mounts_what_the_site_names_and_the_jobs_scratch() -> None:
+    site = pyxis(container="/images/x.sqsh", container_mounts=("/models", "/lib64:/host:ro"), scratch="/local")
+    told = as_srun_gets_it(launch(site, Resources(), "p"), RIDGELINE_SCRATCH="/local/ridgeline-7")
+    assert "--container-image=/images/x.sqsh" in told
+    assert (
+        "--container-mounts=/data/studies/s:/data/studies/s,/models:/models,/lib64:/host:ro,"
+        "/local/ridgeline-7:/local/ridgeline-7" in told
+    )
+
+
+def test_pyxis_without_a_launcher_is_one_step_on_this_node() -> None:
+    told = as_srun_gets_it(contained(pyxis(launcher="none"), Resources(nodes=2), "sh -c 'a; b'"), SLURMD_NODENAME="n7")
+    assert told[:5] == ["--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--nodelist=n7"]
+    assert told[-3:] == ["sh", "-c", "a; b"]
+
+
+def test_pyxis_knows_no_mpirun() -> None:
+    with pytest.raises(ValueError, match=r"pyxis.*srun"):
+        launch(pyxis(), Resources(), "p", launcher="openmpi")
+
+
+def test_apptainer_binds_what_the_site_names() -> None:
+    site = Site(container="/i/x.sif", container_mounts=("/models", "/lib64:/host:ro"))
+    assert contained(site, Resources(), "p").endswith("exec --bind /models --bind /lib64:/host:ro /i/x.sif p")
 
 
 def test_a_knob_may_choose_the_launcher() -> None:

@@ -38,7 +38,9 @@ launcher_options: --mpi=pmi2
 modules: [gcc/12.2]
 setup: ulimit -s unlimited
 container: image.sif
-container_options: --bind /scratch
+container_options: --no-home
+container_runtime: pyxis
+container_mounts: [/models, "/data:/d"]
 scratch: /scratch/$USER
 env: {OMP_NUM_THREADS: 1, MODE: fast}
 jobs_at_once: 3
@@ -51,6 +53,7 @@ options: {script: mine.sh, settle_s: 5}
     assert (site.name, site.account, site.memory_bytes_per_node) == ("big", "1234", 192 * 2**30)
     assert site.env == {"OMP_NUM_THREADS": "1", "MODE": "fast"}
     assert site.setup == ("ulimit -s unlimited",)
+    assert (site.container_runtime, site.container_mounts) == ("pyxis", ("/models", "/data:/d"))
     assert site.options["script"] == str(tmp_path / "mine.sh")
     assert site.container == str(tmp_path / "image.sif")
 
@@ -71,6 +74,9 @@ options: {script: mine.sh, settle_s: 5}
         ("options: {script: nowhere.sh}", "no such file"),
         ("options: {settle_s: soon}", "seconds"),
         ("version: 2", "write 1"),
+        ("container_runtime: docker", "pyxis"),
+        ("container_runtime: pyxis\nlauncher: openmpi", "launcher: srun"),
+        ("container_runtime: pyxis\nbatch: pbs", "batch: slurm"),
         *(
             (f'{key}: "gpu\\n#SBATCH --uid=0"', "line break")
             for key in ("name", "queue", "account", "scratch", "container", "container_options", "launcher_options")
@@ -83,7 +89,7 @@ options: {script: mine.sh, settle_s: 5}
 )
 def test_a_problem_names_file_line_and_remedy(tmp_path: Path, line: str, told: str) -> None:
     file = tmp_path / "s.yaml"
-    file.write_text(f"batch: slurm\n\n{line}\n")
+    file.write_text(f"{'' if 'batch:' in line else 'batch: slurm'}\n\n{line}\n")
     with pytest.raises(StudyError) as error:
         load_site("s.yaml", tmp_path)
     (problem,) = error.value.problems

@@ -125,7 +125,8 @@ def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, h
         # one of its own: it is asked about builds, and each look at the queue serves those who ask
         builds_on = executor_of(found) if study.builds.where == "site" else here
         recipe = Recipe(study.builds, study.folder, study.job)
-        campaign.builder = Builder(recipe, history.root, builds_on, history, campaign.record, campaign.patiently)
+        how = (recipe, history.root, builds_on, history, campaign.record, campaign.patiently)
+        campaign.builder = Builder(*how, study=study.name)
     return campaign
 
 

@@ -11,6 +11,7 @@ from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.check import check_file
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.records.run import Job
 from ridgeline.records.space import Point
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.store.study_file import read_study_file
@@ -18,11 +19,15 @@ from ridgeline.store.study_file import read_study_file
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """One trial as it would run: the commands of its build (if the study builds) and the exact script."""
+    """One trial as it would run: the commands of its build (if the study builds) and the exact script.
+
+    `starts` are the lines that start the program, in the script and in those that it calls: (which, line).
+    """
 
     trial: Trial
     build: tuple[str, ...]
     script: str
+    starts: tuple[tuple[str, str], ...]
 
 
 def rehearse(study_path: Path, question: SearchQuestion, count: int, folder: Path) -> Iterator[DryRun]:
@@ -46,4 +51,13 @@ def rehearse(study_path: Path, question: SearchQuestion, count: int, folder: Pat
             trial = replace(trial, build=build)
             commands = tuple(recipe.commands(trial.settings))
         job = replace(found.workload.prepare(trial, run_folder), modules=study.job.loaded(trial.settings))
-        yield DryRun(trial, commands, executor.script(job))
+        yield DryRun(trial, commands, executor.script(job), tuple(_starts(job)))
+
+
+def _starts(job: Job) -> Iterator[tuple[str, str]]:
+    """In run.sh the command stands in quotes, under what watches it; a script for each rank hands over to the program
+    by `exec`."""
+    yield from (("command", line) for line in job.command.splitlines())
+    for path in sorted(job.folder.glob("*.sh")):
+        lines = path.read_text(errors="replace").splitlines()
+        yield from ((path.name, line) for line in lines if line.startswith("exec "))

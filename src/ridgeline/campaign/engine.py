@@ -25,7 +25,7 @@ from ridgeline.campaign.thrift.early_stop import EarlyStops
 from ridgeline.campaign.thrift.overseer import Overseer
 from ridgeline.campaign.under_way import not_run, write_result
 from ridgeline.campaign.verdict import CampaignVerdict
-from ridgeline.errors import StoreError
+from ridgeline.errors import NothingFound, StoreError
 from ridgeline.executors.base import Executor, patiently
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Outcome
@@ -87,6 +87,7 @@ class Campaign:
                 self.journal.require_in_place()
                 self._heed_running()
                 changed = self._start_what_fits() | self._collect_builds() | self._collect()
+                self._settle()
                 if changed:
                     continue
                 if self._flying or self._unbuilt:
@@ -96,6 +97,7 @@ class Campaign:
                 else:
                     self._next_stage()
             obedience.finish()
+            self._settle(ask=True)
         except OSError as error:
             trouble = failure(Path(error.filename or self.history.root), self.history.root, error)
             self._leave(trouble)
@@ -222,6 +224,14 @@ class Campaign:
             self._finish(ticket, ending)
         return bool(endings)
 
+    def _settle(self, ask: bool = False) -> None:
+        """What the site charges for jobs that have ended, once it says so: the exit file says earlier that one has."""
+        charged = getattr(self.executor, "charged", None)
+        if charged is None or not self.history.uncharged:
+            return
+        for ticket, seconds in charged(list(self.history.uncharged), ask).items():
+            self.record({"event": "charged", "ticket": ticket, "seconds": seconds})
+
     def _heed_running(self) -> None:
         for ticket, number in self._flying.items():
             if self._overseer.must_end(self.history.open_runs[number]):
@@ -297,6 +307,7 @@ class Campaign:
                 self.builder.leave()
             if not self.executor.detached:
                 self._cancel_all()
+            self._settle(ask=isinstance(error, NothingFound))
             self.record({"event": "stopped", "reason": reason})
         except (StoreError, OSError) as second:
             # the disk is full, say: the first error is what the user must act on, this one is only its echo

@@ -10,8 +10,10 @@ An executor is made from a site (`Factory`). It promises:
 - `cancel` ends the job and everything it started; the next `poll` reports it;
 - `wait` returns when something may have changed, or after `timeout_s`.
 An executor may also have `programs`, what must be on the PATH here, and `waiting`, why a ticket's job has not started
-yet: `ridgeline site check` looks at them. `doubts` says what is likely to go wrong with jobs that ask for such
-resources: `ridgeline check` shows it. A batch system needs only a dialect, which `batch.BatchExecutor` runs.
+yet: `ridgeline site check` looks at them. `charged(tickets, ask)` gives the seconds for which the site charges jobs
+that have ended, each once and as far as it has said so; only with `ask` it asks the site. `doubts` says what is likely
+to go wrong with jobs that ask for such resources: `ridgeline check` shows it. A batch system needs only a dialect,
+which `batch.BatchExecutor` runs.
 A factory with an attribute `form` (a `forms.form.Form` of the keys under `options` in a site file) has them checked and
 completed by editors.
 """

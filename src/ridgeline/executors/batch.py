@@ -28,6 +28,7 @@ from ridgeline.records.site import Site
 
 REFUSED = "refused"  # stands for the job id in the ticket of a request the batch system did not take
 
+CHARGE_QUESTIONS, CHARGE_PAUSE_S = 3, 1.0  # at the end of a campaign, about jobs whose charge is not known yet
 LOOKS_PER_QUESTION = 4  # into the run folders, which costs the file system a little and the batch system nothing
 
 
@@ -64,6 +65,7 @@ class BatchExecutor:
         self._looked_s = 0.0  # monotonic; the last look into all run folders
         self._away_since_s: float | None = None
         self._cancelled: set[str] = set()
+        self._charged_s: dict[str, float] = {}  # job id -> what the batch system has said it is charged for
 
     @property
     def programs(self) -> Sequence[str]:
@@ -176,7 +178,8 @@ class BatchExecutor:
 
     def _by_folder_alone(self, watch: _Watch, ticket: str) -> Ending | None:
         if watch.job_id == REFUSED:
-            return Ending(Cause.NEVER_STARTS, reason=watch.folder.read(REFUSED_FILE) or "refused by the batch system")
+            reason = watch.folder.read(REFUSED_FILE) or "refused by the batch system"
+            return Ending(Cause.NEVER_STARTS, reason=reason, charged_s=0.0)
         record = script.exit_record(watch.folder.path)
         # told to stop or killed: the batch system knows why. Output to be copied back: it knows when
         if record is None or record.told or self.dialect.copies_output_back or ticket in self._cancelled:
@@ -187,10 +190,7 @@ class BatchExecutor:
 
     def _by_question(self, tickets: Collection[str]) -> dict[str, Ending]:
         watches = {ticket: self._watch(ticket) for ticket in tickets}
-        self.questions += 1
-        answer = self._run(self.dialect.poll_command([watch.job_id for watch in watches.values()]))
-        self._asked_s = time.monotonic()
-        sightings = self.dialect.read_poll(answer)
+        answer, sightings = self._question(list(watches.values()))
         if sightings is None:
             self._away(answer)
             return {}
@@ -204,6 +204,33 @@ class BatchExecutor:
         sightings = {**(elsewhere or {}), **sightings}
         endings = {ticket: self._look(ticket, watch, sightings.get(watch.job_id)) for ticket, watch in watches.items()}
         return {ticket: ending for ticket, ending in endings.items() if ending is not None}
+
+    def _question(self, watches: Collection[_Watch]) -> tuple[JobReply, Mapping[str, Sighting] | None]:
+        """One command for all of them; None: no answer."""
+        self.questions += 1
+        answer = self._run(self.dialect.poll_command([watch.job_id for watch in watches]))
+        self._asked_s = time.monotonic()
+        sightings = self.dialect.read_poll(answer)
+        self._charge(sightings or {})
+        return answer, sightings
+
+    def _charge(self, sightings: Mapping[str, Sighting]) -> None:
+        told = {job_id: seen.charged_s for job_id, seen in sightings.items() if seen.charged_s is not None}
+        self._charged_s |= told
+
+    def charged(self, tickets: Collection[str], ask: bool = False) -> Mapping[str, float]:
+        watches = {ticket: _Watch(job_id, Folder(Path(folder))) for ticket, job_id, folder in map(_parts, tickets)}
+        for attempt in range(CHARGE_QUESTIONS if ask else 0):
+            open_ones = {t: w for t, w in watches.items() if w.job_id not in self._charged_s}
+            if not open_ones:
+                break
+            if attempt:
+                time.sleep(CHARGE_PAUSE_S)  # it may need a moment to see that a job which wrote its exit file is over
+            _, sightings = self._question(list(open_ones.values()))
+            if sightings is not None:
+                forgotten = {t: w for t, w in open_ones.items() if w.job_id not in sightings}
+                self._charge(self._elsewhere(forgotten) or {})
+        return {t: self._charged_s.pop(w.job_id) for t, w in watches.items() if w.job_id in self._charged_s}
 
     def _look(self, ticket: str, watch: _Watch, seen: Sighting | None) -> Ending | None:
         now_s = time.monotonic()
@@ -279,7 +306,7 @@ class BatchExecutor:
 
     def _watch(self, ticket: str) -> _Watch:
         if ticket not in self._watched:
-            job_id, _, folder = ticket.partition(" ")
+            _, job_id, folder = _parts(ticket)
             self._watched[ticket] = _Watch(job_id, Folder(Path(folder)))
         return self._watched[ticket]
 
@@ -288,3 +315,9 @@ class BatchExecutor:
 
     def _run(self, command: list[str], keep_open: int | None = None) -> JobReply:
         return run(command, self.site, self.dialect, keep_open)
+
+
+def _parts(ticket: str) -> tuple[str, str, str]:
+    """The ticket itself, its job id and its folder."""
+    job_id, _, folder = ticket.partition(" ")
+    return ticket, job_id, folder

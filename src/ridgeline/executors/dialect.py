@@ -37,7 +37,11 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What the batch system says about one job. `reason` is its own wording; `ending` is there when it ended."""
+    """What the batch system says about one job. `reason` is its own wording; `ending` is there when it ended.
+
+    `charged_s`: from when it gave the job its nodes until it took them back. It may say so before the job has ended
+    for us, while an epilog still runs.
+    """
 
     job_id: str
     phase: Phase
@@ -45,6 +49,7 @@ class Sighting:
     reason: str = ""
     ending: Ending | None = None
     folder: str = ""  # where the job ran, if said: job ids may be given out again
+    charged_s: float | None = None
 
 
 class Blame(StrEnum):

@@ -77,6 +77,7 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> En
             started_s=record.started_s or ending.started_s,
             ended_s=record.ended_s or ending.ended_s,
             elapsed_s=ending.elapsed_s if record.elapsed_s is None else record.elapsed_s,
+            held_s=record.held_s,
             # the shell's own account knows one node only, the batch system's knows all
             usage={**({"cpu_s": record.cpu_s} if record.cpu_s else {}), **{k: v for k, v in ending.usage.items() if v}},
         )
@@ -100,6 +101,7 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> En
         ending,
         nodes=ending.nodes or _nodes(folder, dialect),
         usage={**ending.usage, **report.usage},
+        charged_s=seen.charged_s if seen is not None else None,
         machines=script.machines(folder.path),
     )
 

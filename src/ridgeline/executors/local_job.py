@@ -231,6 +231,7 @@ class LocalJob:
             leftovers=tuple(self._leftovers.values()),
             usage=usage,
             elapsed_s=self._elapsed_s(record),
+            held_s=record.held_s if record else None,
             machines=script.machines(self.folder),
         )
 

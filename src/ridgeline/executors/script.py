@@ -119,7 +119,7 @@ def render(
     return f"""\
 #!/bin/sh
 {head}# {title}: `sh {SCRIPT_FILE}` repeats this run by hand
-{find_home}cd {home} || exit {BOOKS_FAILED}
+{_uptime("up_first")}{find_home}cd {home} || exit {BOOKS_FAILED}
 {before}if {keep_books}; then
 {_MACHINE}fi
 {_uptime("up_began")}started=$(date +%s.%N)
@@ -129,7 +129,8 @@ if {keep_books}; then
   ended=$(date +%s.%N)
   {_uptime("up_ended")}  {{
     printf 'exit_code=%s\\nstarted_s=%s\\nended_s=%s\\nhost=%s\\n' "$code" "$started" "$ended" "${{host:-$(uname -n)}}"
-    printf 'up_began_s=%s\\nup_ended_s=%s\\ntold=%s\\n' "$up_began" "$up_ended" "$told"
+    printf 'up_first_s=%s\\nup_began_s=%s\\n' "$up_first" "$up_began"
+    printf 'up_ended_s=%s\\ntold=%s\\n' "$up_ended" "$told"
     times
   }} > {EXIT_FILE}.partial && mv -f {EXIT_FILE}.partial {EXIT_FILE} || exit {BOOKS_FAILED}
 fi
@@ -169,8 +170,8 @@ def write(job: Job, site: Site, text: str) -> None:
 class ExitRecord:
     """What run.sh wrote at its end. Dates are 0 where `date` was ended together with the job.
 
-    `elapsed_s` is how long the command took, on the clock that nobody can set; None on a node without one. `told`: the
-    script itself was told to stop, which nothing that it starts does.
+    `elapsed_s` is how long the command took, on the clock that nobody can set; None on a node without one. `held_s` is
+    the same for the whole script. `told`: the script itself was told to stop, which nothing that it starts does.
     """
 
     exit_code: int
@@ -180,6 +181,7 @@ class ExitRecord:
     cpu_s: float | None
     elapsed_s: float | None = None
     told: bool = False
+    held_s: float | None = None
 
     @property
     def signal(self) -> int | None:
@@ -206,15 +208,21 @@ def exit_record(folder: Path) -> ExitRecord | None:
         cpu_s=cpu_s,
         elapsed_s=_elapsed_s(fields, ended_s - started_s if started_s and ended_s else None),
         told=bool(fields.get("told")),
+        held_s=_since_boot_s(fields, "up_first_s"),
     )
 
 
 def _elapsed_s(fields: Mapping[str, str], by_date_s: float | None) -> float | None:
-    began_s, ended_s = _seconds(fields.get("up_began_s", "")), _seconds(fields.get("up_ended_s", ""))
-    if not (began_s and ended_s):
+    elapsed_s = _since_boot_s(fields, "up_began_s")
+    if elapsed_s is None:
         return None
-    elapsed_s = round(max(0.0, ended_s - began_s), 2)
     return by_date_s if by_date_s is not None and abs(by_date_s - elapsed_s) <= CLOCKS_AGREE_S else elapsed_s
+
+
+def _since_boot_s(fields: Mapping[str, str], began: str) -> float | None:
+    """From that moment to the end, on the clock that nobody can set."""
+    began_s, ended_s = _seconds(fields.get(began, "")), _seconds(fields.get("up_ended_s", ""))
+    return round(max(0.0, ended_s - began_s), 2) if began_s and ended_s else None
 
 
 def machines(folder: Path) -> tuple[Machine, ...]:

@@ -147,9 +147,9 @@ class _Cluster:
         """The same job in a folder of the same name always meets the same fate."""
         dice = self._dice(job.folder.name)
         nodes = self._nodes(job, dice)
-        # a job over several nodes is as fast as they are on average
-        logs = [math.log(self.speeds.get(node, 1.0)) for node in nodes]
-        speed = math.exp(math.fsum(logs) / len(logs) + dice.gauss(0, self._options.noise))
+        # at every exchange the fast nodes of a job wait for its slowest
+        slowest = min(self.speeds.get(node, 1.0) for node in nodes)
+        speed = slowest * math.exp(dice.gauss(0, self._options.noise))
         chance, stops_at = dice.random(), dice.uniform(0.1, 0.95)
         faults, hangs = self._options.faults, self._options.hangs
         befalls = "fault" if chance < faults else "hang" if chance < faults + hangs else "nothing"
@@ -179,7 +179,8 @@ def _pretended(folder: Path, ending: Ending) -> Ending:
     start_s = placed.started_s
     machines = tuple(Machine(node) for node in placed.nodes)
     ended_s = start_s + ending.duration_s
-    ending = replace(ending, nodes=placed.nodes, started_s=start_s, ended_s=ended_s, elapsed_s=None, machines=machines)
+    ending = replace(ending, nodes=placed.nodes, machines=machines, elapsed_s=None, held_s=None)
+    ending = replace(ending, started_s=start_s, ended_s=ended_s)
     took_s = _took_s(folder)
     if ending.cause is not Cause.EXITED or (took_s is None and placed.befalls == "nothing"):
         return ending

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors.base import Executor
-from ridgeline.records.launch import contained, launch
+from ridgeline.records.launch import PYXIS, contained, launch
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
@@ -141,5 +141,6 @@ def _advice(name: str, site: Site, ending: Ending, errors: str) -> str:
     if name == "launcher":
         return f"{said}; ranks do not start with launcher {site.launcher}: try another, or set launcher_options"
     if name == "container":
-        return f"{said}; check that {site.container} and apptainer (or singularity) are on the compute nodes"
+        runtime = "pyxis and enroot" if site.container_runtime == PYXIS else "apptainer (or singularity)"
+        return f"{said}; check that {site.container} and {runtime} are on the compute nodes"
     return f"{said}; correct the site file, or show this to the operator of the cluster"

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 
+APPTAINER, PYXIS = "apptainer", "pyxis"
+CONTAINER_RUNTIMES = (APPTAINER, PYXIS)
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -45,19 +48,44 @@ def launch(
     known = LAUNCHERS[chosen]
     starter = str(site.options.get("mpirun") or known.starter) if known.is_mpirun else known.starter
     options = [*known.options(resources, binding), site.launcher_options, known.end_of_options]
-    arguments = [starter, *options, contained(site, resources, program)]
+    inside = contained(site, resources, program)
+    if site.container and site.container_runtime == PYXIS and chosen != "none":
+        if chosen != "srun":
+            raise ValueError(f"containers of pyxis are started by srun, not by {chosen}: set `launcher: srun`")
+        inside = f"{_pyxis(site)} {program}"
+    arguments = [starter, *options, inside]
     if chosen == "openmpi" and (os.geteuid() == 0 if as_root is None else as_root):
         arguments.insert(1, "--allow-run-as-root")
     return " ".join(argument for argument in arguments if argument)
 
 
 def contained(site: Site, resources: Resources, program: str) -> str:
-    """The program inside the site's container, if it has one."""
+    """The program, once and on this node, inside the site's container if it has one."""
     if not site.container:
         return program
-    options = [*(["--nv"] if resources.gpus else []), site.container_options]
+    if site.container_runtime == PYXIS:
+        # a step of its own, also inside a step of several nodes; what it runs may start threads on every core
+        here = '--overlap --nodes=1 --ntasks=1 --cpu-bind=none --nodelist="$SLURMD_NODENAME"'
+        return f"srun {here} {_pyxis(site)} {program}"
+    binds = [f"--bind {mount}" for mount in site.container_mounts]
+    options = [*(["--nv"] if resources.gpus else []), *binds, site.container_options]
     arguments = ["$(command -v apptainer || echo singularity)", "exec", *options, site.container, program]
     return " ".join(argument for argument in arguments if argument)
+
+
+def _pyxis(site: Site) -> str:
+    """Options of srun. Apptainer brings the folder it starts in along, pyxis nothing: it gets the whole study folder,
+    where links of a run folder lead, and the job's scratch."""
+    own = ["${PWD%/*/*}:${PWD%/*/*}"]
+    mounts = [mount if ":" in mount else f"{mount}:{mount}" for mount in site.container_mounts]
+    scratch = ["$RIDGELINE_SCRATCH:$RIDGELINE_SCRATCH"] if site.scratch else []
+    options = [
+        f"--container-image={site.container}",
+        f'--container-mounts="{",".join(own + mounts + scratch)}"',
+        '--container-workdir="$PWD"',
+        site.container_options,
+    ]
+    return " ".join(option for option in options if option)
 
 
 def _nothing(resources: Resources, binding: Binding) -> list[str]:

@@ -53,6 +53,14 @@ class Job:
     modules: tuple[str, ...] = ()  # loaded after the site's
 
 
+def job_name(study: str, what: str) -> str:
+    """What a queue shows: whose job it is first, since some batch systems show a few letters only."""
+    return f"{study[:_STUDY_LETTERS]}-{what}"
+
+
+_STUDY_LETTERS = 40  # of the 100 that Slurm's dialect shows: the run's number must be among them
+
+
 class Cause(StrEnum):
     """Why a job is over, as far as the site can tell."""
 
@@ -71,7 +79,8 @@ class Cause(StrEnum):
 class Ending:
     """How a job ended. `started_s` and `ended_s` are for people: seconds since the epoch; 0 where it never started.
 
-    How long it took is counted on a clock that nobody sets, where the node wrote it down: `elapsed_s`.
+    How long it took is counted on a clock that nobody sets, where the node wrote it down: `elapsed_s`. What it costs is
+    counted from when the batch system gave it its nodes until it took them back: `charged_s`, where it has said so.
     """
 
     cause: Cause
@@ -84,6 +93,8 @@ class Ending:
     leftovers: tuple[str, ...] = ()  # processes that outlived the job and were ended: "pid command"
     usage: Mapping[str, float] = field(default_factory=dict)  # cpu_s, max_rss_bytes, service_units...
     elapsed_s: float | None = None
+    held_s: float | None = None  # from the first moment of run.sh to its last, on the node's own clock
+    charged_s: float | None = None  # by the batch system's own start and end
     machines: tuple[Machine, ...] = ()  # one a node, as far as known; of several nodes at least the first
 
     @property
@@ -92,6 +103,12 @@ class Ending:
         if self.elapsed_s is not None:
             return max(0.0, self.elapsed_s)
         return max(0.0, self.ended_s - self.started_s) if self.started_s > 0 else 0.0
+
+    @property
+    def cost_s(self) -> float:
+        """For how long its nodes are charged. A prolog and an epilog are known to the batch system alone."""
+        known = self.charged_s if self.charged_s is not None else self.held_s
+        return max(self.duration_s if known is None else known, 0.0)
 
 
 def is_signal(number: int) -> bool:
@@ -126,4 +143,4 @@ class Run:
 
     @property
     def node_hours(self) -> float:
-        return self.resources.nodes * self.ending.duration_s / 3600.0
+        return self.resources.nodes * self.ending.cost_s / 3600.0

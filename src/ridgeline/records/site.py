@@ -46,8 +46,10 @@ class Site:
     launcher_options: str = ""
     modules: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()  # shell lines before the command
-    container: str = ""  # image for Apptainer/Singularity; empty for none
+    container: str = ""  # an image; empty for none
+    container_runtime: str = "apptainer"  # one of records/launch.py
     container_options: str = ""
+    container_mounts: tuple[str, ...] = ()  # paths of the host, as PATH or HOST:INSIDE
     scratch: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     jobs_at_once: int = 1

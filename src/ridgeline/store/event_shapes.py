@@ -88,6 +88,8 @@ _ending = _shape(
         "leftovers": _all(_text),
         "usage": _map(_number),
         "elapsed": _number,
+        "held": _number,
+        "charged": _number,
         "machines": _all(_row(_text, _text, _all(_text))),
     },
 )
@@ -117,8 +119,9 @@ _SHAPES: dict[str, Test] = {
     ),
     "build": _shape(
         {"key": _text, "outcome": _outcome, "files": _whole, "seconds": _number, "settings": _setting},
-        {"missing": _setting},
+        {"missing": _setting, "ticket": _text, "node_s": _number, "estimated_s": _number},
     ),
+    "charged": _shape({"ticket": _text, "seconds": _number}),
     "confirm": _shape(
         {"candidates": _all(_setting), "blocks": _whole},
         {"search_ended": _text, "first_block": _whole, "protocol": _whole, "seed": _whole},

@@ -211,6 +211,8 @@ def ending_line(ending: Ending) -> Event:
         "leftovers": list(ending.leftovers) or None,
         "usage": dict(ending.usage) or None,
         "elapsed": ending.elapsed_s,
+        "held": ending.held_s,
+        "charged": ending.charged_s,
         "machines": [[m.host, m.boot, list(m.gpus)] for m in ending.machines] or None,
     }
     return line | {k: v for k, v in optional.items() if v is not None}
@@ -228,6 +230,8 @@ def ending_from(line: Mapping[str, Any]) -> Ending:
         leftovers=tuple(line.get("leftovers", ())),
         usage=line.get("usage", {}),
         elapsed_s=line.get("elapsed"),
+        held_s=line.get("held"),
+        charged_s=line.get("charged"),
         machines=tuple(Machine(host, boot, tuple(gpus)) for host, boot, gpus in line.get("machines", ())),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ class Build:
     duration_s: float
     settings: Mapping[str, Any]
     missing: Mapping[str, Any] = field(default_factory=dict)  # the setting that names what is not there
+    node_s: float = 0.0  # what it cost, where it was built on the site
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,9 @@ class History:
     heeded: Heeded = field(default_factory=Heeded)  # what people told it meanwhile
     busy_until_s: float | None = None  # when a run last ended; None: nothing ran since it was taken up, or was built
     wall_s: float = 0.0  # time during which a controller was at work and a run in flight
-    node_hours: float = 0.0
+    node_hours: float = 0.0  # of all runs, and of builds on the site
+    uncharged: dict[str, Run | float] = field(default_factory=dict)  # ticket -> ended run, or node-seconds of a build,
+    # of which the batch system has not said yet for how long they are charged
     last_run_number: int = 0
     reference: Mapping[str, Any] = field(default_factory=dict)  # what the first good baseline run measured
     short_reference: Mapping[str, Any] = field(default_factory=dict)  # and the first good short one, the baseline's too
@@ -169,6 +172,8 @@ class History:
                 self.busy_until_s = at
             case "build":
                 self._build(event)
+            case "charged":
+                self._charge(event["ticket"], event["seconds"])
             case "confirm":
                 self._confirm(event)
             case "set-aside":
@@ -206,9 +211,24 @@ class History:
         outcome, missing = outcome_from(event["outcome"]), event.get("missing", {})
         self.busy_until_s = None
         self.build_outcomes.add(outcome)
+        node_s = event.get("node_s", 0.0)
         self.builds[event["key"]] = Build(
-            event["key"], outcome, event["files"], event["seconds"], event["settings"], missing
+            event["key"], outcome, event["files"], event["seconds"], event["settings"], missing, node_s
         )
+        self.node_hours += node_s / 3600.0
+        if "estimated_s" in event:
+            self.uncharged[event["ticket"]] = event["estimated_s"]
+
+    def _charge(self, ticket: str, seconds: float) -> None:
+        """What the batch system says in the end, instead of what was known when the job ended."""
+        what = self.uncharged.pop(ticket)
+        if not isinstance(what, Run):
+            self.node_hours += (seconds - what) / 3600.0  # builds take one node
+            return
+        run = replace(self.runs[what.number], ending=replace(what.ending, charged_s=seconds))
+        self.node_hours += run.node_hours - what.node_hours
+        self.runs[run.number] = run
+        self.runs_of[run.trial] = [run if each.number == run.number else each for each in self.runs_of[run.trial]]
 
     def build_that_lacked(self, settings: Mapping[str, Any]) -> Build | None:
         """A build that failed because a compiler or module was not there, which these settings name too."""
@@ -243,6 +263,8 @@ class History:
         self.runs[run.number] = run
         self.runs_of.setdefault(run.trial, []).append(run)
         self.node_hours += run.node_hours
+        if planned.ticket and run.ending.charged_s is None:
+            self.uncharged[planned.ticket] = run
         if run.outcome is not None:
             self.outcomes[run.outcome.kind] += 1
             if run.outcome.kind is Kind.OK:

@@ -11,6 +11,7 @@ from ridgeline.errors import InputError, StudyError, near
 from ridgeline.files import below_home, is_there
 from ridgeline.forms.form import Form
 from ridgeline.forms.reading import read_form
+from ridgeline.records.launch import PYXIS
 from ridgeline.records.problem import Problem
 from ridgeline.records.site import Prices, Site
 from ridgeline.store.site_form import SiteForm
@@ -82,6 +83,9 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
         read, found = read_form(own, options, folder, under=("options",))
         problems += found
         options = read.model_dump(exclude_unset=True)
+    if form.container_runtime == PYXIS and (form.batch != "slurm" or form.launcher not in ("srun", "none")):
+        why = "pyxis is a part of Slurm, and its srun starts the ranks: write `batch: slurm` and `launcher: srun`"
+        problems.append(Problem(("container_runtime",), f"{why}, or leave it out for Apptainer"))
     # a site written into a study has no file to be named after
     called = form.batch if "name" not in given and form.batch else form.name
     image = form.container
@@ -89,7 +93,7 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
     if image and is_there(folder / image) and (folder / image).is_file():
         image = str((folder / image).absolute())
     fields = form.model_dump(exclude={"version", "memory_per_node", "prices"})
-    for name in ("modules", "setup", "directives", "secrets"):
+    for name in ("modules", "setup", "directives", "secrets", "container_mounts"):
         fields[name] = tuple(fields[name])
     return Site(
         **fields

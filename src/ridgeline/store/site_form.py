@@ -18,7 +18,7 @@ from ridgeline.forms.form import (
     Takes,
     Variable,
 )
-from ridgeline.records.launch import LAUNCHERS
+from ridgeline.records.launch import APPTAINER, CONTAINER_RUNTIMES, LAUNCHERS
 
 
 class PricesForm(Form):
@@ -72,10 +72,21 @@ class SiteForm(Form):
     )
     setup: Annotated[Lines, Otherwise("none")] = Field(default=[], description="Shell lines before the command.")
     container: Annotated[OneLine, Otherwise("none")] = Field(
-        default="", description="An image for Apptainer or Singularity; a file beside the site file, or a full path."
+        default="",
+        description="An image: a file beside the site file, a full path, or docker://… (for pyxis also a .sqsh file).",
+    )
+    container_runtime: Literal[CONTAINER_RUNTIMES] = Field(  # type: ignore[valid-type]  # records.launch's
+        default=APPTAINER,
+        description="What starts the container: apptainer (or singularity), or pyxis, Slurm's plugin for enroot, which "
+        "needs `batch: slurm` and `launcher: srun` or none.",
     )
     container_options: Annotated[OneLine, Otherwise("none")] = Field(
-        default="", description="Extra options for `apptainer exec`, as you would type them."
+        default="", description="Extra options for `apptainer exec`, or of pyxis for `srun`, as you would type them."
+    )
+    container_mounts: Annotated[SingleLines, Otherwise("none")] = Field(
+        default=[],
+        description="Paths of the node that the container sees, as PATH or HOST:INSIDE. Pyxis sees the study folder "
+        "and the job's scratch by itself.",
     )
     scratch: Annotated[OneLine, Otherwise("none")] = Field(
         default="",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ridgeline.errors import StoreError
-from ridgeline.records.run import Job, Resources
+from ridgeline.records.run import Job, Resources, job_name
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 
@@ -36,7 +36,7 @@ def job_in(
     """The job of that folder, within the study's limits. `grace_s` as `Job` has it."""
     limits = study.job
     return Job(
-        name=folder.name,
+        name=job_name(study.name, folder.name),
         folder=folder,
         command=command,
         env=env or {},

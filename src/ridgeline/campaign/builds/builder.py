@@ -17,7 +17,7 @@ from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.judge import last_line
 from ridgeline.executors.base import Executor
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.records.run import Cause, Ending, Job
+from ridgeline.records.run import Cause, Ending, Job, job_name
 from ridgeline.records.space import Settings
 from ridgeline.store.events import Event, outcome_line
 from ridgeline.store.history import History
@@ -34,6 +34,7 @@ class BuildUnderWay:
     settings: Settings
     ticket: str
     again: bool  # whether it may be made again when its host fails
+    spent_s: float = 0.0  # by an earlier attempt
     began_s: float = field(default_factory=time.monotonic)
 
 
@@ -47,6 +48,7 @@ class Builder:
     history: History
     record: Callable[[Event], None]
     patiently: Callable[[Callable[[], str | None]], str | None] = lambda ask: ask()
+    study: str = "study"  # its name, for the names of jobs
     _open: dict[str, BuildUnderWay] = field(default_factory=dict)
 
     @property
@@ -94,9 +96,9 @@ class Builder:
             shutil.rmtree(build.job.folder, ignore_errors=True)
         self._open.clear()
 
-    def _begin(self, folder: Path, settings: Settings, again: bool = True) -> None:
+    def _begin(self, folder: Path, settings: Settings, again: bool = True, spent_s: float = 0.0) -> None:
         job = Job(
-            name=f"build-{folder.name}",
+            name=job_name(self.study, f"build-{folder.name}"),
             folder=folder,
             command="set -e\n" + "\n".join(self.recipe.commands(settings)),
             env=self.recipe.env(settings),
@@ -108,7 +110,7 @@ class Builder:
             self._lay_out(folder)
             ticket = self.patiently(lambda: self.executor.submit(job))
         assert ticket is not None
-        self._open[folder.name] = BuildUnderWay(folder.name, job, settings, ticket, again)
+        self._open[folder.name] = BuildUnderWay(folder.name, job, settings, ticket, again, spent_s)
 
     def _end(self, build: BuildUnderWay, ending: Ending) -> None:
         del self._open[build.key]
@@ -116,7 +118,7 @@ class Builder:
         outcome = self._outcome(folder, ending)
         if ending.cause in _NOT_ITS_FAULT and outcome.kind is Kind.BUILD_FAILED and build.again:
             shutil.rmtree(folder)  # a power cut, say: it shows nothing about the variant
-            self._begin(folder, build.settings, again=False)
+            self._begin(folder, build.settings, again=False, spent_s=ending.cost_s)
             return
         files, used = self._prune(folder, outcome), self.recipe.used(build.settings)
         event: Event = {
@@ -127,6 +129,9 @@ class Builder:
             "seconds": round(time.monotonic() - build.began_s, 3),
             "settings": used,
         }
+        if self.recipe.builds.where == "site":
+            event |= {"ticket": build.ticket, "node_s": round(build.spent_s + ending.cost_s, 3)}
+            event |= {"estimated_s": round(ending.cost_s, 3)} if ending.charged_s is None else {}
         missing = blamed_values(outcome, used)
         self.record(event | ({"missing": missing} if missing else {}))
 

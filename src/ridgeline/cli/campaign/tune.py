@@ -81,6 +81,8 @@ def _rehearse(study: Path, question: SearchQuestion) -> None:
             print(f"# trial {step.trial.number} ({step.trial.proposer}): {setting_text(step.trial.point)}")
             for line in step.build:
                 print(f"# build: {line}")
+            for which, line in step.starts:
+                print(f"# {which}: {line}")
             print(step.script.rstrip(), end="\n\n")
     print(
         *(f"# warning: {doubt}" for doubt in found.doubts()), cost_line(stake(found.study, question.trials)), sep="\n"

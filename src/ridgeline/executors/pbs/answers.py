@@ -104,7 +104,8 @@ def _seen(job_id: str, job: Mapping[str, object]) -> Sighting:
     state, comment = str(job.get("job_state", "")), str(job.get("comment", ""))
     name = str(job.get("Job_Name", ""))
     if state in _ENDED:
-        return Sighting(job_id, Phase.ENDED, name, comment, _ending(job, comment))
+        ending = _ending(job, comment)
+        return Sighting(job_id, Phase.ENDED, name, comment, ending, charged_s=ending.elapsed_s)
     phase = _NOT_ENDED.get(state, Phase.WAITING)
     if phase is Phase.WAITING and _HOPELESS.search(comment):
         phase = Phase.HOPELESS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 
 from ridgeline.executors.dialect import Phase, Sighting
 from ridgeline.executors.slurm.nodelist import expand
@@ -86,10 +87,13 @@ def _seen_by_squeue(row: Mapping[str, str]) -> Sighting:
     if state in _WAITING:
         return Sighting(row["JobID"], _waiting_phase(reason), row["Name"], reason)
     if state in _RUNNING:
-        return Sighting(row["JobID"], Phase.RUNNING, row["Name"])
+        # EndTime of a job that still computes is when its limit will be
+        charged_s = _charged_s(row["StartTime"], row["EndTime"]) if state == "COMPLETING" else None
+        return Sighting(row["JobID"], Phase.RUNNING, row["Name"], charged_s=charged_s)
     status = _whole(row["exit_code"])  # as wait(2) gives it
     ending = _ending(state, reason, status >> 8, status & 127, row["NodeList"], row["StartTime"], row["EndTime"])
-    return Sighting(row["JobID"], Phase.ENDED, row["Name"], reason, ending)
+    charged_s = _charged_s(row["StartTime"], row["EndTime"])
+    return Sighting(row["JobID"], Phase.ENDED, row["Name"], reason, ending, charged_s=charged_s)
 
 
 def _seen_by_sacct(line: str) -> Sighting | None:
@@ -101,7 +105,8 @@ def _seen_by_sacct(line: str) -> Sighting | None:
     state = said.split()[0]  # "CANCELLED by 1000"
     if state in _WAITING or state in _RUNNING:
         return Sighting(job_id, Phase.RUNNING, name, folder=folder)
-    return Sighting(job_id, Phase.ENDED, name, said, _ending(state, said, *_codes(codes), nodes, start, end), folder)
+    ending = _ending(state, said, *_codes(codes), nodes, start, end)
+    return Sighting(job_id, Phase.ENDED, name, said, ending, folder, _charged_s(start, end))
 
 
 def _seen_by_jobcomp(line: str) -> Sighting | None:
@@ -109,9 +114,11 @@ def _seen_by_jobcomp(line: str) -> Sighting | None:
     if not {"JobId", "JobState", "ExitCode"} <= cells.keys():
         return None
     state = cells["JobState"]
-    # times are local without a zone; the exit file holds better ones
+    # times are local without a zone: good for how long it took; the exit file holds better dates
     ending = _ending(state, "", *_codes(cells["ExitCode"]), cells.get("NodeList", ""), "", "")
-    return Sighting(cells["JobId"], Phase.ENDED, cells.get("Name", ""), state, ending, cells.get("WorkDir", ""))
+    charged_s = _between_s(cells.get("StartTime", ""), cells.get("EndTime", ""))
+    where = cells.get("WorkDir", "")
+    return Sighting(cells["JobId"], Phase.ENDED, cells.get("Name", ""), state, ending, where, charged_s)
 
 
 def _codes(text: str) -> tuple[int, int]:
@@ -144,6 +151,22 @@ def _ending(state: str, reason: str, code: int, number: int, nodes: str, start: 
         # cancelled in the queue: Slurm tells when, but nothing ran until then
         ended_s=_epoch(end) if started_s else 0.0,
     )
+
+
+def _charged_s(start: str, end: str) -> float | None:
+    """Nothing for a job that was cancelled in the queue, of which Slurm tells only when."""
+    started_s, ended_s = _epoch(start), _epoch(end)
+    if not ended_s:
+        return None
+    return max(0.0, ended_s - started_s) if started_s else 0.0
+
+
+def _between_s(start: str, end: str) -> float | None:
+    """From one local time to the other; None where one of them is Unknown or None."""
+    try:
+        return max(0.0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
+    except ValueError:
+        return None
 
 
 def _epoch(text: str) -> float:
