@@ -38,7 +38,11 @@ class ExitCode(IntEnum):
         "or `verify` found a mismatch",
     )
     WRONG_INPUT = 2, "the study or command line is wrong"
-    SITE = 3, "the site refused"
+    SITE = (
+        3,
+        "the site refused, or what had passed does not start any more (the campaign stops with a question, `resume` "
+        "goes on)",
+    )
     OUTPUT = 4, "an output could not be read"
     FOLDER = 5, "the study folder is locked, damaged or its disk is full"
     WORSE = 6, "the setting that `compare` or `steps` was asked about is shown to be worse"

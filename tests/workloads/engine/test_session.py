@@ -15,7 +15,7 @@ import pytest
 
 from ridgeline.ports import is_free
 from ridgeline.records.outcome import Kind
-from ridgeline.workloads.engine.install import installed_flags
+from ridgeline.workloads.engine.install import _installed_flags
 from ridgeline.workloads.engine.session.process import (
     EngineProcess,
     await_return,
@@ -197,7 +197,7 @@ def test_an_installed_engine_is_asked_for_flags_the_table_does_not_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(STANDIN))
-    installed_flags.cache_clear()
+    _installed_flags.cache_clear()
     asked = study(tmp_path, knobs={"flag_of_tomorrow": [3], "switch_of_tomorrow": [True]})
     workload = sglang_offline(asked)
     assert workload.problems() == []
@@ -207,7 +207,7 @@ def test_an_installed_engine_is_asked_for_flags_the_table_does_not_know(
     assert script.rstrip().endswith("--switch-of-tomorrow")
     wrong = sglang_offline(study(tmp_path, knobs={"flag_of_yesterday": [3]}))
     assert "no such knob" in wrong.problems()[0].message
-    installed_flags.cache_clear()
+    _installed_flags.cache_clear()
 
 
 def test_processes_of_a_session_are_those_that_live() -> None:
