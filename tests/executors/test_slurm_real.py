@@ -16,6 +16,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.script import exit_record
 from ridgeline.executors.slurm.dialect import slurm as slurm_executor
+from ridgeline.records.launch import launch
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 from tests.slurm_cluster import SlurmCluster
@@ -437,3 +438,25 @@ def test_a_whole_node_is_asked_for_as_such_and_not_as_its_cores(slurm: SlurmClus
     runner = executor(cores_per_node=1)
     until_ended(runner, runner.submit(job(tmp_path, "j", "echo $SLURM_CPUS_ON_NODE")))
     assert (tmp_path / "j/stdout").read_text() == "2\n"
+
+
+DYING = """\
+echo "rank $SLURM_PROCID says goodbye" >&2
+[ "$SLURM_PROCID" = 1 ] && kill -9 $$
+while :; do echo chatter; done
+"""
+
+
+def test_the_last_words_of_a_rank_that_dies_are_kept(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """srun drops them now and then, where it ends the other ranks first: here it did once in seven times."""
+    runner = executor(launcher="srun", launcher_options="--kill-on-bad-exit=1", options={"rank_errors": True})
+    ranks = Resources(nodes=2, ranks_per_node=2)
+    (tmp_path / "dying").mkdir()
+    (tmp_path / "dying/rank.sh").write_text(DYING)
+    text = launch(runner.site, ranks, "sh rank.sh")
+    (end,) = until_ended(runner, runner.submit(job(tmp_path, "dying", text, resources=ranks)), limit_s=90)
+    assert end.exit_code
+    said = (tmp_path / "dying/stderr").read_text()
+    assert "rank-1.err:\nrank 1 says goodbye\n" in said
+    assert "chatter" in (tmp_path / "dying/stdout").read_text(), "stdout comes as it always did"
+    assert not list((tmp_path / "dying").glob("rank-*.err"))

@@ -76,7 +76,7 @@ def test_the_container_comes_between_launcher_and_program() -> None:
 
 
 def pyxis(**more: object) -> Site:
-    given = {"batch": "slurm", "launcher": "srun", "container": "docker://nvcr.io#nvidia/x:25.09", **more}
+    given = {"batch": "slurm", "launcher": "srun", "container": "docker://registry.example#team/x:25.09", **more}
     return Site(container_runtime="pyxis", **given)  # type: ignore[arg-type]
 
 
@@ -92,7 +92,7 @@ def test_pyxis_takes_the_image_at_the_srun_that_starts_the_ranks() -> None:
     text = launch(site, Resources(nodes=2, ranks_per_node=4, gpus=8), "./p --in x")
     assert text.count("srun") == 1, "one step, and no Apptainer"
     assert as_srun_gets_it(text) == [
-        *("--nodes=2", "--ntasks=8", "--mpi=pmix", "--container-image=docker://nvcr.io#nvidia/x:25.09"),
+        *("--nodes=2", "--ntasks=8", "--mpi=pmix", "--container-image=docker://registry.example#team/x:25.09"),
         "--container-mounts=/data/studies/s:/data/studies/s",
         *("--container-workdir=/data/studies/s/runs/0001", "--no-container-remap-root", "./p", "--in", "x"),
     ]

@@ -14,6 +14,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import script
 from ridgeline.executors.base import BY_HAND, EXIT_FILE
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect
+from ridgeline.records.launch import RANK_ERRORS
 from ridgeline.records.run import QUIET_FILE, Cause, Job
 from ridgeline.records.site import Site
 
@@ -32,6 +33,15 @@ KILL_AFTER_S = 10.0  # between TERM and KILL for a job past its limits, unless i
 CANCEL_GRACE_S = 1.5  # between TERM and KILL for a job that was cancelled, unless it needs longer
 
 
+# outside of what `timeout` ends: the last words of the ranks are wanted most where the job was stopped
+_GATHER_ERRORS = f"""\
+for file in {RANK_ERRORS.format("[0-9]*")}; do
+  [ ! -s "$file" ] || {{ echo "$file:"; cat "$file"; }} >&2
+  rm -f "$file"
+done
+"""
+
+
 def render(job: Job, site: Site, dialect: BatchDialect) -> str:
     """The text of run.sh: handed to the batch system again it repeats the run, and so does `sh run.sh`."""
     command, own = job.command, _user_script(site)
@@ -43,7 +53,7 @@ def render(job: Job, site: Site, dialect: BatchDialect) -> str:
     return script.render(
         job,
         site,
-        command=_watched(command, job),
+        command=_watched(command, job) + (_GATHER_ERRORS if site.options.get("rank_errors") else ""),
         directives=[*directives, *site.directives],
         find_home=_find_home(job, dialect, inside),
         home='"$run_home"',

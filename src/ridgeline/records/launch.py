@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 
+RANK_ERRORS = "rank-{}.err"  # where a rank's stderr goes with the site's option `rank_errors`, until the job ends
 APPTAINER, PYXIS = "apptainer", "pyxis"
 CONTAINER_RUNTIMES = (APPTAINER, PYXIS)
 
@@ -48,6 +49,8 @@ def launch(
     known = LAUNCHERS[chosen]
     starter = str(site.options.get("mpirun") or known.starter) if known.is_mpirun else known.starter
     options = [*known.options(resources, binding), site.launcher_options, known.end_of_options]
+    if chosen == "srun" and site.options.get("rank_errors"):
+        options.insert(1, f"--error={RANK_ERRORS.format('%t')}")
     inside = contained(site, resources, program)
     if site.container and site.container_runtime == PYXIS and chosen != "none":
         if chosen != "srun":
