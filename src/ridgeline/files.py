@@ -1,4 +1,4 @@
-"""Files put in place in one step, files that may not be there, be no regular files or be gzipped. Open to every room."""
+"""Files put in place in one step; files that may not be there, be pipes or be gzipped. Open to every room, like errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def open_regular(path: Path) -> BinaryIO:
 
     Every reader of what others wrote opens it here.
     """
-    _require_regular(os.stat(path), path)  # first: opening some devices does something
+    _require_regular(path.stat(), path)  # first: opening some devices does something
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         _require_regular(os.fstat(descriptor), path)  # again: it may have been exchanged meanwhile

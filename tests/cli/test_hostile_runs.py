@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
+import pty
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +24,7 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.cli.main import main
+from ridgeline.cli.terminal import json_escaped
 from ridgeline.store.history import read_history
 
 WAIT_S = 120  # a verb that waits for a pipe would wait for ever
@@ -281,3 +286,134 @@ def test_a_study_with_such_a_number_is_checked_without_a_traceback(
     done = ridgeline("check", "quick.yaml", cwd=tmp_path)
     assert done.returncode in (0, 2), done.stderr
     assert "Traceback" not in done.stderr
+
+
+# what reaches the terminal
+
+SPITE = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e"
+
+
+def spiteful(value: object) -> object:
+    """The same JSON value with such characters in every text that is free."""
+    if isinstance(value, dict):
+        fixed = (
+            "event",
+            "kind",
+            "stage",
+            "cause",
+            "act",
+            "folder",
+            "conclusion",
+            "verdict",
+            "asked",
+            "origin",
+            "scale",
+        )
+        return {k: v if k in fixed and not isinstance(v, dict) else spiteful(v) for k, v in value.items()}
+    if isinstance(value, list):
+        if len(value) == 5 and isinstance(value[1], int | float):  # a measurement: its name and origin mean something
+            return [value[0], value[1], f"{value[2]}{SPITE}", f"{value[3]}{SPITE}", value[4]]
+        return [spiteful(item) for item in value]
+    return f"{value}{SPITE}" if isinstance(value, str) else value
+
+
+@pytest.fixture
+def cursed(spoilt: Path) -> Path:
+    """A journal and run folders in which every text tries to steer the terminal."""
+    journal = spoilt / "journal.jsonl"
+    events = []
+    for line in journal.read_text().splitlines():
+        event = json.loads(line)
+        event.pop("asked", None)
+        changed = spiteful(event)
+        assert isinstance(changed, dict)
+        for name in ("question", "point", "settings", "candidates", "verdict"):
+            if name in event:
+                changed[name] = event[name]
+        if event["event"] == "ended":
+            changed["ending"]["nodes"] = [f"node{SPITE}"]
+            if event["run"] == 2:
+                changed["outcome"] = {
+                    "kind": "crash",
+                    "reason": f"why{SPITE}",
+                    "evidence": ["stderr", 1, f"line{SPITE}"],
+                }
+        if event["event"] == "verdict":
+            changed["verdict"] = {**event["verdict"], "headline": f"better{SPITE}"}
+        events.append(changed)
+    events.append({"event": "stopped", "at": events[-1]["at"], "reason": f"enough{SPITE}"})
+    journal.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    for run in (spoilt / "runs").iterdir():
+        for name in ("stdout", "stderr", "notes.txt"):
+            (run / name).write_bytes((run / name).read_bytes() + f"{SPITE} note {SPITE}\n".encode())
+        (run / "result.json").write_text(json.dumps({"settings": {"x": SPITE}}))
+    return spoilt
+
+
+def obeyed(text: str) -> list[str]:
+    text = text.replace("\r\n", "\n")  # of CSV
+    return [c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
+
+
+@pytest.mark.parametrize(
+    "verb", [*READING, "status --follow", "diagnose", "diagnose --json", "check", "best --script -"]
+)
+def test_no_verb_lets_a_program_steer_the_terminal(cursed: Path, verb: str) -> None:
+    name, *more = verb.split()
+    words = READING.get(name, [name, "runs/0001-x1/stdout" if name == "diagnose" else "study.yaml"])
+    done = ridgeline(*(cursed if word == "DIR" else word for word in words), *more, cwd=cursed)
+    assert "Traceback" not in done.stderr
+    assert done.stdout + done.stderr
+    assert done.returncode != 5, done.stderr  # or the journal would not have been read at all
+    assert not obeyed(done.stdout + done.stderr)
+
+
+def test_a_study_cannot_be_called_so(tmp_path: Path) -> None:
+    named = study_text().replace("name: quick", 'name: "quick\\e]0;owned\\a\\x9b\\u202e"')
+    (tmp_path / "quick.yaml").write_text(named)
+    done = ridgeline("check", "quick.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert not obeyed(done.stdout + done.stderr)
+
+
+def test_a_message_that_names_a_hostile_file_is_clean(tmp_path: Path) -> None:
+    done = ridgeline("status", f"no{SPITE}", cwd=tmp_path)
+    assert done.returncode == 5
+    assert "no\N{REPLACEMENT CHARACTER}]0;owned" in done.stderr
+    assert not obeyed(done.stderr)
+
+
+def test_tune_shows_nothing_that_a_program_writes_for_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "quick.yaml").write_text(study_text("printf ''note \\033[2J\\007\\n'' >&2; test {x} -lt 2"))
+    done = ridgeline("tune", "quick.yaml", "--out", "out", cwd=tmp_path)
+    assert "crash" in done.stdout
+    assert not obeyed(done.stdout + done.stderr)
+
+
+def test_an_export_ends_its_lines_as_csv_does(spoilt: Path) -> None:
+    done = ridgeline("export", spoilt, cwd=spoilt)
+    assert done.stdout.count("\r\n") == done.stdout.count("\n") > 1
+    assert "\N{REPLACEMENT CHARACTER}" not in done.stdout
+
+
+def test_json_stays_the_same_document() -> None:
+    text = json.dumps({"a": f"{SPITE}\U000e0041 é"}, ensure_ascii=False)
+    assert not obeyed(json_escaped(text))
+    assert json.loads(json_escaped(text)) == json.loads(text)
+
+
+def test_on_a_terminal_our_own_drawing_is_all_that_is_obeyed(cursed: Path) -> None:
+    """`status --follow` on a screen: nothing but its own two codes."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "ridgeline", "status", "--follow", str(cursed)]
+    child = subprocess.Popen(command, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
+    os.close(slave)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other side is gone
+        while piece := os.read(master, 65536):
+            shown += piece
+    os.close(master)
+    assert child.wait(WAIT_S) == 0, shown
+    rest = re.sub(r"\x1b\[[HKJ]|\r\n", "", shown.decode())
+    assert "quick" in rest
+    assert not obeyed(rest)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ridgeline import __version__
+from ridgeline.cli.terminal import clean_streams
 from ridgeline.errors import InputError, RidgelineError, StoreError, StudyError, did_you_mean
 
 # verb -> (module of this room:function, the line `ridgeline --help` shows). The order is that of a campaign's life.
@@ -96,6 +97,11 @@ def run(arguments: list[str]) -> None:
 
 
 def main() -> None:
+    with clean_streams():
+        _main()
+
+
+def _main() -> None:
     try:
         run(sys.argv[1:])
     except StudyError as error:

@@ -149,7 +149,9 @@ class Metric:
                 return float(item)
             return float(re.sub(r"[dD]", "e", str(item)))  # Fortran writes 1.5D-03
         except OverflowError:
-            raise NotThere(f"{self.name}: {self.file} has a number too large to be ranked") from None
+            raise NotThere(
+                f"{self.name}: {str(item)[:20]}... in {self.file} is too large, not a number that can be ranked"
+            ) from None
         except ValueError:
             raise NotThere(
                 f"{self.name}: {str(item)[:60]!r} in {self.file} is not a number; for a word, set type: text"
