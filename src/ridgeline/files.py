@@ -1,18 +1,20 @@
-"""Files put in place in one step, files that may not be there or may be gzipped. Open to every room, like errors."""
+"""Files put in place in one step; files that may not be there, be pipes or be gzipped. Open to every room, like errors."""
 
 from __future__ import annotations
 
 import errno
-import io
 import os
 import shutil
+import stat
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 LARGEST_UNZIPPED_BYTES = 512 << 20
+LARGEST_READ_BYTES = 256 << 20  # of a file that is read as a whole
 _GZIP = b"\x1f\x8b"
 
 
@@ -38,7 +40,7 @@ def write_whole(
 ) -> None:
     """All of the content or, after a crash, the old file. `mode` as chmod takes it; None: what the umask leaves."""
     with in_one_step(path) as partial:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:  # new: never through a link that somebody placed there meanwhile
             file.writelines([content.encode()] if isinstance(content, str) else content)
             if survives_power_cut:
                 file.flush()
@@ -62,31 +64,93 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+class NotRegularError(OSError):
+    """A name that leads to a pipe, a device or a socket, which could keep a reader waiting for ever."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """The file, opened for reading. NotRegularError, without waiting, for what a program put there in place of a file.
+
+    Every reader of what others wrote opens it here.
+    """
+    _require_regular(path.stat(), path)  # first: opening some devices does something
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _require_regular(os.fstat(descriptor), path)  # again: it may have been exchanged meanwhile
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _require_regular(seen: os.stat_result, path: Path) -> None:
+    if stat.S_ISREG(seen.st_mode):
+        return
+    if stat.S_ISDIR(seen.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    kinds = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"))
+    kind = next((name for is_it, name in kinds if is_it(seen.st_mode)), "a device")
+    raise NotRegularError(errno.EINVAL, f"is {kind}, not a regular file", str(path))
+
+
+def read_regular(path: Path, largest_bytes: int = LARGEST_READ_BYTES) -> bytes:
+    """All that a regular file holds. OSError as `open_regular`, and where it holds more than `largest_bytes`."""
+    with open_regular(path) as file:
+        content = file.read(largest_bytes + 1)
+    if len(content) > largest_bytes:
+        raise OSError(errno.EFBIG, f"is larger than {largest_bytes >> 20} MiB", str(path))
+    return content
+
+
+def read_text(path: Path, largest_bytes: int = LARGEST_READ_BYTES) -> str:
+    """The text of a regular file, whatever its bytes; line ends become newlines. OSError as `read_regular`."""
+    return _text(read_regular(path, largest_bytes))
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+
+
 def text_of(path: Path) -> str:
     """What a text file holds, whatever its bytes; nothing where it cannot be read."""
     try:
-        return path.read_text(errors="replace")
+        return read_text(path)
     except OSError:
         return ""
 
 
-def read_unzipped(path: Path) -> bytes:
+def beginning_of(path: Path, most_bytes: int) -> str:
+    """The first so many bytes of a text file, unzipped where it is gzipped. OSError where it is torn or no file."""
+    with open_regular(path) as file, _unzipped(file) as stream:
+        try:
+            return _text(stream.read(most_bytes))
+        except (EOFError, zlib.error) as torn:
+            raise OSError(errno.EIO, f"torn gzip file: {torn}", str(path)) from None
+
+
+def _unzipped(file: BinaryIO) -> BinaryIO:
+    zipped = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    if not zipped:
+        return file
+    import gzip
+
+    return gzip.open(file)  # type: ignore[return-value]
+
+
+def read_unzipped(path: Path, largest_bytes: int | None = None) -> bytes:
     """What a file holds, gzipped or not, whatever its name is.
 
     OSError also where the zipped part is torn, or unpacks to more than anybody writes: a kilobyte can hold a gigabyte.
     """
-    raw = path.read_bytes()
-    if not raw.startswith(_GZIP):
-        return raw
-    import gzip
-
-    try:
-        with gzip.open(io.BytesIO(raw)) as stream:
-            content = stream.read(LARGEST_UNZIPPED_BYTES + 1)
-    except (EOFError, zlib.error) as torn:
-        raise OSError(errno.EIO, f"torn gzip file: {torn}", str(path)) from None
-    if len(content) > LARGEST_UNZIPPED_BYTES:
-        raise OSError(errno.EFBIG, f"unpacks to more than {LARGEST_UNZIPPED_BYTES >> 20} MiB", str(path))
+    largest_bytes = LARGEST_UNZIPPED_BYTES if largest_bytes is None else largest_bytes
+    with open_regular(path) as file, _unzipped(file) as stream:
+        try:
+            content = stream.read() if stream is file else stream.read(largest_bytes + 1)
+        except (EOFError, zlib.error) as torn:
+            raise OSError(errno.EIO, f"torn gzip file: {torn}", str(path)) from None
+    if stream is not file and len(content) > largest_bytes:
+        raise OSError(errno.EFBIG, f"unpacks to more than {largest_bytes >> 20} MiB", str(path))
     return content
 
 

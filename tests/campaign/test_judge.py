@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -196,3 +197,26 @@ def test_a_quoted_line_cannot_steer_the_terminal_and_is_short(tmp_path: Path) ->
     assert found.evidence is not None
     assert found.evidence.text.isprintable()
     assert len(found.evidence.text) == 400
+
+
+def gzipped_guard(folder: Path, content: bytes, sentence: str) -> Outcome:
+    (folder / "out.gz").write_bytes(content)
+    asked = study(folder, guards=guards(sentence))
+    reading = Reading((Measurement("rate", 1.0, "", "stdout"),))
+    return judge(Ending(Cause.EXITED, 0), reading, folder, (), ("stdout",), asked, {}, {})
+
+
+def test_a_guard_reads_the_text_of_a_gzipped_file(tmp_path: Path) -> None:
+    bad = gzip.compress(b"step 1\nenergy nan\n")
+    assert gzipped_guard(tmp_path, bad, 'out.gz lacks "nan"') == Outcome(Kind.WRONG, "out.gz says 'nan'")
+    assert gzipped_guard(tmp_path, bad, 'out.gz contains "energy"').kind is Kind.OK
+    torn = gzipped_guard(tmp_path, bad[:-12], 'out.gz lacks "nan"')
+    assert torn.kind is Kind.WRONG
+    assert "cannot be shown" in torn.reason
+    assert "torn gzip file" in torn.reason
+
+
+def test_of_a_gzip_bomb_a_guard_reads_no_more_than_of_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "GUARDED_TEXT_BYTES", 1000)
+    bomb = gzip.compress(b"a" * 1000 + b"nan" + b"a" * 10_000_000)
+    assert gzipped_guard(tmp_path, bomb, 'out.gz lacks "nan"').kind is Kind.OK

@@ -201,7 +201,8 @@ def test_a_repair_is_on_disk_before_the_journal_goes_on(tmp_path, synced):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_device_that_is_really_full(tmp_path):
+def test_a_device_that_is_really_full(tmp_path, monkeypatch):
+    monkeypatch.setattr("ridgeline.store.journal.open_regular", Path.open)  # which refuses devices
     path = tmp_path / "journal.jsonl"
     path.symlink_to("/dev/full")
     with Journal.open(path) as journal, pytest.raises(StoreError, match="full"):

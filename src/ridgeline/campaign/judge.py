@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from ridgeline.errors import did_you_mean
+from ridgeline.errors import ReadError, did_you_mean
+from ridgeline.files import NotRegularError, beginning_of, open_regular, read_text, text_of
 from ridgeline.matching import TimeIsUp, TooSlow, cpu_limit
 from ridgeline.readers.failures import BY_SIGNAL, PROGRAM_REMEDY, failure_named
 from ridgeline.records.guard import Guard
@@ -51,7 +52,7 @@ _CANNOT_START = {126: "a command could not be executed", 127: "a command was not
 def secret_values(names: Iterable[str]) -> tuple[str, ...]:
     """What the named secrets hold here, to be hidden wherever it turns up."""
     files = ((name, Path.home() / SECRETS_FOLDER / name) for name in names)
-    return tuple(os.environ.get(name) or (file.read_text().strip() if file.is_file() else "") for name, file in files)
+    return tuple(os.environ.get(name) or text_of(file).strip() for name, file in files)
 
 
 def without_secrets(reading: Reading, study: Study) -> Reading:
@@ -365,8 +366,8 @@ def _lines(path: Path, tail: int | None = None) -> Iterator[tuple[int, str]]:
     With `tail` only the lines that start within so many bytes of the end.
     """
     try:
-        with path.open("rb") as stream:
-            size = path.stat().st_size
+        with open_regular(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
             if path.name in (quiet := _quiet(path.parent)):
                 size = min(size, quiet[path.name][1])  # the rest came of our own kill
             number = _skip(stream, size - tail) if tail is not None and size > tail else 0
@@ -375,14 +376,14 @@ def _lines(path: Path, tail: int | None = None) -> Iterator[tuple[int, str]]:
                     number += _skip(stream, size - SEARCHED_BYTES)
                 number += 1
                 yield number, _one_line(stream)
-    except (FileNotFoundError, IsADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotRegularError):
         return
 
 
 def _quiet(folder: Path) -> dict[str, tuple[float, int]]:
     """Date and size of each file when the run was ended for its silence; empty of all other runs."""
     try:
-        lines = (folder / QUIET_FILE).read_text(errors="replace").splitlines()
+        lines = read_text(folder / QUIET_FILE).splitlines()
         return {name: (float(date), int(size)) for date, size, name in (line.split(" ", 2) for line in lines)}
     except (OSError, ValueError):
         return {}
@@ -404,8 +405,10 @@ def _skip(stream: BinaryIO, until: int) -> int:
 
 
 def _text(path: Path) -> str:
+    """The text that a guard is held against, unzipped; ReadError where nobody can tell what the file says."""
     try:
-        with path.open(errors="replace") as stream:
-            return stream.read(GUARDED_TEXT_BYTES)
+        return beginning_of(path, GUARDED_TEXT_BYTES)
     except (FileNotFoundError, IsADirectoryError):
         return ""
+    except OSError as error:
+        raise ReadError(f"{path.name}: {error.strerror or error}") from None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.campaign.ledger import Ledger
+from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending
 from ridgeline.records.trial import Trial
 from ridgeline.store.events import Event
@@ -68,7 +71,22 @@ def cut_output(folder: Path, logs: Iterable[str], limit_bytes: int) -> None:
     """What a run wrote beyond its limit before it could be ended is not kept."""
     for file, size in _outputs(folder, logs):
         if size > limit_bytes:
-            os.truncate(file, limit_bytes)
+            _cut(file, limit_bytes)
+
+
+def _cut(file: Path, limit_bytes: int) -> None:
+    """Only a file of the run itself: a link that the run placed here may lead to any file of the user's."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            return
+        raise
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.ftruncate(descriptor, limit_bytes)
+    finally:
+        os.close(descriptor)
 
 
 def _outputs(folder: Path, logs: Iterable[str]) -> Iterator[tuple[Path, int]]:
@@ -86,7 +104,12 @@ def not_run(reason: str) -> Ending:
 
 
 def write_result(folder: Path, event: Event, trial: Trial) -> None:
-    """result.json: the run's own copy of what the journal says, for people who look into the folder."""
+    """result.json: the run's own copy of what the journal says, for people who look into the folder.
+
+    In place of whatever the run put there, a link or a pipe; only a folder stays, and `verify` names it.
+    """
     result = {"settings": dict(trial.settings), **{k: v for k, v in event.items() if k != "event"}}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    target = folder / "result.json"
+    if target.is_symlink() or not target.is_dir():
+        write_whole(target, json.dumps(result, indent=1) + "\n", survives_power_cut=False)

@@ -13,6 +13,7 @@ from ridgeline.analyzers.base import Analyzer, Diagnosis
 from ridgeline.analyzers.base import diagnose as diagnose_file
 from ridgeline.analyzers.comparison import compare_files
 from ridgeline.analyzers.knobs import knobs_yaml
+from ridgeline.cli.terminal import json_escaped
 from ridgeline.cli.text.diagnosis import comparison_text, diagnosis_text
 from ridgeline.cli.text.reading_bar import ReadingBar
 from ridgeline.errors import InputError, ReadError
@@ -43,7 +44,7 @@ def diagnose(
     if as_knobs:
         print(knobs_yaml([f for d in diagnoses for f in d.findings]) or "# no finding names a knob to try")
     elif as_json:
-        print(json.dumps({"files": [d.as_json() for d in diagnoses]}, indent=2, ensure_ascii=False))
+        print(json_escaped(json.dumps({"files": [d.as_json() for d in diagnoses]}, indent=2, ensure_ascii=False)))
     else:
         print("\n\n".join(diagnosis_text(d) for d in diagnoses if d.kinds))
     _complain(diagnoses, analyzers)
@@ -59,7 +60,8 @@ def _compare(files: list[Path], analyzers: list[Analyzer], as_json: bool, as_kno
     comparison = compare_files(files[0], files[1], analyzers, (bars[0], bars[1]))
     for bar in bars:
         bar.close()
-    print(json.dumps(comparison.as_json(), indent=2, ensure_ascii=False) if as_json else comparison_text(comparison))
+    document = json.dumps(comparison.as_json(), indent=2, ensure_ascii=False)
+    print(json_escaped(document) if as_json else comparison_text(comparison))
 
 
 def _diagnosed(path: Path, analyzers: list[Analyzer]) -> Diagnosis:

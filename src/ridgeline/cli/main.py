@@ -9,6 +9,7 @@ from textwrap import fill
 from typing import Any
 
 from ridgeline import __version__
+from ridgeline.cli.terminal import clean_streams
 from ridgeline.errors import (
     ExitCode,
     InputError,
@@ -98,6 +99,11 @@ def run(arguments: list[str]) -> None:
 
 
 def main() -> None:
+    with clean_streams():
+        _main()
+
+
+def _main() -> None:
     try:
         run(sys.argv[1:])
     except StudyError as error:

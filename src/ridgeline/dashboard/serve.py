@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import os
 import secrets
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ridgeline.dashboard.access import LOOPBACK, SHORTEST_TOKEN, Door
 from ridgeline.dashboard.server import Dashboard
 from ridgeline.errors import InputError
 
+GONE_MS = 60_000  # without a sign of life of the other machine, which may be asleep or unplugged
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  refused without a token of one's own
 
 
@@ -43,6 +48,8 @@ def listening(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         found = socket.socket(family)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit these
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
         found.bind(address)
         found.listen(128)  # whoever follows the printed address at once waits for the server instead of being refused
     except OSError as error:
@@ -79,7 +86,62 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def server_of(dashboard: Dashboard, door: Door) -> uvicorn.Server:
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How long a connection may keep us waiting, and how many there may be at once."""
+
+    request_s: float = 10.0  # from its first byte, or from the connection, until a request is whole
+    idle_s: float = 5.0  # between two requests
+    unread_s: float = 60.0  # with answers that the other side does not take
+    connections: int = 128  # each page that is open holds one
+
+
+class _LimitedConnection(H11Protocol):
+    """Lets nobody hold a connection who sends nothing, a byte at a time, or takes no answer: uvicorn would wait."""
+
+    limits = ConnectionLimits()
+    _request_due: asyncio.TimerHandle | None = None
+    _answer_due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            transport.abort()
+        else:
+            self._await_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._await_request()
+
+    def _await_request(self) -> None:
+        whole = self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
+        if whole and self._request_due is not None:
+            self._request_due.cancel()
+            self._request_due = None
+        elif not whole and self._request_due is None:
+            self._request_due = self.loop.call_later(self.limits.request_s, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._answer_due is None:
+            self._answer_due = self.loop.call_later(self.limits.unread_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._answer_due is not None:
+            self._answer_due.cancel()
+            self._answer_due = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for due in (self._request_due, self._answer_due):
+            if due is not None:
+                due.cancel()
+
+
+def server_of(dashboard: Dashboard, door: Door, limits: ConnectionLimits | None = None) -> uvicorn.Server:
+    limits = limits or ConnectionLimits()
     config = uvicorn.Config(
         dashboard.app(door),
         log_level="warning",
@@ -87,6 +149,8 @@ def server_of(dashboard: Dashboard, door: Door) -> uvicorn.Server:
         server_header=False,
         lifespan="off",
         ws="none",
+        http=type("LimitedConnection", (_LimitedConnection,), {"limits": limits}),
+        timeout_keep_alive=limits.idle_s,  # type: ignore[arg-type]  # seconds for a timer, also parts of one
         timeout_graceful_shutdown=1,
     )
     return _Server(config, dashboard)

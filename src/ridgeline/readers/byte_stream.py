@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ridgeline.errors import ReadError
+from ridgeline.files import open_regular
 
 PIECE_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -29,7 +30,7 @@ class ByteStream:
     @property
     def zipped(self) -> bool:
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 return file.read(2) == _GZIP
         except OSError:
             return False
@@ -37,7 +38,7 @@ class ByteStream:
     def __iter__(self) -> Iterator[bytes]:
         self.damage = ""
         try:
-            with self.path.open("rb", buffering=0) as file:
+            with open_regular(self.path) as file:
                 pieces = self._raw(file)
                 first = next(pieces, b"")
                 if first.startswith(_GZIP):

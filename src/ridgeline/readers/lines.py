@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from ridgeline.errors import ReadError
+from ridgeline.files import open_regular
 from ridgeline.readers.byte_stream import ByteStream, Watch
 
 # Longer lines exist only as progress bars and binary garbage; cutting them bounds memory and every regex below it.
@@ -55,7 +56,7 @@ class TextFile:
         if next(lines, None) is None:
             return
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - _TAIL_BYTES))
                 tail_bytes = file.read(_TAIL_BYTES)

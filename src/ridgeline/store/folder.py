@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import StoreError, StudyError
-from ridgeline.files import is_there, write_whole
+from ridgeline.files import is_there, read_text, write_whole
 from ridgeline.records.study import Study
 from ridgeline.store.agreement import binding, require_consistent, require_same_question
 from ridgeline.store.history import History
@@ -110,7 +110,7 @@ class StudyFolder:
 
     def _origin(self) -> Path | None:
         try:
-            return Path((self.path / ORIGIN).read_text().rstrip("\n"))
+            return Path(read_text(self.path / ORIGIN).rstrip("\n"))
         except OSError:
             return None  # a folder from before 0.1.0
 

@@ -10,16 +10,19 @@ import errno
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ridgeline.errors import StoreError
-from ridgeline.files import sync_folder
+from ridgeline.files import open_regular, sync_folder
 
 Event = dict[str, Any]
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+LONGEST_NUMBER = 300  # digits; a float has at most 309
+_DIGITS = re.compile(rb"[0-9]{300}")
 
 
 class Journal:
@@ -36,6 +39,8 @@ class Journal:
         """Ready to append; creates the file, or repairs its last line."""
         try:
             new = not path.exists()
+            if not new:
+                open_regular(path).close()  # a pipe would take everything and keep nothing
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError as error:
             raise StoreError(
@@ -107,7 +112,7 @@ AT_ONCE = 1000  # lines of a journal that are read as one text
 def read_events(path: Path) -> Iterator[Event]:
     """The events, oldest first. A torn last line is left out: a controller may be writing it right now."""
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}); is this a study folder?") from None
     with file:
@@ -127,7 +132,7 @@ def read_events(path: Path) -> Iterator[Event]:
 def parse_lines(lines: Sequence[bytes]) -> Sequence[Event | None]:
     """As `parse_line` of each; read as one text where all are whole, which takes half the time."""
     try:
-        events = json.loads((b"[" + b",".join(lines) + b"]").decode())
+        events = _parsed(b"[" + b",".join(lines) + b"]")
     except (ValueError, RecursionError):
         events = ()
     # a line that holds two events would be one too many
@@ -138,10 +143,22 @@ def parse_lines(lines: Sequence[bytes]) -> Sequence[Event | None]:
 def parse_line(line: bytes) -> Event | None:
     """The event of a line, or None where it is torn or damaged."""
     try:
-        event = json.loads(line.decode())  # decoded here: loads would first guess the encoding of every line
+        event = _parsed(line)
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) else None
+
+
+def _parsed(line: bytes) -> Any:
+    """ValueError where it is not JSON, or holds a whole number that is too large for a float: nobody measured that."""
+    text = line.decode()  # here: loads would first guess the encoding of every line
+    return json.loads(text, parse_int=_sensible) if _DIGITS.search(line) else json.loads(text)
+
+
+def _sensible(digits: str) -> int:
+    if len(digits) > LONGEST_NUMBER:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def damage(path: Path, number: int) -> str:
@@ -178,7 +195,9 @@ def _last_line(descriptor: int, size: int) -> tuple[int, bytes]:
 
 
 def _keep_aside(path: Path, tail: bytes) -> None:
-    with path.open("ab") as file:
+    # not through a link: this name is only ever ours
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    with os.fdopen(descriptor, "ab") as file:
         file.write(tail.rstrip(b"\n") + b"\n")
         file.flush()
         os.fsync(file.fileno())

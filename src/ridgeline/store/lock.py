@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from ridgeline.errors import StoreError
+from ridgeline.files import read_text
 
 _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -119,7 +120,7 @@ def _write_holder(descriptor: int) -> None:
 def holder_of(path: Path) -> dict[str, Any]:
     """Who wrote the lock; empty when that cannot be told."""
     try:
-        holder = json.loads(path.read_text())
+        holder = json.loads(read_text(path))
     except (OSError, ValueError):
         return {}
     return holder if isinstance(holder, dict) else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ridgeline.errors import StoreError
+from ridgeline.files import open_regular
 from ridgeline.store.history import History, read_history
 from ridgeline.store.journal import read_events
 
@@ -16,7 +17,7 @@ def read_history_as_far(folder: Path) -> tuple[History, tuple[str, ...]]:
         history.apply_all(read_events(path))
     except StoreError as error:
         return history, (f"Only what stands before a damaged line is shown. {error}",)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - 1))
         torn = size > 0 and file.read(1) != b"\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from ridgeline.errors import StudyError
+from ridgeline.files import open_regular
 
 Step = str | int
 Where = Sequence[Step]  # the path of keys and indices to a value, such as ("space", "tp", "values", 0)
@@ -100,7 +101,7 @@ def read_text(path: Path) -> str:
     try:
         if path.is_dir():
             raise StudyError(f"{path}: this is a folder; name the YAML file in it")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
         raise StudyError(f"{path}: no such file; check the spelling") from None

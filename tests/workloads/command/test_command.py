@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ridgeline import matching
 from ridgeline.errors import StoreError
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.records.expression import Expression
@@ -354,3 +356,28 @@ def test_output_between_other_lines_is_read_all_the_same(
     (tmp_path / "out.txt").write_text(text)
     reading = CommandWorkload(study(tmp_path, metrics={"found": {**metric, "file": "out.txt"}})).read(run(tmp_path))
     assert {**reading.texts, **reading.metrics}["found"] == value
+
+
+def test_a_pattern_that_ran_out_of_its_time_is_said_although_nothing_depends_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "BASE_S", 0.2)
+    (tmp_path / "stdout").write_text(f"rate 7\n{'a' * 40}!\n")
+    metrics = {"rate": {"regex": r"rate (\S+)"}, "aside": {"regex": "(a+)+$"}}
+    reading = CommandWorkload(study(tmp_path, metrics=metrics)).read(run(tmp_path))
+    assert reading.metrics["rate"] == 7.0
+    assert "aside: in stdout, the pattern '(a+)+$' was given up" in reading.problem
+
+
+@pytest.mark.parametrize("written", ["true", "false", "[3, true]"])
+def test_true_is_no_number(tmp_path: Path, written: str) -> None:
+    (tmp_path / "stdout").write_text(f'{{"rate": {written}}}\n')
+    reading = CommandWorkload(study(tmp_path, metrics={"rate": {"json": "rate"}})).read(run(tmp_path))
+    assert "rate" not in reading.metrics
+    assert f"rate: {'false' if written == 'false' else 'true'} in stdout is not a number" in reading.problem
+
+
+def test_a_metric_is_read_out_of_a_gzipped_file(tmp_path: Path) -> None:
+    (tmp_path / "out.gz").write_bytes(gzip.compress(b"rate 7\n"))
+    metrics = {"rate": {"regex": r"rate (\S+)", "file": "out.gz"}}
+    assert CommandWorkload(study(tmp_path, metrics=metrics)).read(run(tmp_path)).metrics["rate"] == 7.0

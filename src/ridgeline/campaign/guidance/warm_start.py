@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ridgeline.campaign import scores
 from ridgeline.errors import InputError, StoreError
-from ridgeline.files import write_whole
+from ridgeline.files import read_text, write_whole
 from ridgeline.records.lesson import Lesson
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.records.study import Study
@@ -40,7 +40,7 @@ def kept(root: Path) -> list[Lesson]:
     """The lessons that this study folder began with; none where it began without."""
     path = root / FILE
     try:
-        rows = json.loads(path.read_text())
+        rows = json.loads(read_text(path))
         return [Lesson(row["point"], row["score"], row.get("node_s")) for row in rows]
     except FileNotFoundError:
         return []

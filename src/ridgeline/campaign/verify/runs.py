@@ -13,6 +13,7 @@ from ridgeline.campaign.judge import judge, without_blame, without_secrets
 from ridgeline.campaign.verify.scripts import SCRIPT, GivenCheck
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded, same
 from ridgeline.executors.base import BY_HAND, EXIT_FILE
+from ridgeline.files import read_text
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Run
@@ -91,12 +92,13 @@ class RunCheck:
     def _result(self, run: Run) -> None:
         file = f"{self._relative(run.folder)}/{RESULT}"
         try:
-            result = json.loads((run.folder / RESULT).read_text())
+            result = json.loads(read_text(run.folder / RESULT))
         except FileNotFoundError:
             self._gap(run, RESULT)
             return
-        except (OSError, ValueError) as error:
-            self.found.differs(file, "the run's result", "a JSON document", f"damaged: {error}", run.number)
+        except (OSError, ValueError, RecursionError) as error:
+            why = (isinstance(error, OSError) and error.strerror) or error
+            self.found.differs(file, "the run's result", "a JSON document", f"damaged: {why}", run.number)
             return
         line = {name: value for name, value in self.ended[run.number].items() if name not in ("event", "at")}
         journal = {"settings": dict(self.history.trials[run.trial].settings), **line}
@@ -110,7 +112,7 @@ class RunCheck:
         if run.ending.cause is not Cause.EXITED or run.ending.exit_code is None:
             return
         try:
-            lines = (run.folder / EXIT_FILE).read_text(errors="replace").splitlines()
+            lines = read_text(run.folder / EXIT_FILE).splitlines()
         except OSError:
             return
         told = dict(line.split("=", 1) for line in lines if "=" in line)

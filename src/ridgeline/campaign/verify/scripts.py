@@ -17,6 +17,7 @@ from ridgeline.campaign.thrift.short_trials import shortened
 from ridgeline.campaign.verify.verification import Verification
 from ridgeline.errors import RidgelineError
 from ridgeline.executors.base import EXIT_FILE, Executor
+from ridgeline.files import NotRegularError, read_regular, read_text
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.run import Job, Run
 from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV
@@ -100,7 +101,10 @@ class GivenCheck:
     def _script(self, run: Run, where: str, job: Job, text: str) -> None:
         file = f"{where}/{SCRIPT}"
         try:
-            there = (run.folder / SCRIPT).read_text(errors="replace")
+            there = read_text(run.folder / SCRIPT)
+        except NotRegularError as error:
+            self.found.differs(file, "the script of this setting", "a file", error.strerror, run.number)
+            return
         except OSError:
             return  # said elsewhere
         env = _exports(run.folder / ENV)
@@ -129,7 +133,7 @@ class GivenCheck:
                 continue
             name = path.relative_to(prepared).as_posix()
             there = run.folder / name
-            if not there.is_file() or there.read_bytes() == path.read_bytes():
+            if not there.is_file() or read_regular(there) == read_regular(path):
                 continue
             stated, derived = _anywhere(_text(there) or ""), _anywhere(_text(path) or "")
             if stated == derived or _same_numbers(stated, derived):
@@ -154,7 +158,7 @@ class GivenCheck:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(errors="replace")
+        return read_text(path)
     except OSError:
         return None
 

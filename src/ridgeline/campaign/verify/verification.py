@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -78,7 +79,7 @@ def differences(stated: Any, found: Any, at: str = "") -> Iterator[tuple[str, An
 
 
 def same(stated: Any, found: Any) -> bool:
-    if is_number(stated) and is_number(found):
+    if is_number(stated) and is_number(found) and max(abs(stated), abs(found)) < sys.float_info.max:
         return math.isclose(stated, found, rel_tol=_RELATIVE_TOLERANCE, abs_tol=1e-12)
     if isinstance(stated, list | tuple) and isinstance(found, list | tuple):
         return list(stated) == list(found)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.campaign.watched import WatchedStudy
+from ridgeline.cli.terminal import clean_line, uncleaned
 from ridgeline.cli.text.follow import follow_lines
 from ridgeline.cli.text.picture import cut
 from ridgeline.cli.text.snapshot import run_rows
@@ -51,8 +52,9 @@ def _draw(now: CampaignStatus) -> None:
     size = shutil.get_terminal_size()
     # one column less: a terminal that is full to its last column begins another line
     lines = follow_lines(now, size.columns - 1, size.lines - 1, time.time(), plain=not _speaks_unicode())
-    sys.stdout.write(HOME + REST.join(lines) + REST + BELOW)
-    sys.stdout.flush()
+    screen = uncleaned(sys.stdout)
+    screen.write(HOME + REST.join(map(clean_line, lines)) + REST + BELOW)
+    screen.flush()
 
 
 def _speaks_unicode() -> bool:

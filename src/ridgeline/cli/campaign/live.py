@@ -20,6 +20,7 @@ from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.status import CampaignStatus, pasted_answer
 from ridgeline.campaign.verdict import goal_text, is_simulated
+from ridgeline.cli.terminal import clean_line, uncleaned
 from ridgeline.cli.text.answer import answer_lines
 from ridgeline.cli.text.picture import fitted, picture_lines
 from ridgeline.cli.text.wording import KIND_TEXT, answered_text, leftover_text, run_time_text, setting_text
@@ -143,9 +144,11 @@ class Face:
 
     def __enter__(self) -> Face:
         if not self._quiet and (self._console is not None or sys.stdout.isatty()):
+            from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            console = self._console or Console(file=uncleaned(sys.stdout))
+            self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
         return self
 
@@ -169,11 +172,11 @@ class Face:
             self._shown_runs = len(runs)
         aside = campaign.history.set_aside
         for block in aside[self._shown_aside :]:
-            self._print(_printable(f"  block {block.block} of the confirmation is run again: {block.reason}"))
+            self._print(clean_line(f"  block {block.block} of the confirmation is run again: {block.reason}"))
         self._shown_aside = len(aside)
         answers = campaign.history.heeded.answers
         for line in islice(answers.values(), self._shown_answers, None):
-            self._print(_printable(f"  somebody said {answered_text(line)}"))
+            self._print(clean_line(f"  somebody said {answered_text(line)}"))
         self._shown_answers = len(answers)
         if time.monotonic() - self._drawn_s > REDRAW_S:
             self._draw(campaign)
@@ -188,7 +191,7 @@ class Face:
         # never lower than before, its last lines always in the same place: between two runs it would jump otherwise
         self._height = max(self._height, len(lines))
         lines = [""] * (self._height - len(lines)) + lines
-        self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ignore"), refresh=True)
+        self._live.update(Text("\n".join(map(clean_line, lines)), no_wrap=True, overflow="ignore"), refresh=True)
         self._drawn_s = time.monotonic()
 
     def _say(self, campaign: Campaign, run: Run) -> None:
@@ -237,12 +240,7 @@ def run_text(campaign: Campaign, run: Run) -> tuple[str, str]:
         story.append(f"left behind and ended: {leftover_text(run.ending.leftovers)}")
     told = f"#{run.trial:<4} {campaign.question.called(trial):<8} {run_time_text(run.ending.duration_s):>5}   {result}"
     # settings can be long: the result stands before them
-    return _printable(f"  {told}   {_settings_of(campaign, trial)}"), _printable("   ".join(story))
-
-
-def _printable(line: str) -> str:
-    """A program may have written anything, and a terminal obeys control characters."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    return clean_line(f"  {told}   {_settings_of(campaign, trial)}"), clean_line("   ".join(story))
 
 
 def _settings_of(campaign: Campaign, trial: Trial) -> str:

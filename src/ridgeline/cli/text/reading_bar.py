@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from ridgeline.cli.terminal import clean_line, uncleaned
+
 _WAIT_S, _STEP_S, _BAR = 0.5, 0.2, 24
 
 
@@ -14,9 +16,9 @@ class ReadingBar:
     """Call it with the bytes read so far. It shows itself only to people, and only when they would wait."""
 
     def __init__(self, path: Path, to: TextIO | None = None) -> None:
-        self._to = sys.stderr if to is None else to
+        self._to = uncleaned(sys.stderr if to is None else to)
         self._on = self._to.isatty()
-        self._name = path.name
+        self._name = clean_line(path.name)
         self._size = path.stat().st_size if path.is_file() else 0
         self._began = self._last = time.monotonic()
         self._width = 0

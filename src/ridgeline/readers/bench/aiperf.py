@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ridgeline.files import read_text
 from ridgeline.readers.bench.run import AVERAGED, BenchRequest, BenchRun, count, number, spread, without_empty
 
 _NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
@@ -87,7 +88,7 @@ def _model(names: Any) -> str:
 def with_requests(run: BenchRun, summary: Path) -> BenchRun:
     """The run with the requests of the JSONL file beside its summary, where there is one."""
     try:
-        lines = summary.with_name("profile_export.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = read_text(summary.with_name("profile_export.jsonl")).splitlines()
     except (OSError, UnicodeDecodeError):
         return run
     rows = []

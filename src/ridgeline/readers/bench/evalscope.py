@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ridgeline.files import read_text
 from ridgeline.readers.bench.run import BenchRun, count, number, without_empty
 
 # Names changed between 0.x ("Average time to first token (s)") and 1.x ("Avg TTFT (ms)"); (name, factor to our unit).
@@ -61,7 +62,7 @@ def with_percentiles(run: BenchRun, summary: Path) -> BenchRun:
     """The run with the percentiles of the file beside its summary, where there is one."""
     beside = summary.with_name("benchmark_percentile.json")
     try:
-        rows = json.loads(beside.read_text(encoding="utf-8"))
+        rows = json.loads(read_text(beside))
     except (OSError, ValueError, RecursionError):
         return run
     latencies = {name: dict(values) for name, values in run.latencies_ms.items()}

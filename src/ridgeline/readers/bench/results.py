@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
+from ridgeline.files import read_regular
 from ridgeline.readers.bench.aiperf import aiperf_run, is_aiperf, with_requests
 from ridgeline.readers.bench.evalscope import evalscope_run, is_evalscope, with_percentiles
 from ridgeline.readers.bench.genai import genai_run, is_genai
@@ -63,7 +64,7 @@ def _runs(path: Path) -> Iterator[BenchRun]:
 
 def _documents(path: Path) -> Iterator[Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode("utf-8")
     except OSError as bad:
         raise InputError(f"{path}: {bad.strerror}; name a result file or its folder") from None
     except UnicodeDecodeError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.readers.bench.run import QUANTILES, BenchRequest, BenchRun, count, number, spread, without_empty
+from ridgeline.readers.lines import TextFile
 
 SUMMARY = ".summary.json"
 
@@ -70,8 +71,7 @@ def _requests(named: object, source: str) -> tuple[BenchRequest, ...]:
     beside = Path(source.partition(" point ")[0]).parent / Path(named).name
     for path in (beside, Path(named)):
         if path.is_file():
-            with path.open(encoding="utf-8", errors="replace") as lines:
-                return tuple(row for line in lines if (row := _request(line)) is not None)
+            return tuple(row for line in TextFile(path) if (row := _request(line)) is not None)
     return ()
 
 

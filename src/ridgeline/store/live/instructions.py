@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ridgeline.files import write_whole
+from ridgeline.files import open_regular, write_whole
 from ridgeline.records.expression import Value
 from ridgeline.records.study import Budget
 
@@ -125,7 +125,7 @@ def waiting_instructions(root: Path) -> dict[str, Instruction | str]:
 
 def _read(path: Path, name: str) -> Instruction | str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             told = instruction_from({**json.loads(file.read(LARGEST_BYTES)), "id": name})
     except (OSError, ValueError, TypeError, RecursionError) as error:
         return f"{path.name} is no instruction: {error}"

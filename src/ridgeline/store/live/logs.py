@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from ridgeline.files import open_regular
 from ridgeline.records.secrets import masked
 
 LINE_BYTES, TAIL_BYTES = 4096, 32768
@@ -37,7 +38,7 @@ def last_lines(log: Path | None, count: int) -> list[str]:
         return []
     size = LINE_BYTES if count == 1 else TAIL_BYTES
     try:
-        with log.open("rb") as stream:
+        with open_regular(log) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - size))
             tail = stream.read(size).decode(errors="replace")
     except OSError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeline.errors import StoreError
+from ridgeline.files import open_regular
 from ridgeline.store.journal import Event, damage, parse_line
 
 
@@ -26,7 +27,7 @@ class JournalTail:
         middle is damaged, and where the journal is not there.
         """
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 seen = os.fstat(file.fileno())
                 anew = self._file is not None and ((seen.st_dev, seen.st_ino) != self._file or self._is_cut(seen))
                 if anew:

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 from ridgeline import matching
 from ridgeline.errors import ReadError
+from ridgeline.files import NotRegularError, read_unzipped
 from ridgeline.matching import TooSlow
 
 Pick = Literal["last", "first", "max", "min", "sum", "mean"]
@@ -29,6 +30,13 @@ LARGEST_FILE_BYTES = 256 * 2**20
 
 class NotThere(Exception):  # noqa: N818  a fact about an output, not a malfunction
     """The metric could not be read; the message says where it was looked for and what was found."""
+
+
+class NotRead(NotThere):
+    """It may well be there, but was not read: the pattern ran out of its time, or the file is a pipe.
+
+    So the run does not count, whether or not the metric decides anything.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +141,24 @@ class Metric:
         try:
             found = self.source.values(text)
         except (TooSlow, ReadError) as error:
-            raise NotThere(f"{self.name}: in {self.file}, {error}") from None
+            raise NotRead(f"{self.name}: in {self.file}, {error}") from None
         if not found:
             raise NotThere(f"{self.name}: {self.file} has no {self.source}")
         return found
 
     def _number(self, item: object) -> float:
+        if isinstance(item, bool):  # Python takes true for 1
+            said = "true" if item else "false"
+            raise NotThere(f"{self.name}: {said} in {self.file} is not a number; write 1 or 0, or set type: text")
         try:
             if isinstance(item, int | float):
                 return float(item)
             return float(re.sub(r"[dD]", "e", str(item)))  # Fortran writes 1.5D-03
-        except (ValueError, OverflowError):
+        except OverflowError:
+            raise NotThere(
+                f"{self.name}: {str(item)[:20]}... in {self.file} is too large, not a number that can be ranked"
+            ) from None
+        except ValueError:
             raise NotThere(
                 f"{self.name}: {str(item)[:60]!r} in {self.file} is not a number; for a word, set type: text"
             ) from None
@@ -155,9 +170,12 @@ def file_text(folder: Path, name: str, largest_bytes: int = LARGEST_FILE_BYTES) 
     try:
         if path.stat().st_size > largest_bytes:
             raise NotThere(f"{name} is larger than {largest_bytes >> 20} MiB; let the program write a summary")
-        return path.read_text(errors="replace")
+        content = read_unzipped(path, largest_bytes)
+    except NotRegularError as error:
+        raise NotRead(f"{name}: {error.strerror}; let the program write a file") from None
     except OSError as error:
-        raise NotThere(f"{name}: {error.strerror}") from None
+        raise NotThere(f"{name}: {error.strerror or error}") from None
+    return content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _documents(text: str) -> list[object]:
@@ -179,7 +197,7 @@ def _descend(value: object, parts: Sequence[str]) -> object:
     """The value at the path, or None. A key may itself hold dots: `latency.p50` is tried as one key too."""
     if not parts:
         return value
-    if isinstance(value, list) and re.fullmatch(r"-?\d+", parts[0]):
+    if isinstance(value, list) and re.fullmatch(r"-?[0-9]{1,18}", parts[0]):
         index = int(parts[0])
         return _descend(value[index], parts[1:]) if -len(value) <= index < len(value) else None
     if isinstance(value, dict):

@@ -19,7 +19,7 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import field_names, render, render_env
 from ridgeline.records.trial import Trial
-from ridgeline.workloads.command.extract import Metric, NotThere, file_text
+from ridgeline.workloads.command.extract import Metric, NotRead, NotThere, file_text
 from ridgeline.workloads.command.form import CommandForm, read_options
 from ridgeline.workloads.command.paste import folder_lines, needs_own_folder
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
@@ -103,7 +103,7 @@ class CommandWorkload:
                     contents[metric.file] = file_text(run.folder, metric.file)
                 value = metric.read(contents[metric.file])
             except NotThere as gap:
-                if name in needed:
+                if name in needed or isinstance(gap, NotRead):
                     problem, remedy = _explained(metric, str(gap), run.folder)
                     problems.append(problem)
                     remedies.append(remedy)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import ReadError
+from ridgeline.files import read_text
 from ridgeline.readers.lines import TextFile
 from ridgeline.readers.nccl_log import read_nccl_log
 from ridgeline.records.expression import Value, is_number
@@ -81,7 +82,7 @@ def read_run(dialect: EngineDialect, run: Run, needed: set[str]) -> Reading:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(errors="replace"))
+        value = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -97,7 +98,7 @@ def _results(
 ) -> Iterable[Measurement]:
     if not session.get("serves"):
         try:
-            text = (folder / OFFLINE_RESULT).read_text(errors="replace") if (folder / OFFLINE_RESULT).exists() else ""
+            text = read_text(folder / OFFLINE_RESULT) if (folder / OFFLINE_RESULT).exists() else ""
             return dialect.offline_result(text, TextFile(folder / ENGINE_LOG))
         except (OSError, ReadError):
             return ()

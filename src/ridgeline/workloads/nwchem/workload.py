@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from ridgeline.files import read_text
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import Binding
 from ridgeline.records.measurement import Measurement, Reading
@@ -199,7 +200,7 @@ def _count(settings: Settings, name: str) -> int:
 def _asked(folder: Path) -> tuple[Settings, str] | None:
     """The settings of a run and where its build lies, as `prepare` wrote them."""
     try:
-        asked = json.loads((folder / ASKED).read_text())
+        asked = json.loads(read_text(folder / ASKED))
         return dict(asked["settings"]), str(asked["build"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, ReadError
+from ridgeline.files import read_text
+from ridgeline.readers.lines import TextFile
 from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.expression import ExpressionError, Value
 from ridgeline.records.lesson import Expectation
@@ -184,10 +186,9 @@ class TwinWorkload:
     def read(self, run: Run) -> Reading:
         found: dict[str, float | None] = {"wall_s": round(run.ending.duration_s, 3)}
         try:
-            with (run.folder / LOG).open(errors="replace") as lines:
-                log = read_sglang_log(lines)
-            bench = json.loads((run.folder / BENCH).read_text()) if log.results else {}
-        except (OSError, ValueError) as error:
+            log = read_sglang_log(TextFile(run.folder / LOG))
+            bench = json.loads(read_text(run.folder / BENCH)) if log.results else {}
+        except (OSError, ValueError, ReadError) as error:
             return Reading(problem=f"{LOG} and {BENCH} were not left by the run: {error}")
         if log.kv_pools:
             found["kv_tokens"] = log.kv_pools[0].tokens
