@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 
-from ridgeline.stats.drift import Drift, Repeat, drift, outliers
+from ridgeline.stats.drift import PERMUTATIONS, Drift, Repeat, _chance, _explained, drift, outliers
 
 
 def noisy(seed: int, shape: list[float], noise: float = 0.01) -> list[float]:
@@ -98,3 +99,32 @@ def test_runs_along_a_trend_are_not_called_odd_one_by_one() -> None:
     drifted = Drift("trend", -0.3, 0.001, len(values))
     found = outliers([Repeat(v) for v in values], "maximize", drifted)
     assert [(o.index, o.cause) for o in found] == [(n, "trend") for n in (9, 10, 11, 12)]
+
+
+def test_what_is_clearly_no_drift_is_not_shuffled_to_the_end() -> None:
+    class Counting(random.Random):
+        shuffles = 0
+
+        def shuffle(self, x: Any) -> None:
+            self.shuffles += 1
+            super().shuffle(x)
+
+    noise = random.Random(4)
+    steady, rng = [math.exp(noise.gauss(0, 0.02)) for _ in range(60)], Counting(0)
+    assert drift(steady, "maximize", rng).kind == "steady"
+    assert 50 <= rng.shuffles < PERMUTATIONS
+    stepped, rng = [value * (0.9 if at > 30 else 1) for at, value in enumerate(steady)], Counting(0)
+    assert drift(stepped, "maximize", rng).kind == "step"
+    assert rng.shuffles == PERMUTATIONS
+
+
+@pytest.mark.parametrize("change", [0.0, 0.01, 0.02, 0.05])
+def test_shuffled_orders_are_counted_as_the_definition_has_it(change: float) -> None:
+    noise = random.Random(9)
+    logs = [noise.gauss(0, 0.02) + change * (at > 8) for at in range(24)]
+    limit, rng, reached = max(_explained(logs)[:2]) - 1e-12, random.Random(0), 0
+    mixed = list(logs)
+    for _ in range(PERMUTATIONS):
+        rng.shuffle(mixed)
+        reached += max(_explained(mixed)[:2]) >= limit
+    assert _chance(logs, limit, random.Random(0), doubt=1.0) == (reached + 1) / (PERMUTATIONS + 1)

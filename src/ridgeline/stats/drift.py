@@ -6,6 +6,8 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
+from operator import mul
 from statistics import median
 from typing import Literal
 
@@ -58,18 +60,34 @@ def drift(values: Sequence[float], direction: Direction, rng: random.Random, lev
     seen = _explained(logs)
     if mean_and_spread(logs)[1] < 1e-12:
         return Drift("steady", 0.0, 1.0, n)
-    shuffled = list(logs)
-    reached = 0
-    for _ in range(PERMUTATIONS):
-        rng.shuffle(shuffled)
-        reached += max(_explained(shuffled)[:2]) >= max(seen[:2]) - 1e-12
-    p_value = (reached + 1) / (PERMUTATIONS + 1)
+    p_value = _chance(logs, max(seen[:2]) - 1e-12, rng, 1 - level)
     if p_value > 1 - level:
         return Drift("steady", 0.0, p_value, n)
     trend, step, slope, at, jump = seen
     if step > trend:
         return Drift("step", math.expm1(jump), p_value, n, at)
     return Drift("trend", math.expm1(slope * (n - 1)), p_value, n)
+
+
+def _chance(logs: Sequence[float], limit: float, rng: random.Random, doubt: float) -> float:
+    """The share of shuffled orders that explain as much as `limit`. Once so many do that it is above `doubt`, whatever
+    the rest brings, no more are tried, and it is the share of those that were."""
+    n = len(logs)
+    mean, centre = math.fsum(logs) / n, (n - 1) / 2
+    shuffled = [v - mean for v in logs]
+    total = math.fsum(v * v for v in shuffled)
+    # of values without their mean, a step explains the square of the sum before it, times this
+    steps = [n / (cut * (n - cut)) / total for cut in range(2, n - 1)]
+    slope = [(i - centre) / math.sqrt(total * n * (n * n - 1) / 12) for i in range(n)]
+    reached = 0
+    for tried in range(1, PERMUTATIONS + 1):
+        rng.shuffle(shuffled)
+        before = list(islice(accumulate(shuffled), 1, n - 2))
+        step = max(map(mul, map(mul, before, before), steps))
+        reached += int(step >= limit or sum(map(mul, slope, shuffled)) ** 2 >= limit)
+        if (reached + 1) / (PERMUTATIONS + 1) > doubt:
+            return (reached + 1) / (tried + 1)
+    return (reached + 1) / (PERMUTATIONS + 1)
 
 
 def _explained(logs: Sequence[float]) -> tuple[float, float, float, int, float]:
