@@ -27,7 +27,7 @@ from stated_effects import knobs_of, truth_over
 from ridgeline import catalog
 from ridgeline.records.lesson import Lesson
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.stats.nodes import NodeRun, node_effects
+from ridgeline.stats.nodes import NodeRun, NodeRuns, node_effects
 from ridgeline.stats.survey import Look, next_look
 
 SENTINEL_EVERY = 8
@@ -65,6 +65,7 @@ def campaign(cluster: Cluster, seed: int, sampler_name: str, runs: int) -> tuple
     sampler = catalog.part("samplers", sampler_name)(Space(tuple(knobs), {}), seed, {}, lambda point: None)
     names = [f"n{number}" for number in range(cluster.nodes)]
     seen: list[NodeRun] = []
+    counted = NodeRuns()
     waiting: list[str] = []
     accused = False
 
@@ -74,13 +75,14 @@ def campaign(cluster: Cluster, seed: int, sampler_name: str, runs: int) -> tuple
         if rng.random() < cluster.disturbed:
             log += math.log(rng.uniform(0.6, 0.9))
         seen.append(NodeRun(point_key(point), nodes, math.exp(log), tuple(point.items()), len(seen)))
+        counted.add(seen[-1])
         return math.exp(log)
 
     def look() -> Look:
         nonlocal accused
-        effects = node_effects(seen, "maximize")
+        effects = counted.effects("maximize")
         accused = accused or any(effect.verdict in ("slow", "fast") for effect in effects)
-        return next_look(seen, point_key(baseline), effects, cluster.width, cluster.nodes)
+        return next_look(counted, point_key(baseline), effects, cluster.width, cluster.nodes)
 
     def place(where: Look) -> tuple[str, ...]:
         return where.nodes or tuple(rng.sample([n for n in names if n not in where.avoid], cluster.width))

@@ -23,7 +23,7 @@ from ridgeline.records.run import Job
 from ridgeline.records.space import point_key
 from ridgeline.records.study import Budget, ConfirmStage, SearchStage, Study
 from ridgeline.records.trial import Stage
-from ridgeline.stats.nodes import NodeRun, node_effects
+from ridgeline.stats.nodes import NodeRun, NodeRuns, node_effects
 from ridgeline.stats.survey import MOST_MORE_IF_LIKELY, MOST_URGENT, Look, next_look
 from ridgeline.stats.wording import MetricText
 from ridgeline.store.history import History
@@ -194,7 +194,7 @@ def runs_at(*speeds: tuple[str, float]) -> list[NodeRun]:
 
 def test_where_to_look_next() -> None:
     def look(runs: list[NodeRun], width: int = 1, direction: Any = "maximize", there_are: int = 0) -> Look:
-        return next_look(runs, "base", node_effects(runs, direction), width, there_are)
+        return next_look(NodeRuns(runs), "base", node_effects(runs, direction), width, there_are)
 
     alike = runs_at(*((node, 1 + at / 1000) for at, node in enumerate("abcdefab")))
     assert not look(alike).urgent
@@ -217,7 +217,7 @@ def test_looks_at_a_suspect_end_where_they_settle_nothing() -> None:
     rng = random.Random(3)
     nodes = "abcd" + "ab" * (MOST_MORE_IF_LIKELY // 2)
     noisy = runs_at(*((node, math.exp(rng.gauss(0, 0.05))) for node in nodes))
-    assert not next_look(noisy, "base", node_effects(noisy, "maximize"), 1).urgent
+    assert not next_look(NodeRuns(noisy), "base", node_effects(noisy, "maximize"), 1).urgent
 
 
 def test_a_suspect_that_is_settled_needs_no_more_looks() -> None:
@@ -225,7 +225,7 @@ def test_a_suspect_that_is_settled_needs_no_more_looks() -> None:
     many = runs_at(*((node, (0.9 if node == "b" else 1.0) * (1 + rng.gauss(0, 0.002))) for node in "abc" * 3))
     effects = node_effects(many, "maximize")
     assert {e.node: e.verdict for e in effects}["b"] == "slow"
-    assert not next_look(many, "base", effects, 1).urgent
+    assert not next_look(NodeRuns(many), "base", effects, 1).urgent
 
 
 def test_the_verb_says_what_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,3 +262,22 @@ def test_what_cannot_be_told_is_said_with_what_is_missing() -> None:
     lonely = [NodeRun(f"s{number}", (node,), 1.0) for number, node in enumerate("aaabbb")]
     (line,) = node_lines(node_effects(lonely, "maximize"), goal, 8)
     assert line == "cannot tell: a (3 runs), b (3 runs); too few runs of the same setting on different nodes"
+
+
+def test_each_run_is_looked_at_once_however_long_the_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touched: list[int] = []
+    real = scores.node_runs
+
+    def noting(runs: Any, metric: str) -> Any:
+        found = real(runs, metric)
+        touched.extend(run.place for run in found)
+        return found
+
+    monkeypatch.setattr(scores, "node_runs", noting)
+    run, _ = finished(tmp_path)
+    good = [r.number for _, r in run.history.ok_runs(*Stage)]
+    assert len(good) >= 30
+    # those that ended after the last question are taken when somebody asks again
+    assert touched == good[: len(touched)]
+    scores.effects_of_nodes(run.study, run.history)
+    assert touched == good

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 
-from ridgeline.stats.drift import Drift, Repeat, drift, outliers
+from ridgeline.stats.drift import PERMUTATIONS, Drift, Repeat, drift, outliers
 
 
 def noisy(seed: int, shape: list[float], noise: float = 0.01) -> list[float]:
@@ -124,3 +125,20 @@ def test_a_large_step_is_still_found_in_ten_runs() -> None:
         for seed in range(40)
     )
     assert found >= 36
+
+
+def test_what_is_clearly_no_drift_is_not_shuffled_to_the_end() -> None:
+    class Counting(random.Random):
+        shuffles = 0
+
+        def shuffle(self, x: Any) -> None:
+            self.shuffles += 1
+            super().shuffle(x)
+
+    noise = random.Random(4)
+    steady, rng = [math.exp(noise.gauss(0, 0.02)) for _ in range(60)], Counting(0)
+    assert drift(steady, "maximize", rng).kind == "steady"
+    assert 50 <= rng.shuffles < PERMUTATIONS
+    stepped, rng = [value * (0.9 if at > 30 else 1) for at, value in enumerate(steady)], Counting(0)
+    assert drift(stepped, "maximize", rng).kind == "step"
+    assert rng.shuffles == PERMUTATIONS

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.stats.nodes import MOST_RUNS, NodeRun, _looked_at, corrected, corrections, node_effects
+from ridgeline.stats.nodes import EACH_RUN, MOST_NEW, MOST_RUNS, NodeRun, NodeRuns, corrected, corrections, node_effects
+from ridgeline.stats.suspicion import naming
 
 
 def runs(seed: int, count: int, slow: dict[str, float], width: int = 1, noise: float = 0.01) -> list[NodeRun]:
@@ -98,7 +99,7 @@ def test_rates_of_a_slow_node_are_raised_and_times_lowered() -> None:
 def test_of_very_many_runs_those_of_repeated_settings_and_the_latest_are_looked_at() -> None:
     once = [NodeRun(f"s{n}", ("a",), 1.0, (), n) for n in range(200)]
     twice = [NodeRun("again", ("b",), 1.0, (), n) for n in (200, 201)]
-    found = _looked_at([*twice, *once])
+    found = NodeRuns([*twice, *once]).looked_at()
     assert found[:2] == tuple(twice)
     assert found[2:] == tuple(once[-(MOST_RUNS - 2) :])
 
@@ -223,3 +224,59 @@ def test_numpy_has_one_thread_and_the_programs_of_a_campaign_choose_theirs() -> 
     tell = "print(os.environ.get('OPENBLAS_NUM_THREADS'), len(os.listdir('/proc/self/task')))"
     done = subprocess.run([sys.executable, "-c", f"{code}; {tell}"], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["None", "1"]
+
+
+def long_campaign(count: int) -> list[NodeRun]:
+    """Six nodes, the baseline after every eighth setting; n1 is slow."""
+    rng, made = random.Random(7), []
+    for number in range(count):
+        node = f"n{rng.randrange(6)}"
+        setting = "base" if number % 9 == 0 else f"s{number}"
+        speed = (0.9 if node == "n1" else 1.0) * math.exp(rng.gauss(0, 0.015))
+        made.append(NodeRun(setting, (node,), 100 * speed, (("x", number % 17),), number))
+    return made
+
+
+def test_what_one_more_run_costs_does_not_grow_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    weighed: list[int] = []
+    monkeypatch.setattr(naming, "judged", lambda runs, known, sign: weighed.append(len(runs)) or tuple(known))
+    counted, each = NodeRuns(), list[int]()
+    for run in long_campaign(3000):
+        counted.add(run)
+        before = len(weighed)
+        counted.effects("maximize")
+        counted.effects("maximize")
+        each.append(len(weighed) - before)
+    assert set(each) == {0, 1}, "once, however often it is asked"
+    assert sum(each[:EACH_RUN]) >= EACH_RUN - 2, "early every run counts"
+    assert sum(each[1000:2000]) <= 1000 / MOST_NEW + 1
+    assert sum(each[2000:]) <= 1000 / MOST_NEW + 1
+    assert max(weighed) <= MOST_RUNS
+
+
+def test_odds_depend_on_the_runs_and_not_on_when_somebody_asked() -> None:
+    made, asked = long_campaign(150), NodeRuns()
+    for run in made:
+        asked.add(run)
+        if run.place % 40 == 0:
+            asked.effects("maximize")
+    assert asked.effects("maximize") == NodeRuns(made).effects("maximize") == node_effects(made, "maximize")
+    assert [e.node for e in node_effects(made, "maximize") if e.verdict == "slow"] == ["n1"]
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_runs_and_repeats_are_counted_as_they_come(width: int) -> None:
+    rng, made = random.Random(11), []
+    for number in range(300):
+        nodes = tuple(rng.sample("abcdef", width))
+        made.append(NodeRun(f"s{rng.randrange(60)}", nodes, 1.0, (), number))
+    counted = NodeRuns(made)
+    for node in "abcdef":
+        elsewhere = {run.setting for run in made if node not in run.nodes}
+        here = [run.setting for run in made if node in run.nodes]
+        assert counted._there[node] == len(here)
+        assert counted._repeated[node] == sum(setting in elsewhere for setting in here)
+    times, on, last = counted.of(made[0].setting)
+    same = [run for run in made if run.setting == made[0].setting]
+    assert (times, last) == (len(same), same[-1].nodes)
+    assert sum(on.values()) == width * len(same)

@@ -55,7 +55,9 @@ def _sides(blocks: Sequence[Block], judged: Comparison) -> tuple[float, float] |
 def best_of_search(study: Study, history: History) -> Candidate | None:
     """The best setting of the search, as long as it did not fail when it was run again."""
     failed = disqualified(study, history)
-    ranked = [(point, score) for point, score in scores.ranking(study, history) if point_key(point) not in failed]
+    ranked = scores.ranking(study, history)
+    if failed:
+        ranked = [(point, score) for point, score in ranked if point_key(point) not in failed]
     if not ranked:
         return None
     point = ranked[0][0]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
 
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.stats.nodes import NodeEffect, corrected, corrections, node_effects, node_runs
+from ridgeline.stats.nodes import NodeEffect, NodeRuns, corrected, corrections, node_runs
 from ridgeline.stats.regimes import Regimes, baseline_course
 from ridgeline.stats.survey import Look, next_look
 from ridgeline.store.history import History
@@ -62,13 +64,15 @@ class Yardstick:
 
 
 def yardstick(study: Study, history: History) -> Yardstick:
-    effects = effects_of_nodes(study, history) if _on_several_nodes(history) else []
-    return Yardstick(_course(study, history, effects), corrections(effects, study.goal.direction))
-
-
-def _on_several_nodes(history: History) -> bool:
-    """Asked first because of long campaigns on one node: the effects of nodes look at every run."""
-    return len({run.ending.nodes for run in history.runs.values()}) > 1
+    seen = _seen(study, history)
+    # asked first because of long campaigns on one node: numpy is needed to tell several apart
+    effects = seen.effects(study) if len(seen.placements) > 1 else []
+    factors = corrections(effects, study.goal.direction)
+    unknown = frozenset(effect.node for effect in effects if effect.verdict == "undecided")
+    asked = (seen.baselines, frozenset(factors.items()), unknown, study.goal.direction, study.confirm.level)
+    if seen.last is None or seen.last[0] != asked:
+        seen.last = asked, Yardstick(_course(study, history, effects), factors)
+    return seen.last[1]
 
 
 def _course(study: Study, history: History, effects: list[NodeEffect]) -> Regimes:
@@ -77,10 +81,54 @@ def _course(study: Study, history: History, effects: list[NodeEffect]) -> Regime
     return baseline_course(runs, study.goal.metric, effects, study.goal.direction, study.confirm.level)
 
 
+class _Seen:
+    """What the runs of a history say of nodes, counted once each: the controller asks after every run."""
+
+    def __init__(self, metric: str, uncounted: int) -> None:
+        self.metric, self.uncounted = metric, uncounted
+        self.placements: set[tuple[str, ...]] = set()
+        self.baselines = 0  # good runs of it, sentinels too
+        self.lost = False  # a run of it, to the site
+        self.last: tuple[tuple[Any, ...], Yardstick] | None = None  # and what it was made from
+        self._taken = 0  # of the runs of the history
+        self._runs, self._good = NodeRuns(), list[tuple[Trial, Run]]()  # counted, and not counted yet
+
+    def take(self, history: History) -> None:
+        fresh = list(islice(history.runs.values(), self._taken, None))
+        self._taken += len(fresh)
+        good = history.good(fresh, *Stage)
+        looks = (Stage.BASELINE, Stage.SENTINEL)
+        self.placements.update(run.ending.nodes for run in fresh)
+        self.baselines += sum(trial.stage in looks for trial, _ in good)
+        self.lost = self.lost or any(
+            run.outcome is not None and run.outcome.kind.retryable and history.trials[run.trial].stage in looks
+            for run in fresh
+        )
+        self._good += good
+
+    @property
+    def runs(self) -> NodeRuns:
+        """Counted when first asked for: where there is one node nobody does."""
+        for run in node_runs(self._good, self.metric):
+            self._runs.add(run)
+        self._good.clear()
+        return self._runs
+
+    def effects(self, study: Study) -> list[NodeEffect]:
+        return self.runs.effects(study.goal.direction, study.confirm.level)
+
+
+def _seen(study: Study, history: History) -> _Seen:
+    seen = history.kept.get(_Seen)
+    if seen is None or (seen.metric, seen.uncounted) != (study.goal.metric, len(history.uncounted)):
+        seen = history.kept[_Seen] = _Seen(study.goal.metric, len(history.uncounted))
+    seen.take(history)
+    return seen
+
+
 def effects_of_nodes(study: Study, history: History) -> list[NodeEffect]:
     """What all good runs of the journal say of the nodes they were on."""
-    runs = node_runs(history.ok_runs(*Stage), study.goal.metric)
-    return node_effects(runs, study.goal.direction, study.confirm.level)
+    return _seen(study, history).effects(study)
 
 
 def slow_nodes(study: Study, history: History, width: int = 1) -> tuple[str, ...]:
@@ -92,19 +140,10 @@ def slow_nodes(study: Study, history: History, width: int = 1) -> tuple[str, ...
 
 def next_look_at_nodes(study: Study, history: History, width: int) -> Look:
     """Where the baseline should be run next, on a job of so many nodes."""
-    runs = node_runs(history.ok_runs(*Stage), study.goal.metric)
-    effects = node_effects(runs, study.goal.direction, study.confirm.level)
-    return next_look(runs, point_key(study.baseline), effects, width, _nodes_there_are(study, history))
-
-
-def _nodes_there_are(study: Study, history: History) -> int:
-    """At least so many, seen or not: a job may ask for as many. None is waited for once a look at one was lost."""
-    looks = (Stage.BASELINE, Stage.SENTINEL)
-    lost = any(
-        run.outcome is not None and run.outcome.kind.retryable and history.trials[run.trial].stage in looks
-        for run in history.runs.values()
-    )
-    return 0 if lost else study.site.nodes
+    seen = _seen(study, history)
+    # at least so many, seen or not: a job may ask for as many. None is waited for once a look at one was lost
+    there_are = 0 if seen.lost else study.site.nodes
+    return next_look(seen.runs, point_key(study.baseline), seen.effects(study), width, there_are)
 
 
 def baseline_score(study: Study, history: History) -> float | None:

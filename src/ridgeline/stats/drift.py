@@ -62,13 +62,7 @@ def drift(values: Sequence[float], direction: Direction, rng: random.Random, lev
     seen = _explained(logs)
     if mean_and_spread(logs)[1] < 1e-12:
         return Drift("steady", 0.0, 1.0, n)
-    memory = _memory(logs, seen)
-    shuffled = _innovations(logs, memory)
-    reached = 0
-    for _ in range(PERMUTATIONS):
-        rng.shuffle(shuffled)
-        reached += max(_explained(_remembered(shuffled, memory))[:2]) >= max(seen[:2]) - 1e-12
-    p_value = (reached + 1) / (PERMUTATIONS + 1)
+    p_value = _chance(logs, _memory(logs, seen), max(seen[:2]) - 1e-12, rng, 1 - level)
     if p_value > 1 - level:
         return Drift("steady", 0.0, p_value, n)
     trend, step, slope, at, jump = seen
@@ -109,6 +103,19 @@ def _remembered(innovations: Sequence[float], memory: float) -> list[float]:
     for innovation in innovations[1:]:
         series.append(memory * series[-1] + innovation)
     return series
+
+
+def _chance(logs: Sequence[float], memory: float, limit: float, rng: random.Random, doubt: float) -> float:
+    """The share of shuffled orders that explain as much as `limit`. Once so many do that it is above `doubt`, whatever
+    the rest brings, no more are tried, and it is the share of those that were."""
+    shuffled = _innovations(logs, memory)
+    reached = 0
+    for tried in range(1, PERMUTATIONS + 1):
+        rng.shuffle(shuffled)
+        reached += max(_explained(_remembered(shuffled, memory))[:2]) >= limit
+        if (reached + 1) / (PERMUTATIONS + 1) > doubt:
+            return (reached + 1) / (tried + 1)
+    return (reached + 1) / (PERMUTATIONS + 1)
 
 
 def _explained(logs: Sequence[float]) -> tuple[float, float, float, int, float]:

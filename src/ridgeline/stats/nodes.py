@@ -8,8 +8,10 @@ A node is named where "this one is slow" explains the runs so much better than "
 from __future__ import annotations
 
 import math
+from bisect import insort
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import replace
 
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Trial
@@ -18,7 +20,9 @@ from ridgeline.stats.suspicion.effect import FEWEST_RUNS as FEWEST_RUNS
 from ridgeline.stats.suspicion.effect import NodeEffect as NodeEffect
 from ridgeline.stats.suspicion.effect import NodeRun as NodeRun
 
-MOST_RUNS = 160  # looked at: those of repeated settings and the latest others; more take seconds and tell no more
+MOST_RUNS = 128  # looked at: those of repeated settings and the latest others; more take seconds and tell no more
+EACH_RUN = 64  # up to so many runs the odds are weighed after each; then once enough are new:
+NEW_SHARE, MOST_NEW = 0.1, 64  # this share of all, and at most so many
 STEP = 0.005  # corrections are rounded to this: each change of one makes a search think everything over
 
 
@@ -31,23 +35,108 @@ def node_runs(runs: Iterable[tuple[Trial, Run]], metric: str) -> list[NodeRun]:
     ]
 
 
-def node_effects(runs: Sequence[NodeRun], direction: Direction, level: float = 0.95) -> list[NodeEffect]:
+def node_effects(runs: Iterable[NodeRun], direction: Direction, level: float = 0.95) -> list[NodeEffect]:
     """One effect per node, in the order of names. Runs with a value that is not positive are not usable here.
 
     A job over several nodes waits for the slowest of them.
     """
-    return list(_effects(tuple(run for run in runs if run.value > 0 and run.nodes), direction, level))
+    return NodeRuns(runs).effects(direction, level)
 
 
-@lru_cache(maxsize=32)  # every face asks at every look
-def _effects(usable: tuple[NodeRun, ...], direction: Direction, level: float) -> tuple[NodeEffect, ...]:
-    names = sorted({node for run in usable for node in run.nodes})
-    known = [_undecided(name, usable, level) for name in names]
-    if len(names) < 2:
-        return tuple(known)
-    from ridgeline.stats.suspicion.naming import judged  # numpy comes with it, which most verbs can do without
+class NodeRuns:
+    """All runs so far, counted as they come: what one more costs does not grow with how many there are.
 
-    return judged(_looked_at(usable), known, 1.0 if direction == "maximize" else -1.0)
+    Weighing the odds takes as long as a few runs of the controller, so it waits for enough that is new. When it is due
+    depends on the runs and their order alone: a resumed campaign weighs the same runs.
+    """
+
+    def __init__(self, runs: Iterable[NodeRun] = ()) -> None:
+        self._runs: list[NodeRun] = []
+        self._by_setting: dict[str, list[int]] = {}
+        self._on: dict[str, Counter[str]] = {}  # setting -> node -> runs
+        self._there: Counter[str] = Counter()  # node -> runs
+        self._repeated: Counter[str] = Counter()  # node -> runs of settings that also ran elsewhere
+        self._again: list[int] = []  # runs of repeated settings, in order
+        self._once: dict[int, None] = {}  # the others, in order
+        self._weighed = 0  # how many runs there were when odds were last due
+        self._looked_at: tuple[NodeRun, ...] = ()  # what they are weighed from
+        self._counted: dict[str, tuple[int, int]] = {}  # runs and repeats on each node by then
+        self._found: dict[tuple[Direction, float], tuple[NodeEffect, ...]] = {}
+        for run in runs:
+            self.add(run)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @property
+    def nodes(self) -> list[str]:
+        return sorted(self._there)
+
+    def add(self, run: NodeRun) -> None:
+        if run.value <= 0 or not run.nodes:
+            return
+        at, setting = len(self._runs), run.setting
+        self._runs.append(run)
+        self._count(run)
+        same = self._by_setting.setdefault(setting, [])
+        same.append(at)
+        if len(same) == 1:
+            self._once[at] = None
+        else:
+            if len(same) == 2:
+                del self._once[same[0]]
+                insort(self._again, same[0])
+            self._again.append(at)
+        if self._is_due():
+            self._weighed, self._looked_at, self._found = len(self._runs), self.looked_at(), {}
+            self._counted = {node: (self._there[node], self._repeated[node]) for node in self._there}
+
+    def _count(self, run: NodeRun) -> None:
+        on = self._on.setdefault(run.setting, Counter())
+        before = len(self._by_setting.get(run.setting, ()))
+        for node in {*on, *run.nodes}:
+            was, now = on[node], on[node] + (node in run.nodes)
+            # of a setting that only ran here no run is a repeat
+            self._repeated[node] += (now if before + 1 > now else 0) - (was if before > was else 0)
+            if now > was:
+                on[node] = now
+                self._there[node] += 1
+
+    def _is_due(self) -> bool:
+        count = len(self._runs)
+        return count <= EACH_RUN or count - self._weighed >= min(NEW_SHARE * count, MOST_NEW)
+
+    def looked_at(self) -> tuple[NodeRun, ...]:
+        """Those of repeated settings and the latest others."""
+        chosen = self._again[-MOST_RUNS:]
+        latest = reversed(self._once)
+        chosen += [at for at, _ in zip(latest, range(MOST_RUNS - len(chosen)), strict=False)]
+        return tuple(self._runs[at] for at in sorted(chosen))
+
+    def of(self, setting: str) -> tuple[int, Mapping[str, int], tuple[str, ...]]:
+        """How often a setting ran, how often on each node, and where last."""
+        same = self._by_setting.get(setting)
+        return (len(same), self._on[setting], self._runs[same[-1]].nodes) if same else (0, {}, ())
+
+    def effects(self, direction: Direction, level: float = 0.95) -> list[NodeEffect]:
+        """One per node, in the order of names: as of when odds were last due, with runs counted up to now."""
+        if (found := self._found.get((direction, level))) is None:
+            found = self._found[direction, level] = self._weigh(direction, level)
+        known = {effect.node: effect for effect in found}
+        return [
+            replace(known[node], runs=self._there[node], repeated=self._repeated[node])
+            if node in known
+            else _undecided(node, self._there[node], self._repeated[node], level)
+            for node in self.nodes
+        ]
+
+    def _weigh(self, direction: Direction, level: float) -> tuple[NodeEffect, ...]:
+        known = [_undecided(node, *self._counted[node], level) for node in sorted(self._counted)]
+        if len(known) < 2:
+            return tuple(known)
+        from ridgeline.stats.suspicion.naming import judged  # numpy comes with it, which most verbs can do without
+
+        return judged(self._looked_at, known, 1.0 if direction == "maximize" else -1.0)
 
 
 def corrections(effects: Sequence[NodeEffect], direction: Direction) -> dict[str, float]:
@@ -67,18 +156,5 @@ def corrected(value: float, nodes: Sequence[str], factors: Mapping[str, float]) 
     return value * math.exp(max((math.log(factors.get(node, 1.0)) for node in nodes), key=abs))
 
 
-def _looked_at(runs: Sequence[NodeRun]) -> tuple[NodeRun, ...]:
-    if len(runs) <= MOST_RUNS:
-        return tuple(runs)
-    times: dict[str, int] = {}
-    for run in runs:
-        times[run.setting] = times.get(run.setting, 0) + 1
-    by_use = sorted(range(len(runs)), key=lambda at: (times[runs[at].setting] < 2, -at))
-    return tuple(runs[at] for at in sorted(by_use[:MOST_RUNS]))
-
-
-def _undecided(name: str, runs: Sequence[NodeRun], level: float) -> NodeEffect:
-    elsewhere = {run.setting for run in runs if name not in run.nodes}
-    here = [run.setting for run in runs if name in run.nodes]
-    repeated = sum(setting in elsewhere for setting in here)
-    return NodeEffect(name, "undecided", None, None, None, level, len(here), None, repeated)
+def _undecided(node: str, there: int, repeated: int, level: float) -> NodeEffect:
+    return NodeEffect(node, "undecided", None, None, None, level, there, None, repeated)

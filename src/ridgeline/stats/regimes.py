@@ -70,7 +70,8 @@ def regimes(repeats: Sequence[PlacedRepeat], direction: Direction, level: float 
     Nodes that are known to be slow or fast are allowed for. Where the repeats ran on nodes of which that is not known,
     a change of node cannot be told from a change in time, and none is found.
     """
-    return _regimes(tuple(sorted(repeats, key=lambda repeat: repeat.place)), direction, level)
+    in_order = sorted(repeats, key=lambda repeat: repeat.place)
+    return _regimes(tuple(in_order[:: len(in_order) // MOST_REPEATS + 1]), direction, level)
 
 
 def baseline_course(
@@ -90,8 +91,7 @@ def baseline_course(
 
 
 @lru_cache(maxsize=32)  # every face asks for it at every look, and permutations take their time
-def _regimes(repeats: tuple[PlacedRepeat, ...], direction: Direction, level: float) -> Regimes:
-    looked_at = repeats[:: len(repeats) // MOST_REPEATS + 1]
+def _regimes(looked_at: tuple[PlacedRepeat, ...], direction: Direction, level: float) -> Regimes:
     values = _freed_from_nodes(looked_at, direction, level)
     found = drift(values, direction, random.Random(0), level)
     if found.kind not in ("step", "trend"):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ridgeline.stats.nodes import NodeEffect, NodeRun
+from ridgeline.stats.nodes import NodeEffect, NodeRuns
 
 FEWEST_LOOKS = 6  # before anything can be said of nodes
 SUSPICIOUS = 0.08  # chance of being slow from which on a node is worth a run
@@ -35,21 +35,19 @@ class Look:
     avoid: tuple[str, ...] = ()
 
 
-def next_look(
-    runs: Sequence[NodeRun], baseline: str, effects: Sequence[NodeEffect], width: int, there_are: int = 0
-) -> Look:
+def next_look(runs: NodeRuns, baseline: str, effects: Sequence[NodeEffect], width: int, there_are: int = 0) -> Look:
     """`runs` are all good runs so far, `baseline` is its setting, `width` the nodes of one job; `there_are` at least so
     many nodes, seen or not.
 
     Neither nodes nor any to avoid: there is nothing to choose between, or fewer nodes were seen than a job takes.
     """
-    seen = sorted({node for run in runs for node in run.nodes})
-    repeats = [run for run in runs if run.setting == baseline]
-    times = {node: sum(node in run.nodes for run in repeats) for node in seen}
+    seen = runs.nodes
+    repeats, on, before = runs.of(baseline)
+    times = {node: on.get(node, 0) for node in seen}
     chances = {effect.node: effect.chance for effect in effects if effect.verdict not in ("slow", "fast")}
     named = set(seen) - set(chances)
     looked_at = sum(map(bool, times.values())) / width
-    more = len(repeats) - looked_at
+    more = repeats - looked_at
     enough = SUSPICIOUS if more < MOST_MORE else LIKELY if more < MOST_MORE_IF_LIKELY else 1.0
     suspects = [node for node in seen if chances.get(node, 0.0) >= enough]
     new = [node for node in seen if not times[node]]
@@ -62,7 +60,6 @@ def next_look(
     def wanted(node: str) -> tuple[float, ...]:
         return -round(chances.get(node, 0.0), 2) if node in suspects else 0.0, times[node], node in named
 
-    before = repeats[-1].nodes if repeats else ()
     # in turn with its peers: a machine that wanders would otherwise be taken for the suspect
     fresh = [node for node in seen if not (node in before and node in suspects)] or seen
     first = min(fresh, key=lambda node: (*wanted(node), node))
@@ -71,7 +68,7 @@ def next_look(
     )
     if len(company) < width - 1:
         company = sorted(set(seen) - {first})
-    begun = len(repeats) >= FEWEST_LOOKS
+    begun = repeats >= FEWEST_LOOKS
     likely = any(chances[node] >= LIKELY for node in suspects)
     urgent = MOST_URGENT if likely else int(bool(new or suspects or not begun))
     return Look(tuple(sorted([first, *company[: width - 1]])), urgent)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ridgeline.records.run import Cause, Ending, Resources
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 
 Event = dict[str, Any]
+_PASSED, _PASSED_LINE = Outcome(Kind.OK), {"kind": Kind.OK.value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,20 @@ def ending_line(ending: Ending) -> Event:
     return line | {k: v for k, v in optional.items() if v is not None}
 
 
+@lru_cache(maxsize=1024)  # the same few in every line of a long journal
+def _machine(host: str, boot: str, gpus: tuple[str, ...]) -> Machine:
+    return Machine(host, boot, gpus)
+
+
+@lru_cache(maxsize=1024)
+def _resources(asked: tuple[tuple[str, int], ...]) -> Resources:
+    return Resources(**dict(asked))
+
+
+def resources_from(line: Mapping[str, int]) -> Resources:
+    return _resources(tuple(line.items()))
+
+
 def ending_from(line: Mapping[str, Any]) -> Ending:
     return Ending(
         cause=Cause(line["cause"]),
@@ -232,7 +248,7 @@ def ending_from(line: Mapping[str, Any]) -> Ending:
         elapsed_s=line.get("elapsed"),
         held_s=line.get("held"),
         charged_s=line.get("charged"),
-        machines=tuple(Machine(host, boot, tuple(gpus)) for host, boot, gpus in line.get("machines", ())),
+        machines=tuple([_machine(host, boot, tuple(gpus)) for host, boot, gpus in line.get("machines", ())]),
     )
 
 
@@ -256,6 +272,8 @@ def outcome_line(outcome: Outcome) -> Event:
 
 
 def outcome_from(line: Mapping[str, Any]) -> Outcome:
+    if line == _PASSED_LINE:
+        return _PASSED
     evidence = line.get("evidence")
     advice = tuple(Move(*move) for move in line.get("advice", ()))
     was = Kind(line["was"]) if "was" in line else None

@@ -30,6 +30,7 @@ from ridgeline.store.events import (
     extension_from,
     outcome_from,
     question_from,
+    resources_from,
     set_aside_from,
     trial_from,
     verdict_from,
@@ -115,6 +116,8 @@ class History:
     reference: Mapping[str, Any] = field(default_factory=dict)  # what the first good baseline run measured
     short_reference: Mapping[str, Any] = field(default_factory=dict)  # and the first good short one, the baseline's too
     outcomes: Counter[Kind] = field(default_factory=Counter)
+    # what others worked out from the runs so far and bring up to date themselves, by their own type
+    kept: dict[type, Any] = field(default_factory=dict, compare=False, repr=False)
     _trials_in: Counter[Stage] = field(default_factory=Counter)
     _spending_since_s: float | None = None  # when the wall clock began to count; None while nothing is in flight
     _wall_before_s: float = 0.0  # what it had counted by then
@@ -238,7 +241,7 @@ class History:
         return None
 
     def _begin(self, event: Mapping[str, Any], at: float) -> None:
-        number, resources = event["run"], Resources(**event["resources"])
+        number, resources = event["run"], resources_from(event["resources"])
         if event["trial"] not in self.trials or number in self.runs or number in self.open_runs:
             raise ValueError(f"run {number} of trial {event['trial']} cannot begin here")
         self.last_run_number = max(self.last_run_number, number)
@@ -257,7 +260,7 @@ class History:
         planned = self._open_run(event)
         del self.open_runs[planned.number]
         planned_as = (planned.number, planned.trial, planned.attempt, planned.folder, planned.resources)
-        measured = tuple(Measurement(*m) for m in event.get("measurements", ()))
+        measured = tuple([Measurement(*m) for m in event.get("measurements", ())])
         came_out = (ending_from(event["ending"]), outcome_from(event["outcome"]), measured, event.get("texts", {}))
         run = Run(*planned_as, *came_out)
         self.runs[run.number] = run
@@ -352,11 +355,15 @@ class History:
 
     def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
         """Runs that may be ranked, oldest first: no warm-up, none short, under a profiler or of a block set aside."""
+        return self.good(self.runs.values(), *stages)
+
+    def good(self, runs: Iterable[Run], *stages: Stage) -> list[tuple[Trial, Run]]:
+        """As `ok_runs`, of these only."""
         asked = frozenset(stages) - {Stage.PROFILE, Stage.SHORT, Stage.WARM_UP}
         trials, uncounted = self.trials, self.uncounted
         return [
             (trial, run)
-            for run in self.runs.values()
+            for run in runs
             if run.outcome is not None
             and run.outcome.kind is Kind.OK
             and (trial := trials[run.trial]).stage in asked

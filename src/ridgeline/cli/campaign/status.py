@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import time
 from pathlib import Path
@@ -27,4 +28,5 @@ def status(
     from ridgeline.cli.text.wording import status_lines
 
     now = read_status(folder)
+    gc.freeze()  # a long history is no garbage: looking through it again and again takes longer than the answer
     print(json.dumps(now.as_json(), indent=1) if as_json else "\n".join(status_lines(now, time.time())))

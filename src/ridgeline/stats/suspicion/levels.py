@@ -19,6 +19,7 @@ TAMED = 4.0  # repeats further from their median count as that far: one disturbe
 FEWEST_SETTINGS = 12  # of fewer it is not known how they spread
 NODES = 2.0  # nodes may differ too, by about the noise; otherwise a slow one would be taken for a rough space
 OWN = (1.0, 3.0, 10.0, 100.0, 1e3)  # what a setting has beyond its knobs: always something
+_BORDER = 1e12  # on the diagonal beside vectors: large enough for any, and not used
 KNOBS = (0.0, 0.1, 1.0, 10.0, 100.0, 1e3)  # what one knob brings
 
 
@@ -65,12 +66,17 @@ def _alike_in_knobs(points: Sequence[Point]) -> Any:
 
 def _likeliest(ratios: Sequence[float], covariances: Sequence[Any], speeds: Any) -> float:
     """By restricted likelihood, a common mean left open."""
-    stacked = numpy.asarray(covariances)
-    inverse = numpy.linalg.inv(stacked)
-    _, size = numpy.linalg.slogdet(stacked)
-    turned = inverse.sum(axis=2)
-    told = turned.sum(axis=1)
-    squares = numpy.einsum("i,kij,j->k", speeds, inverse, speeds) - (turned @ speeds) ** 2 / told
+    count = len(speeds)
+    bordered = numpy.zeros((len(covariances), count + 2, count + 2))
+    bordered[:, :count, :count] = covariances
+    # below the Cholesky factor of a matrix bordered with vectors stand their solutions: no inverse is needed
+    bordered[:, count, :count], bordered[:, count + 1, :count] = 1.0, speeds
+    bordered[:, count, count] = bordered[:, count + 1, count + 1] = _BORDER
+    factor = numpy.linalg.cholesky(bordered)
+    size = 2 * numpy.log(numpy.diagonal(factor, axis1=1, axis2=2)[:, :count]).sum(axis=1)
+    ones, turned = factor[:, count, :count], factor[:, count + 1, :count]
+    told = (ones**2).sum(axis=1)
+    squares = (turned**2).sum(axis=1) - (ones * turned).sum(axis=1) ** 2 / told
     squares = numpy.maximum(squares, 1e-12)
-    own = -0.5 * (size + numpy.log(told) + (len(speeds) - 1) * numpy.log(squares))
+    own = -0.5 * (size + numpy.log(told) + (count - 1) * numpy.log(squares))
     return ratios[int(own.argmax())]
