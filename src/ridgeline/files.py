@@ -1,4 +1,4 @@
-"""Files put in place in one step; files that may not be there, be pipes or gzipped. Open to every room, like errors."""
+"""Files put in place in one step; files that may be missing, pipes or gzipped. Open to every room, like errors."""
 
 from __future__ import annotations
 
