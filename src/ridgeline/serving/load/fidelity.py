@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ridgeline.serving.load.wire.client_stats import quantile_s
@@ -64,7 +64,7 @@ def judge(
     With `limits` the question is whether they were kept, not what the latencies are: an error then counts as a share of
     the limit where that is more than the latency, and in a latency without a limit it does not matter.
     """
-    scale = _Scale({slo.latency: slo.limit_ms for slo in sorted(limits, key=lambda slo: -slo.limit_ms)})
+    scale = _Scale(tuple(limits))
     stats = out.stats
     stamped = stats.stamped / max(1, stats.stamped + stats.unstamped)
     by_kernel = stats.stamped > 0 and stamped > 1 - LIMIT / 2
@@ -104,13 +104,14 @@ def judge(
 class _Scale:
     """What an error is a share of: the latency, or its limit where only that is asked about."""
 
-    limits_ms: Mapping[str, float]
+    limits: tuple[Slo, ...]
 
-    def counts(self, latency: str) -> bool:
-        return not self.limits_ms or latency in self.limits_ms
+    def counts(self, latency: str, quantile: str | None = None) -> bool:
+        asked = [slo.quantile for slo in self.limits if slo.latency == latency]
+        return not self.limits or (bool(asked) if quantile is None else quantile in asked)
 
     def of(self, latency: str, value_ms: float) -> float:
-        return max(value_ms, self.limits_ms.get(latency, 0.0))
+        return max(value_ms, min((slo.limit_ms for slo in self.limits if slo.latency == latency), default=0.0))
 
 
 def _nothing_came(summary: Summary) -> str:
@@ -169,7 +170,7 @@ def _coalesced_tokens(out: LoadResult, summary: Summary, gaps_us: dict[int, int]
                 (abs(other - value) / scale.of(name, value), quantile, value, other)
                 for possible in (_possible_ttft(out) if name == "ttft" else _possible_itl(out, gaps_us))
                 for quantile, value, other in _pairs(reported, possible)
-                if value > 0
+                if value > 0 and scale.counts(name, quantile)
             ),
             default=(0.0, "", 0.0, 0.0),
         )
