@@ -112,7 +112,7 @@ class _Scale:
 
     def of(self, latency: str, value_ms: float) -> float:
         """What a delay is a share of."""
-        return max([value_ms, *(slo.limit_ms for slo in self.limits if slo.latency == latency)])
+        return max(value_ms, min((slo.limit_ms for slo in self.limits if slo.latency == latency), default=0.0))
 
     def off(self, latency: str, quantile: str, value_ms: float, other_ms: float) -> float:
         """How far off it is to say `value_ms` where it may be `other_ms`; above LIMIT it must not be said."""
