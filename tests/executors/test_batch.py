@@ -492,3 +492,14 @@ def test_who_was_told_to_stop_from_outside_and_did_was_cancelled(
     record = None if exit_code is None else script.ExitRecord(exit_code, 0.0, 0.0, "n1", None, told=told)
     ending = Ending(Cause.EXITED, exit_code, signal=signal_number)
     assert _told_to_stop(ending, record) is cancelled
+
+
+@pytest.mark.parametrize("name", ["exit", "stopped", "requeued", "batch.out"])
+def test_a_pipe_in_place_of_a_jobs_own_file_does_not_hold_the_controller_up(
+    pbs_standin: Path, tmp_path: Path, name: str
+) -> None:
+    asked = job(tmp_path, command="true")
+    os.mkfifo(asked.folder / name)
+    (asked.folder / "started").write_text("7.vm\nvm0\n")
+    seen = Sighting("7.vm", Phase.ENDED, ending=Ending(Cause.EXITED, exit_code=0))
+    assert conclude(Folder(asked.folder), Pbs(), seen).cause in (Cause.LOST, Cause.EXITED)

@@ -14,6 +14,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import script
 from ridgeline.executors.base import BY_HAND, EXIT_FILE
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect
+from ridgeline.files import read_text
 from ridgeline.records.launch import RANK_ERRORS
 from ridgeline.records.run import QUIET_FILE, Cause, Job
 from ridgeline.records.site import Site
@@ -74,7 +75,7 @@ def stage_user_script(job: Job, site: Site) -> None:
 def stopped(folder: Path) -> tuple[Cause, str] | None:
     """Which limit made run.sh end the command, if any did, and the sentence about it."""
     try:
-        cause, _, reason = (folder / STOPPED_FILE).read_text().strip().partition(": ")
+        cause, _, reason = read_text(folder / STOPPED_FILE).strip().partition(": ")
         return Cause(cause), reason
     except (OSError, ValueError):
         return None

@@ -10,7 +10,7 @@ from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, OutputReport, Sighting
-from ridgeline.files import write_whole
+from ridgeline.files import read_text, write_whole
 from ridgeline.records.run import Cause, Ending
 
 # causes after which run.sh had no chance to write its exit file
@@ -31,7 +31,7 @@ class Folder:
 
     def read(self, name: str) -> str | None:
         try:
-            return (self.path / name).read_text(errors="replace").strip()
+            return read_text(self.path / name).strip()
         except OSError:
             return None
 
@@ -139,7 +139,6 @@ def _nodes(folder: Folder, dialect: BatchDialect) -> tuple[str, ...]:
 
 def _report(folder: Folder, dialect: BatchDialect) -> OutputReport:
     try:
-        with (folder.path / BATCH_OUTPUT).open(errors="replace") as lines:
-            return dialect.read_output(lines)
+        return dialect.read_output(read_text(folder.path / BATCH_OUTPUT).splitlines(keepends=True))
     except OSError:
         return OutputReport()

@@ -18,7 +18,7 @@ from ridgeline.executors import processes, script
 from ridgeline.executors.claim import CLAIM_FILE, read_claim
 from ridgeline.executors.processes import Process
 from ridgeline.executors.silence import Silence, note_quiet
-from ridgeline.files import text_of
+from ridgeline.files import read_text, text_of, write_whole
 from ridgeline.records.run import Cause, Ending
 
 STOP_FILE = "stop"
@@ -126,7 +126,7 @@ class LocalJob:
             try:
                 if cause is Cause.SILENCE:
                     note_quiet(self.folder)
-                (self.folder / STOP_FILE).write_text(f"{cause}\n{reason}\n")
+                write_whole(self.folder / STOP_FILE, f"{cause}\n{reason}\n", survives_power_cut=False)
             except OSError:
                 pass  # a full disk must not keep us from ending the job; this controller remembers why
         if self._leader and self._kill_at_s is None:
@@ -273,7 +273,7 @@ def note_load(folder: Path) -> None:
     """How busy the machine is before the job runs, on disk for a controller after us."""
     try:
         load, cores = os.getloadavg()[0], os.cpu_count() or 1
-        (folder / LOAD_FILE).write_text(f"load_before={load:.2f}\ncores={cores}\n")
+        write_whole(folder / LOAD_FILE, f"load_before={load:.2f}\ncores={cores}\n", survives_power_cut=False)
     except OSError:
         pass  # a remark about the machine is not worth a run
 
@@ -288,7 +288,7 @@ def _read_load(folder: Path) -> dict[str, float]:
 
 def _read_stop(folder: Path) -> tuple[Cause, str] | None:
     try:
-        cause, _, reason = (folder / STOP_FILE).read_text().partition("\n")
+        cause, _, reason = read_text(folder / STOP_FILE).partition("\n")
         return Cause(cause), reason.strip()
     except (OSError, ValueError):
         return None

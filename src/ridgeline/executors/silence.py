@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from ridgeline.executors.processes import now_s
+from ridgeline.files import write_whole
 from ridgeline.records.run import QUIET_FILE
 
 LOOKS_PER_LIMIT = 8
@@ -47,7 +48,7 @@ def note_quiet(folder: Path) -> None:
         if entry.is_file(follow_symlinks=False):
             seen = entry.stat(follow_symlinks=False)
             lines.append(f"{seen.st_mtime_ns / 1e9:.9f} {seen.st_size} {entry.name}\n")
-    (folder / QUIET_FILE).write_text("".join(lines))
+    write_whole(folder / QUIET_FILE, "".join(lines), survives_power_cut=False)
 
 
 def _size_and_newest(folder: Path) -> tuple[int, int]:
