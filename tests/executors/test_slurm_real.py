@@ -19,7 +19,7 @@ from ridgeline.executors.slurm.dialect import slurm as slurm_executor
 from ridgeline.records.launch import launch
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
-from tests.slurm_cluster import SlurmCluster
+from tests.slurm_cluster import SlurmCluster, _alive
 
 pytestmark = pytest.mark.slurm
 
@@ -390,7 +390,9 @@ def test_a_cancelled_job_stops_computing_and_leaves_no_scratch(
     asked = job(tmp_path, "j", LINGERS.format(before=before))
     ticket = runner.submit(asked)
     wait_for(asked.folder / "pid")
-    program = Path("/proc", (asked.folder / "pid").read_text().strip())
+    while not (asked.folder / "pid").read_text().endswith("\n"):
+        time.sleep(0.05)
+    program = int((asked.folder / "pid").read_text())
     runner.cancel(ticket)
     [ending] = until_ended(runner, ticket)
     assert ending.cause is Cause.CANCELLED
@@ -398,7 +400,7 @@ def test_a_cancelled_job_stops_computing_and_leaves_no_scratch(
     record = exit_record(asked.folder)
     assert record is not None
     assert record.told
-    assert not program.exists()
+    assert not _alive(program)
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
