@@ -61,7 +61,8 @@ def is_closed(connection: socket.socket) -> bool:
         b"",
         b"GET / HT",
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ",
-        b"POST /study/quick/instructions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{",
+        b"POST /study/quick/instructions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        + f"Authorization: Bearer {TOKEN}\r\nContent-Length: 100\r\n\r\n{{".encode(),
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET / HTTP/1.1\r\nHost: ",
     ],
     ids=["nothing", "half a line", "half a header", "half a body", "half a second request"],
