@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from ridgeline.samplers.guided.cost import relative_cost
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import Forecast, Scale
 from ridgeline.samplers.guided.sampler import GuidedSampler
-from ridgeline.samplers.guided.view import CAUTION, Settled, hopes, why
+from ridgeline.samplers.guided.view import CAUTION, hopes
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
 SPEED = Callable[[Point], float | None]
@@ -358,14 +357,6 @@ def test_the_expected_gain_falls_however_hopeless_a_point_is() -> None:
     found = log_expected_improvement(np.array([0.0, -5.0, -20.0, -40.0]), np.ones(4), 1.0)
     assert np.isfinite(found).all()
     assert (np.diff(found) < -5).all()
-
-
-def test_the_reason_names_the_interval_that_holds_nine_in_ten() -> None:
-    view = SimpleNamespace(best=math.log(100.0), scale=SimpleNamespace(sign=1.0))
-    settled = Settled({"a": 1}, math.log(110.0), 0.1, 0.96)
-    told = why(settled, view, SimpleNamespace(trust=0.0), 23)  # type: ignore[arg-type]
-    low, high = 1.1 * math.exp(-1.645 * 0.1), 1.1 * math.exp(1.645 * 0.1)
-    assert told == f"expected {low:.2f} to {high:.2f} x the best so far, 96% likely to pass; 23 lessons"
 
 
 def test_the_interval_of_an_expectation_is_taken_as_the_middle_nine_tenths() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import pytest
@@ -11,7 +12,7 @@ from ridgeline.serving.load.bench import BenchResult, bench
 from ridgeline.serving.load.flow import Stretch, backlog_of, flow_of, steady_part
 from ridgeline.serving.load.options import BenchOptions, plan_from
 from ridgeline.serving.traffic.requests import RequestRecord
-from tests.serving.load.queueing import BatchServer
+from tests.serving.load.queueing import BatchServer, Served
 from tests.serving.load.scripted import Scripted, tokens
 
 # 16 at a time, 0.4 s each: 40 a second
@@ -22,7 +23,13 @@ def served(rate_s: float, seconds: float, seed: int = 0, burstiness: float = 1.0
     options = BenchOptions(
         "http://h", rate_s=rate_s, requests=round(rate_s * seconds), seed=seed, burstiness=burstiness
     )
-    return SLOTS.serve(plan_from(options).traffic.arrivals())
+    requests = [Served(a.number, a.at_s, SLOTS.tokens_of(a)) for a in plan_from(options).traffic.arrivals()]
+    server, done = SLOTS.start(), 0
+    for request in requests:
+        server.offer(request)
+    while done < len(requests):
+        done += len(server.run(math.inf))
+    return [request.row(math.inf) for request in requests]
 
 
 def test_offered_completed_and_drained_are_three_rates():
