@@ -134,11 +134,12 @@ def test_a_trace_is_replayed_at_its_own_times(tmp_path: Path):
 
 
 def test_stages_of_concurrency_and_of_rate_are_reported_apart():
-    with Scripted(tokens(2, first_s=0.02)) as server:
-        ramp = bench(plan_from(BenchOptions(url=server.url, stages="1:0.4,4:0.4", max_tokens=2)))
+    # answers slow enough that a busy machine does not set their pace
+    with Scripted(tokens(2, first_s=0.1)) as server:
+        ramp = bench(plan_from(BenchOptions(url=server.url, stages="1:1,4:1", max_tokens=2)))
         rates = bench(plan_from(BenchOptions(url=server.url, stages="20/s:0.5,60/s:0.5", max_tokens=2)))
     assert len(ramp.stages) == len(rates.stages) == 2
-    assert ramp.stages[1].requests > 2 * ramp.stages[0].requests
+    assert ramp.stages[1].requests > 1.5 * ramp.stages[0].requests
     assert rates.stages[1].requests > 1.5 * rates.stages[0].requests
     assert len({r.number for r in ramp.records}) == len(ramp.records)
 
