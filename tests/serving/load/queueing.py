@@ -85,6 +85,10 @@ class BatchServer:
         assert self.tokens is not None
         return (gap_s - self.step_s) / self.per_request_s / (self.tokens * gap_s)
 
+    def serve(self, arrivals: list[Arrival]) -> list[RequestRecord]:
+        """All of them, to the end."""
+        return served_to_the_end(self, arrivals)
+
     def start(self) -> Running:
         return _BatchRunning(self)
 
@@ -251,6 +255,16 @@ class VirtualStream:
                 self._offer(replace(self._request(again, at_s), number=-self._turn))
 
 
+def served_to_the_end(server: KnownServer, arrivals: list[Arrival]) -> list[RequestRecord]:
+    """What becomes of these requests, in order of their number."""
+    running, rows = server.start(), []
+    for arrival in arrivals:
+        running.offer(Served(arrival.number, arrival.at_s, server.tokens_of(arrival)))
+    while done := running.run(math.inf):
+        rows += [r.row(math.inf) for r in done]
+    return sorted(rows, key=lambda r: r.number)
+
+
 def stalls(seed: int, every_s: float, stall_s: float, step_s: float) -> Callable[[float], float]:
     """Steps that take `stall_s` longer, at random, once every so many seconds."""
     rng = random.Random(seed)
@@ -262,10 +276,6 @@ def holds_in_a_long_run(plan: BenchPlan, server: KnownServer, rate_s: float, win
     pace = plan.traffic.pace
     assert isinstance(pace, OpenLoop)
     traffic = replace(plan.traffic, requests=math.ceil(rate_s * window_s), pace=replace(pace, rate_s=rate_s), seed=77)
-    running, rows = server.start(), []
-    for arrival in traffic.arrivals():
-        running.offer(Served(arrival.number, arrival.at_s, server.tokens_of(arrival)))
-    while done := running.run(math.inf):
-        rows += [r.row(math.inf) for r in done]
+    rows = served_to_the_end(server, traffic.arrivals())
     due = [r for r in rows if 0.1 * window_s < r.scheduled_s < 0.95 * window_s]
     return all(map(summary_of(due, plan.slos).holds, plan.slos))
