@@ -66,18 +66,21 @@ class BenchArguments:
     slos: option.Slos = None
     out: Annotated[Path | None, typer.Option(help="File (or folder) for one JSON line per request.")] = None
 
-    def options(self, find_goodput: bool) -> BenchOptions:
+    find_goodput: Annotated[
+        bool, typer.Option("--find-goodput", help="Find the most load that holds --slo; default: a rate.")
+    ] = False
+
+    def options(self) -> BenchOptions:
         from ridgeline.serving.load.options import BenchOptions
 
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         lists = {"headers": tuple(self.headers or ()), "slos": tuple(self.slos or ())}
-        return BenchOptions(**{**given, **lists, "find_goodput": find_goodput})
+        return BenchOptions(**{**given, **lists})
 
 
 @option.takes(BenchArguments)
 def bench(
     arguments: BenchArguments,
-    find_goodput: Annotated[bool, typer.Option("--find-goodput", help="Find the most load that holds --slo.")] = False,
     hold_s: Annotated[
         float | None, typer.Option("--hold", help="Seconds for which --find-goodput's answer must hold; default: 60.")
     ] = None,
@@ -102,11 +105,11 @@ def bench(
     from ridgeline.serving.load.options import plan_from
     from ridgeline.serving.load.session import run_session
 
-    if find_goodput and sweep is not None:
+    if arguments.find_goodput and sweep is not None:
         raise InputError("--find-goodput and --sweep are two different questions; ask one at a time")
     session = run_session(
-        plan_from(arguments.options(find_goodput)),
-        goodput=goodput_terms(find_goodput, hold_s, within_s, arguments.rate_s),
+        plan_from(arguments.options()),
+        goodput=goodput_terms(arguments.find_goodput, hold_s, within_s, arguments.rate_s),
         grid=sweep,
         progress=lambda part: print(progress_text(part), file=sys.stderr, flush=True),
     )
