@@ -152,8 +152,8 @@ def test_a_duration_ends_the_run():
 
 def test_what_is_under_way_when_the_run_gives_up_keeps_what_came_of_it():
     with Scripted(tokens(2000, first_s=0.01, gap_s=0.05)) as server:
-        plan = plan_from(BenchOptions(url=server.url, rate_s=20.0, duration_s=0.5, max_tokens=10_000))
-        result = bench(replace(plan, give_up_s=1.0))
+        plan = plan_from(BenchOptions(url=server.url, rate_s=20.0, duration_s=2.0, max_tokens=10_000))
+        result = bench(replace(plan, give_up_s=4.0))
     assert {record.status for record in result.records} == {"unfinished"}
     assert all(record.output_tokens > 1 and record.ttft_s is not None for record in result.records)
 
