@@ -12,6 +12,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Trial
@@ -40,7 +41,13 @@ def node_effects(runs: Iterable[NodeRun], direction: Direction, level: float = 0
 
     A job over several nodes waits for the slowest of them.
     """
-    return NodeRuns(runs).effects(direction, level)
+    return list(_effects(tuple(runs), direction, level))
+
+
+@lru_cache(maxsize=4)
+def _effects(runs: tuple[NodeRun, ...], direction: Direction, level: float) -> tuple[NodeEffect, ...]:
+    """Kept: several parts of a report ask about the same runs, and weighing them takes seconds."""
+    return tuple(NodeRuns(runs).effects(direction, level))
 
 
 class NodeRuns:
