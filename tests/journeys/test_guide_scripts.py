@@ -218,6 +218,10 @@ def assert_share(script: str, gpus: int) -> None:
     cores = re.search(r"--cpus-per-task=(\d+)|ncpus=(\d+)", script)
     memory = re.search(r"--mem=(\d+)M|mem=(\d+)mb", script)
     assert cores
+    if "#SBATCH --exclusive" in script:  # a whole node is asked for as such, with all its memory
+        assert share == 1
+        assert "#SBATCH --mem=0" in script
+        return
     assert memory
     assert tasks * int(cores[1] or 0) + int(cores[2] or 0) >= 0.8 * share * 112
     assert int(memory[1] or memory[2]) == int(share * 1880 * 1024)
