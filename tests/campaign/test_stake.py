@@ -13,7 +13,16 @@ from ridgeline.campaign.check import Stake, stake
 from ridgeline.errors import RidgelineError
 from ridgeline.records.expression import Expression
 from ridgeline.records.run import Cause, Ending, Job
-from ridgeline.records.study import BaselineStage, Budget, ConfirmStage, JobLimits, ProfileStage, SearchStage, Study
+from ridgeline.records.study import (
+    BaselineStage,
+    Budget,
+    Builds,
+    ConfirmStage,
+    JobLimits,
+    ProfileStage,
+    SearchStage,
+    Study,
+)
 from ridgeline.records.trial import Stage
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer
 from ridgeline.testing.standins import answer_of
@@ -124,6 +133,12 @@ def test_a_budget_of_time_or_node_hours_bounds_node_hours_and_not_runs(tmp_path:
         "baseline": 3, "search": None, "sentinels": None, "confirmation": 18, "warm-up": 3,
     }  # fmt: skip
     assert said(tmp_path, budget=Budget(wall_s=3600.0), site=slots(2)).node_hours == pytest.approx(4)
+
+
+def test_a_budget_of_node_hours_bounds_builds_on_the_site_too(tmp_path: Path) -> None:
+    builds = Builds(("make",), ("bin",), where="site", limit_s=7200.0)
+    found = said(tmp_path, budget=Budget(node_hours=5.0, trials=60), site=slots(2), builds=builds)
+    assert found.node_hours == pytest.approx(5 + 2 * (1 + 2)), "two jobs in flight: a build of two hours, a run of one"
 
 
 def test_short_trials_are_counted_beside_whole_ones(tmp_path: Path) -> None:

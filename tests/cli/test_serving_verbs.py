@@ -262,8 +262,8 @@ def test_bench_options_on_the_command_line_are_those_of_the_load_generator() -> 
     from ridgeline.cli.serving.bench import BenchArguments
     from ridgeline.serving.load.options import BenchOptions
 
-    assert BenchArguments("http://h").options(find_goodput=False) == BenchOptions("http://h")
-    assert {f.name for f in fields(BenchArguments)} | {"find_goodput"} == {f.name for f in fields(BenchOptions)}
+    assert BenchArguments("http://h").options() == BenchOptions("http://h")
+    assert {f.name for f in fields(BenchArguments)} == {f.name for f in fields(BenchOptions)}
 
 
 @pytest.mark.parametrize("heavy", ["pydantic", "numpy", "optuna", "rich"])

@@ -36,9 +36,10 @@ def test_example_03_on_slurm(slurm: SlurmCluster, tmp_path: Path) -> None:
         (r"goal:", f"presets: [{quick}, {across}]\nstages: {{baseline: {{repeats: 1}}}}\ngoal:"),
     )
     done = ridgeline("tune", study, "--out", "out", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     # unconfirmed: on a busy machine neither preset may look better than the baseline
-    assert json.loads(done.stdout)["verdict"]["kind"] in ("confirmed", "no-difference", "unconfirmed")
+    kind = json.loads(done.stdout)["verdict"]["kind"]
+    assert kind in ("confirmed", "no-difference", "unconfirmed"), done.stderr
+    assert done.returncode == (0 if kind == "confirmed" else 1), done.stderr
     for point, event in ended(tmp_path / "out"):
         assert event["outcome"]["kind"] == "ok", event["outcome"]
         assert len(event["ending"]["nodes"]) == point["nodes"]
@@ -60,7 +61,8 @@ def test_the_twelve_water_study_is_shown_not_run(tmp_path: Path) -> None:
         assert "-np 160 --map-by" in script
         assert "--bind-to core --report-bindings sh rank.sh" in script
         assert re.search(r"NWCHEM_BASIS_LIBRARY=../../builds/\w{16}/src/basis/libraries/", script)
-    assert "at most 20.0 node-hours" in third
+    # 20 of the budget, and what two jobs in flight may take beyond it: a build of two hours, a quarter on four nodes
+    assert "at most 26.0 node-hours" in third
     assert not list(tmp_path.iterdir()), "a dry run leaves nothing behind"
     assert shutil.which("qsub") is None or "qsub" not in done.stderr
 

@@ -351,7 +351,7 @@ class Stake:
 
     parts: tuple[StakePart, ...]
     limit_s: float  # of one run
-    budget_hours: float  # what the study's own limits of time and node-hours allow; infinite without any
+    budget_hours: float  # what the study's own limits allow, builds on the site included; infinite without any
     runs_with_faults: int | None
     builds: int | None = 0  # variants of the program; None: one for every setting
     build_hours: float = 0.0  # where they are built on the site
@@ -368,7 +368,8 @@ class Stake:
     def node_hours(self) -> float | None:
         hours = [self.node_hours_of(part) for part in self.parts]
         known = [each for each in hours if each is not None]
-        worst = min(self.budget_hours, math.inf if len(known) < len(hours) else sum(known)) + self.build_hours
+        all_of_it = math.inf if len(known) < len(hours) else sum(known) + self.build_hours
+        worst = min(self.budget_hours, all_of_it)
         return None if worst == math.inf else worst
 
 
@@ -430,9 +431,11 @@ def _looks(study: Study, searched: int | None, width: int) -> list[StakePart]:
 
 
 def _budget_hours(study: Study, nodes: int) -> float:
-    """What time and node-hours allow: no run is begun beyond them, and those in flight may go on to their limit."""
+    """What time and node-hours allow: nothing is begun beyond them, and what is in flight may go on to its limit."""
     at_once = nodes * study.site.jobs_at_once
     over = at_once * study.job.limit_s / 3600.0
+    if study.builds is not None and study.builds.where == "site":  # on one node, and its run follows
+        over += study.site.jobs_at_once * study.builds.limit_s / 3600.0
     allowed = []
     if study.budget.node_hours is not None:
         allowed.append(study.budget.node_hours + over)
