@@ -17,6 +17,7 @@ from ridgeline.campaign.kinds.extension import (
     level_after,
     parse_extension,
     require_extendable,
+    require_room,
 )
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verdict import CampaignVerdict
@@ -278,16 +279,52 @@ def ridgeline(monkeypatch: Any, capsys: Any) -> Callable[..., tuple[object, str]
     return call
 
 
+def test_without_room_for_a_run_it_is_refused_until_the_budget_is_raised(tmp_path: Path) -> None:
+    spent = study(tmp_path, budget=Budget(trials=12, node_hours=1.0))
+    run = campaign(tmp_path, spent)
+    run.run()
+    run.journal.close()
+    spent = study(tmp_path, budget=Budget(trials=12, node_hours=run.history.node_hours))
+    with pytest.raises(InputError, match=r"no room for another run.*5 trials.*--node-hours \+"):
+        require_room(spent, run.history, Extension(trials=5))
+    assert run.history.heeded.more_node_hours == 0, "asking changes nothing"
+    raised = Extension(trials=5, node_hours=1.0)
+    require_room(spent, run.history, raised)
+    more = campaign(tmp_path, spent)
+    more.record(extended_event(raised))
+    more.run()
+    more.journal.close()
+    assert more.history.count(Stage.SEARCH) == 17
+    spent = study(tmp_path, budget=Budget(wall_s=more.history.wall_s))
+    with pytest.raises(InputError, match=r"`wall` .* \(--wall \+.* adds as much again\)"):
+        require_room(spent, more.history, Extension(blocks=1))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"trials": "+1", "wall": "soon"}, "is not a duration"),
+        ({"trials": "+1", "node_hours": "few"}, "such as --node-hours"),
+        ({"trials": "+1", "node_hours": "0"}, "such as --node-hours"),
+        ({"wall": "+1h"}, "say what for"),
+    ],
+)
+def test_what_is_added_to_a_budget_must_be_an_amount_for_something(words: dict[str, str], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        parse_extension(**{"trials": None, "blocks": None, **words})
+
+
 def test_a_search_that_went_on_by_trials_can_be_verified(tmp_path: Path, ridgeline: Any) -> None:
     more = "budget: {trials: 1, wall: 1h}\nstages: {confirm: {top: 1, blocks: 3, repeats: 1}}\n"
     (tmp_path / "study.yaml").write_text(STUDY + more)
     out = str(tmp_path / "out")
     assert ridgeline("tune", str(tmp_path / "study.yaml"), "--out", out)[0] == 0
-    code, said = ridgeline("resume", out, "--trials", "+1")
+    code, said = ridgeline("resume", out, "--trials", "+1", "--wall", "+30m")
     assert code == 0 and "extended by 1 trial after a verdict" in said
     assert ridgeline("verify", out)[0] == 0
     status = json.loads(ridgeline("status", out, "--json")[1])
     assert status["budget"]["trials"] == 2, "the budget as it is now"
+    assert status["budget"]["wall_s"] == 5400
     assert 'ridgeline_budget_trials{study="sleepy"} 2\n' in ridgeline("export", out, "--format", "prometheus")[1]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ridgeline.cli.campaign.watch import FoundFolders
 from ridgeline.dashboard.access import Door
-from ridgeline.dashboard.serve import listening, server_of
+from ridgeline.dashboard.serve import ConnectionLimits, listening, server_of
 from ridgeline.dashboard.server import Dashboard
 
 TOKEN = "a-token-of-the-tests"
@@ -59,11 +59,12 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[Served]:
+def served(folder: Path, limits: ConnectionLimits | None = None) -> Iterator[Served]:
     bound = listening("127.0.0.1", 0)
     port = bound.getsockname()[1]
     found = FoundFolders(folder)
-    server = server_of(Dashboard(found.look_around, str(folder), found.several), Door(TOKEN, f"ridgeline-{port}"))
+    dashboard = Dashboard(found.look_around, str(folder), found.several)
+    server = server_of(dashboard, Door(TOKEN, f"ridgeline-{port}"), limits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     try:

@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.campaign.watch import FoundFolders
-from ridgeline.dashboard.access import Door
-from ridgeline.dashboard.serve import ConnectionLimits, listening, server_of
-from ridgeline.dashboard.server import Dashboard
-from tests.dashboard.served import TOKEN, Served
+from ridgeline.dashboard.serve import ConnectionLimits
+from tests.dashboard.served import TOKEN, served
 from tests.dashboard.test_access import quick
 
 WAIT_S = 60.0
-
-
-@contextmanager
-def limited(folder: Path, limits: ConnectionLimits) -> Iterator[Served]:
-    bound = listening("127.0.0.1", 0)
-    port = bound.getsockname()[1]
-    found = FoundFolders(folder)
-    dashboard = Dashboard(found.look_around, str(folder), found.several)
-    server = server_of(dashboard, Door(TOKEN, f"ridgeline-{port}"), limits)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-    thread.start()
-    try:
-        yield Served(port)
-    finally:
-        server.should_exit = True
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +45,7 @@ def is_closed(connection: socket.socket) -> bool:
     ids=["nothing", "half a line", "half a header", "half a body", "half a second request"],
 )
 def test_half_a_request_is_not_waited_for(study: Path, sent: bytes) -> None:
-    with limited(study, ConnectionLimits(request_s=0.5, idle_s=0.5)) as there:
+    with served(study, ConnectionLimits(request_s=0.5, idle_s=0.5)) as there:
         with socket.create_connection(("127.0.0.1", there.port)) as connection:
             connection.sendall(sent)
             assert is_closed(connection)
@@ -77,7 +54,7 @@ def test_half_a_request_is_not_waited_for(study: Path, sent: bytes) -> None:
 
 def test_a_byte_now_and_then_does_not_help(study: Path) -> None:
     with (
-        limited(study, ConnectionLimits(request_s=1.0)) as there,
+        served(study, ConnectionLimits(request_s=1.0)) as there,
         socket.create_connection(("127.0.0.1", there.port)) as connection,
     ):
         connection.sendall(b"GET / HTTP/1.1\r\nX-A: ")
@@ -93,7 +70,7 @@ def test_a_byte_now_and_then_does_not_help(study: Path) -> None:
 
 
 def test_those_above_the_cap_are_refused_and_the_others_served(study: Path) -> None:
-    with limited(study, ConnectionLimits(request_s=WAIT_S, connections=3)) as there:
+    with served(study, ConnectionLimits(request_s=WAIT_S, connections=3)) as there:
         kept = [socket.create_connection(("127.0.0.1", there.port)) for _ in range(3)]
         with socket.create_connection(("127.0.0.1", there.port)) as one_more:
             assert is_closed(one_more)
@@ -113,7 +90,7 @@ def test_those_above_the_cap_are_refused_and_the_others_served(study: Path) -> N
 def test_a_page_that_listens_is_kept(study: Path) -> None:
     """The limit is for requests, not for the stream of events that answers one."""
     with (
-        limited(study, ConnectionLimits(request_s=0.3, idle_s=0.3)) as there,
+        served(study, ConnectionLimits(request_s=0.3, idle_s=0.3)) as there,
         socket.create_connection(("127.0.0.1", there.port), timeout=WAIT_S) as connection,
     ):
         cookie = there.cookie["Cookie"]

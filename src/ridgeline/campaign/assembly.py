@@ -15,7 +15,7 @@ from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.check import CheckedStudy, check_file
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line, question_of
-from ridgeline.campaign.kinds.extension import require_extendable
+from ridgeline.campaign.kinds.extension import require_extendable, require_room
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.executors.base import Executor
@@ -105,6 +105,7 @@ def assemble_campaign(
         found = check_file(as_asked(file, asks))
         if extension is not None:
             require_extendable(asks.kind, getattr(asks, "extended_by", ()), history, extension)
+            require_room(found.study, history, extension)
             event = {"at": round(time.time(), 3), **extended_event(extension)}
             journal.append(event)
             history.apply(event)

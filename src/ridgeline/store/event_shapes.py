@@ -141,7 +141,7 @@ _SHAPES: dict[str, Test] = {
             )
         }
     ),
-    "extended": _shape({"trials": _whole, "blocks": _whole}),
+    "extended": _shape({"trials": _whole, "blocks": _whole}, {"wall_s": _number, "node_hours": _number}),
     "instruction": _shape(
         {"id": _text, "act": _text, "told": _text, "refused": _is(bool)},
         {"run": _whole, "point": _setting, "search_limit": _whole, "wall_s": _number, "node_hours": _number},

@@ -166,10 +166,15 @@ def set_aside_from(line: Mapping[str, Any]) -> SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What a finished campaign is to do beyond its verdict: so many more search trials, or more blocks."""
+    """What a finished campaign is to do beyond its verdict: so many more search trials, or more blocks.
+
+    `wall_s` and `node_hours` are added to a budget that has such a limit.
+    """
 
     trials: int = 0
     blocks: int = 0
+    wall_s: float = 0.0
+    node_hours: float = 0.0
 
     @property
     def what(self) -> str:
@@ -181,11 +186,13 @@ class Extension:
 
 
 def extended_event(extension: Extension) -> Event:
-    return {"event": "extended", "trials": extension.trials, "blocks": extension.blocks}
+    event: Event = {"event": "extended", "trials": extension.trials, "blocks": extension.blocks}
+    added = {"wall_s": extension.wall_s, "node_hours": extension.node_hours}
+    return {**event, **{name: amount for name, amount in added.items() if amount}}
 
 
 def extension_from(event: Mapping[str, Any]) -> Extension:
-    return Extension(event["trials"], event["blocks"])
+    return Extension(event["trials"], event["blocks"], event.get("wall_s", 0.0), event.get("node_hours", 0.0))
 
 
 def ended_event(

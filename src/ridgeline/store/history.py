@@ -317,6 +317,7 @@ class History:
         if self.verdict is None or (asked.blocks and not self.candidates):
             raise ValueError("a campaign without a verdict cannot be extended")
         self.extensions.append(asked)
+        self.heeded.extend(asked.wall_s, asked.node_hours)
         self.verdicts_before.append(self.verdict)
         self.verdict = None
         self.last_trial_before, self.searched_before = len(self.trials), self.count(Stage.SEARCH)

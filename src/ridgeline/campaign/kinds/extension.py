@@ -6,11 +6,15 @@ looks until the answer pleases finds a difference where there is none.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Sequence
 
+from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import InputError
+from ridgeline.records.duration import parse_duration, show_duration
+from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.store.events import Extension
 from ridgeline.store.history import History
@@ -18,16 +22,38 @@ from ridgeline.store.history import History
 FIRST_LOOK, LATER_LOOKS = 0.8, 0.75  # of the error that is left, what the first verdict and each later one may spend
 
 
-def parse_extension(trials: str | None, blocks: str | None) -> Extension | None:
-    """What was typed: `+20` trials or `+3` blocks; None where neither was."""
+def parse_extension(
+    trials: str | None, blocks: str | None, wall: str | None = None, node_hours: str | None = None
+) -> Extension | None:
+    """What was typed: `+20` trials or `+3` blocks, and `+30m` or `+2` node-hours for them; None where nothing was."""
     given = {name: text for name, text in (("trials", trials), ("blocks", blocks)) if text is not None}
     if len(given) > 1:
         raise InputError("--trials goes on with the search, --blocks with the comparison: give one of them at a time")
     for name, text in given.items():
         if not re.fullmatch(r"\+\d{1,6}", text) or int(text) == 0:
             raise InputError(f"--{name} {text}: say how many more, with a plus, such as --{name} +5")
-        return Extension(**{name: int(text)})
+        return Extension(**{name: int(text)}, wall_s=_more_s(wall), node_hours=_more_hours(node_hours))
+    for name, amount in (("wall", wall), ("node-hours", node_hours)):
+        if amount is not None:
+            raise InputError(f"--{name} {amount}: say what for, with --trials +N or --blocks +N")
     return None
+
+
+def _more_s(text: str | None) -> float:
+    if text is None:
+        return 0.0
+    try:
+        return parse_duration(text.removeprefix("+"))
+    except ValueError as error:
+        raise InputError(f"--wall {text}: {error}") from None
+
+
+def _more_hours(text: str | None) -> float:
+    if text is None:
+        return 0.0
+    if not re.fullmatch(r"\+?(\d{1,9}(\.\d*)?|\.\d+)", text) or float(text) == 0:
+        raise InputError(f"--node-hours {text}: say how many more, such as --node-hours +2.5")
+    return float(text)
 
 
 def require_extendable(kind: str, takes: Sequence[str], history: History, asked: Extension) -> None:
@@ -44,6 +70,28 @@ def require_extendable(kind: str, takes: Sequence[str], history: History, asked:
     if what == "blocks" and not history.candidates:
         more = "; use --trials to search on" if "trials" in takes else ""
         raise InputError(f"{history.root}: nothing was compared in blocks, so there is nothing to add to{more}")
+
+
+def require_room(study: Study, history: History, asked: Extension) -> None:
+    """InputError where not one more run fits into the study's time or node-hours, with what is added to them."""
+    history = copy.copy(history)
+    history.heeded = copy.copy(history.heeded)
+    history.heeded.extend(asked.wall_s, asked.node_hours)
+    ledger = Ledger(study.budget, history)
+    nodes = study.job.resources(study.space.settings(study.baseline)).nodes
+    if ledger.fits(study.baseline, nodes, Reserve()):
+        return
+    limits, words = ledger.limits, []
+    if limits.wall_s is not None:
+        spent = f"{show_duration(history.wall_s)} of {show_duration(limits.wall_s)}"
+        words.append(f"`wall` {spent} (--wall +{show_duration(limits.wall_s)} adds as much again)")
+    if limits.node_hours is not None:
+        spent = f"{history.node_hours:.3g} of {limits.node_hours:.3g}"
+        words.append(f"`node_hours` {spent} (--node-hours +{limits.node_hours:.3g} adds as much again)")
+    raise InputError(
+        f"{history.root}: the budget leaves no room for another run, so {asked} would change nothing. "
+        f"Spent: {', '.join(words)}"
+    )
 
 
 def unwatched(history: History) -> bool:

@@ -14,6 +14,12 @@ def resume(
     blocks: Annotated[
         str | None, typer.Option(metavar="+N", help="Go on after the verdict: so many more interleaved blocks.")
     ] = None,
+    wall: Annotated[
+        str | None, typer.Option(metavar="+TIME", help="With --trials or --blocks: so much more for `budget.wall`.")
+    ] = None,
+    node_hours: Annotated[
+        str | None, typer.Option(metavar="+N", help="With --trials or --blocks: so many more for `budget.node_hours`.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Go on with a campaign that was stopped or killed; a finished one shows its answer again."""
@@ -21,4 +27,4 @@ def resume(
     from ridgeline.cli.campaign.live import drive
     from ridgeline.store.folder import StudyFolder
 
-    drive(StudyFolder.open(folder), None, as_json, parse_extension(trials, blocks))
+    drive(StudyFolder.open(folder), None, as_json, parse_extension(trials, blocks, wall, node_hours))

@@ -168,8 +168,11 @@ class Heeded:
             case Act.TRY:
                 self.wanted.append(line["point"])
             case Act.EXTEND:
-                self.more_wall_s += line.get("wall_s", 0.0)
-                self.more_node_hours += line.get("node_hours", 0.0)
+                self.extend(line.get("wall_s", 0.0), line.get("node_hours", 0.0))
+
+    def extend(self, wall_s: float, node_hours: float) -> None:
+        self.more_wall_s += wall_s
+        self.more_node_hours += node_hours
 
     def budget(self, of_study: Budget) -> Budget:
         """The study's budget with what was added to its time and node-hours; trials are the search's own limit."""
