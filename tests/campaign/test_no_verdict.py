@@ -19,7 +19,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import NothingFound, OpenQuestion, SiteError
 from ridgeline.records.outcome import Kind, Outcome, Signature
 from ridgeline.records.run import Job
-from ridgeline.records.study import JobLimits
+from ridgeline.records.study import Budget, JobLimits, SearchStage
 from ridgeline.records.trial import Stage
 from ridgeline.store.events import outcome_from, outcome_line
 from ridgeline.store.history import History, read_history
@@ -81,6 +81,24 @@ def test_a_confirmation_in_which_all_is_refused_stops_with_a_question_and_goes_o
     assert verdict.conclusion == "confirmed"
     assert not verdict.disqualified
     assert measured <= again.history.runs.keys()
+
+
+def test_a_site_that_broke_before_any_setting_passed_is_asked_about(tmp_path: Path) -> None:
+    """Every setting fails after the baseline has passed: only the baseline, run again, can say whose fault it is."""
+    began = Counter[str]()
+
+    def broken(job: Job) -> ScriptedAnswer:
+        began["runs"] += 1
+        return REFUSED if began["runs"] > 3 else answer_of(job)
+
+    few = {"budget": Budget(trials=4), "search": SearchStage(sampler="random", sentinel_every=0)}
+    run = tune(tmp_path / "site", broken, **few)
+    with pytest.raises(OpenQuestion, match="the baseline passed before"):
+        run.run()
+    settings = tune(tmp_path / "settings", failing(lambda job, n: not setting(job).endswith("x0-y0")), **few)
+    verdict = settings.run()
+    assert verdict.conclusion == "nothing-passed"
+    assert settings.history.count(Stage.SENTINEL) == 1, "asked once"
 
 
 @pytest.mark.parametrize("how", [REFUSED, ScriptedAnswer(exit_code=1, stderr="died at start\n")])

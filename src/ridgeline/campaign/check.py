@@ -398,6 +398,8 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     if confirm.top and confirm.warmup != "never":
         why = "one that does not count before each block, where nothing ran just before it"
         parts.append(StakePart("warm-up", confirm.blocks, width, why))
+    if not confirm.top:  # else it runs in place of the confirmation
+        parts.append(StakePart("baseline again", 1, width, "where nothing passed: the settings, or the site?"))
     if study.profile is not None:
         parts.append(StakePart("profile", 2, widest, "baseline and best setting under the profiler"))
     known = [part.runs for part in parts if part.runs is not None]

@@ -78,7 +78,17 @@ class SearchAgenda(Agenda):
     def fresh(self) -> Next | None:
         if self.history.candidates is not None:
             return self._confirm()
-        return self.baseline() or self._search()
+        return self.baseline() or self._search() or self._whether_the_baseline_still_works()
+
+    def _whether_the_baseline_still_works(self) -> Next | None:
+        """After a search in which nothing passed, the baseline again: was it the settings, or has the site broken?"""
+        searched = self.history.count(Stage.SEARCH, Stage.SHORT)
+        if not self.search_over or self.history.open_runs or not searched or scores.ranking(self.study, self.history):
+            return None
+        last = self.history.trials[len(self.history.trials)]
+        if last.stage is Stage.SENTINEL or not self.fits(self.study.baseline):
+            return None
+        return self.new(self.study.baseline, Stage.SENTINEL, "sentinel", "nothing passed: the settings, or the site?")
 
     def conclude(self) -> ConfirmationPlan | ConfirmationVerdict:
         if self.history.candidates is None:
