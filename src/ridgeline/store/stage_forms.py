@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field
 
 from ridgeline.forms.form import (
     CountedIn,
@@ -15,25 +15,6 @@ from ridgeline.forms.form import (
 )
 from ridgeline.records.study import DEFAULT_SAMPLER
 
-
-def _switch_as_text(value: object) -> object:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
-
-
-def _site(value: object) -> object:
-    if not isinstance(value, str | dict) or not value:
-        raise ValueError(f"{value!r} is not a site; write `local`, a site's name, a path to a site file, or a mapping")
-    return value
-
-
-SiteChoice = Annotated[
-    Any,
-    BeforeValidator(_site),
-    Takes("`local`, a site's name, the path of a site file, or the site itself as a mapping"),
-    WithJsonSchema({"type": ["string", "object"]}),
-]
 Point = Annotated[dict[str, Single], Takes("a mapping of knobs to values")]
 
 

@@ -343,3 +343,13 @@ def test_each_role_is_given_room_of_its_own() -> None:
     assert roomy.decode_settings is not None
     assert roomy.decode_settings.mem_fraction == 0.88
     assert [c for c in changes if "in the decode role" in c] == changes
+
+
+def test_vllm_takes_more_of_the_memory_since_0_20() -> None:
+    """As vllm/config/cache.py of either release has it."""
+
+    def share(version: tuple[int, ...]) -> float:
+        settings = EngineSettings(engine="vllm", version=version)
+        return plan_memory(load_model("llama-8b"), load_gpu("h100"), Layout(), settings).engine_fraction
+
+    assert [share(version) for version in ((0, 12), (0, 19, 1), (0, 20), (0, 32))] == [0.9, 0.9, 0.92, 0.92]

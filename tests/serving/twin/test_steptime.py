@@ -197,3 +197,13 @@ def test_attention_dp_ranks_of_one_switch_need_not_agree_through_their_hosts():
         named.append({term.name for term in times.explain_decode(64, 10**5)})
     assert not any("agree" in name for name in named[0])
     assert any("agree" in name for name in named[1])
+
+
+@pytest.mark.parametrize("deployment", [make.llama(), make.r1(), make.r1("b200")])
+def test_a_mixed_chunk_does_not_make_sglang_another_engine(deployment: Deployment) -> None:
+    """It says when prompts are computed, and nothing of how long the same decode step takes."""
+    settings = [replace(deployment.settings, mixed_chunk=chosen) for chosen in (False, True)]
+    plain, mixed = (times_of(replace(deployment, settings=each)) for each in settings)
+    assert mixed.applied.mixed and not plain.applied.mixed
+    assert mixed.decode_s(512, 512 * 1000) == plain.decode_s(512, 512 * 1000)
+    assert mixed.prefill_s(4096, 4096**2 / 2, 1, 4096) == plain.prefill_s(4096, 4096**2 / 2, 1, 4096)

@@ -29,6 +29,7 @@ TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was r
 RESULT = "result.json"
 PRETENDED = "simulated"  # the site that tells times of its own
 CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
+UNITS_BEFORE = {"requests_s": ("s", "1/s")}  # what releases before 0.2.0 called them
 OF_THE_RUN = ("", "run")  # sources of measurements that are no files: the journal's own account of the ending
 
 
@@ -238,7 +239,8 @@ def _same_evidence(stated: list[Any] | None, found: list[Any] | None) -> bool:
 
 
 def _agree(stated: Measurement, found: Measurement) -> bool:
-    return same(stated.value, found.value) and (stated.unit, stated.origin) == (found.unit, found.origin)
+    units = {found.unit, *UNITS_BEFORE.get(stated.metric, ())}
+    return same(stated.value, found.value) and stated.unit in units and stated.origin == found.origin
 
 
 def _what_differs(stated: Measurement, found: Measurement | None) -> tuple[Any, Any]:

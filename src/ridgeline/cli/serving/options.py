@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ridgeline.serving.engine.settings import EngineSettings
 
 ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
-GpuName = Annotated[str, typer.Option(help="a100, h20, h100, h200, h800, b200, l40s, or one of your own.")]
+GpuName = Annotated[str, typer.Option(help="h100, h200, b200, ... (see `ridgeline hardware`), or one of your own.")]
 Nodes = Annotated[int | None, typer.Option(help="Nodes; default: as many as needed.")]
 GpusPerNode = Annotated[int, typer.Option(help="GPUs per node.")]
 Fabric = Annotated[str | None, typer.Option(help="ib-ndr, roce-400, ...; default: what such GPUs come with.")]

@@ -16,7 +16,7 @@ from ridgeline.serving.engine.fractions import sglang_fraction
 from ridgeline.serving.engine.knobs.scope import rank_share
 from ridgeline.serving.engine.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.serving.engine.reserve import reserve_needs, triton_bytes_per_request
-from ridgeline.serving.engine.settings import Applied, EngineSettings, resolve
+from ridgeline.serving.engine.settings import Applied, EngineSettings, resolve, vllm_fraction
 from ridgeline.serving.hardware.cluster import GIB, Gpu
 from ridgeline.serving.model.model import Model
 
@@ -27,7 +27,6 @@ CONTEXT_BYTES = 1.25 * GIB
 COMMUNICATOR_BYTES = 1.0 * GIB
 # A request of a chat: prompt and answer. Used where nobody says how long requests are.
 REQUEST_TOKENS = 1024
-VLLM_FRACTION = 0.9  # gpu_memory_utilization where nobody names it; activations are then taken out of it
 # What people write where the engine's own fraction leaves them too little; the pools published for H100 imply it.
 USUAL_FRACTION = 0.88
 
@@ -102,7 +101,7 @@ def plan_memory(
     settings = settings or EngineSettings()
     if settings.mem_fraction is not None and not 0.0 < settings.mem_fraction < 1.0:
         raise InputError(f"mem fraction {settings.mem_fraction:g} is not between 0 and 1; 0.80 to 0.92 is usual")
-    own = VLLM_FRACTION if settings.engine == "vllm" else sglang_fraction(model, gpu, layout, settings, role)
+    own = vllm_fraction(settings) if settings.engine == "vllm" else sglang_fraction(model, gpu, layout, settings, role)
     fraction = own if settings.mem_fraction is None else settings.mem_fraction
     return _plan_at(fraction, own, model, gpu, layout, settings, role)
 

@@ -20,6 +20,8 @@ CURRENT_VERSION = (0, 5)
 CURRENT_VLLM, OLDEST_VLLM, VLLM_GRAPHS = (0, 32), (0, 8), 512
 # Asynchronous scheduling is on by default since 0.14; before, every step waited for the host.
 VLLM_OVERLAP_SINCE = (0, 14)
+# gpu_memory_utilization where nobody names it, by release; activations are taken out of it (vllm/config/cache.py)
+VLLM_FRACTIONS = {(0, 20): 0.92, (0, 0): 0.9}
 # Tokens a rank computes in one prefill round under DeepEP where nobody sets the chunk. Published recipes set it about
 # so: SGLang's own default, divided among 16 or 32 attention ranks, would leave every round to the host.
 PREFILL_RANK_TOKENS = 2048
@@ -95,7 +97,8 @@ class Applied:
     accept_length: float
     draft_tokens: int
     page_size: int
-    mixed: bool = False  # prompts and decode tokens share a step
+    engine: str = "sglang"
+    mixed: bool = False  # prompts and decode tokens share a step: always with vLLM, with SGLang's mixed chunk
     recv_interval: int = 1
     overlap: bool = True  # the host prepares a step while the GPU computes the one before
     kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
@@ -128,11 +131,16 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         accept_length=settings.accept_length or usual_accept_length(model, settings.draft_tokens),
         draft_tokens=settings.draft_tokens,
         page_size=settings.page_size,
+        engine=settings.engine,
         mixed=vllm or (settings.mixed_chunk and layout.attn_dp == 1),
         recv_interval=settings.recv_interval,
         overlap=not vllm or settings.version >= VLLM_OVERLAP_SINCE,
         kernel_set=_kernel_set(settings),
     )
+
+
+def vllm_fraction(settings: EngineSettings) -> float:
+    return next(share for since, share in VLLM_FRACTIONS.items() if settings.version >= since)
 
 
 def _kernel_set(settings: EngineSettings) -> str:

@@ -231,13 +231,13 @@ def block_scaled(model: Model) -> bool:
 
 def reduction_set(model: Model, gpu: Gpu, applied: Applied) -> str:
     """Whose all-reduce runs: on Blackwell SGLang joins DeepSeek's with the norm after it, as fast as its newest."""
-    fused = model.attention.mla and gpu.generation == "blackwell" and not applied.mixed
+    fused = model.attention.mla and gpu.generation == "blackwell" and applied.engine != "vllm"
     return "" if fused else applied.kernel_set
 
 
 def expert_rate(model: Model, gpu: Gpu, applied: Applied) -> ExpertRate:
     rate = kernels_of(gpu, applied.kernel_set).experts(model.weights_dtype)
     deepseek = model.attention.mla and model.experts is not None and model.experts.count == SMALL_TILE_COUNT
-    if deepseek and model.weights_dtype == "fp8" and gpu.generation == "hopper" and not applied.mixed:
+    if deepseek and model.weights_dtype == "fp8" and gpu.generation == "hopper" and applied.engine != "vllm":
         return replace(rate, tile=SMALL_TILE)
     return rate

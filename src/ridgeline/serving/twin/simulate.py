@@ -258,7 +258,7 @@ def _doubts(engines: Sequence[Engine], summary: Summary, traffic: Traffic, recor
         host_share=min(1.0, max(e.host_s for e in engines) / summary.duration_s),
         stall_s=COMPILE_WAIT_S if burst and compiles else 0.0,
         apart=isinstance(engines[0], PrefillEngine),
-        old_experts=any(e.applied.mixed and not e.applied.overlap and e.times.model.experts for e in engines),
+        old_experts=any(not e.applied.overlap and e.times.model.experts for e in engines),
         queued_share=0.0 if burst else queued_share(records),
     )
 

@@ -67,7 +67,7 @@ class StepTime:
         self._caps = tuple(cap for cap, _ in self._contexts if cap < math.inf)
         self._pair_costs = prefill_attention(model, layout, self.gpu, applied, factors)
         self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, applied, factors)
-        self._request_s = HOST_REQUEST_S["vllm" if applied.mixed else "sglang"]
+        self._request_s = HOST_REQUEST_S[applied.engine]
         self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
         launched = kernels(model, layout, self.gpu)
@@ -80,7 +80,7 @@ class StepTime:
         self._normed_layers = sum(n for kind, n in kinds if isinstance(kind, Attention) and kind.norm_over_heads)
         # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
         # (vLLM gathers and scatters instead, unless it is told otherwise)
-        self.counted = layout.ep > 1 and layout.attn_dp > 1 and model.experts is not None and not applied.mixed
+        self.counted = layout.ep > 1 and layout.attn_dp > 1 and model.experts is not None and applied.engine != "vllm"
         # how long attention-DP ranks on several nodes take to agree on a batch, on top of everything else; public rows
         # of 48 and 72 ranks behind one NVLink switch show nothing of it
         apart = layout.attn_dp > 1 and self.network.nodes_of(layout.tp) > 1

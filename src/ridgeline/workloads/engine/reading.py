@@ -38,7 +38,16 @@ METRICS = (
 )  # fmt: skip
 LATENCIES, QUANTILES = ("ttft", "itl", "tpot", "e2e"), ("mean", "p50", "p90", "p95", "p99")
 SERVE_METRICS = (*(f"{latency}_{q}_ms" for latency in LATENCIES for q in QUANTILES), "goodput")
-_UNITS = {"_s": "s", "_tok_s": "tok/s", "_ms": "ms", "_bytes": "bytes", "_w": "W", "_j": "J", "_mhz": "MHz"}
+_UNITS = {
+    "_s": "s",
+    "_tok_s": "tok/s",
+    "requests_s": "requests/s",
+    "_ms": "ms",
+    "_bytes": "bytes",
+    "_w": "W",
+    "_j": "J",
+    "_mhz": "MHz",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ UNITS = {
     "total_tok_s": "tok/s",
     "input_tok_s": "tok/s",
     "output_tok_s": "tok/s",
-    "requests_s": "1/s",
+    "requests_s": "requests/s",
     "duration_s": "s",
     "successful_requests": "",
     "input_tokens": "",
