@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ridgeline import catalog
 from ridgeline.records.expression import Expression
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.observation import Observation
 from ridgeline.records.space import Discrete, Point, Rule, Space
 
 
@@ -124,11 +124,11 @@ def search(toy: Toy, sampler_name: str, seed: int, trials: int, noise: float, be
         truth = toy.truth(proposal.point)
         if truth is None:
             crashes += 1
-            sampler.tell(Lesson(proposal.point, None))
+            sampler.tell(Observation(proposal.point, None))
             continue
         value = math.exp(truth + rng.gauss(0, noise))
         results.append((value, truth))
-        sampler.tell(Lesson(proposal.point, value))
+        sampler.tell(Observation(proposal.point, value))
     seen, truth = max(results, default=(0.0, -math.inf))
     return Score(crashes, math.exp(truth - best), seen / math.exp(best), 1000 * spent / trials)
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from stated_effects import knobs_of, truth_over
 
 from ridgeline import catalog
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.observation import Observation
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.stats.nodes import NodeRun, NodeRuns, node_effects
 from ridgeline.stats.survey import Look, next_look
@@ -95,7 +95,7 @@ def campaign(cluster: Cluster, seed: int, sampler_name: str, runs: int) -> tuple
         return tuple(waiting.pop() for _ in range(cluster.width))
 
     for _ in range(3):
-        sampler.tell(Lesson(baseline, run(baseline, place(look()))))
+        sampler.tell(Observation(baseline, run(baseline, place(look()))))
     trials = sentinels = 0
     while len(seen) < runs:
         where = look()
@@ -107,7 +107,7 @@ def campaign(cluster: Cluster, seed: int, sampler_name: str, runs: int) -> tuple
         proposal = sampler.ask(())
         if proposal is None:
             break
-        sampler.tell(Lesson(proposal.point, run(proposal.point, anywhere())))
+        sampler.tell(Observation(proposal.point, run(proposal.point, anywhere())))
     look()
     return seen, accused
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline import catalog
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.observation import Observation
 from ridgeline.records.space import Discrete, Point, Space
 from ridgeline.stats.contribution import Contribution, contributions
 
@@ -71,7 +71,7 @@ def campaign(seed: int, sampler_name: str, trials: int, noise: float, disturbed:
     def run(point: Point) -> tuple[Point, float]:
         slow = rng.uniform(0.4, 0.8) if rng.random() < disturbed else 1.0
         value = slow * math.exp(truth(point) + rng.gauss(0, noise))
-        sampler.tell(Lesson(point, value))
+        sampler.tell(Observation(point, value))
         return point, value
 
     seen = [run(baseline), run(baseline)]

@@ -98,7 +98,7 @@ HOUSE_WORDS = {
     ),
     *("point", "slot", "worker", "replica", "rank", "text", "arguments", "study", "sampler", "trial", "workload"),
     *("executor", "outcome", "measurement", "verdict", "report", "analyzer", "finding", "room", "wing", "session"),
-    *("scheme", "deployment", "ticket", "reading", "lesson", "sentinel", "block", "edge", "ladder"),
+    *("scheme", "deployment", "ticket", "reading", "observation", "sentinel", "block", "edge", "ladder"),
 }
 RECORDED = [
     *sorted((ROOT / "src/ridgeline/records").glob("*.py")),

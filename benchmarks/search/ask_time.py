@@ -1,7 +1,7 @@
-"""How long one ask takes with 500 lessons, a tenth of them failures, and 20,000 candidates.
+"""How long one ask takes with 500 observations, a tenth of them failures, and 20,000 candidates.
 
-Without anything foretold; with an expectation that is right, and with one whose order is reversed. What the expectation
-itself takes to answer is not counted.
+Without anything predicted; with an expectation that is right, and with one whose order is reversed. What the
+expectation itself takes to answer is not counted.
 
 python -m benchmarks.search.ask_time
 """
@@ -19,7 +19,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
 from ridgeline import catalog  # noqa: E402
-from ridgeline.records.lesson import Expectation, Lesson  # noqa: E402
+from ridgeline.records.observation import Expectation, Observation  # noqa: E402
 from ridgeline.records.space import Discrete, Point, Space  # noqa: E402
 
 LESSONS, ASKS = 500, 10
@@ -39,7 +39,7 @@ class _Foretold:
         mean = speed(point) ** self.power
         return Expectation(mean, 0.8 * mean, 1.2 * mean, 0.95)
 
-    def leanings(self, point: Point) -> tuple[float, ...]:
+    def sensitivities(self, point: Point) -> tuple[float, ...]:
         return tuple(0.02 * float(point[f"k{i}"]) for i in range(6))  # type: ignore[arg-type]
 
 
@@ -60,7 +60,7 @@ def main() -> None:
                 times.append((time.perf_counter() - wall, time.process_time() - cpu))
             value = speed(point)
             failed = float(point["k0"]) + float(point["k1"]) > 8  # type: ignore[arg-type]
-            sampler.tell(Lesson(point, None if failed else value * math.exp(rng.gauss(0, 0.03))))
+            sampler.tell(Observation(point, None if failed else value * math.exp(rng.gauss(0, 0.03))))
         first, later = times[0], times[1:]
         wall, cpu = (1000 * statistics.median(column) for column in zip(*later, strict=True))
         told = f"the first {1000 * first[1]:.0f} ms CPU"

@@ -29,16 +29,16 @@ from typing import Any
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-from benchmarks.search.hidden import CLUSTERS, Hidden, factors, foretold  # noqa: E402
+from benchmarks.search.hidden import CLUSTERS, Hidden, factors, predicted  # noqa: E402
 from benchmarks.search.race import Noise, Race, race  # noqa: E402
 from benchmarks.search.standings import Claimed, show, show_claims  # noqa: E402
 from ridgeline import catalog  # noqa: E402
-from ridgeline.records.lesson import Lesson  # noqa: E402
+from ridgeline.records.observation import Observation  # noqa: E402
 from ridgeline.records.space import Point  # noqa: E402
 from ridgeline.samplers.base import Forecasting  # noqa: E402
 
 NOISE = Noise(heavy_tail=0.05)
-EARLIER = 30  # lessons of an earlier study
+EARLIER = 30  # observations of an earlier study
 WATCHED = 4  # trials between two looks at whether the search would have ended
 TWINS = {"guided": "", "reversed": "turned", "muddled": "muddled"}
 STUDIES = ("recalled", "misled", "confused")
@@ -56,19 +56,19 @@ def _sampler(name: str, job: Job) -> Any:
     kind = "guided" if name in TWINS or name in STUDIES or name == "blind" else name
     sampler = catalog.part("samplers", kind)(hidden.study.study.space, seed, {}, hidden.refusal)
     if name in TWINS:
-        sampler.expect(hidden.outlook(TWINS[name]))
+        sampler.expect(hidden.prior(TWINS[name]))
     if name in STUDIES:
         taught = _hidden(number, tables, truth + 1) if name == "recalled" else hidden
         sampler.recall(_earlier(name, taught, random.Random(f"earlier {seed}")))
     return sampler
 
 
-def _earlier(name: str, hidden: Hidden, rng: random.Random) -> list[Lesson]:
+def _earlier(name: str, hidden: Hidden, rng: random.Random) -> list[Observation]:
     drawn = rng.sample(list(hidden.legal), EARLIER)
     values = [hidden.truth(point) for point in (rng.sample(drawn, EARLIER) if name == "confused" else drawn)]
     sign = -1.0 if name == "misled" else 1.0
     return [
-        Lesson(point, None if value is None else math.exp(sign * value))
+        Observation(point, None if value is None else math.exp(sign * value))
         for point, value in zip(drawn, values, strict=True)
     ]
 
@@ -102,7 +102,7 @@ def one(job: Job) -> tuple[int, Race, Claimed]:
     hidden = _hidden(number, tables, truth)
     sampler, baseline = _sampler(name, job), hidden.study.study.baseline
     if (value := hidden.truth(baseline)) is not None:
-        sampler.tell(Lesson(baseline, math.exp(value)))
+        sampler.tell(Observation(baseline, math.exp(value)))
     claim = _Claim(hidden)
     watch = claim.watch if isinstance(sampler, Forecasting) else lambda sampler: False
     result = race(sampler, name, seed, claim.truth, trials, NOISE, hidden.node_hours, math.exp, watch, at_most=at_most)
@@ -112,7 +112,7 @@ def one(job: Job) -> tuple[int, Race, Claimed]:
 def prepare(pair: tuple[int, int, Path]) -> None:
     """What the twin and a truth say of a cluster, worked out before several processes ask for it."""
     number, truth, tables = pair
-    foretold(CLUSTERS[number], tables, factors(CLUSTERS[number], truth) if truth >= 0 else {})
+    predicted(CLUSTERS[number], tables, factors(CLUSTERS[number], truth) if truth >= 0 else {})
 
 
 def main() -> None:

@@ -18,10 +18,10 @@ from functools import cached_property
 from pathlib import Path
 
 from ridgeline.campaign.check import CheckedStudy, check_study
-from ridgeline.campaign.guidance.expectations import outlook_of
-from ridgeline.records.lesson import Expectation
+from ridgeline.campaign.guidance.expectations import prior_of
+from ridgeline.records.observation import Expectation
 from ridgeline.records.space import Point, Settings, point_key
-from ridgeline.samplers.base import LeaningOutlook
+from ridgeline.samplers.base import SensitivityPrior
 from ridgeline.serving.engine.memory import STARTUP_OOM
 from ridgeline.serving.traffic.requests import Slo, summarise
 from ridgeline.serving.twin.factors import NAMES
@@ -120,7 +120,7 @@ class _QuickTwin(TwinWorkload):
 class _GoodputTwin(_QuickTwin):
     """Foretells the requests a second that keep the limits of users."""
 
-    def _foretold(self, result: SimulationResult) -> float | None:
+    def _predicted(self, result: SimulationResult) -> float | None:
         summary = summarise(result.records, LIMITS)
         return max(summary.goodput_s or 0.0, 0.5 / summary.duration_s)  # half a request, where none kept them
 
@@ -132,9 +132,9 @@ class Hidden:
         rng = random.Random(f"{cluster.name} {seed} beside its factors")
         self.cluster, self._seed = cluster, seed
         self.study = _study(cluster, tables, "")
-        self.foretold = foretold(cluster, tables, {})
-        self._really = foretold(cluster, tables, factors(cluster, seed))
-        self._leanings = _Leanings(cluster, self.study, tables)
+        self.predicted = predicted(cluster, tables, {})
+        self._really = predicted(cluster, tables, factors(cluster, seed))
+        self._sensitivities = _Leanings(cluster, self.study, tables)
         knobs = sorted(self.study.study.space.by_name)
         self._interacting = rng.sample(list(itertools.combinations(knobs, 2)), 2)
         self._edge = rng.uniform(0.15, 0.85)  # the chance at which memory really ends
@@ -146,16 +146,16 @@ class Hidden:
         score = self._score(point)
         return None if score is None else score - self.best
 
-    def outlook(self, how: str = "") -> LeaningOutlook:
+    def prior(self, how: str = "") -> SensitivityPrior:
         """What the twin says, the reverse of it (`turned`), or what it says of other settings (`muddled`)."""
         others = list(self.legal)
         if how == "muddled":
             random.Random(f"muddled {self._seed}").shuffle(others)
         mixed = {point_key(point): other for point, other in zip(self.legal, others, strict=True)}
-        return _TableOutlook(self.foretold, self._leanings, how == "turned", mixed)
+        return _TableOutlook(self.predicted, self._sensitivities, how == "turned", mixed)
 
     def refusal(self, point: Point) -> str | None:
-        return None if point_key(point) in self.foretold else "not legal"
+        return None if point_key(point) in self.predicted else "not legal"
 
     def hangs(self, point: Point) -> bool:
         return _dice(f"hang {self._seed} {point_key(point)}") < HANGS
@@ -191,7 +191,7 @@ class _TableOutlook:
             return said
         return replace(said, mean=1.0 / said.mean, low=1.0 / said.high, high=1.0 / said.low)
 
-    def leanings(self, point: Point) -> tuple[float, ...]:
+    def sensitivities(self, point: Point) -> tuple[float, ...]:
         sign = -1.0 if self.turned else 1.0
         return tuple(sign * move for move in self.moves.of(self.taken_for[point_key(point)]))
 
@@ -201,14 +201,14 @@ class _Leanings:
 
     def __init__(self, cluster: Cluster, study: CheckedStudy, tables: Path) -> None:
         self._study, self._workload = study.study, _twin(cluster, study)
-        self._path = tables / f"{_name(cluster, {})}.leanings"
+        self._path = tables / f"{_name(cluster, {})}.sensitivities"
         lines = self._path.read_text().splitlines() if self._path.exists() else []
         self._known: dict[str, tuple[float, ...]] = {key: tuple(moves) for key, moves in map(json.loads, lines)}
 
     def of(self, point: Point) -> tuple[float, ...]:
         key = point_key({**point, "mem_fraction_static": 0.0})
         if key not in self._known:
-            self._known[key] = self._workload.leanings(self._study.space.settings(point))
+            self._known[key] = self._workload.sensitivities(self._study.space.settings(point))
             with self._path.open("a") as file:
                 file.write(json.dumps([key, self._known[key]]) + "\n")
         return self._known[key]
@@ -224,7 +224,7 @@ def factors(cluster: Cluster, seed: int) -> dict[str, float]:
     return {name: math.exp(rng.uniform(-OFF, OFF)) for name in NAMES}
 
 
-def foretold(cluster: Cluster, tables: Path, factors: Mapping[str, float]) -> Table:
+def predicted(cluster: Cluster, tables: Path, factors: Mapping[str, float]) -> Table:
     """What the twin with these factors says of every legal setting; read from the file where it is there."""
     name = _name(cluster, factors)
     path = tables / f"{name}.json"
@@ -234,9 +234,9 @@ def foretold(cluster: Cluster, tables: Path, factors: Mapping[str, float]) -> Ta
             (tables / f"{name}.factors").write_text(json.dumps({"version": 1, "factors": factors, "spread": 0.05}))
             more = f"  calibration: {name}.factors"
         study = _study(cluster, tables, more)
-        outlook = outlook_of(study.study, _twin(cluster, study))
-        assert outlook is not None
-        rows = [[point_key(point), _kept(outlook(point))] for point in legal_points(_study(cluster, tables, ""))]
+        prior = prior_of(study.study, _twin(cluster, study))
+        assert prior is not None
+        rows = [[point_key(point), _kept(prior(point))] for point in legal_points(_study(cluster, tables, ""))]
         path.write_text(json.dumps(rows))
     return {key: None if row is None else Expectation(*row) for key, row in json.loads(path.read_text())}
 

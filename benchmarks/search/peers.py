@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Discrete, Point, Space
 
 FAILED = 1e6  # the cost a failure is told as: neither peer knows another word for it
@@ -47,10 +47,10 @@ class Smac:
         self._asked = {"info": info}
         return Proposal(point, "SMAC3")
 
-    def tell(self, lesson: Lesson) -> None:
+    def tell(self, observation: Observation) -> None:
         from smac.runhistory.dataclasses import TrialValue
 
-        cost = FAILED if lesson.score is None else -lesson.score
+        cost = FAILED if observation.score is None else -observation.score
         self._smac.tell(self._asked["info"], TrialValue(cost=cost))
 
 
@@ -77,9 +77,9 @@ class OptunaGaussian:
             return int(self._trial.suggest_int(knob.name, 0, last))
         return int(self._trial.suggest_categorical(knob.name, tuple(range(last + 1))))
 
-    def tell(self, lesson: Lesson) -> None:
-        failed = lesson.score is None
-        cost = self._worst if lesson.score is None else math.log(-lesson.score)
+    def tell(self, observation: Observation) -> None:
+        failed = observation.score is None
+        cost = self._worst if observation.score is None else math.log(-observation.score)
         self._worst = max(self._worst, cost)
         self._trial.set_constraint("failed", 1.0 if failed else 0.0)
         self._study.tell(self._trial, cost)

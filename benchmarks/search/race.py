@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Point
 
 NODES = 4
@@ -23,7 +23,7 @@ LOOKS = (20, 40, 60)  # trials after which regret is looked at
 class Asked(Protocol):
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None: ...
 
-    def tell(self, lesson: Lesson) -> None: ...
+    def tell(self, observation: Observation) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,14 @@ def race(
         spent += cost_of(proposal.point, value)
         if value is None:
             crashes += number <= trials
-            sampler.tell(Lesson(proposal.point, None))
+            sampler.tell(Observation(proposal.point, None))
         else:
             seen = value + drawn
             best_tried = max(best_tried, value)
             if seen > best_seen:
                 best_seen, chosen = seen, value
             looks = sorted([*looks, (seen, value)], reverse=True)[:CONFIRMED]
-            sampler.tell(Lesson(proposal.point, score_of(seen), cost_of(proposal.point, value)))
+            sampler.tell(Observation(proposal.point, score_of(seen), cost_of(proposal.point, value)))
         if listed_at is None and any(true >= -math.log1p(CLOSE) for _, true in looks):
             listed_at, listed_cost = number, spent
         if found_at is None and chosen >= -math.log1p(CLOSE):

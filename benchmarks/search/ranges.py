@@ -37,7 +37,7 @@ from benchmarks.search.hidden import CLUSTERS  # noqa: E402
 from benchmarks.search.race import USUAL, Noise, as_cost  # noqa: E402
 from benchmarks.search.tables import read_table  # noqa: E402
 from ridgeline import catalog  # noqa: E402
-from ridgeline.records.lesson import Lesson  # noqa: E402
+from ridgeline.records.observation import Observation  # noqa: E402
 from ridgeline.records.space import Point  # noqa: E402
 from ridgeline.records.trial import PredictedRange, Stage  # noqa: E402
 from ridgeline.stats.stated_range import LEVEL, widening  # noqa: E402
@@ -86,10 +86,10 @@ def searched(
             break
         value, drawn = truth(proposal.point), noise.draw(rng)
         if value is None:
-            sampler.tell(Lesson(proposal.point, None))
+            sampler.tell(Observation(proposal.point, None))
             continue
         score, said = score_of(value + drawn), proposal.predicted
-        sampler.tell(Lesson(proposal.point, score, cost_of(proposal.point, value)))
+        sampler.tell(Observation(proposal.point, score, cost_of(proposal.point, value)))
         if said is not None:
             assert said.in_logs, "scores of these spaces are all of one sign"
             found.append(Predicted(math.log(score / said.score), said.spread))
@@ -109,7 +109,7 @@ def over_cluster(number: int, how: str, truth: int, trials: int, folder: Path) -
     sampler = clusters._sampler(how, (number, truth, truth, trials, trials, how, folder))
     baseline = hidden.study.study.baseline
     if (value := hidden.truth(baseline)) is not None:
-        sampler.tell(Lesson(baseline, math.exp(value)))
+        sampler.tell(Observation(baseline, math.exp(value)))
     return searched(sampler, truth, hidden.truth, trials, clusters.NOISE, math.exp, hidden.node_hours)
 
 

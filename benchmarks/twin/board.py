@@ -30,7 +30,7 @@ from ridgeline.errors import InputError
 from ridgeline.serving.twin.calibrate import TTFT_NOISE
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.fit import Observation, fit
+from ridgeline.serving.twin.fit import FitObservation, fit
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
 
@@ -152,14 +152,14 @@ def with_known_rows(scores: Sequence[Score], count: int) -> dict[str, list[Score
     return {"twin, rows judged": nothing, f"twin, {count} rows of the site known": known}
 
 
-def points(row: PublicRow) -> list[Observation]:
+def points(row: PublicRow) -> list[FitObservation]:
     @lru_cache(maxsize=64)
     def run(factors: Factors) -> tuple[float, float]:
         return means_ms(simulate(row.deployment, row.traffic, Calibration(factors=factors)))
 
     return [
-        Observation(f"{row.name} TTFT", row.ttft_ms, lambda factors: run(factors)[0], TTFT_NOISE, phase=True),
-        Observation(f"{row.name} TPOT", row.tpot_ms, lambda factors: run(factors)[1], phase=True),
+        FitObservation(f"{row.name} TTFT", row.ttft_ms, lambda factors: run(factors)[0], TTFT_NOISE, phase=True),
+        FitObservation(f"{row.name} TPOT", row.tpot_ms, lambda factors: run(factors)[1], phase=True),
     ]
 
 

@@ -16,6 +16,7 @@ from ridgeline.errors import InputError, near
 TABLE: dict[str, dict[str, str]] = {
     "workloads": {
         "command": "ridgeline.workloads.command.workload:CommandWorkload",
+        "python": "ridgeline.workloads.python.workload:PythonWorkload",
         "twin": "ridgeline.workloads.twin.workload:TwinWorkload",
         "nwchem": "ridgeline.workloads.nwchem.workload:NwchemWorkload",
     },

@@ -49,11 +49,6 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130, "stopped by Ctrl-C (go on with `ridgeline resume`)"
 
 
-def exit_code_text() -> str:
-    """'Exit codes: 0 done; 1 no better setting ...'"""
-    return f"Exit codes: {'; '.join(f'{code.value} {code.meaning}' for code in ExitCode)}."
-
-
 MOST_NAMES = 12  # of those a message lists
 
 

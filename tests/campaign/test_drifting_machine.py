@@ -12,7 +12,7 @@ import pytest
 from ridgeline.campaign import scores
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.campaign.status import CampaignStatus
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.observation import Observation
 from ridgeline.records.run import Job
 from ridgeline.records.space import point_key
 from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage, Study
@@ -102,10 +102,10 @@ class Listening:
     """A sampler that keeps what it is told, and proposes what is left of a list."""
 
     def __init__(self) -> None:
-        self.lessons: list[Lesson] = []
+        self.observations: list[Observation] = []
 
-    def tell(self, lesson: Lesson) -> None:
-        self.lessons.append(lesson)
+    def tell(self, observation: Observation) -> None:
+        self.observations.append(observation)
 
     def ask(self, pending: Any = ()) -> None:
         return None
@@ -123,9 +123,9 @@ def test_the_sampler_learns_what_settings_are_worth(tmp_path: Path) -> None:
     run.agenda.new_sampler = new_sampler  # type: ignore[attr-defined]
     run.run()
     run.agenda._taught()  # type: ignore[attr-defined]
-    tried = [lesson for lesson in made[-1].lessons if lesson.point != run.study.baseline]
+    tried = [observation for observation in made[-1].observations if observation.point != run.study.baseline]
     assert len(tried) == 14
-    assert max(tried, key=lambda lesson: lesson.score or 0).point == BEST
+    assert max(tried, key=lambda observation: observation.score or 0).point == BEST
 
 
 def test_a_stopped_search_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:

@@ -452,10 +452,10 @@ def test_a_job_that_somebody_always_cancels_is_not_run_for_ever(tmp_path: Path) 
     assert campaign(tmp_path, question).run().conclusion, "a resumed campaign tries it again"
 
 
-def test_a_baseline_that_failed_before_it_was_corrected_is_no_lesson(tmp_path: Path) -> None:
+def test_a_baseline_that_failed_before_it_was_corrected_is_no_observation(tmp_path: Path) -> None:
     with pytest.raises(NothingFound):
         campaign(tmp_path, study(tmp_path), lambda s: replace(rate(s), exit_code=int(s["sum"] == 0))).run()
     again = campaign(tmp_path, study(tmp_path, budget=Budget(trials=2)))
     again.run()
     assert isinstance(again.agenda, SearchAgenda)
-    assert not [point for point, run in again.agenda._lessons if run is None], "the search would keep away from it"
+    assert not [point for point, run in again.agenda._observations if run is None], "the search would keep away from it"

@@ -287,7 +287,7 @@ def test_without_room_for_a_run_it_is_refused_until_the_budget_is_raised(tmp_pat
     spent = study(tmp_path, budget=Budget(trials=12, node_hours=run.history.node_hours))
     with pytest.raises(InputError, match=r"no room for another run.*5 trials.*--node-hours \+"):
         require_room(spent, run.history, Extension(trials=5))
-    assert run.history.heeded.more_node_hours == 0, "asking changes nothing"
+    assert run.history.instructions.more_node_hours == 0, "asking changes nothing"
     raised = Extension(trials=5, node_hours=1.0)
     require_room(spent, run.history, raised)
     more = campaign(tmp_path, spent)

@@ -13,11 +13,11 @@ import pytest
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.guidance import warm_start
-from ridgeline.campaign.guidance.expectations import outlook_of
+from ridgeline.campaign.guidance.expectations import prior_of
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.errors import InputError, StoreError, StudyError
-from ridgeline.records.lesson import Expectation
+from ridgeline.records.observation import Expectation
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import DEFAULT_SAMPLER, SearchStage
 from ridgeline.store.history import read_history
@@ -67,42 +67,42 @@ def tried(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Knowing:
-    """A workload that foretells, badly at one point."""
+    """A workload that predicts, badly at one point."""
 
     def expectation(self, settings: Any) -> Expectation | None:
         if settings["x"] == 3:
             raise ZeroDivisionError
         return None if settings["x"] == 4 else Expectation(settings["x"] + 1.0, 1.0, 20.0, 0.9)
 
-    def leanings(self, settings: Any) -> tuple[float, ...]:
+    def sensitivities(self, settings: Any) -> tuple[float, ...]:
         return (1.0 / (settings["x"] - 3),)
 
 
-def test_what_a_workload_foretells_comes_in_scores(tmp_path: Path) -> None:
+def test_what_a_workload_predicts_comes_in_scores(tmp_path: Path) -> None:
     slow = replace(study(tmp_path), goal=replace(study(tmp_path).goal, direction="minimize"))
-    outlook = outlook_of(slow, Knowing())  # type: ignore[arg-type]
-    assert outlook is not None
-    assert outlook({"x": 5, "y": 0}) == Expectation(-6.0, -20.0, -1.0, 0.9)
+    prior = prior_of(slow, Knowing())  # type: ignore[arg-type]
+    assert prior is not None
+    assert prior({"x": 5, "y": 0}) == Expectation(-6.0, -20.0, -1.0, 0.9)
 
 
 @pytest.mark.parametrize("x", [3, 4])
 def test_where_it_fails_or_says_nothing_nothing_is_expected(x: int, tmp_path: Path) -> None:
-    outlook = outlook_of(study(tmp_path), Knowing())  # type: ignore[arg-type]
-    assert outlook is not None and outlook({"x": x, "y": 0}) is None
+    prior = prior_of(study(tmp_path), Knowing())  # type: ignore[arg-type]
+    assert prior is not None and prior({"x": x, "y": 0}) is None
 
 
 def test_what_a_workload_rests_on_is_handed_on_and_a_fault_in_it_says_nothing(tmp_path: Path) -> None:
-    outlook = outlook_of(written(tmp_path, "leaning").study, Knowing())  # type: ignore[arg-type]
-    assert outlook is not None
-    assert outlook.leanings({"x": 5}) == (0.5,)
-    assert outlook.leanings({"x": 3}) == ()
+    prior = prior_of(written(tmp_path, "sensitivity").study, Knowing())  # type: ignore[arg-type]
+    assert prior is not None
+    assert prior.sensitivities({"x": 5}) == (0.5,)
+    assert prior.sensitivities({"x": 3}) == ()
 
 
 def test_a_formula_of_the_study_comes_before_the_workloads_model(tmp_path: Path) -> None:
     own = replace(study(tmp_path), search=SearchStage("guided", {"expect": "100 / (x + 1)"}))
-    outlook = outlook_of(own, Knowing())  # type: ignore[arg-type]
-    assert outlook is not None
-    assert outlook({"x": 3, "y": 0}) == Expectation(25.0)
+    prior = prior_of(own, Knowing())  # type: ignore[arg-type]
+    assert prior is not None
+    assert prior({"x": 3, "y": 0}) == Expectation(25.0)
 
 
 @pytest.mark.parametrize("nonsense", [math.nan, math.inf])
@@ -130,9 +130,9 @@ def test_an_earlier_study_leads_and_is_kept_in_the_folder(tmp_path: Path) -> Non
     found = written(tmp_path, "after", factor=5)
     events = tuned(found, tmp_path / "after", [tmp_path / "before"])
     assert tried(events)[0]["point"]["x"] == 9
-    lessons = warm_start.kept(tmp_path / "after")
-    assert len(lessons) == 10
-    assert {lesson.score for lesson in lessons} >= {100.0, 163.0}
+    observations = warm_start.kept(tmp_path / "after")
+    assert len(observations) == 10
+    assert {observation.score for observation in observations} >= {100.0, 163.0}
     history = read_history(tmp_path / "after")
     assert all(run.metrics["rate"] <= 145 for run in history.runs.values()), "nothing earlier counts as measured here"
 
@@ -155,14 +155,14 @@ def test_of_an_earlier_study_what_failed_is_learned_too_unless_it_passed_another
         tmp_path / "out", asked, lambda s: replace(rate(s), exit_code=int(s["x"] == 9), seconds=float(s["x"] or 0) + 1)
     )
     broken.run()
-    lessons = warm_start._of_space(asked.space, asked, broken.history)
-    failed = {lesson.point["x"] for lesson in lessons if lesson.score is None}
+    observations = warm_start._of_space(asked.space, asked, broken.history)
+    failed = {observation.point["x"] for observation in observations if observation.score is None}
     tried = {trial.point["x"] for trial in broken.history.trials.values()}
     assert failed == tried & {9}
-    assert {lesson.point["x"] for lesson in lessons if lesson.score is not None} == tried - {9}
+    assert {observation.point["x"] for observation in observations if observation.score is not None} == tried - {9}
     narrow = Space((Discrete("x", (0, 1), ordered=True), Discrete("y", (0, 1, 2), ordered=True)), {})
     kept = warm_start._of_space(narrow, asked, broken.history)
-    assert {lesson.point["x"] for lesson in kept} <= {0, 1}, "points that are none of this space say nothing"
+    assert {observation.point["x"] for observation in kept} <= {0, 1}, "points that are none of this space say nothing"
 
 
 def test_a_damaged_warm_start_says_what_to_do(tmp_path: Path) -> None:
@@ -193,12 +193,12 @@ def test_a_campaign_whose_journal_names_no_sampler_goes_on_with_tpe(tmp_path: Pa
 def test_the_twin_of_a_study_tells_the_sampler_what_to_expect() -> None:
     example = Path(__file__).parents[2] / "examples" / "04-deepseek-r1-16-gpus" / "study.yaml"
     found = check_study(example)
-    outlook = outlook_of(found.study, found.workload)
-    assert outlook is not None
-    said = outlook(found.study.baseline)
+    prior = prior_of(found.study, found.workload)
+    assert prior is not None
+    said = prior(found.study.baseline)
     assert said is not None and said.mean is not None and said.low is not None and said.high is not None
     assert said.low < said.mean < said.high
     assert 0.9 < said.chance < 1
-    full = outlook({**found.study.baseline, "mem_fraction_static": 0.94, "max_running_requests": 4096})
+    full = prior({**found.study.baseline, "mem_fraction_static": 0.94, "max_running_requests": 4096})
     assert full is not None and full.chance < 0.5
     assert hasattr(sampler_of(found), "expect")

@@ -14,7 +14,7 @@ from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.guidance.predicted import stated, with_range
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.scores import Yardstick
-from ridgeline.records.lesson import Expectation, Prediction, Proposal
+from ridgeline.records.observation import Expectation, Prediction, Proposal
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.space import Discrete, Point, Settings, Space

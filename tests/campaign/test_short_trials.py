@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from ridgeline.campaign.thrift.short_trials import ShortTrials, short_problems, shortened
+from ridgeline.campaign.short_trials import ShortTrials, short_problems, shortened
 from ridgeline.records.outcome import Kind
 from ridgeline.records.study import Goal
 from ridgeline.records.trial import Stage

@@ -21,7 +21,7 @@ from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError, StudyError
 from ridgeline.records.answer import CONFIRMED
 from ridgeline.records.expression import Expression
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.observation import Observation
 from ridgeline.records.space import Discrete, Rule, Settings, Space, point_key
 from ridgeline.records.study import Budget, ConfirmStage, SearchStage, Study
 from ridgeline.records.trial import Stage
@@ -238,7 +238,7 @@ def staged(folder: Path, trials: int = 24) -> tuple[StagedSampler, Study]:
 
 def test_a_search_in_stages_moves_one_group_after_the_other(tmp_path: Path) -> None:
     sampler, asked = staged(tmp_path)
-    groups, best = knob_groups(asked), Lesson(BASE, rate(BASE).metrics["rate"])
+    groups, best = knob_groups(asked), Observation(BASE, rate(BASE).metrics["rate"])
     sampler.tell(best)
     order = []
     for _ in range(20):
@@ -249,24 +249,24 @@ def test_a_search_in_stages_moves_one_group_after_the_other(tmp_path: Path) -> N
         if stage in groups:
             moved = {k for k in BASE if proposal.point[k] != best.point[k]}
             assert moved <= set(groups[stage]), "only the knobs of the stage's group leave the best setting"
-        lesson = Lesson(proposal.point, rate(proposal.point).metrics["rate"])
-        sampler.tell(lesson)
-        best = max(best, lesson, key=lambda known: known.score or 0)
+        observation = Observation(proposal.point, rate(proposal.point).metrics["rate"])
+        sampler.tell(observation)
+        best = max(best, observation, key=lambda known: known.score or 0)
     seen = list(dict.fromkeys(order))
     assert seen == [name for name in (*groups, "all groups") if name in seen]
     assert "layout" in seen
 
 
-def test_a_search_in_stages_depends_on_its_lessons_alone(tmp_path: Path) -> None:
+def test_a_search_in_stages_depends_on_its_observations_alone(tmp_path: Path) -> None:
     first, _ = staged(tmp_path)
-    first.tell(Lesson(BASE, 100.0))
+    first.tell(Observation(BASE, 100.0))
     for _ in range(9):
         proposal = first.ask()
         assert proposal is not None
-        first.tell(Lesson(proposal.point, rate(proposal.point).metrics["rate"]))
+        first.tell(Observation(proposal.point, rate(proposal.point).metrics["rate"]))
     again, _ = staged(tmp_path)
-    for lesson in first.lessons:
-        again.tell(lesson)
+    for observation in first.observations:
+        again.tell(observation)
     assert again.ask() == first.ask()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.cli.campaign.watch import FoundFolders
-from ridgeline.dashboard.access import Door
+from ridgeline.dashboard.access import Access
 from ridgeline.dashboard.serve import ConnectionLimits, listening, server_of
 from ridgeline.dashboard.server import Dashboard
 
@@ -64,7 +64,7 @@ def served(folder: Path, limits: ConnectionLimits | None = None) -> Iterator[Ser
     port = bound.getsockname()[1]
     found = FoundFolders(folder)
     dashboard = Dashboard(found.look_around, str(folder), found.several)
-    server = server_of(dashboard, Door(TOKEN, f"ridgeline-{port}"), limits)
+    server = server_of(dashboard, Access(TOKEN, f"ridgeline-{port}"), limits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     try:

@@ -23,7 +23,7 @@ from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, ov
 from ridgeline.report.figures.failures import crash_map, failure_counts, failure_table
 from ridgeline.report.figures.guards import guard_table
 from ridgeline.report.figures.knobs import importance, parallel, slices
-from ridgeline.report.figures.machine import foretold, nodes
+from ridgeline.report.figures.machine import nodes, predicted
 from ridgeline.report.figures.progress import progress, progress_points
 from ridgeline.report.figures.proof import proof, proof_blocks, proof_table
 from ridgeline.report.figures.science import closeness
@@ -285,11 +285,11 @@ def test_nodes_need_two(tmp_path: Path) -> None:
     assert nodes(a_study(tmp_path), search_with_an_edge(tmp_path)) is None
 
 
-def test_what_was_foretold_is_held_against_what_was_measured(tmp_path: Path) -> None:
+def test_what_was_predicted_is_held_against_what_was_measured(tmp_path: Path) -> None:
     past = History(tmp_path)
     for said, was in ((110.0, 100.0), (90.0, 100.0), (120.0, 100.0)):
         add(past, {"mem": 1, "kind": "a"}, rate=was, predicted_rate=said)
-    (figure,) = foretold(a_study(tmp_path), past, answer(a_study(tmp_path)))
+    (figure,) = predicted(a_study(tmp_path), past, answer(a_study(tmp_path)))
     assert [(p.x, p.y) for p in figure.series[1].points] == [(110.0, 100.0), (90.0, 100.0), (120.0, 100.0)]
     assert "within 10%" in figure.notes[0]
 
@@ -300,7 +300,7 @@ def test_how_many_trials_lie_in_their_stated_range_is_counted(tmp_path: Path) ->
         add(past, {"mem": 1, "kind": "a"}, rate=measured)
         stated = PredictedRange(100.0, 95.0, 105.0, 0.03, in_logs=True)
         past.trials[len(past.trials)] = replace(past.trials[len(past.trials)], predicted=stated)
-    (figure,) = foretold(a_study(tmp_path), past, answer(a_study(tmp_path)))
+    (figure,) = predicted(a_study(tmp_path), past, answer(a_study(tmp_path)))
     assert figure.notes == ("2 of 4 trials inside their stated 90% range.",)
     assert [(p.low, p.y, p.high) for p in figure.series[0].points] == [(95.0, 100.0, 105.0)] * 4
 
@@ -309,9 +309,9 @@ def test_ranges_of_an_older_journal_are_still_read_from_why(tmp_path: Path) -> N
     past = History(tmp_path)
     for measured in (100.0, 104.0, 103.0, 120.0):
         add(past, {"mem": 1, "kind": "a"}, rate=measured)
-        why = "expected 0.95 to 1.05 x the best so far, 96% likely to pass; 3 lessons, trusting the outlook by 97%"
+        why = "expected 0.95 to 1.05 x the best so far, 96% likely to pass; 3 observations, trusting the prior by 97%"
         past.trials[len(past.trials)] = replace(past.trials[len(past.trials)], why=why)
-    (figure,) = foretold(a_study(tmp_path), past, answer(a_study(tmp_path)))
+    (figure,) = predicted(a_study(tmp_path), past, answer(a_study(tmp_path)))
     assert figure.notes == ("2 of 3 trials inside their stated 90% range.",)
     assert figure.series[0].points[1].high == pytest.approx(1.05 * 104.0)
 

@@ -1,4 +1,4 @@
-"""Two models of the scores: the lessons say which of them to believe."""
+"""Two models of the scores: the observations say which of them to believe."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def blend_of(speed: object, count: int = 40) -> Blend:
     return found
 
 
-def test_the_model_that_foretells_the_lessons_is_believed() -> None:
+def test_the_model_that_predicts_the_observations_is_believed() -> None:
     assert blend_of(by_itself).weights[1] > 0.9
     assert blend_of(together).weights[0] > 0.9
 
 
-def test_a_lesson_left_out_is_foretold_from_all_others() -> None:
+def test_an_observation_left_out_is_predicted_from_all_others() -> None:
     """The short way to the leave-one-out score is the long one's."""
     rows, values = places(12), np.random.default_rng(3).normal(size=12)
     fit = Fit(np.full(KNOBS, 0.7), 1.2, 0.1)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.observation import Observation
 from ridgeline.records.space import Discrete, Point, Space
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.model import ChanceModel, Taught
@@ -39,13 +39,13 @@ def mistaken(products: Products | None) -> float:
     return float((likely != np.array([fits(point) for point in EVERY])).mean())
 
 
-def test_a_limit_of_a_product_is_learned_from_fewer_lessons() -> None:
+def test_a_limit_of_a_product_is_learned_from_fewer_observations() -> None:
     with_products = mistaken(Products(SPACE, FEATURES))
     assert with_products < 0.08
     assert with_products < 0.7 * mistaken(None)
 
 
-def test_both_models_have_to_agree_where_nothing_was_foretold() -> None:
+def test_both_models_have_to_agree_where_nothing_was_predicted() -> None:
     model = ChanceModel(taught(30, Products(SPACE, FEATURES)), FEATURES.columns)
     rows = FEATURES.of(EVERY[::7])
     both, by_trees = model.at(rows, None), np.maximum(model._trees.at(model._shown(rows))[0], 0.002)
@@ -68,6 +68,6 @@ def test_the_sampler_shows_products_to_its_trees(told: int, monkeypatch: pytest.
     monkeypatch.setattr(Products, "beside", recorded)
     sampler = GuidedSampler(SPACE, 0, {}, lambda point: None)
     for point in [*EVERY[: told // 2], *EVERY[-told // 2 :]]:
-        sampler.tell(Lesson(point, 1.0 if fits(point) else None))
+        sampler.tell(Observation(point, 1.0 if fits(point) else None))
     assert sampler.ask() is not None
     assert shown

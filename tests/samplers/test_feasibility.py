@@ -1,4 +1,4 @@
-"""A foretold chance to pass is believed as far as outcomes bear it out."""
+"""A predicted chance to pass is believed as far as outcomes bear it out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from ridgeline.records.lesson import Expectation, Lesson
+from ridgeline.records.observation import Expectation, Observation
 from ridgeline.records.space import Discrete, Point, Space
 from ridgeline.samplers.guided import feasibility
-from ridgeline.samplers.guided.feasibility import FORETOLD_HOPELESS, HOPELESS, Feasibility, credit
+from ridgeline.samplers.guided.feasibility import HOPELESS, PREDICTED_HOPELESS, Feasibility, credit
 from ridgeline.samplers.guided.model import Taught
 from ridgeline.samplers.guided.sampler import GuidedSampler
 
@@ -46,7 +46,7 @@ def taught(odds_: np.ndarray, passed: str) -> Taught:
 
 
 def test_what_is_not_believed_counts_no_more() -> None:
-    """Foretold to fail where all pass, and to pass where all fail."""
+    """Predicted to fail where all pass, and to pass where all fail."""
     turned = np.array([NEVER] * 6 + [SURE] * 6)
     model = Feasibility(taught(turned, "ppppppffffff"), np.zeros(1, int))
     assert model.credit < 0.01 and model.hopeless == pytest.approx(HOPELESS, abs=0.01)
@@ -54,9 +54,9 @@ def test_what_is_not_believed_counts_no_more() -> None:
     assert low > 0.8 and high < 0.3
 
 
-def test_where_nothing_failed_yet_what_was_foretold_stands() -> None:
+def test_where_nothing_failed_yet_what_was_predicted_stands() -> None:
     model = Feasibility(taught(np.full(5, SURE), "ppppp"), np.zeros(1, int))
-    assert model.hopeless == pytest.approx(FORETOLD_HOPELESS, abs=0.02)
+    assert model.hopeless == pytest.approx(PREDICTED_HOPELESS, abs=0.02)
     sure, never = model.at(np.array([[0.1], [0.9]]), odds(SURE, NEVER))
     assert sure > 0.9 and never < 0.1
 
@@ -71,13 +71,13 @@ def proposed() -> float:
     sampler = GuidedSampler(LINE, 0, {}, lambda point: None)
     sampler.expect(fast_but_risky)
     for a in (0, 5):
-        sampler.tell(Lesson({"a": a}, 10.0 + 0.1 * a))
+        sampler.tell(Observation({"a": a}, 10.0 + 0.1 * a))
     proposal = sampler.ask()
     assert proposal is not None
     return float(proposal.point["a"])  # type: ignore[arg-type]
 
 
-def test_what_was_foretold_to_fail_more_often_than_not_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_predicted_to_fail_more_often_than_not_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
     assert proposed() < 10
-    monkeypatch.setattr(feasibility, "FORETOLD_HOPELESS", HOPELESS)
+    monkeypatch.setattr(feasibility, "PREDICTED_HOPELESS", HOPELESS)
     assert proposed() >= 10  # for its promise alone it would be tried

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.observation import Observation
 from ridgeline.records.space import Discrete, Space
 from ridgeline.samplers.grid import GridSampler
 
@@ -15,7 +15,7 @@ def order(seed: int, **options: object) -> list[tuple[object, object]]:
     seen = []
     while (proposal := sampler.ask()) is not None:
         seen.append((proposal.point["a"], proposal.point["b"]))
-        sampler.tell(Lesson(proposal.point, 1.0))
+        sampler.tell(Observation(proposal.point, 1.0))
     return seen
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from ridgeline.errors import InputError
-from ridgeline.records.lesson import Expectation, Lesson, Prospect
+from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Continuous, Discrete, Point, Space, point_key
 from ridgeline.samplers.base import Expecting, Forecasting, Recalling
 from ridgeline.samplers.guided.cost import relative_cost
@@ -56,7 +56,7 @@ def searched(sampler: GuidedSampler, speed: SPEED, trials: int, noise: float = 0
         value = speed(proposal.point)
         if value is not None:
             value *= math.exp(rng.gauss(0, noise))
-        sampler.tell(Lesson(proposal.point, value))
+        sampler.tell(Observation(proposal.point, value))
         found.append((proposal.point, value))
     return found
 
@@ -64,7 +64,7 @@ def searched(sampler: GuidedSampler, speed: SPEED, trials: int, noise: float = 0
 def guided_by(speed: Callable[[Point], float | None], seed: int = 0) -> GuidedSampler:
     sampler = make(seed=seed)
     sampler.expect(lambda point: None if (value := speed(point)) is None else Expectation(value))
-    sampler.tell(Lesson({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
+    sampler.tell(Observation({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
     return sampler
 
 
@@ -75,7 +75,7 @@ def trials_to_the_top(sampler: GuidedSampler, limit: int = 40) -> int:
         value = hill(proposal.point)
         if value > 95:
             return trial
-        sampler.tell(Lesson(proposal.point, value))
+        sampler.tell(Observation(proposal.point, value))
     return limit + 1
 
 
@@ -114,15 +114,15 @@ class OffAlongA:
         self.asked.add(point_key(point))
         return Expectation(hill({**point, "a": number(point, "a") + 9}))
 
-    def leanings(self, point: Point) -> tuple[float, ...]:
+    def sensitivities(self, point: Point) -> tuple[float, ...]:
         off = number(point, "a") - 4
         return tuple((off**2 - (off - by) ** 2) / 80 for by in self.rests)
 
 
-def trials_when_off(outlook: OffAlongA, seed: int) -> int:
+def trials_when_off(prior: OffAlongA, seed: int) -> int:
     sampler = make(seed=seed)
-    sampler.expect(outlook)
-    sampler.tell(Lesson({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
+    sampler.expect(prior)
+    sampler.tell(Observation({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
     return trials_to_the_top(sampler)
 
 
@@ -138,26 +138,26 @@ def test_leanings_that_are_no_numbers_are_left_out(rests: tuple[float, ...]) -> 
 
 
 def test_what_is_proposed_was_asked_of_the_outlook_itself() -> None:
-    outlook = OffAlongA()
+    prior = OffAlongA()
     sampler = make()
-    sampler.expect(outlook)
-    sampler.tell(Lesson({"a": 0, "b": 19}, 1.0))
+    sampler.expect(prior)
+    sampler.tell(Observation({"a": 0, "b": 19}, 1.0))
     for _ in range(12):
         proposal = sampler.ask()
-        assert proposal is not None and point_key(proposal.point) in outlook.asked
-        outlook.asked -= {point_key(proposal.point)}  # a point is proposed once
-        sampler.tell(Lesson(proposal.point, hill(proposal.point)))
+        assert proposal is not None and point_key(proposal.point) in prior.asked
+        prior.asked -= {point_key(proposal.point)}  # a point is proposed once
+        sampler.tell(Observation(proposal.point, hill(proposal.point)))
 
 
-def test_an_outlook_that_says_nothing_is_no_outlook() -> None:
+def test_an_outlook_that_says_nothing_is_no_prior() -> None:
     assert trials_to_the_top(guided_by(lambda point: None)) <= 30
 
 
-def test_earlier_lessons_guide_and_may_be_proposed_again() -> None:
+def test_earlier_observations_guide_and_may_be_proposed_again() -> None:
     before = [({"a": a, "b": b}, 0.7 * hill({"a": a, "b": b})) for a in range(1, 20, 3) for b in range(2, 20, 3)]
     sampler = make()
-    sampler.recall([Lesson(point, score) for point, score in before])
-    sampler.tell(Lesson({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
+    sampler.recall([Observation(point, score) for point, score in before])
+    sampler.tell(Observation({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
     assert trials_to_the_top(sampler) <= 4
     assert isinstance(sampler, Recalling) and isinstance(sampler, Expecting) and isinstance(sampler, Forecasting)
 
@@ -193,14 +193,14 @@ def test_the_only_point_of_a_space_is_proposed_once() -> None:
     first = sampler.ask()
     assert first is not None and first.point == {"a": 7}
     assert sampler.ask([first.point]) is None
-    sampler.tell(Lesson(first.point, 1.0))
+    sampler.tell(Observation(first.point, 1.0))
     assert sampler.ask() is None
     assert sampler.prospect() is None
 
 
-def test_the_earlier_lessons_of_another_space_are_no_guide() -> None:
+def test_the_earlier_observations_of_another_space_are_no_guide() -> None:
     stranger, plain = make(), make()
-    stranger.recall([Lesson({"threads": n, "b": 3}, float(n)) for n in range(10)])
+    stranger.recall([Observation({"threads": n, "b": 3}, float(n)) for n in range(10)])
     found = searched(stranger, hill, 12)
     assert all(set(point) == {"a", "b"} for point, _ in found)
     assert [point for point, _ in found[:6]] == [point for point, _ in searched(plain, hill, 6)]
@@ -267,7 +267,7 @@ def test_what_is_predicted_of_a_run_includes_its_noise_and_trials_in_flight_make
     line = Space((Discrete("a", tuple(range(12)), True),), {})
     sampler, rng = make(line), random.Random(3)
     for a in 6 * (0, 1, 2, 3, 4, 5, 8, 9, 10, 11):
-        sampler.tell(Lesson({"a": a}, (10 + a) * math.exp(rng.gauss(0, 0.1))))
+        sampler.tell(Observation({"a": a}, (10 + a) * math.exp(rng.gauss(0, 0.1))))
     first = sampler.ask()
     assert first is not None and first.predicted is not None and first.predicted.in_logs
     assert 0.07 < first.predicted.spread < 0.2, "the truth is well known by now, but a run has 10% of noise"
@@ -293,7 +293,7 @@ def test_where_much_may_be_found_the_search_is_not_over() -> None:
     sampler = make()
     rng = random.Random(5)
     for point in ({"a": a, "b": 0} for a in range(12)):
-        sampler.tell(Lesson(point, rng.uniform(1, 100)))
+        sampler.tell(Observation(point, rng.uniform(1, 100)))
     prospect = sampler.prospect()
     assert prospect is not None and not prospect.over
 
@@ -315,19 +315,19 @@ def test_a_wrong_option_is_refused_by_name(option: str, value: object) -> None:
 
 def test_a_dear_setting_is_known_by_what_its_like_have_cost() -> None:
     told = np.array([[0.0], [0.0], [0.0], [1.0], [1.0], [1.0]])
-    lessons = [Lesson({"a": n}, 1.0, node_s) for n, node_s in enumerate([10.0, 11.0, 9.0, 40.0, 44.0, 36.0])]
-    cheap, dear = relative_cost(lessons, told, np.array([[0.0], [1.0]]))
+    observations = [Observation({"a": n}, 1.0, node_s) for n, node_s in enumerate([10.0, 11.0, 9.0, 40.0, 44.0, 36.0])]
+    cheap, dear = relative_cost(observations, told, np.array([[0.0], [1.0]]))
     assert cheap < 1.0 < dear
-    assert dear / cheap == pytest.approx(4.0 ** (1.5 / 4.5), rel=0.01), "shrunk, as six lessons are few"
-    far = relative_cost(lessons, told, np.array([[-50.0], [50.0]]))
+    assert dear / cheap == pytest.approx(4.0 ** (1.5 / 4.5), rel=0.01), "shrunk, as six observations are few"
+    far = relative_cost(observations, told, np.array([[-50.0], [50.0]]))
     assert far == pytest.approx([1 / 3, 3.0]), "a straight line says little far away"
 
 
 def test_runs_that_failed_or_say_no_cost_do_not_count_as_cheap() -> None:
     told = np.array([[0.0]] * 5 + [[1.0]] * 5)
-    paid = [Lesson({"a": n}, 1.0, 20.0) for n in range(5)]
-    failed = [Lesson({"a": n}, None, 0.5) for n in range(5, 10)]  # a crash is over soon
-    unknown = [Lesson({"a": n}, 1.0, None) for n in range(5, 10)]
+    paid = [Observation({"a": n}, 1.0, 20.0) for n in range(5)]
+    failed = [Observation({"a": n}, None, 0.5) for n in range(5, 10)]  # a crash is over soon
+    unknown = [Observation({"a": n}, 1.0, None) for n in range(5, 10)]
     for others in (failed, unknown):
         assert relative_cost([*paid, *others], told, np.array([[0.0], [1.0]])) == pytest.approx([1.0, 1.0])
     assert relative_cost(paid[:4], told[:4], np.array([[0.0], [1.0]])) == pytest.approx([1.0, 1.0]), "too few to tell"
@@ -391,7 +391,7 @@ def left_after(monkeypatch: pytest.MonkeyPatch, share: float) -> Prospect:
     sampler = make(worth=0.02)
     searched(sampler, hill, 14)
     chooser = sampler._choosing()
-    view = chooser._view(sampler._lessons, sampler._told)
+    view = chooser._view(sampler._observations, sampler._told)
 
     def truths(rows: np.ndarray, expected: object, count: int, rng: object) -> np.ndarray:
         found = np.full((count, len(rows)), view.best - 1.0)
@@ -400,7 +400,7 @@ def left_after(monkeypatch: pytest.MonkeyPatch, share: float) -> Prospect:
 
     monkeypatch.setattr(view.scores, "draws", truths, raising=False)
     monkeypatch.setattr(view.chances, "at", lambda rows, odds: np.ones(len(rows)))
-    return chooser.prospect(sampler._lessons, sampler._told, 0.02)
+    return chooser.prospect(sampler._observations, sampler._told, 0.02)
 
 
 def test_what_is_left_is_the_share_of_truths_with_something_better(monkeypatch: pytest.MonkeyPatch) -> None:

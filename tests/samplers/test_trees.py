@@ -1,4 +1,4 @@
-"""Trees: sharp edges stay sharp, and the same lessons always grow the same trees."""
+"""Trees: sharp edges stay sharp, and the same observations always grow the same trees."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_a_doubted_leaf_leans_to_its_surroundings() -> None:
     assert 0.0 < mean[3] < 0.6 < mean[0] < 1.0
 
 
-def test_the_same_lessons_grow_the_same_trees() -> None:
+def test_the_same_observations_grow_the_same_trees() -> None:
     rows = places(50)
     one, other = (Trees(rows, rows[:, 1], HABIT).at(places(30, seed=3)) for _ in "12")
     assert np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])
 
 
 @pytest.mark.parametrize("count", [1, 2, 2 * DEEPEST])
-def test_lessons_that_nothing_tells_apart_are_one_leaf(count: int) -> None:
+def test_observations_that_nothing_tells_apart_are_one_leaf(count: int) -> None:
     rows = np.zeros((count, 3), dtype=np.float32)
     values = np.arange(count, dtype=float)
     mean, _ = Trees(rows, values, SHARP).at(rows)

@@ -18,7 +18,7 @@ from shlex import quote
 
 from ridgeline.errors import InputError, NothingFound, OpenQuestion, RidgelineError, SiteError
 from ridgeline.records.expression import Value, is_number
-from ridgeline.records.lesson import Proposal
+from ridgeline.records.observation import Proposal
 from ridgeline.records.outcome import Kind, Move, Outcome
 from ridgeline.records.run import Run
 from ridgeline.records.space import Continuous, Knob, Point, Space, point_key

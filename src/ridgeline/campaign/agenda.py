@@ -11,10 +11,10 @@ from ridgeline.campaign.blocks import broken, nodes_of_block
 from ridgeline.campaign.confirmation import ConfirmationPlan
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.scores import next_look_at_nodes, slow_nodes
-from ridgeline.campaign.thrift.short_trials import settings_of
+from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import SiteError
-from ridgeline.records.lesson import Proposal
+from ridgeline.records.observation import Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
@@ -123,7 +123,7 @@ class Agenda(ABC):
         if run is None or run.outcome is None:
             return not self.is_open(trial.number)
         if run.outcome.kind is Kind.CANCELLED:
-            return run.number not in self.history.heeded.cancelled
+            return run.number not in self.history.instructions.cancelled
         if self.history.build_that_lacked(trial.settings) is not None:
             return False  # a program that is not there does not come by itself
         runs = self.history.runs_of[trial.number]
@@ -153,11 +153,11 @@ class Agenda(ABC):
             self._again = [number for number in self._again if number not in fallen.trials]
             return fallen
         if self._again:
-            self._heed_cancels(self._again[0])
+            self._apply_cancels(self._again[0])
             return self.again(self.history.trials[self._again.pop(0)])
         return self.fresh() or self._profile()
 
-    def _heed_cancels(self, trial: int) -> None:
+    def _apply_cancels(self, trial: int) -> None:
         """A job that somebody cancels is run again, but not for ever."""
         here = (
             r for r in self.history.runs_of.get(trial, ()) if self.history.opening_of[r.number] == self.history.openings

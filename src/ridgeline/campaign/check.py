@@ -12,11 +12,11 @@ from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.campaign.blocks import MOST_MOVES
+from ridgeline.campaign.early_stop import cannot_be_watched
 from ridgeline.campaign.inert import inert_knobs
 from ridgeline.campaign.judge import secret_values
-from ridgeline.campaign.thrift.early_stop import cannot_be_watched
-from ridgeline.campaign.thrift.short_trials import WHERE as SHORT_TRIALS
-from ridgeline.campaign.thrift.short_trials import short_problems, shortened
+from ridgeline.campaign.short_trials import WHERE as SHORT_TRIALS
+from ridgeline.campaign.short_trials import short_problems, shortened
 from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.forms.shape import fields
@@ -67,7 +67,12 @@ class CheckedStudy:
 
 def check_study(path: Path) -> CheckedStudy:
     """StudyError names every problem with file, line and remedy."""
-    checked = check_file(read_study_file(path))
+    return check_new(read_study_file(path))
+
+
+def check_new(file: StudyFile) -> CheckedStudy:
+    """As `check_study`, of a file that was read already."""
+    checked = check_file(file)
     # only here: a campaign that is under way goes on as it was asked
     if missing := _missing_secrets(checked.file):
         raise StudyError(missing)

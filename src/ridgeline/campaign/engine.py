@@ -15,14 +15,14 @@ from typing import TypeVar
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.builds.builder import Builder
 from ridgeline.campaign.confirmation import PROTOCOL, ConfirmationPlan
+from ridgeline.campaign.early_stop import EarlyStops
+from ridgeline.campaign.instruction_handler import CANCELLED, InstructionHandler
 from ridgeline.campaign.judge import judge, misplaced, without_blame, without_secrets
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import controller
-from ridgeline.campaign.steering.obedience import CANCELLED, Obedience
-from ridgeline.campaign.thrift.early_stop import EarlyStops
-from ridgeline.campaign.thrift.overseer import Overseer
+from ridgeline.campaign.run_monitor import RunMonitor
 from ridgeline.campaign.under_way import not_run, write_result
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, StoreError
@@ -70,7 +70,7 @@ class Campaign:
     _unbuilt: dict[int, Next] = field(default_factory=dict)  # runs whose program is not built yet
 
     def __post_init__(self) -> None:
-        self._overseer = Overseer(EarlyStops(self.study, self.history, self.workload), self.record)
+        self._run_monitor = RunMonitor(EarlyStops(self.study, self.history, self.workload), self.record)
 
     def run(self) -> CampaignVerdict:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError (of which
@@ -79,24 +79,24 @@ class Campaign:
         self.record(events.opened_event(opened_by, question_line(self.question), self.history.asked))
         try:
             self._adopt()
-            obedience = Obedience(self.history, self.agenda, self.ledger, self.executor, self.record)
-            obedience.take_up()
+            handler = InstructionHandler(self.history, self.agenda, self.ledger, self.executor, self.record)
+            handler.take_up()
             while self.history.verdict is None:
-                obedience.heed()
-                self.heed_stop()
+                handler.handle()
+                self.check_stop()
                 self.journal.require_in_place()
-                self._heed_running()
+                self._watch_running()
                 changed = self._start_what_fits() | self._collect_builds() | self._collect()
                 self._settle()
                 if changed:
                     continue
                 if self._flying or self._unbuilt:
                     self._awaited().wait(LONGEST_WAIT_S)
-                elif self.history.heeded.paused:
+                elif self.history.instructions.paused:
                     time.sleep(LONGEST_WAIT_S)
                 else:
                     self._next_stage()
-            obedience.finish()
+            handler.finish()
             self._settle(ask=True)
         except OSError as error:
             trouble = failure(Path(error.filename or self.history.root), self.history.root, error)
@@ -122,9 +122,9 @@ class Campaign:
             job = self._prepare(trial, planned.folder)
             if isinstance(job, Job) and (ticket := self._ticket_of(planned, job)):
                 self._flying[ticket] = planned.number
-                if self._overseer.was_told(planned):
+                if self._run_monitor.was_told(planned):
                     self.executor.cancel(ticket)
-            elif planned.number in self.history.heeded.cancelled:
+            elif planned.number in self.history.instructions.cancelled:
                 self._close(planned, not_run(CANCELLED.reason), Reading(), CANCELLED)
             else:
                 self._go_on(planned, job, replace(self.agenda.again(trial), on_nodes=self._pinned(planned.number)))
@@ -137,7 +137,7 @@ class Campaign:
     # starting
 
     def _start_what_fits(self) -> bool:
-        started, slots = False, 0 if self.history.heeded.paused else self.executor.slots
+        started, slots = False, 0 if self.history.instructions.paused else self.executor.slots
         while len(self._flying) + len(self._unbuilt) < slots and (step := self.agenda.next()) is not None:
             if isinstance(step, SetAside):
                 self.record(events.set_aside_event(step))
@@ -208,10 +208,10 @@ class Campaign:
         self._flying[ticket] = number
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        return patiently(ask, self.heed_stop, SUBMIT_PATIENCE_S)
+        return patiently(ask, self.check_stop, SUBMIT_PATIENCE_S)
 
-    def heed_stop(self) -> None:
-        if self.stop_requested() or self.history.heeded.stopping:
+    def check_stop(self) -> None:
+        if self.stop_requested() or self.history.instructions.stopping:
             raise Interrupted
 
     # ending
@@ -232,16 +232,16 @@ class Campaign:
         for ticket, seconds in charged(list(self.history.uncharged), ask).items():
             self.record({"event": "charged", "ticket": ticket, "seconds": seconds})
 
-    def _heed_running(self) -> None:
+    def _watch_running(self) -> None:
         for ticket, number in self._flying.items():
-            if self._overseer.must_end(self.history.open_runs[number]):
+            if self._run_monitor.must_end(self.history.open_runs[number]):
                 self.executor.cancel(ticket)
 
     def _finish(self, ticket: str, ending: Ending) -> None:
         self.journal.require_in_place()  # what is not there would be judged as not written
         number = self._flying.pop(ticket)
         planned = self.history.open_runs[number]
-        ending, told = self._overseer.ended(planned, ending)
+        ending, told = self._run_monitor.ended(planned, ending)
         if told is not None:
             self._close(planned, ending, Reading(), told)
             return
@@ -264,7 +264,7 @@ class Campaign:
             baseline,
             bool(reference),
         )
-        self._close(planned, ending, reading, CANCELLED if number in self.history.heeded.cancelled else outcome)
+        self._close(planned, ending, reading, CANCELLED if number in self.history.instructions.cancelled else outcome)
 
     def _close(self, planned: OpenRun, ending: Ending, reading: Reading, outcome: Outcome) -> None:
         trial = self.history.trials[planned.trial]

@@ -67,7 +67,7 @@ class Ledger:
     @property
     def limits(self) -> Budget:
         """The budget as it is now: people may have extended it."""
-        return self.history.heeded.budget(self.budget)
+        return self.history.instructions.budget(self.budget)
 
     @property
     def search_trials(self) -> int | None:

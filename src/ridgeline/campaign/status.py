@@ -61,7 +61,7 @@ class CampaignStatus:
     @property
     def budget(self) -> Budget:
         """As it is now: people may have extended it, while the campaign ran or after its verdict."""
-        budget, limit = self.history.heeded.budget(self.study.budget), self.history.search_limit
+        budget, limit = self.history.instructions.budget(self.study.budget), self.history.search_limit
         return budget if limit is None else replace(budget, trials=limit)
 
     @property
@@ -93,7 +93,7 @@ class CampaignStatus:
             "node_hours": history.node_hours,
             "wall_s": history.wall_s,
             "budget": asdict(self.budget),
-            "paused": history.heeded.paused,
+            "paused": history.instructions.paused,
             "baseline": answer.reference.value,
             "unit": answer.unit,
             "simulated": answer.simulated,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from textwrap import fill
 from typing import Any
 
@@ -17,47 +17,59 @@ from ridgeline.errors import (
     StoreError,
     StudyError,
     did_you_mean,
-    exit_code_text,
 )
 
-# verb -> (module of this room:function, the line `ridgeline --help` shows). The order is that of a campaign's life.
-VERBS: dict[str, tuple[str, str]] = {
-    "check": ("campaign.check:check", "Validate a study; count its legal points; say what it may cost."),
-    "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
-    "resume": ("campaign.resume:resume", "Continue a campaign that was stopped or killed."),
-    "status": ("campaign.status:status", "Show how far a campaign has got."),
-    "watch": ("campaign.watch:watch", "Show campaigns in the browser while they run; steer them."),
-    "best": ("campaign.best:best", "Print the setting to paste, with its interval."),
-    "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
-    "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
-    "scale": ("campaign.scale:scale", "Run one setting over 1..n ranks or nodes; where it stops paying."),
-    "steps": ("campaign.steps:steps", "Say what each change from baseline to setting brought."),
-    "nodes": ("campaign.nodes:nodes", "Name slow nodes, with interval and evidence, or say why not."),
-    "verify": ("campaign.verify:verify", "Work out every number again; say what does not match."),
-    "report": ("campaign.report:report", "Write the report of a study folder: HTML, Markdown or PDF."),
-    "compare-studies": ("campaign.compare_studies:compare_studies", "Two study folders side by side: what changed."),
-    "export": ("campaign.export:export", "Write all runs of a study folder as CSV or JSON."),
-    "diagnose": ("diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
-    "site": ("site:site", "Try a site with small real jobs, or list the shipped ones."),
-    "preflight": ("serving.preflight:preflight", "Look at a node before GPU hours are spent; name the slow one."),
-    "schema": ("schema:schema", "Print the JSON schema of study files."),
-    "model": ("serving.model:model", "Say what a model costs: parameters, FLOPs, bytes per token, KV."),
-    "hardware": ("serving.hardware:hardware", "List the known GPUs and fabrics, your own included."),
-    "memory": ("serving.memory:memory", "Say whether a model fits a layout of GPUs, with KV and margin."),
-    "layouts": ("serving.layouts:layouts", "List the legal layouts of a model on GPUs."),
-    "plan": ("serving.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
-    "fleet": ("serving.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
-    "deploy": ("deploy:deploy", "From a deployment file to a running service, and back."),
-    "rehearse": ("rehearse:rehearse", "Try a router's policies and a server's loss over twins."),
-    "keep": ("keep:keep", "Watch a service by its tokens; restart servers that died or hang."),
-    "serve-twin": ("serving.serve_twin:serve_twin", "Serve tokens with the twin's timing, for routers and rehearsals."),
-    "simulate": ("serving.simulate:simulate", "Predict throughput and latency of a layout under some traffic."),
-    "explain": ("serving.explain:explain", "Show where an iteration's time goes and what bounds it."),
-    "calibrate": ("serving.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
-    "make-model": ("serving.make_model:make_model", "Write a model folder of a given shape, with no download."),
-    "bench": ("serving.bench:bench", "Load a server: latency, throughput, goodput, with their own error."),
-    "import": ("serving.import_results:import_results", "Read result files of other load generators."),
+# heading -> verb -> (module of this room:function, the line `ridgeline --help` shows)
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Every day": {
+        "check": ("campaign.check:check", "Validate a study; count its legal points; say what it may cost."),
+        "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
+        "status": ("campaign.status:status", "Show how far a campaign has got."),
+        "best": ("campaign.best:best", "Print the setting to paste, with its interval."),
+        "report": ("campaign.report:report", "Write the report of a study folder: HTML, Markdown or PDF."),
+    },
+    "Tune": {
+        "resume": ("campaign.resume:resume", "Continue a campaign that was stopped or killed, or extend it."),
+        "watch": ("campaign.watch:watch", "Show campaigns in the browser while they run; steer them."),
+        "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
+        "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
+        "scale": ("campaign.scale:scale", "Run one setting over 1..n ranks or nodes; where it stops paying."),
+        "steps": ("campaign.steps:steps", "Measure the gain of each change from the baseline to a setting."),
+        "site": ("site:site", "Try a site with small real jobs, or list the shipped ones."),
+        "schema": ("schema:schema", "Print the JSON schema of study files."),
+    },
+    "Understand": {
+        "diagnose": ("diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
+        "nodes": ("campaign.nodes:nodes", "Name slow nodes, with interval and evidence, or say why not."),
+        "verify": ("campaign.verify:verify", "Recompute every number of a study folder; list what differs."),
+        "compare-studies": ("campaign.compare_studies:compare_studies", "Show what changed between study folders."),
+        "export": ("campaign.export:export", "Write all runs of a study folder as CSV, JSON or other formats."),
+    },
+    "Measure a server": {
+        "bench": ("serving.bench:bench", "Load a server: latency, throughput, goodput, with their own error."),
+        "import": ("serving.import_results:import_results", "Read result files of other load generators."),
+        "preflight": ("serving.preflight:preflight", "Check a node before GPU hours are spent; name the slow one."),
+        "make-model": ("serving.make_model:make_model", "Write a model folder of a given shape, with no download."),
+    },
+    "Predict": {
+        "plan": ("serving.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
+        "simulate": ("serving.simulate:simulate", "Predict throughput and latency of a layout under some traffic."),
+        "memory": ("serving.memory:memory", "Say whether a model fits a layout of GPUs, with KV and margin."),
+        "layouts": ("serving.layouts:layouts", "List the legal layouts of a model on GPUs."),
+        "fleet": ("serving.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
+        "explain": ("serving.explain:explain", "Show where an iteration's time goes and what bounds it."),
+        "calibrate": ("serving.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
+        "model": ("serving.model:model", "Say what a model costs: parameters, FLOPs, bytes per token, KV."),
+        "hardware": ("serving.hardware:hardware", "List the known GPUs and fabrics, your own included."),
+    },
+    "Serve": {
+        "deploy": ("deploy:deploy", "From a deployment file to a running service, and back."),
+        "keep": ("keep:keep", "Watch a service by its tokens; restart servers that died or hang."),
+        "rehearse": ("rehearse:rehearse", "Try a router's policies and the loss of a server on twins."),
+        "serve-twin": ("serving.serve_twin:serve_twin", "Serve tokens with the twin's timing, to try routers."),
+    },
 }
+VERBS = {verb: row for group in GROUPS.values() for verb, row in group.items()}
 
 
 ABOUT = """Usage: ridgeline VERB [ARGUMENTS]        ridgeline VERB --help says more
@@ -71,8 +83,15 @@ LONGEST_IN_COLUMN = 10  # a longer verb pushes its own line to the right, so tha
 
 def overview() -> str:
     width = max(len(verb) for verb in VERBS if len(verb) <= LONGEST_IN_COLUMN)
-    lines = [f"  {verb:<{width}}  {line}" for verb, (_, line) in VERBS.items()]
-    return "\n".join([ABOUT, *lines, "", fill(exit_code_text(), 80, break_on_hyphens=False)])
+    lines = [ABOUT]
+    for heading, verbs in GROUPS.items():
+        lines += [f"{heading}:", *(f"  {verb:<{width}}  {line}" for verb, (_, line) in verbs.items()), ""]
+    return "\n".join([*lines, "Exit codes:", *_exit_codes()])
+
+
+def _exit_codes() -> Iterator[str]:
+    for code in ExitCode:
+        yield fill(f"{code.value:>5}  {code.meaning}", 80, subsequent_indent=" " * 7, break_on_hyphens=False)
 
 
 def verb_named(name: str) -> Callable[..., Any]:

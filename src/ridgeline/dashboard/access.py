@@ -39,7 +39,7 @@ class ClosedDoor:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Access:
     """`hosts` are the names under which this server may be asked; None: any, for a server on all addresses."""
 
     token: str
@@ -96,10 +96,10 @@ def _cookie(headers: Headers, name: str) -> str | None:
 
 
 class Guarded:
-    """An application behind the door; every answer carries the headers that keep a browser strict."""
+    """An application behind the access; every answer carries the headers that keep a browser strict."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
-        self.app, self.door = app, door
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app, self.access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -108,15 +108,15 @@ class Guarded:
         if scope["type"] != "http":
             return  # there are no websockets here: uvicorn refuses them
         query = QueryParams(scope["query_string"])
-        refused = self.door.refusal(scope["method"], Headers(scope=scope), query)
+        refused = self.access.refusal(scope["method"], Headers(scope=scope), query)
 
         async def send_strict(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-                if refused is None and self.door.opened_by(query):
-                    headers.append("Set-Cookie", self.door.set_cookie)
+                if refused is None and self.access.opened_by(query):
+                    headers.append("Set-Cookie", self.access.set_cookie)
             await send(message)
 
         answer = self.app if refused is None else PlainTextResponse(f"{refused.text}\n", refused.status)

@@ -16,7 +16,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ridgeline.dashboard.access import LOOPBACK, SHORTEST_TOKEN, Door
+from ridgeline.dashboard.access import LOOPBACK, SHORTEST_TOKEN, Access
 from ridgeline.dashboard.server import Dashboard
 from ridgeline.errors import InputError
 
@@ -64,14 +64,14 @@ def serve(dashboard: Dashboard, host: str, port: int, token: str, say: Callable[
     port = bound.getsockname()[1]
     own = (host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())
     names = LOOPBACK if host in LOOPBACK else None if host in EVERYWHERE else (*LOOPBACK, *own)
-    door = Door(token, f"ridgeline-{port}", names)
+    access = Access(token, f"ridgeline-{port}", names)
     shown = socket.getfqdn() if host in EVERYWHERE else f"[{host}]" if ":" in host else host
     say(f"http://{shown}:{port}/?token={token}")
     if host in LOOPBACK:
         login = quote(f"{getpass.getuser()}@{socket.gethostname()}")
         say(f"from another machine: ssh -L {port}:127.0.0.1:{port} {login}   and open the same address there")
     say(f"process {os.getpid()}; Ctrl-C ends this page, never the campaign")
-    server_of(dashboard, door).run(sockets=[bound])
+    server_of(dashboard, access).run(sockets=[bound])
 
 
 class _Server(uvicorn.Server):
@@ -140,10 +140,10 @@ class _LimitedConnection(H11Protocol):
                 due.cancel()
 
 
-def server_of(dashboard: Dashboard, door: Door, limits: ConnectionLimits | None = None) -> uvicorn.Server:
+def server_of(dashboard: Dashboard, access: Access, limits: ConnectionLimits | None = None) -> uvicorn.Server:
     limits = limits or ConnectionLimits()
     config = uvicorn.Config(
-        dashboard.app(door),
+        dashboard.app(access),
         log_level="warning",
         access_log=False,
         server_header=False,

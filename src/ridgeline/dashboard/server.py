@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ridgeline.dashboard.access import Door, Guarded
+from ridgeline.dashboard.access import Access, Guarded
 from ridgeline.dashboard.feed import Feed, Picture
 from ridgeline.dashboard.page import index_page, study_page
 from ridgeline.dashboard.sections import index_rows, sections
@@ -37,7 +37,7 @@ class Dashboard:
         self._feeds: dict[str, Feed] = {}
         self._index = Feed(self._index_pulse, self._draw_index)
 
-    def app(self, door: Door) -> Guarded:
+    def app(self, access: Access) -> Guarded:
         study = "/study/{slug}"
         routes = [
             Route("/", self.index),
@@ -50,7 +50,7 @@ class Dashboard:
             Route(f"{study}/metrics", self.metrics),
             Route(f"{study}/instructions", self.told, methods=["POST"]),
         ]
-        return Guarded(Starlette(routes=routes), door)
+        return Guarded(Starlette(routes=routes), access)
 
     def end(self) -> None:
         for feed in (self._index, *self._feeds.values()):

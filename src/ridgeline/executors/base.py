@@ -52,10 +52,10 @@ class Executor(Protocol):
     def wait(self, timeout_s: float) -> None: ...
 
 
-def patiently(ask: Callable[[], T], heed_stop: Callable[[], None], patience_s: float) -> T:
+def patiently(ask: Callable[[], T], check_stop: Callable[[], None], patience_s: float) -> T:
     """What the site answers; a site that is away for a while is asked again, ever more rarely.
 
-    `heed_stop` is called often meanwhile, and raises where somebody wants to leave.
+    `check_stop` is called often meanwhile, and raises where somebody wants to leave.
     """
     deadline = time.monotonic() + patience_s
     pause_s = FIRST_PAUSE_S
@@ -67,7 +67,7 @@ def patiently(ask: Callable[[], T], heed_stop: Callable[[], None], patience_s: f
                 raise
         until = time.monotonic() + pause_s
         while time.monotonic() < until:
-            heed_stop()
+            check_stop()
             time.sleep(0.1)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

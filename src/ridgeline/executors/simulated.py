@@ -64,11 +64,11 @@ class SimulatedOptions(Form):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where and when a run is pretended to be, and what befalls it. `stops_at` is a share of its time."""
+    """Where and when a run is pretended to be, and what goes wrong. `stops_at` is a share of its time."""
 
     nodes: tuple[str, ...]
     speed: float
-    befalls: str  # nothing, fault or hang
+    fault: str  # nothing, fault (the node dies) or hang
     stops_at: float
     started_s: float
     limit_s: float
@@ -117,7 +117,7 @@ class SimulatedExecutor:
 
     def _told(self, job: Job, placed: Placement) -> Job:
         told = {NODES_ENV: " ".join(placed.nodes), SPEED_ENV: f"{placed.speed:.6f}"}
-        if placed.befalls != "nothing":
+        if placed.fault != "nothing":
             told[STOPS_AT_ENV] = f"{placed.stops_at:.4f}"
         # real limits stay as they are: they end a program that does not pretend
         return replace(job, env={**told, **job.env})
@@ -152,8 +152,8 @@ class _Cluster:
         speed = slowest * math.exp(dice.gauss(0, self._options.noise))
         chance, stops_at = dice.random(), dice.uniform(0.1, 0.95)
         faults, hangs = self._options.faults, self._options.hangs
-        befalls = "fault" if chance < faults else "hang" if chance < faults + hangs else "nothing"
-        return Placement(nodes, speed, befalls, stops_at, 0.0, job.limit_s, job.silence_limit_s)
+        fault = "fault" if chance < faults else "hang" if chance < faults + hangs else "nothing"
+        return Placement(nodes, speed, fault, stops_at, 0.0, job.limit_s, job.silence_limit_s)
 
     def _nodes(self, job: Job, dice: random.Random) -> tuple[str, ...]:
         wanted = job.resources.nodes
@@ -182,18 +182,18 @@ def _pretended(folder: Path, ending: Ending) -> Ending:
     ending = replace(ending, nodes=placed.nodes, machines=machines, elapsed_s=None, held_s=None)
     ending = replace(ending, started_s=start_s, ended_s=ended_s)
     took_s = _took_s(folder)
-    if ending.cause is not Cause.EXITED or (took_s is None and placed.befalls == "nothing"):
+    if ending.cause is not Cause.EXITED or (took_s is None and placed.fault == "nothing"):
         return ending
     end_s = _end_s(placed, folder, ending.duration_s)
     # what the stand-in used on this machine says nothing about the program
     ending = replace(ending, ended_s=end_s, usage={})
-    if placed.befalls == "fault":
+    if placed.fault == "fault":
         dead = placed.nodes[0]
         return replace(ending, cause=Cause.NODE_FAILED, exit_code=None, signal=None, reason=f"node {dead} went down")
-    if placed.befalls == "hang" and placed.silence_limit_s is not None:
+    if placed.fault == "hang" and placed.silence_limit_s is not None:
         reason = f"wrote nothing for {placed.silence_limit_s:g} s"
         return replace(ending, cause=Cause.SILENCE, exit_code=None, signal=15, reason=reason)
-    if placed.befalls == "hang" or (took_s or 0.0) > placed.limit_s:
+    if placed.fault == "hang" or (took_s or 0.0) > placed.limit_s:
         reason = f"ran longer than its limit of {placed.limit_s:g} s"
         return replace(ending, cause=Cause.TIME_LIMIT, exit_code=None, signal=15, reason=reason)
     return ending
@@ -202,9 +202,9 @@ def _pretended(folder: Path, ending: Ending) -> Ending:
 def _end_s(placed: Placement, folder: Path, real_s: float = 0.0) -> float:
     took_s = _took_s(folder)
     took_s = real_s if took_s is None else took_s
-    if placed.befalls == "fault":
+    if placed.fault == "fault":
         took_s *= placed.stops_at
-    elif placed.befalls == "hang":
+    elif placed.fault == "hang":
         silence_s = math.inf if placed.silence_limit_s is None else placed.silence_limit_s
         took_s = placed.stops_at * took_s + silence_s
     return round(placed.started_s + min(took_s, placed.limit_s), 3)
@@ -231,4 +231,6 @@ def _read_placement(folder: Path) -> Placement | None:
         fields = json.loads((folder / PLACEMENT_FILE).read_text())
     except (OSError, ValueError):
         return None
+    if "befalls" in fields:  # as releases before 0.2.0 called it
+        fields["fault"] = fields.pop("befalls")
     return Placement(**{**fields, "nodes": tuple(fields["nodes"])})

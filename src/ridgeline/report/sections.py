@@ -12,7 +12,7 @@ from ridgeline.report.figures.engine_log import batch_by_length, logged_runs, ov
 from ridgeline.report.figures.failures import crash_map, failure_table
 from ridgeline.report.figures.guards import guard_table
 from ridgeline.report.figures.knobs import effects, importance, parallel, slices
-from ridgeline.report.figures.machine import foretold, node_table, nodes
+from ridgeline.report.figures.machine import node_table, nodes, predicted
 from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import ladder, proof, proof_table
 from ridgeline.report.figures.science import closeness
@@ -52,7 +52,7 @@ def sections(
         ("serving", "Serving", lambda: _serving(study, history, answer)),
         ("science", "The program", lambda: _science(study, history, answer)),
         ("machine", "The machine", lambda: _machine(study, history)),
-        ("twin", "Foretold and measured", lambda: iter(foretold(study, history, answer))),
+        ("twin", "Predicted and measured", lambda: iter(predicted(study, history, answer))),
         ("guards", "Guards", lambda: _guards(study, history)),
         ("measured", "How it was measured", lambda: measured(study, history, answer)),
         ("runs", "All runs", lambda: _runs(study, history, answer)),

@@ -22,9 +22,7 @@ def read_rows(path: Path, answer: Answer | None = None) -> list[Row]:
 
     With the answer, its candidate's runs carry verdict and interval, and the reference's are named (`answer.`).
     """
-    history = read_history(StudyFolder.open(path).path)
-    found = rows(history)
-    return found if answer is None else [each | _part_in(answer, history, each) for each in found]
+    return rows(read_history(StudyFolder.open(path).path), answer)
 
 
 def _part_in(answer: Answer, history: History, row: Row) -> Row:
@@ -39,8 +37,9 @@ def _part_in(answer: Answer, history: History, row: Row) -> Row:
     return {f"answer.{name}": value for name, value in said.items()}
 
 
-def rows(history: History) -> list[Row]:
-    return [row(history.trials[run.trial], run, history.root) for run in history.runs.values()]
+def rows(history: History, answer: Answer | None = None) -> list[Row]:
+    found = [row(history.trials[run.trial], run, history.root) for run in history.runs.values()]
+    return found if answer is None else [each | _part_in(answer, history, each) for each in found]
 
 
 def row(trial: Trial, run: Run, root: Path) -> Row:

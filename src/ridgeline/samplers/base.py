@@ -5,9 +5,9 @@ space or options that it cannot work with: an InputError, of an option as `optio
 attribute `form` (a `forms.form.Form` of its options) has them checked, completed by editors and listed in the
 reference. It promises:
 - `ask` returns a legal point that was neither told nor is pending, or None when there is none left;
-- the answer depends only on the seed, the lessons told so far (in order) and `pending`, so that a killed campaign goes
+- the answer depends only on the seed, the observations so far (in order) and `pending`, so that a killed campaign goes
   on as if nothing had happened;
-- `tell` accepts any lesson, also of points it did not propose (baseline, presets, points of an earlier campaign).
+- `tell` accepts any observation, also of points it did not propose (baseline, presets, points of an earlier campaign).
 A sampler may also listen to what is expected of settings (`Expecting`, `Recalling`) and say when more trials are
 hardly worth their cost (`Forecasting`); the promise above then holds for the same expectations.
 """
@@ -17,28 +17,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from ridgeline.records.lesson import Expectation, Lesson, Proposal, Prospect
+from ridgeline.records.observation import Expectation, Observation, Proposal, Prospect
 from ridgeline.records.space import Point, Space
 
 Refusal = Callable[[Point], str | None]  # why a point may not run; None: it may
 # What is expected of a legal point, in scores (larger is better); None: nothing. The same answer when asked again.
-Outlook = Callable[[Point], Expectation | None]
+Prior = Callable[[Point], Expectation | None]
 
 
 @runtime_checkable
-class LeaningOutlook(Protocol):
-    """An outlook that also says how it would change, were each thing that it rests on one standard deviation off."""
+class SensitivityPrior(Protocol):
+    """A prior that also says how it would change, were each thing that it rests on one standard deviation off."""
 
     def __call__(self, point: Point) -> Expectation | None: ...
 
-    def leanings(self, point: Point) -> tuple[float, ...]:
+    def sensitivities(self, point: Point) -> tuple[float, ...]:
         """Logs of factors on what is expected; the same things at every point, empty where it cannot say."""
         ...
 
 
 @runtime_checkable
-class NamedOutlook(Protocol):
-    """An outlook that says what it is called in the sentence that explains a trial: `twin`, `formula`."""
+class NamedPrior(Protocol):
+    """A prior that says what it is called in the sentence that explains a trial: `twin`, `formula`."""
 
     @property
     def called(self) -> str: ...
@@ -47,24 +47,24 @@ class NamedOutlook(Protocol):
 class Sampler(Protocol):
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None: ...
 
-    def tell(self, lesson: Lesson) -> None: ...
+    def tell(self, observation: Observation) -> None: ...
 
 
 @runtime_checkable
 class Expecting(Protocol):
     """What a sampler may add: it is told, before anything else, where to learn what is expected of a point."""
 
-    def expect(self, outlook: Outlook) -> None: ...
+    def expect(self, prior: Prior) -> None: ...
 
 
 @runtime_checkable
 class Recalling(Protocol):
     """What a sampler may add: it is told, before anything else, what earlier studies of the same space learned.
 
-    These are expectations, not lessons: their points were not tried here and may be proposed.
+    These are expectations, not observations: their points were not tried here and may be proposed.
     """
 
-    def recall(self, earlier: Sequence[Lesson]) -> None: ...
+    def recall(self, earlier: Sequence[Observation]) -> None: ...
 
 
 @runtime_checkable
@@ -78,10 +78,10 @@ class Forecasting(Protocol):
 
 @runtime_checkable
 class Forgetting(Protocol):
-    """What a sampler may add that keeps what is dear to work out and does not depend on lessons."""
+    """What a sampler may add that keeps what is dear to work out and does not depend on observations."""
 
     def forget(self) -> None:
-        """As if newly made, with the same expectations: the same lessons then bring the same answers."""
+        """As if newly made, with the same expectations: the same observations then bring the same answers."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ridgeline.errors import InputError
-from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Refusal
 from ridgeline.samplers.listing import Listing, shuffled
@@ -37,5 +37,5 @@ class GridSampler:
         point = self._walk.first_free(self._told, keys(pending))
         return None if point is None else Proposal(point, "next of the grid")
 
-    def tell(self, lesson: Lesson) -> None:
-        self._told.add(point_key(lesson.point))
+    def tell(self, observation: Observation) -> None:
+        self._told.add(point_key(observation.point))

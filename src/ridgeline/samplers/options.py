@@ -46,7 +46,7 @@ class GuidedOptions(Form):
         description="The search ends when the chance that an untried setting beats the best by more than this share "
         "is under 5%; 0: only the budget ends it.",
     )
-    expect: Annotated[ExpressionText, Otherwise("what the workload foretells")] = Field(
+    expect: Annotated[ExpressionText, Otherwise("what the workload predicts")] = Field(
         default="",
         description="A formula over settings for the goal's metric, as far as you know it, such as `threads * block`. "
         "The search begins where it is best and learns how far to trust it.",

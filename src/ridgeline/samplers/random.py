@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Refusal
 from ridgeline.samplers.filling import filling
@@ -26,5 +26,5 @@ class RandomSampler:
         point = self._walk.first_free(self._told, keys(pending))
         return None if point is None else Proposal(point, "space-filling")
 
-    def tell(self, lesson: Lesson) -> None:
-        self._told.add(point_key(lesson.point))
+    def tell(self, observation: Observation) -> None:
+        self._told.add(point_key(observation.point))

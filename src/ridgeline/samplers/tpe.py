@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ridgeline.records.expression import Value
-from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Discrete, Point, Space, point_key
 from ridgeline.samplers.base import Refusal
 from ridgeline.samplers.encoding import Code, decode, encode, shape
@@ -18,7 +18,7 @@ from ridgeline.samplers.walk import Walk, keys, legality
 
 TRIES = 6  # proposals drawn per ask before a free neighbour of them is taken
 NEIGHBOURS = 40  # neighbours looked at before the space-filling sequence takes over
-REMEMBERED = 1_000  # lessons the estimator sees: the best and the latest half each
+REMEMBERED = 1_000  # observations the estimator sees: the best and the latest half each
 
 
 class TpeSampler:
@@ -36,15 +36,15 @@ class TpeSampler:
         self._space, self._seed = space, seed
         self._legal = legality(space, refusal)
         self._walk = Walk(filling(space, seed, self._legal))
-        self._lessons: list[Lesson] = []
+        self._observations: list[Observation] = []
         self._told: set[str] = set()
-        self._trials: dict[int, Any] = {}  # Optuna's record of a lesson, made when first needed; None if foreign
+        self._trials: dict[int, Any] = {}  # Optuna's record of an observation, made when first needed; None if foreign
         self._feasible = False
 
-    def tell(self, lesson: Lesson) -> None:
-        self._lessons.append(lesson)
-        self._told.add(point_key(lesson.point))
-        self._feasible = self._feasible or _teaches(lesson)
+    def tell(self, observation: Observation) -> None:
+        self._observations.append(observation)
+        self._told.add(point_key(observation.point))
+        self._feasible = self._feasible or _teaches(observation)
 
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
         flying = keys(pending)
@@ -56,16 +56,16 @@ class TpeSampler:
             return Proposal(filled, f"space-filling start, {known + 1} of {self._startup}")
         if not self._feasible:
             return Proposal(filled, "space-filling, since nothing has passed yet")
-        rng = random.Random(f"tpe {self._seed} {len(self._lessons)} {len(pending)}")
+        rng = random.Random(f"tpe {self._seed} {len(self._observations)} {len(pending)}")
         drawn = []
         for point in self._draw(pending, rng.getrandbits(31)):
             if self._free(point, flying):
-                return Proposal(point, f"TPE on {len(self._lessons)} lessons")
+                return Proposal(point, f"TPE on {len(self._observations)} observations")
             drawn.append(point)
         for _ in range(NEIGHBOURS):
             near = self._neighbour(rng.choice(drawn), rng)
             if self._free(near, flying):
-                return Proposal(near, f"one knob away from what TPE on {len(self._lessons)} lessons proposed")
+                return Proposal(near, f"one knob away from what TPE on {len(self._observations)} observations proposed")
         return Proposal(filled, "space-filling, since TPE proposed nothing new that is legal")
 
     def _free(self, point: Point, flying: set[str]) -> bool:
@@ -73,7 +73,7 @@ class TpeSampler:
         return key not in self._told and key not in flying and self._legal(point)
 
     def _draw(self, pending: Sequence[Point], seed: int) -> Iterator[dict[str, Value]]:
-        """Proposals of a fresh study, so that nothing but lessons, pending and seed can matter."""
+        """Proposals of a fresh study, so that nothing but observations, pending and seed can matter."""
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -122,26 +122,26 @@ class TpeSampler:
         return self._space.restrict({**fresh, **values})
 
     def _known_trials(self) -> list[Any]:
-        chosen: Sequence[int] = range(len(self._lessons))
+        chosen: Sequence[int] = range(len(self._observations))
         if len(chosen) > REMEMBERED:
             latest = chosen[-REMEMBERED // 2 :]
-            earlier = sorted(chosen[: -REMEMBERED // 2], key=lambda i: -_rank(self._lessons[i]))
+            earlier = sorted(chosen[: -REMEMBERED // 2], key=lambda i: -_rank(self._observations[i]))
             chosen = sorted([*earlier[: REMEMBERED // 2], *latest])
         for i in chosen:
             if i not in self._trials:
-                self._trials[i] = self._frozen(self._lessons[i])
+                self._trials[i] = self._frozen(self._observations[i])
         return [self._trials[i] for i in chosen if self._trials[i] is not None]
 
-    def _frozen(self, lesson: Lesson) -> Any:
+    def _frozen(self, observation: Observation) -> Any:
         from optuna.trial import TrialState, create_trial
 
-        codes = encode(self._space, lesson.point)
+        codes = encode(self._space, observation.point)
         if codes is None:
             return None
-        failed = not _teaches(lesson)
+        failed = not _teaches(observation)
         return create_trial(
             state=TrialState.COMPLETE,
-            value=0.0 if failed else lesson.score,  # of a violated trial Optuna looks at the constraint only
+            value=0.0 if failed else observation.score,  # of a violated trial Optuna looks at the constraint only
             params=codes,
             distributions=self._distributions(codes),
             constraints={"failed": 1.0 if failed else 0.0},
@@ -173,12 +173,12 @@ class TpeSampler:
         return result
 
 
-def _teaches(lesson: Lesson) -> bool:
-    return lesson.score is not None and math.isfinite(lesson.score)
+def _teaches(observation: Observation) -> bool:
+    return observation.score is not None and math.isfinite(observation.score)
 
 
-def _rank(lesson: Lesson) -> float:
-    return lesson.score if lesson.score is not None and math.isfinite(lesson.score) else -math.inf
+def _rank(observation: Observation) -> float:
+    return observation.score if observation.score is not None and math.isfinite(observation.score) else -math.inf
 
 
 def _sampler(space: Space, seed: int) -> Any:

@@ -36,7 +36,7 @@ from ridgeline.store.events import (
     verdict_from,
 )
 from ridgeline.store.journal import read_events
-from ridgeline.store.live.instructions import Heeded
+from ridgeline.store.live.instructions import AppliedInstructions
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class History:
     extensions_compared: set[int] = field(default_factory=set)  # how many there had been when blocks were run
     search_limit: int | None = None  # how many search trials there may be, once an extension says so
     stopped: Mapping[str, Any] | None = None
-    heeded: Heeded = field(default_factory=Heeded)  # what people told it meanwhile
+    instructions: AppliedInstructions = field(default_factory=AppliedInstructions)  # what people told it meanwhile
     busy_until_s: float | None = None  # when a run last ended; None: nothing ran since it was taken up, or was built
     wall_s: float = 0.0  # time during which a controller was at work and a run in flight
     node_hours: float = 0.0  # of all runs, and of builds on the site
@@ -186,14 +186,14 @@ class History:
             case "extended":
                 self._extend(extension_from(event))
             case "instruction":
-                self._heed(event)
+                self._apply_instruction(event)
             case "stopped":
                 self.stopped = event
         self._set_clock(at)
 
     def _set_clock(self, at: float) -> None:
         """The wall clock counts while a controller is at work and a run is in flight; a pause is no work."""
-        counts = self.openings > 0 and self.stopped is None and bool(self.open_runs) and not self.heeded.paused
+        counts = self.openings > 0 and self.stopped is None and bool(self.open_runs) and not self.instructions.paused
         if not counts:
             self._spending_since_s = None
         elif self._spending_since_s is None:
@@ -206,7 +206,7 @@ class History:
         self.receipts.append(event.get("receipt", {}))
         self.stopped = None
         self.busy_until_s = None
-        self.heeded.take_up()
+        self.instructions.take_up()
         # somebody may have installed it or loaded its module meanwhile
         self.builds = {key: build for key, build in self.builds.items() if not build.missing}
 
@@ -317,7 +317,7 @@ class History:
         if self.verdict is None or (asked.blocks and not self.candidates):
             raise ValueError("a campaign without a verdict cannot be extended")
         self.extensions.append(asked)
-        self.heeded.extend(asked.wall_s, asked.node_hours)
+        self.instructions.extend(asked.wall_s, asked.node_hours)
         self.verdicts_before.append(self.verdict)
         self.verdict = None
         self.last_trial_before, self.searched_before = len(self.trials), self.count(Stage.SEARCH)
@@ -327,8 +327,8 @@ class History:
         self.search_limit = self.searched_before + asked.trials
         self.candidates = None
 
-    def _heed(self, event: Mapping[str, Any]) -> None:
-        self.heeded.apply(event)
+    def _apply_instruction(self, event: Mapping[str, Any]) -> None:
+        self.instructions.apply(event)
         if not event["refused"] and "search_limit" in event:
             self.search_limit = event["search_limit"]
 

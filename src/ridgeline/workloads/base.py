@@ -28,8 +28,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ridgeline.records.lesson import Expectation
 from ridgeline.records.measurement import Reading
+from ridgeline.records.observation import Expectation
 from ridgeline.records.outcome import Signature
 from ridgeline.records.problem import Problem
 from ridgeline.records.run import Job, Run
@@ -65,7 +65,7 @@ class Foreseeing(Protocol):
 
 
 @runtime_checkable
-class Foretelling(Protocol):
+class Predicting(Protocol):
     """What a workload with a model of speed may add: a sampler that listens begins where the model expects most."""
 
     def expectation(self, settings: Settings) -> Expectation | None:
@@ -85,10 +85,10 @@ class Streaming(Protocol):
 
 
 @runtime_checkable
-class Leaning(Protocol):
-    """What a foretelling workload may add: how its answer would move, were what it rests on otherwise."""
+class Sensitive(Protocol):
+    """What a predicting workload may add: how its answer would move, were what it rests on otherwise."""
 
-    def leanings(self, settings: Settings) -> tuple[float, ...]:
+    def sensitivities(self, settings: Settings) -> tuple[float, ...]:
         """Log of the factor on the goal's metric, were each assumption one standard deviation off. The same assumptions
         at every setting; empty where there is nothing to say here."""
         ...

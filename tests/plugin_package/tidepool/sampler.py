@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ridgeline.errors import InputError
-from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.samplers.base import Refusal
 
@@ -31,10 +31,10 @@ class NearestSampler:
             return Proposal(free[0], "the first")
         return Proposal(min(free, key=lambda point: _distance(point, best)), "nearest to the best so far")
 
-    def tell(self, lesson: Lesson) -> None:
-        self._told.add(point_key(lesson.point))
-        if lesson.score is not None and lesson.score > self._best_score:
-            self._best, self._best_score = lesson.point, lesson.score
+    def tell(self, observation: Observation) -> None:
+        self._told.add(point_key(observation.point))
+        if observation.score is not None and observation.score > self._best_score:
+            self._best, self._best_score = observation.point, observation.score
 
     def _may_run(self, point: Point) -> bool:
         return self._space.refusal(point) is None and self._refusal(point) is None

@@ -16,7 +16,7 @@ from ridgeline.serving.traffic.traffic import OpenLoop, parse_traffic
 from ridgeline.serving.twin.calibrate import calibrate, row_observations
 from ridgeline.serving.twin.calibration import Calibration, read_calibration, write_calibration
 from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.fit import Observation, _share, fit
+from ridgeline.serving.twin.fit import FitObservation, _share, fit
 from ridgeline.serving.twin.measured import read_rows
 from ridgeline.serving.twin.simulate import simulate
 from tests.serving.twin import deployments as make
@@ -25,13 +25,13 @@ SAMPLES = Path(__file__).parents[2] / "samples" / "sglang"
 LLAMA_LOG = SAMPLES / "offline-llama8b-h200-default.log"
 
 
-def observed(name: str, true: Factors, shares: dict[str, float]) -> Observation:
+def observed(name: str, true: Factors, shares: dict[str, float]) -> FitObservation:
     """A step whose time is a sum of parts, each governed by one factor."""
 
     def seconds(f: Factors) -> float:
         return sum(s * (getattr(f, n) if "host" in n else 1 / getattr(f, n)) for n, s in shares.items())
 
-    return Observation(name, seconds(true), seconds)
+    return FitObservation(name, seconds(true), seconds)
 
 
 @example_settings(deadline=None, max_examples=25)
@@ -97,8 +97,8 @@ def test_a_phase_that_is_off_does_not_move_the_other():
         return f.prefill * (0.08 / f.compute + 0.02 / f.memory)
 
     rows = range(2)
-    points = [Observation(f"TPOT {n}", 1.4 * tpot(Factors()), tpot, phase=True) for n in rows]
-    points += [Observation(f"TTFT {n}", ttft(Factors()), ttft, 0.15, phase=True) for n in rows]
+    points = [FitObservation(f"TPOT {n}", 1.4 * tpot(Factors()), tpot, phase=True) for n in rows]
+    points += [FitObservation(f"TTFT {n}", ttft(Factors()), ttft, 0.15, phase=True) for n in rows]
     found = fit(points, ["site"]).calibration.factors
     assert tpot(found) == pytest.approx(1.4 * tpot(Factors()), rel=0.05)
     assert ttft(found) == pytest.approx(ttft(Factors()), rel=0.04)

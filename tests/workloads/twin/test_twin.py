@@ -328,7 +328,7 @@ def test_the_study_of_the_example_is_one_for_the_real_engine_too(tmp_path: Path)
 
 
 def test_the_twin_says_what_its_answers_rest_on(twin: TwinWorkload) -> None:
-    moves = dict(zip(PRIOR_SPREAD, twin.leanings(settings()), strict=True))
+    moves = dict(zip(PRIOR_SPREAD, twin.sensitivities(settings()), strict=True))
     assert min(moves[rate] for rate in ("compute", "memory", "attention", "network")) >= 0
     assert moves["network"] > 0.05, "sixteen ranks over two nodes wait for the network"
     assert moves["host"] <= 0 and moves["prefill_host"] <= 0, "a slower host makes nothing faster"
@@ -336,15 +336,15 @@ def test_the_twin_says_what_its_answers_rest_on(twin: TwinWorkload) -> None:
 
 def test_what_an_answer_rests_on_is_simulated_once(twin: TwinWorkload, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sampler is made again and again while a campaign runs."""
-    before = twin.leanings(settings())
+    before = twin.sensitivities(settings())
     monkeypatch.setattr("ridgeline.workloads.twin.workload.simulate", None)
-    assert twin.leanings(settings()) == before
+    assert twin.sensitivities(settings()) == before
 
 
 def test_a_setting_that_cannot_run_and_a_calibrated_twin_rest_on_nothing(
     twin: TwinWorkload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert twin.leanings(settings(tp=3)) == ()
+    assert twin.sensitivities(settings(tp=3)) == ()
     options = twin._options
     monkeypatch.setattr(twin, "_options", replace(options, calibration=replace(options.calibration, points=5)))
-    assert twin.leanings(settings()) == ()
+    assert twin.sensitivities(settings()) == ()

@@ -12,7 +12,7 @@ from statistics import fmean, pstdev
 
 from ridgeline.campaign.scores import Yardstick
 from ridgeline.campaign.verdict import goal_text
-from ridgeline.records.lesson import Proposal
+from ridgeline.records.observation import Proposal
 from ridgeline.records.study import Study
 from ridgeline.records.trial import PredictedRange, Stage
 from ridgeline.stats.nodes import corrected

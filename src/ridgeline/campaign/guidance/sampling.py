@@ -6,27 +6,27 @@ from collections.abc import Sequence
 
 from ridgeline import catalog
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.guidance.expectations import outlook_of
+from ridgeline.campaign.guidance.expectations import prior_of
 from ridgeline.campaign.kinds.staged import in_stages
-from ridgeline.records.lesson import Lesson, Prospect
+from ridgeline.records.observation import Observation, Prospect
 from ridgeline.records.space import Point, Space
 from ridgeline.samplers.base import Expecting, Forecasting, Recalling, Sampler
 
 LITTLE_LEFT = "little is left to find"
 
 
-def sampler_of(found: CheckedStudy, earlier: Sequence[Lesson] = ()) -> Sampler:
+def sampler_of(found: CheckedStudy, earlier: Sequence[Observation] = ()) -> Sampler:
     """It is told what is expected of points and what `earlier` studies learned, if it listens."""
     if found.study.search.in_stages:
         return in_stages(found.study, lambda space: _informed(found, space, earlier))
     return _informed(found, found.study.space, earlier)
 
 
-def _informed(found: CheckedStudy, space: Space, earlier: Sequence[Lesson]) -> Sampler:
+def _informed(found: CheckedStudy, space: Space, earlier: Sequence[Observation]) -> Sampler:
     study, search = found.study, found.study.search
     sampler: Sampler = catalog.part("samplers", search.sampler)(space, search.seed, search.options, found.refusal)
-    if isinstance(sampler, Expecting) and (outlook := outlook_of(study, found.workload)) is not None:
-        sampler.expect(outlook)
+    if isinstance(sampler, Expecting) and (prior := prior_of(study, found.workload)) is not None:
+        sampler.expect(prior)
     if isinstance(sampler, Recalling) and earlier:
         sampler.recall(earlier)
     return sampler

@@ -1,7 +1,7 @@
 """What earlier studies learned, brought to a new one: never as if measured here, only as what is expected.
 
-The lessons are written into the new study's folder when it is made, so that a resumed campaign knows the same, whatever
-became of the earlier folders.
+The observations are written into the new study's folder when it is made, so that a resumed campaign knows the same,
+whatever became of the earlier folders.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from ridgeline.campaign import scores
 from ridgeline.errors import InputError, StoreError
 from ridgeline.files import read_text, write_whole
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.observation import Observation
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
@@ -23,32 +23,35 @@ from ridgeline.store.history import History, read_history
 FILE = "warm-start.json"
 
 
-def gather(study: Study, folders: Sequence[Path]) -> list[Lesson]:
-    """The lessons of these study folders that mean something here. InputError says which folder cannot help."""
-    return [lesson for path in folders for lesson in _lessons(study, path)]
+def gather(study: Study, folders: Sequence[Path]) -> list[Observation]:
+    """The observations of these study folders that mean something here. InputError says which folder cannot help."""
+    return [observation for path in folders for observation in _observations(study, path)]
 
 
-def keep(folder: StudyFolder, lessons: Sequence[Lesson]) -> None:
-    rows = [{"point": dict(lesson.point), "score": lesson.score, "node_s": lesson.node_s} for lesson in lessons]
+def keep(folder: StudyFolder, observations: Sequence[Observation]) -> None:
+    rows = [
+        {"point": dict(observation.point), "score": observation.score, "node_s": observation.node_s}
+        for observation in observations
+    ]
     try:
         write_whole(folder.path / FILE, json.dumps(rows, indent=1) + "\n")
     except OSError as error:
         raise StoreError(f"{folder.path / FILE}: cannot be written ({error.strerror}); free space") from None
 
 
-def kept(root: Path) -> list[Lesson]:
-    """The lessons that this study folder began with; none where it began without."""
+def kept(root: Path) -> list[Observation]:
+    """The observations that this study folder began with; none where it began without."""
     path = root / FILE
     try:
         rows = json.loads(read_text(path))
-        return [Lesson(row["point"], row["score"], row.get("node_s")) for row in rows]
+        return [Observation(row["point"], row["score"], row.get("node_s")) for row in rows]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path}: cannot be read ({error}); restore a copy, or remove it to go on without") from None
 
 
-def _lessons(study: Study, path: Path) -> list[Lesson]:
+def _observations(study: Study, path: Path) -> list[Observation]:
     history = read_history(StudyFolder.open(path).path)
     earlier = StudyFolder(path).load(history).study
     where = f"--warm-start {path}"
@@ -69,7 +72,7 @@ def _lessons(study: Study, path: Path) -> list[Lesson]:
     return found
 
 
-def _of_space(space: Space, earlier: Study, history: History) -> list[Lesson]:
+def _of_space(space: Space, earlier: Study, history: History) -> list[Observation]:
     """Each setting that passed with its mean score, each that failed by its own fault, as points of this space."""
     passed: dict[str, list[float]] = {}
     points: dict[str, Point] = {}
@@ -85,8 +88,8 @@ def _of_space(space: Space, earlier: Study, history: History) -> list[Lesson]:
             continue
         if run.outcome.kind.caused_by_setting:
             failed[point_key(own)] = own
-    means = [Lesson(points[key], sum(values) / len(values)) for key, values in passed.items()]
-    return [*means, *(Lesson(point, None) for point in failed.values())]
+    means = [Observation(points[key], sum(values) / len(values)) for key, values in passed.items()]
+    return [*means, *(Observation(point, None) for point in failed.values())]
 
 
 def _own(space: Space, point: Point) -> Point | None:

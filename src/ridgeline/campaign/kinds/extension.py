@@ -75,8 +75,8 @@ def require_extendable(kind: str, takes: Sequence[str], history: History, asked:
 def require_room(study: Study, history: History, asked: Extension) -> None:
     """InputError where not one more run fits into the study's time or node-hours, with what is added to them."""
     history = copy.copy(history)
-    history.heeded = copy.copy(history.heeded)
-    history.heeded.extend(asked.wall_s, asked.node_hours)
+    history.instructions = copy.copy(history.instructions)
+    history.instructions.extend(asked.wall_s, asked.node_hours)
     ledger = Ledger(study.budget, history)
     nodes = study.job.resources(study.space.settings(study.baseline)).nodes
     if ledger.fits(study.baseline, nodes, Reserve()):

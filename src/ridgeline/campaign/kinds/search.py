@@ -15,7 +15,7 @@ from ridgeline.campaign.guidance.warm_start import kept
 from ridgeline.campaign.kinds.extension import earlier_verdicts
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.campaign.thrift.short_trials import ShortTrials
+from ridgeline.campaign.short_trials import ShortTrials
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.records.answer import CONFIRMED, NOTHING_PASSED, Answer, Candidate, Progress, Reference
 from ridgeline.records.exhibit import Exhibits, side_by_side

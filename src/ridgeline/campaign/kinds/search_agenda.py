@@ -15,8 +15,8 @@ from ridgeline.campaign.guidance.predicted import stated, with_range
 from ridgeline.campaign.guidance.sampling import little_left, with_prospect
 from ridgeline.campaign.kinds.extension import unwatched
 from ridgeline.campaign.ledger import Reserve
-from ridgeline.campaign.thrift.short_trials import ShortTrials, short_baseline_failure
-from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.campaign.short_trials import ShortTrials, short_baseline_failure
+from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
@@ -39,9 +39,9 @@ class SearchAgenda(Agenda):
     search_over: str = field(default="", init=False)  # why no more search trials are started
     _unteachable: dict[str, Point] = field(default_factory=dict, init=False)  # ran, taught nothing: not asked again
     _presets: dict[str, Point] = field(default_factory=dict, init=False)  # not yet tried
-    _lessons: list[tuple[Point, Run | None]] = field(default_factory=list, init=False)  # None: the setting failed
+    _observations: list[tuple[Point, Run | None]] = field(default_factory=list, init=False)  # None: the setting failed
     _sampler: Sampler | None = field(default=None, init=False)
-    _told: int = field(default=0, init=False)  # of the lessons, to this sampler
+    _told: int = field(default=0, init=False)  # of the observations, to this sampler
     _told_through: scores.Yardstick | None = field(default=None, init=False)  # how they compared then
     _ran_both_ways: bool = field(default=False, init=False)  # since the sampler was told what short runs mean
     _tried: set[str] | None = field(default=None, init=False)  # keys of all trials; made when first needed: it is slow
@@ -65,12 +65,12 @@ class SearchAgenda(Agenda):
         self._unteachable.pop(trial.key, None)
         if trial.stage in (Stage.BASELINE, Stage.SEARCH, Stage.SHORT):
             if kind in (Kind.OK, Kind.STOPPED_EARLY):
-                self._lessons.append((trial.point, run))
+                self._observations.append((trial.point, run))
                 self._ran_both_ways |= bool(self._short) and trial.stage is not Stage.SHORT
             elif trial.stage is Stage.BASELINE:
                 pass  # run again until it passes: what it failed of was corrected since
             elif kind.caused_by_setting:
-                self._lessons.append((trial.point, None))
+                self._observations.append((trial.point, None))
                 self._advice.take(trial, run.outcome)
             else:
                 self._unteachable[trial.key] = trial.point
@@ -180,7 +180,7 @@ class SearchAgenda(Agenda):
 
     def _wanted(self) -> Point | None:
         """The oldest setting that somebody asked for and that has not run yet."""
-        waiting = (point for point in self.history.heeded.wanted if point_key(point) not in self._already_tried())
+        waiting = (point for point in self.history.instructions.wanted if point_key(point) not in self._already_tried())
         return next(waiting, None)
 
     def to_be_tried(self, point: Point) -> tuple[Point, str]:
@@ -200,12 +200,12 @@ class SearchAgenda(Agenda):
             return f"{', '.join(gaps)} needs a value there as well"
         if why := self.refusal(point):
             return f"it is refused: {why}"
-        if point_key(point) in self._already_tried() | {point_key(each) for each in self.history.heeded.wanted}:
+        if point_key(point) in self._already_tried() | {point_key(each) for each in self.history.instructions.wanted}:
             return "it was tried already, or is about to be"
         if self.history.candidates is not None or self.search_over:
             why = self.search_over or self.history.search_ended or "its best are being confirmed"
             return f"the search is over: {why}"
-        waiting = sum(point_key(each) not in self._already_tried() for each in self.history.heeded.wanted)
+        waiting = sum(point_key(each) not in self._already_tried() for each in self.history.instructions.wanted)
         if self.trials_limit is not None and self.history.count(Stage.SEARCH) + waiting >= self.trials_limit:
             return f"all of the budget is used, {count(self.trials_limit, 'trial')}; extend it first"
         return ""
@@ -229,7 +229,7 @@ class SearchAgenda(Agenda):
         self.search_over = ""
 
     def _taught(self) -> Sampler:
-        """The sampler, told every lesson as scores compare now.
+        """The sampler, told every observation as scores compare now.
 
         When the sentinels show a change of the machine, or a node another speed, what was told before meant something
         else: a new sampler is told all of it again, so that the answer depends on the history alone.
@@ -243,13 +243,13 @@ class SearchAgenda(Agenda):
             self._sampler, self._told, self._ran_both_ways = self._untaught(), 0, False
         self._told_through = through
         goal, ratio = self.study.goal, self._short.ratio() if self._short else None
-        for point, run in self._lessons[self._told :]:
+        for point, run in self._observations[self._told :]:
             value = None if run is None else self._value(run, through, ratio)
             if run is not None and value is None:
                 continue  # short, and nobody can say what that means
             node_s = None if run is None else run.ending.duration_s * run.resources.nodes
-            self._sampler.tell(Lesson(point, None if value is None else goal.score(value), node_s))
-        self._told = len(self._lessons)
+            self._sampler.tell(Observation(point, None if value is None else goal.score(value), node_s))
+        self._told = len(self._observations)
         return self._sampler
 
     def _untaught(self) -> Sampler:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ridgeline.campaign.kinds.groups import knob_groups
 from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET
-from ridgeline.records.lesson import Lesson, Proposal
+from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Discrete, Point, Space, point_key
 from ridgeline.records.study import Study
 from ridgeline.samplers.base import Sampler
@@ -24,14 +24,14 @@ class StagedSampler:
     """A sampler over samplers: `make` gives the one of a stage, over the part of the space that is free in it.
 
     `trials` are divided evenly over the groups that have something to choose; once they are used up, or a stage has
-    nothing left, the whole space is free. As of every sampler, the answer depends on the lessons and pending points.
+    nothing left, the whole space is free. As with every sampler, the answer depends on observations and pending points.
     """
 
     space: Space
     groups: Sequence[tuple[str, Collection[str]]]
     trials: int
     make: MakeSampler
-    lessons: list[Lesson] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
     _inner: dict[tuple[int, str], Sampler] = field(default_factory=dict)  # by stage, and what it holds fixed
     _told: dict[tuple[int, str], int] = field(default_factory=dict)
 
@@ -39,8 +39,8 @@ class StagedSampler:
         free = {knob.name for knob in self.space.knobs if knob.count != 1}
         self.groups = [(name, knobs) for name, knobs in self.groups if free.intersection(knobs)]
 
-    def tell(self, lesson: Lesson) -> None:
-        self.lessons.append(lesson)
+    def tell(self, observation: Observation) -> None:
+        self.observations.append(observation)
 
     def ask(self, pending: Sequence[Point] = ()) -> Proposal | None:
         share = max(1, self.trials // (len(self.groups) + 1))
@@ -56,27 +56,27 @@ class StagedSampler:
         return None
 
     def _tried(self) -> int:
-        """Lessons of trials: the first one is the baseline's, and others of its point are repeats."""
-        return sum(lesson.point != self.lessons[0].point for lesson in self.lessons)
+        """Observations of trials: the first one is the baseline's, and others of its point are repeats."""
+        return sum(observation.point != self.observations[0].point for observation in self.observations)
 
     def _best(self, trials: int) -> Point | None:
         """The best setting after so many trials, or so far; None where nothing has passed."""
-        before: list[Lesson] = []
-        for lesson in self.lessons:
-            trials -= lesson.point != self.lessons[0].point
+        before: list[Observation] = []
+        for observation in self.observations:
+            trials -= observation.point != self.observations[0].point
             if trials < 0:
                 break
-            before += [lesson] if lesson.score is not None else []
-        return max(before, key=lambda lesson: lesson.score or 0.0).point if before else None
+            before += [observation] if observation.score is not None else []
+        return max(before, key=lambda observation: observation.score or 0.0).point if before else None
 
     def _taught(self, which: tuple[int, str], part: Space) -> Sampler:
-        """The stage's sampler, told every lesson of its part of the space."""
+        """The stage's sampler, told every observation of its part of the space."""
         if which not in self._inner:
             self._inner[which], self._told[which] = self.make(part), 0
-        for lesson in self.lessons[self._told[which] :]:
-            if _lies_in(part, lesson.point):
-                self._inner[which].tell(lesson)
-        self._told[which] = len(self.lessons)
+        for observation in self.observations[self._told[which] :]:
+            if _lies_in(part, observation.point):
+                self._inner[which].tell(observation)
+        self._told[which] = len(self.observations)
         return self._inner[which]
 
     def _part(self, stage: int, best: Point) -> Space:

@@ -8,7 +8,7 @@ from ridgeline import catalog
 from ridgeline.campaign.assembly import as_asked
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import question_of
-from ridgeline.campaign.thrift.short_trials import settings_of
+from ridgeline.campaign.short_trials import settings_of
 from ridgeline.campaign.verify.runs import TRIMMED, RunCheck, strangers
 from ridgeline.campaign.verify.verdict import check_candidates, check_verdict
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences

@@ -13,7 +13,7 @@ from typing import Any
 
 from ridgeline import __version__, catalog
 from ridgeline.campaign.builds.recipe import Recipe
-from ridgeline.campaign.thrift.short_trials import shortened
+from ridgeline.campaign.short_trials import shortened
 from ridgeline.campaign.verify.verification import Verification
 from ridgeline.errors import RidgelineError
 from ridgeline.executors.base import EXIT_FILE, Executor

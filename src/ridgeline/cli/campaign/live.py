@@ -133,7 +133,7 @@ class Face:
         self._campaign = campaign
         study, done = campaign.study, len(campaign.history.runs)
         self._shown_runs, self._shown_aside = done, len(campaign.history.set_aside)
-        self._shown_answers = len(campaign.history.heeded.answers)
+        self._shown_answers = len(campaign.history.instructions.answers)
         if not self._quiet:
             resumed = f"   {count(done, 'run')} kept" if done else ""
             _tell(f"{study.name}   {study.workload.kind} on {study.site.name}   {study.search.sampler}{resumed}\n")
@@ -174,7 +174,7 @@ class Face:
         for block in aside[self._shown_aside :]:
             self._print(clean_line(f"  block {block.block} of the confirmation is run again: {block.reason}"))
         self._shown_aside = len(aside)
-        answers = campaign.history.heeded.answers
+        answers = campaign.history.instructions.answers
         for line in islice(answers.values(), self._shown_answers, None):
             self._print(clean_line(f"  somebody said {answered_text(line)}"))
         self._shown_answers = len(answers)

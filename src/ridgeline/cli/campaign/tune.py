@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from ridgeline.campaign.kinds.search import SearchQuestion
-    from ridgeline.records.lesson import Lesson
+    from ridgeline.records.observation import Observation
     from ridgeline.records.study import Study
 
 
@@ -45,10 +45,10 @@ def tune(
 
     found = check_study(study)
     print(*(f"ridgeline: warning: {doubt}\n" for doubt in found.doubts()), sep="", end="", file=sys.stderr)
-    lessons = _earlier(found.study, warm_start) if warm_start else []
+    observations = _earlier(found.study, warm_start) if warm_start else []
     folder = assemble_folder(found, out, found.study.name)
-    if lessons:
-        keep(folder, lessons)
+    if observations:
+        keep(folder, observations)
     drive(folder, question, as_json)
     if ladder:
         _climb(study, folder.path, as_json)
@@ -60,7 +60,7 @@ def _climb(study: Path, folder: Path, as_json: bool) -> None:
     steps(study, str(folder), None, folder.with_name(f"{folder.name}-steps"), as_json)
 
 
-def _earlier(study: Study, folders: list[Path]) -> list[Lesson]:
+def _earlier(study: Study, folders: list[Path]) -> list[Observation]:
     from ridgeline import catalog
     from ridgeline.campaign.guidance.warm_start import gather
     from ridgeline.errors import InputError

@@ -35,7 +35,7 @@ def _head(now: CampaignStatus, now_s: float) -> list[str]:
     if now.is_over:
         state = "finished" if now.history.verdict is not None else "stopped"
     else:
-        state = "paused" if now.history.heeded.paused else now.progress.stage
+        state = "paused" if now.history.instructions.paused else now.progress.stage
     lines = [f"{now.study.name}   {state}   {count(len(now.history.runs), 'run')}"]
     if now.controller is not None and not now.is_over:
         lines.append(f"  {controller_text(now.controller, str(now.history.root), now_s)}")

@@ -36,7 +36,7 @@ RUNS_SHOWN, TOLD_SHOWN, LOG_LINES, RUNNING_SHOWN = 15, 6, 40, 8
 
 def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruction | str]) -> Snapshot:
     state = _state(now)
-    open_ones = {name: told for name, told in waiting.items() if name not in now.history.heeded.answers}
+    open_ones = {name: told for name, told in waiting.items() if name not in now.history.instructions.answers}
     return Snapshot(
         name=now.study.name,
         question=now.study.question,
@@ -48,7 +48,7 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         running=[_running(now, run, state, now_s) for run in islice(now.under_way(now_s), RUNNING_SHOWN)],
         crashes=crashes(now.history),
         runs=run_rows(now, RUNS_SHOWN),
-        told=[_answered(line) for line in islice(reversed(now.history.heeded.answers.values()), TOLD_SHOWN)],
+        told=[_answered(line) for line in islice(reversed(now.history.instructions.answers.values()), TOLD_SHOWN)],
         waiting=[_waits(told, now, state) for told in open_ones.values()],
         steerable=not now.is_over,
     )
@@ -61,7 +61,7 @@ def _state(now: CampaignStatus) -> State:
         return State.STOPPED
     if now.controller is not None and now.controller.presence is Presence.GONE:
         return State.GONE
-    return State.PAUSED if now.history.heeded.paused else State.RUNNING
+    return State.PAUSED if now.history.instructions.paused else State.RUNNING
 
 
 def _state_text(now: CampaignStatus, state: State, now_s: float) -> str:

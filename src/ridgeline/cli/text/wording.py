@@ -103,7 +103,7 @@ def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
 def status_lines(now: CampaignStatus, now_s: float) -> Iterable[str]:
     study, history, answer = now.study, now.history, now.answer
     simulated = "   simulated: nothing is measured" if answer.simulated else ""
-    paused = "   paused" if history.heeded.paused and not now.is_over else ""
+    paused = "   paused" if history.instructions.paused and not now.is_over else ""
     yield f"{study.name}   {now.progress.stage}{paused}   {count(len(history.runs), 'run')}{simulated}"
     if now.controller is not None and not now.is_over:
         yield f"  {controller_text(now.controller, str(history.root), now_s)}"
@@ -171,7 +171,7 @@ def progress_text(now: CampaignStatus) -> str:
     typical_s = history.wall_s / len(history.runs) if history.runs else None
     left = f", about {time_text(progress.runs_left * typical_s)} left" if progress.runs_left and typical_s else ""
     limit = f" of {progress.of}" if progress.of else ""
-    paused = "paused: " if history.heeded.paused else ""
+    paused = "paused: " if history.instructions.paused else ""
     return f"{paused}{progress.stage} {progress.done}{limit} {progress.unit}{left}"
 
 

@@ -1,4 +1,4 @@
-"""The machine and the model of it: effects of nodes, and what a twin foretold against what was measured."""
+"""The machine and the model of it: effects of nodes, and what a twin predicted against what was measured."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from ridgeline.stats.stated_range import LEVEL
 from ridgeline.stats.wording import count, metric_text, percent
 from ridgeline.store.history import History
 
-FORETOLD = "predicted_"
-MEASURED_AS = {"tok_s": "total_tok_s"}  # engines' sessions foretell the rate of all tokens
+PREDICTED = "predicted_"
+MEASURED_AS = {"tok_s": "total_tok_s"}  # engines' sessions predict the rate of all tokens
 NORMAL_90 = 1.645
 _ONCE_STATED = re.compile(r"^expected ([0-9.]+) to ([0-9.]+) x the best so far")
 
@@ -75,7 +75,7 @@ def node_table(history: History) -> TextTable | None:
     return TextTable("Runs by node", ("node", "runs", "failed there"), rows)
 
 
-def foretold(study: Study, history: History, answer: Answer) -> list[PlotFigure]:
+def predicted(study: Study, history: History, answer: Answer) -> list[PlotFigure]:
     """What the twin said before each run against what was measured; then the ranges of the sampler."""
     return [*_predictions(study, history), *_expectations(study, history)]
 
@@ -85,10 +85,10 @@ def _predictions(study: Study, history: History) -> list[PlotFigure]:
     for trial, run in history.ok_runs(*Stage):
         metrics = run.metrics
         for name, value in metrics.items():
-            plain = name.removeprefix(FORETOLD)
+            plain = name.removeprefix(PREDICTED)
             of = MEASURED_AS.get(plain, plain)
-            if name.startswith(FORETOLD) and of in metrics:
-                told = f"#{trial.number}: foretold {metric_text(value)}, measured {metric_text(metrics[of])}"
+            if name.startswith(PREDICTED) and of in metrics:
+                told = f"#{trial.number}: predicted {metric_text(value)}, measured {metric_text(metrics[of])}"
                 pairs.setdefault(of, []).append(PlotPoint(value, metrics[of], label=told, trial=trial.number))
     return [_agreement(metric, points) for metric, points in pairs.items() if points]
 
@@ -96,21 +96,21 @@ def _predictions(study: Study, history: History) -> list[PlotFigure]:
 def _agreement(metric: str, points: list[PlotPoint]) -> PlotFigure:
     ends = [v for p in points for v in (p.x, p.y)]
     low, high = min(ends) * 0.95, max(ends) * 1.05
-    line = PlotSeries("foretold = measured", (PlotPoint(low, low), PlotPoint(high, high)), "ideal", "line")
+    line = PlotSeries("predicted = measured", (PlotPoint(low, low), PlotPoint(high, high)), "ideal", "line")
     errors = [p.x / p.y - 1 for p in points if p.y]
     says_more = percent(sum(errors) / len(errors), 0) if errors else ""
-    few = f"in {count(len(errors), 'run')} it foretold {says_more}"
+    few = f"in {count(len(errors), 'run')} it predicted {says_more}"
     many = (
         f"half of {count(len(errors), 'run')} are within {median(map(abs, errors)):.0%}; "
-        f"on average it foretold {says_more}"
+        f"on average it predicted {says_more}"
         if errors
         else ""
     )
     note = "" if not errors else few if len(errors) < 3 else many
-    says = f"{metric} as the twin foretold it before the run, against what was measured; on the line they agree."
+    says = f"{metric} as the twin predicted it before the run, against what was measured; on the line they agree."
     return PlotFigure(
         f"twin-{metric}", "The twin against measurement", says,
-        Axis(f"{metric}, foretold"), Axis(f"{metric}, measured"),
+        Axis(f"{metric}, predicted"), Axis(f"{metric}, measured"),
         (line, PlotSeries("runs", tuple(points), SEARCH)), notes=(note,) if note else (),
     )  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Two models of the scores, each believed as far as it foretells every lesson from the others.
+"""Two models of the scores, each believed as far as it predicts every observation from the others.
 
 Nobody knows beforehand whether a program's knobs act together or each by itself. A Gaussian process over all knobs at
-once is the better guide in the one case, one that adds up effects in the other; the lessons so far say which, and where
-they do not, what both hope for is tried.
+once is the better guide in the one case, one that adds up effects in the other; the observations so far say which,
+and where they do not, what both hope for is tried.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit
 from ridgeline.samplers.guided.model import ScoreModel, Taught
 
-CALM = 2.0  # leave-one-out scores are of few lessons: differences count by half
+CALM = 2.0  # leave-one-out scores are of few observations: differences count by half
 
 Fits = tuple[Fit, Fit]
 
@@ -26,7 +26,7 @@ class Blend:
         together, apart = (None, None) if fit is None else fit
         self._models = (ScoreModel(seen, columns, together), ScoreModel(seen, columns, apart, adds_up=True))
         self.fit: Fits = (self._models[0].fit, self._models[1].fit)
-        heights = np.array([model.foretold() for model in self._models])
+        heights = np.array([model.predicted() for model in self._models])
         weights = np.exp((heights - heights.max()) / CALM)
         self.weights: Array = weights / weights.sum()
 

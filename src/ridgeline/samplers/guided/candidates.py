@@ -15,15 +15,15 @@ from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.listing import Listing, shuffled
 
-FIRST, MORE, MOST = 4_000, 500, 20_000  # looks before the first lesson, more for each, and points that are held
+FIRST, MORE, MOST = 4_000, 500, 20_000  # looks before the first observation, more for each, and points that are held
 _END = object()
 STEPS_ALONG = 8  # values of one ordered knob tried on each side of a good point
 PAIRS = 60  # neighbours two knobs away, drawn
 
 
 class Pool:
-    """Points that the study's rules allow, growing with the lessons: a prefix of one sequence, so that the same
-    number of lessons always gives the same points. What the campaign itself refuses is found out by asking, later."""
+    """Points that the study's rules allow, growing with the observations: a prefix of one sequence, so that the same
+    number of them always gives the same points. What the campaign itself refuses is found out by asking, later."""
 
     def __init__(self, space: Space, features: Features, seed: int) -> None:
         self._space, self._features = space, features
@@ -35,9 +35,9 @@ class Pool:
         self._counts = [0]  # points found, by looks taken
         self._rows: Array = features.of([])
 
-    def grown(self, lessons: int) -> tuple[Sequence[Point], Sequence[str], Array]:
+    def grown(self, observations: int) -> tuple[Sequence[Point], Sequence[str], Array]:
         """Points, their keys and features."""
-        looks = FIRST + MORE * lessons
+        looks = FIRST + MORE * observations
         if len(self._counts) <= looks and self._end is None:
             fresh: list[Point] = []
             while len(self._counts) <= looks and self._end is None:

@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.records.lesson import Lesson, Proposal, Prospect
+from ridgeline.records.observation import Observation, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.samplers.base import NamedOutlook, Outlook
+from ridgeline.samplers.base import NamedPrior, Prior
 from ridgeline.samplers.encoding import encode
 from ridgeline.samplers.guided.blend import Blend, score_model
 from ridgeline.samplers.guided.candidates import Pool, around
@@ -24,8 +24,8 @@ from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import Forecast, Foreseen, Scale, ScoreModel, Taught
+from ridgeline.samplers.guided.prior_mode import Beliefs, PriorMode, beliefs, seen_with
 from ridgeline.samplers.guided.products import Products
-from ridgeline.samplers.guided.stances import Beliefs, Stance, beliefs, seen_with
 from ridgeline.samplers.guided.view import (
     Field,
     Settled,
@@ -39,7 +39,7 @@ from ridgeline.samplers.guided.view import (
 )
 
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
-ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the outlook itself is asked in a turn
+ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the prior itself is asked in a turn
 BELIEVED = 64  # pending trials that the model takes as if they had come out as expected
 NOTHING: Mapping[str, Point] = MappingProxyType({})
 DRAWS, DRAWN_AT = 400, 120  # possible truths drawn for the prospect, at the most hopeful candidates
@@ -53,11 +53,11 @@ class Chooser:
         space: Space,
         seed: int,
         legal: Callable[[Point], bool],
-        outlook: Outlook | None,
-        earlier: Sequence[Lesson],
+        prior: Prior | None,
+        earlier: Sequence[Observation],
     ) -> None:
-        self._space, self._seed, self._outlook = space, seed, outlook
-        self._earlier = [lesson for lesson in earlier if encode(space, lesson.point) is not None]
+        self._space, self._seed, self._prior = space, seed, prior
+        self._earlier = [observation for observation in earlier if encode(space, observation.point) is not None]
         self._features = Features(space)
         self._products = Products(space, self._features)
         self._pool = Pool(space, self._features, seed)
@@ -65,55 +65,55 @@ class Chooser:
         self._is_legal = legal
         self._expected: dict[Scale, Expected | Earlier | None] = {}
         self._current: Expected | Earlier | None = None
-        self._kept: dict[Stance, tuple[tuple[int, int], View]] = {}
-        self._told: Mapping[str, Point] = NOTHING  # the points of the lessons last seen
+        self._kept: dict[PriorMode, tuple[tuple[int, int], View]] = {}
+        self._told: Mapping[str, Point] = NOTHING  # the points of the observations last seen
         self._last_seen: tuple[int, Scale, Taught] | None = None
 
     @property
     def _called(self) -> str:
         if isinstance(self._current, Earlier):
             return "earlier studies"
-        return self._outlook.called if isinstance(self._outlook, NamedOutlook) else "prior"
+        return self._prior.called if isinstance(self._prior, NamedPrior) else "prior"
 
     def forget(self) -> None:
-        """Other lessons follow: what was made of these is of no more use."""
+        """Other observations follow: what was made of these is of no more use."""
         self._kept, self._last_seen = {}, None
 
-    def beliefs(self, lessons: Sequence[Lesson]) -> Beliefs:
-        """How what was foretold is to be read, as far as the lessons tell."""
-        _, seen = self._seen(lessons)
-        return {Stance.NOT_AT_ALL: 1.0} if seen.expected is None else beliefs(seen, self._features.columns)
+    def beliefs(self, observations: Sequence[Observation]) -> Beliefs:
+        """How what was predicted is to be read, as far as the observations tell."""
+        _, seen = self._seen(observations)
+        return {PriorMode.NOT_AT_ALL: 1.0} if seen.expected is None else beliefs(seen, self._features.columns)
 
     def choice(
         self,
-        lessons: Sequence[Lesson],
+        observations: Sequence[Observation],
         pending: Sequence[Point],
         taken: Collection[str],
-        stance: Stance = Stance.NOT_AT_ALL,
+        mode: PriorMode = PriorMode.NOT_AT_ALL,
     ) -> Proposal | None:
-        view = self._view(lessons, taken, stance)
+        view = self._view(observations, taken, mode)
         scores = self._believing(view, pending[-BELIEVED:]) if pending else view.scores
         field = screened(view, scores)
-        costs = relative_cost(lessons, view.seen.rows, field.rows)
+        costs = relative_cost(observations, view.seen.rows, field.rows)
 
         def judge(field: Field) -> tuple[Forecast, Array]:
             found = forecast(scores, view.chances, field)
             return found, hopes(found, view.to_beat, costs, view.chances.hopeless)
 
-        settled = self._settled(field, lessons, taken, stance, judge)
+        settled = self._settled(field, observations, taken, mode, judge)
         if settled is None:
             return None
-        return Proposal(settled.point, why(settled, view, len(lessons), self._called), predicted(settled, view))
+        return Proposal(settled.point, why(settled, view, len(observations), self._called), predicted(settled, view))
 
     def _settled(
         self,
         field: Field,
-        lessons: Sequence[Lesson],
+        observations: Sequence[Observation],
         taken: Collection[str],
-        stance: Stance,
+        mode: PriorMode,
         judge: Callable[[Field], tuple[Forecast, Array]],
     ) -> Settled | None:
-        """The candidate that leads; of the most hopeful the outlook itself is asked, until one that was asked leads."""
+        """The candidate that leads; of the most hopeful the prior itself is asked, until one that was asked leads."""
         asked: dict[str, Point] = {}
         for turn in range(TURNS + 1):
             found, promise = judge(field)
@@ -123,27 +123,27 @@ class Chooser:
             if self._current is None or field.keys[chosen[0]] in asked or turn == TURNS:
                 break
             asked |= {field.keys[i]: field.points[i] for i in chosen}
-            field = replace(field, foreseen=self._foreseen(stance, field.keys, field.rows, asked))
+            field = replace(field, foreseen=self._foreseen(mode, field.keys, field.rows, asked))
         row = max((i for i, key in enumerate(field.keys) if key in asked), key=lambda i: promise[i], default=chosen[0])
         return Settled(field.only([row]), float(found.chance[row]))
 
     def _foreseen(
-        self, stance: Stance, keys: Sequence[str], rows: Array, asked: Mapping[str, Point] = NOTHING
+        self, mode: PriorMode, keys: Sequence[str], rows: Array, asked: Mapping[str, Point] = NOTHING
     ) -> Foreseen | None:
         """What is expected at these rows, where the points told and these are asked themselves."""
         if self._current is None:
             return None
-        return replace(self._current.at(keys, rows, {**self._told, **asked}), unread=stance is Stance.NOT_AT_ALL)
+        return replace(self._current.at(keys, rows, {**self._told, **asked}), unread=mode is PriorMode.NOT_AT_ALL)
 
     def prospect(
         self,
-        lessons: Sequence[Lesson],
+        observations: Sequence[Observation],
         taken: Collection[str],
         worth: float,
-        stance: Stance = Stance.NOT_AT_ALL,
+        mode: PriorMode = PriorMode.NOT_AT_ALL,
     ) -> Prospect:
         """How likely an untried point beats the best by more than `worth`, and what the best of them may bring."""
-        view = self._view(lessons, taken, stance)
+        view = self._view(observations, taken, mode)
         best, sign = view.best, view.scale.sign
         goal = view.better_by(worth)
         field = screened(view, view.scores)
@@ -161,29 +161,31 @@ class Chooser:
         gain = max(0.0, float(np.quantile(top, 0.95, method="higher")))
         return Prospect(float((top > goal - best).mean()), worth, math.expm1(gain) if sign else gain, whole=whole)
 
-    def _view(self, lessons: Sequence[Lesson], taken: Collection[str], stance: Stance = Stance.NOT_AT_ALL) -> View:
-        """What the lessons say. Kept for the next question, which is often about the same lessons."""
-        asked = (len(lessons), len(taken))
-        if stance not in self._kept or self._kept[stance][0] != asked:
-            scale, seen = self._seen(lessons)
-            seen = seen_with(stance, seen)
+    def _view(
+        self, observations: Sequence[Observation], taken: Collection[str], mode: PriorMode = PriorMode.NOT_AT_ALL
+    ) -> View:
+        """What the observations say. Kept for the next question, which is often about the same observations."""
+        asked = (len(observations), len(taken))
+        if mode not in self._kept or self._kept[mode][0] != asked:
+            scale, seen = self._seen(observations)
+            seen = seen_with(mode, seen)
             scores, chances = score_model(seen, self._features.columns), Feasibility(seen, self._features.columns)
-            best, centres = standing(scores, seen, lessons)
+            best, centres = standing(scores, seen, observations)
             rng = random.Random(f"guided {self._seed} {asked}")
-            field = self._candidates(lessons, centres, taken, rng, stance)
-            self._kept[stance] = asked, View(scale, seen, scores, chances, best, field)
-        return self._kept[stance][1]
+            field = self._candidates(observations, centres, taken, rng, mode)
+            self._kept[mode] = asked, View(scale, seen, scores, chances, best, field)
+        return self._kept[mode][1]
 
-    def _seen(self, lessons: Sequence[Lesson]) -> tuple[Scale, Taught]:
-        if self._last_seen is None or self._last_seen[0] != len(lessons):
-            scale = Scale.of([lesson.score for lesson in lessons if lesson.score is not None])
-            self._last_seen = len(lessons), scale, self._taught(lessons, scale)
+    def _seen(self, observations: Sequence[Observation]) -> tuple[Scale, Taught]:
+        if self._last_seen is None or self._last_seen[0] != len(observations):
+            scale = Scale.of([observation.score for observation in observations if observation.score is not None])
+            self._last_seen = len(observations), scale, self._taught(observations, scale)
         return self._last_seen[1:]
 
-    def _taught(self, lessons: Sequence[Lesson], scale: Scale) -> Taught:
-        points = [lesson.point for lesson in lessons]
+    def _taught(self, observations: Sequence[Observation], scale: Scale) -> Taught:
+        points = [observation.point for observation in observations]
         rows = self._features.of_told(points)
-        values = scale.values([lesson.score for lesson in lessons])
+        values = scale.values([observation.score for observation in observations])
         expected = self._expectations(scale)
         keys = [point_key(point) for point in points]
         self._told = dict(zip(keys, points, strict=True))
@@ -193,8 +195,8 @@ class Chooser:
     def _expectations(self, scale: Scale) -> Expected | Earlier | None:
         if scale not in self._expected:
             asked = None
-            if self._outlook is not None:
-                asked = Expected(self._outlook, scale, self._space, self._features, self._pool, self._is_legal)
+            if self._prior is not None:
+                asked = Expected(self._prior, scale, self._space, self._features, self._pool, self._is_legal)
                 asked = asked if asked.says_something else None
             before = Earlier(self._earlier, scale, self._features, asked) if self._earlier else None
             self._expected[scale] = before if before is not None and before.says_something else asked
@@ -219,17 +221,17 @@ class Chooser:
 
     def _candidates(
         self,
-        lessons: Sequence[Lesson],
+        observations: Sequence[Observation],
         centres: Sequence[Point],
         taken: Collection[str],
         rng: random.Random,
-        stance: Stance,
+        mode: PriorMode,
     ) -> Field:
-        points, keys, rows = self._pool.grown(len(lessons))
+        points, keys, rows = self._pool.grown(len(observations))
         near = {} if self._pool.exhausted else around(self._space, centres, rng, {*keys, *taken})
         every = [*points, *near.values()]
         rows = np.concatenate([rows, self._features.of(list(near.values()))])
-        foreseen = self._foreseen(stance, [*keys, *near], rows)
+        foreseen = self._foreseen(mode, [*keys, *near], rows)
         return Field(every, [*keys, *near], rows, foreseen)
 
     def _legal(self, field: Field, row: int) -> bool:

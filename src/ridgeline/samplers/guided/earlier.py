@@ -1,4 +1,4 @@
-"""What earlier studies learned, as an expectation: their own model, believed less than lessons of this one."""
+"""What earlier studies learned, as an expectation: their own model, believed less than observations of this one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.observation import Observation
 from ridgeline.records.space import Point, point_key
 from ridgeline.samplers.guided.expected import FARTHEST_ODDS, Expected
 from ridgeline.samplers.guided.feasibility import Feasibility
@@ -22,11 +22,13 @@ DISCOUNT = 0.7  # of the log odds: another node or release fails elsewhere
 class Earlier:
     """Where a twin or a formula guides as well, the earlier model stands on it, as the present one does."""
 
-    def __init__(self, lessons: Sequence[Lesson], scale: Scale, features: Features, besides: Expected | None) -> None:
+    def __init__(
+        self, observations: Sequence[Observation], scale: Scale, features: Features, besides: Expected | None
+    ) -> None:
         self._besides = besides
         self._spread = SPREAD if scale.sign else 0.0
-        points = [lesson.point for lesson in lessons]
-        rows, values = features.of(points), scale.values([lesson.score for lesson in lessons])
+        points = [observation.point for observation in observations]
+        rows, values = features.of(points), scale.values([observation.score for observation in observations])
         self.says_something = int((~np.isnan(values)).sum()) >= FEWEST
         if self.says_something:
             self._reach = max(float(np.nanstd(values)), 1e-9)

@@ -122,7 +122,7 @@ def _posterior(
     at: Array, expected: Array, squares: Array, pairs: tuple[Array, Array], values: Array
 ) -> tuple[float, Array]:
     """Log posterior of the hyperparameters, up to a constant, and its slope. `squares` are the squared distances along
-    each knob of the `pairs` of lessons, each pair once: of a lesson with itself nothing depends on the knobs."""
+    each knob of the `pairs` of observations, each pair once: with itself an observation has no distance."""
     told = _told(at, len(squares))
     weights, shares, own = (each[:, None] for each in told[:3])
     signal, noise = told[3]

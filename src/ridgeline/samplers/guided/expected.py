@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ridgeline.records.lesson import Expectation
+from ridgeline.records.observation import Expectation
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.samplers.base import LeaningOutlook, Outlook
+from ridgeline.samplers.base import Prior, SensitivityPrior
 from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array, Fit, GaussianProcess, fitted
@@ -35,22 +35,22 @@ UNSTATED = 0.15  # how far off, as a share, an expectation without an interval m
 
 
 class Expected:
-    """`scale` is that of the study's scores; what an outlook says beyond it is not used."""
+    """`scale` is that of the study's scores; what a prior says beyond it is not used."""
 
     def __init__(
         self,
-        outlook: Outlook,
+        prior: Prior,
         scale: Scale,
         space: Space,
         features: Features,
         pool: Pool,
         legal: Callable[[Point], bool],
     ) -> None:
-        self._outlook, self._scale, self._space, self._features, self._legal = outlook, scale, space, features, legal
+        self._prior, self._scale, self._space, self._features, self._legal = prior, scale, space, features, legal
         self._asked: dict[str, tuple[float, float]] = {}  # value (NaN: unknown) and odds
         self._survey: dict[str, Point] = {}
         self._rows: dict[str, Array] = {}  # features of points that answers were carried from
-        self._spreads: list[float] = []  # as the outlook states them
+        self._spreads: list[float] = []  # as the prior states them
         self._fit: Fit | None = None
         self._fitted_at, self._unit = 0, 1.0
         self._spread_out(pool)
@@ -71,7 +71,7 @@ class Expected:
 
     def ask(self, key: str, point: Point) -> tuple[float, float]:
         if key not in self._asked:
-            self._asked[key] = self._answer(self._outlook(point))
+            self._asked[key] = self._answer(self._prior(point))
         return self._asked[key]
 
     def _answer(self, said: Expectation | None) -> tuple[float, float]:
@@ -94,20 +94,20 @@ class Expected:
             value, odds[row] = answers[keys[row]]
             values[row] = values[row] if math.isnan(value) else value
         odds = np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS)
-        return Foreseen(values, odds, self.spread, self._leanings(rows), self.reach)
+        return Foreseen(values, odds, self.spread, self._sensitivities(rows), self.reach)
 
     def _ask_what_they_rest_on(self) -> dict[str, tuple[float, ...]]:
         """By key of points of the survey: the moves of the score. None on a scale without logs."""
-        if not self._scale.sign or not isinstance(self._outlook, LeaningOutlook):
+        if not self._scale.sign or not isinstance(self._prior, SensitivityPrior):
             return {}
         found: dict[str, tuple[float, ...]] = {}
         for key in [key for key in self._survey if not math.isnan(self._asked[key][0])][:LEANED]:
-            said = self._outlook.leanings(self._survey[key])
+            said = self._prior.sensitivities(self._survey[key])
             if said and all(map(math.isfinite, said)) and len(said) == len(next(iter(found.values()), said)):
                 found[key] = tuple(self._scale.sign * move for move in said)
         return found
 
-    def _leanings(self, rows: Array) -> Array | None:
+    def _sensitivities(self, rows: Array) -> Array | None:
         if not self._leaned:
             return None
         places = self._rows_of({key: self._survey[key] for key in self._leaned})

@@ -51,7 +51,9 @@ class _Places:
         self._index: Mapping[tuple[bool, Value], int] = {}
         if isinstance(knob, Discrete) and not isinstance(knob.values, range):
             self._index = {(isinstance(value, bool), value): i for i, value in reversed([*enumerate(knob.values)])}
-        self._known: dict[tuple[bool, Value], float] = {}  # places of values met before: lessons are many, values few
+        self._known: dict[
+            tuple[bool, Value], float
+        ] = {}  # places of values met before: observations are many, values few
 
     def of(self, values: Sequence[Value | None]) -> Array:
         found = np.zeros((len(values), self.width))

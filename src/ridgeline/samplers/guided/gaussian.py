@@ -1,6 +1,6 @@
 """A Gaussian process over encoded points: what was measured, carried to what was not, with how sure that is.
 
-Matérn 5/2 with one length scale per knob, found by the marginal likelihood under priors that keep few lessons from
+Matérn 5/2 with one length scale per knob, found by the marginal likelihood under priors that keep few observations from
 saying much. Length scales are expected to grow with the number of knobs, so that forty knobs are not forty independent
 riddles. Everything is deterministic: a fixed start, a fixed number of steps.
 """

@@ -1,4 +1,4 @@
-"""What the lessons say about every point: how good it is and how sure that is, and the chance that it runs at all.
+"""What the observations say about every point: how good it is and how sure that is, and the chance that it runs at all.
 
 Scores of one sign are taken in logs, so that a gain is a ratio. Where something is expected of points beforehand, the
 model learns the difference from it, and by how much it is to be believed: score = level + trust x expected + rest.
@@ -19,15 +19,15 @@ from ridgeline.samplers.guided.improvement import normal_share
 from ridgeline.samplers.guided.products import Products
 from ridgeline.samplers.guided.trees import Habit, Trees
 
-REMEMBERED = 150  # lessons the process sees: the best, the latest, and some of the rest
-FITTED, EFFECTS_FITTED = 80, 50  # of them, lessons that length scales are found from; where effects add up
+REMEMBERED = 150  # observations the process sees: the best, the latest, and some of the rest
+FITTED, EFFECTS_FITTED = 80, 50  # of them, observations that length scales are found from; where effects add up
 STRAIGHT, EITHER_WAY = (1.0, 0.35), (0.0, 1.0)  # what trust in an expectation begins with, and its spread
 WORST = 4.0  # results this many times farther below the middle than the best is above count as that bad and no worse
-DOUBT = 1.0  # few lessons tell little about length scales: spreads are wider by this over the root of their number
+DOUBT = 1.0  # few observations tell little about length scales: spreads are wider by this over the root of their number
 LEVEL_SPREAD = 3.0
 LABEL_NOISE = 0.1
 PASSING = Habit(trees=30, cuts=20, leaf=1, doubt=1.0)  # trees that tell what passes
-LABELS_FITTED = 40  # lessons that the length scales of the chance are found from
+LABELS_FITTED = 40  # observations that the length scales of the chance are found from
 SURE = 0.002  # chances nearer to 0 are not believed
 
 
@@ -70,31 +70,31 @@ class Forecast:
 class Foreseen:
     """For each row: the expected score on the scale, and the log odds of passing; `spread` is how far off it may be.
 
-    `leanings`: how the score would move, were each thing that the expectation rests on one standard deviation off.
+    `sensitivities`: how the score would move, were each thing that the expectation rests on one standard deviation off.
     """
 
     values: Array
     odds: Array
     spread: float
-    leanings: Array | None = None
+    sensitivities: Array | None = None
     reach: float = 1.0  # how far apart settings are expected to be: a standard deviation
     unread: bool = False  # only what it says of passing counts
 
     @property
     def columns(self) -> Array:
-        """Values, then leanings, side by side."""
-        beside = np.zeros((len(self.values), 0)) if self.leanings is None else self.leanings
+        """Values, then sensitivities, side by side."""
+        beside = np.zeros((len(self.values), 0)) if self.sensitivities is None else self.sensitivities
         found: Array = np.concatenate([self.values[:, None], beside], axis=1)
         return found
 
     def only(self, rows: Sequence[int]) -> Foreseen:
-        leanings = None if self.leanings is None else self.leanings[rows]
-        return replace(self, values=self.values[rows], odds=self.odds[rows], leanings=leanings)
+        sensitivities = None if self.sensitivities is None else self.sensitivities[rows]
+        return replace(self, values=self.values[rows], odds=self.odds[rows], sensitivities=sensitivities)
 
 
 @dataclass(frozen=True)
 class Taught:
-    """Lessons as rows: features, score on the scale (NaN where the setting failed), and what was expected there."""
+    """Observations as rows: features, score on the scale (NaN where the setting failed), what was expected there."""
 
     rows: Array
     values: Array
@@ -102,8 +102,8 @@ class Taught:
     odds: Array | None  # log odds of passing that were expected
     spread: float = 0.0  # how far off the expected score may be
     reach: float = 1.0  # how far apart settings are expected to be
-    trust: tuple[float, float] = STRAIGHT  # in what is expected, before the first lesson; and its spread
-    products: Products | None = None  # shown beside the rows to trees that foretell what passes
+    trust: tuple[float, float] = STRAIGHT  # in what is expected, before the first observation; and its spread
+    products: Products | None = None  # shown beside the rows to trees that predict what passes
 
     @classmethod
     def of(cls, rows: Array, values: Array, foreseen: Foreseen | None) -> Taught:
@@ -130,7 +130,7 @@ class ScoreModel:
         basis = self._basis(self._expected, len(values))
         rows, self._columns = self._with_expected(seen.rows[self._kept], self._expected, columns)
         found = fit or self._fit(rows, standard, basis)
-        # lessons of one corner show little of how far an expectation is off elsewhere: it says so itself
+        # observations of one corner show little of how far an expectation is off elsewhere: it says so itself
         self.fit = replace(found, signal=max(found.signal, (seen.spread / self._unit) ** 2))
         process = EffectsProcess if isinstance(self.fit, EffectsFit) else GaussianProcess
         self._process: GaussianProcess = process(rows, self._columns, self.fit)  # type: ignore[arg-type]
@@ -172,8 +172,8 @@ class ScoreModel:
         """How far what was expected is believed: 1 as it stands, 0 not at all."""
         return float(self._trusts[1]) if len(self._trusts) > 1 else 0.0
 
-    def foretold(self) -> float:
-        """How well each lesson is foretold from all others: the sum of the log densities."""
+    def predicted(self) -> float:
+        """How well each observation is predicted from all others: the sum of the log densities."""
         return self._process.left_out(self._dual)
 
     def at(self, rows: Array, expected: Array | None) -> tuple[Array, Array]:
@@ -258,7 +258,7 @@ class ChanceModel:
         spread = self._process.spread(across)
         smooth = normal_share((label + across @ self._dual) / np.sqrt(LABEL_NOISE + spread**2))
         parted = self._trees.at(self._shown(rows))[0]
-        # the best candidate is often one of which a model is wrong: where nothing was foretold, both have to agree
+        # the best candidate is often one of which a model is wrong: where nothing was predicted, both have to agree
         found: Array = np.clip(np.minimum(smooth, parted) if odds is None else np.sqrt(smooth * parted), SURE, 1.0)
         return found
 
@@ -278,7 +278,7 @@ def without_the_worst(values: Array) -> Array:
 
 
 def _beforehand(count: int, trust: tuple[float, float]) -> tuple[Array, Array]:
-    """What is believed of the trust and of each leaning, in its standard deviations; and how firmly."""
+    """What is believed of the trust and of each sensitivity, in its standard deviations; and how firmly."""
     first = np.arange(count) == 0
     return np.where(first, trust[0], 0.0), np.where(first, trust[1] ** -2, 1.0)
 
@@ -291,7 +291,7 @@ def _unit(values: Array, expected: Array | None, trust: float) -> float:
 
 
 def remembered(values: Array) -> Array:
-    """Which of very many lessons the process sees: the best, the latest, and an even share of the rest, in order."""
+    """Which of very many observations the process sees: the best, the latest, an even share of the rest, in order."""
     count = len(values)
     if count <= REMEMBERED:
         return np.arange(count)

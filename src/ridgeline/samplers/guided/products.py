@@ -15,7 +15,7 @@ from ridgeline.samplers.guided.features import Features
 from ridgeline.samplers.guided.gaussian import Array
 
 FEWEST_VALUES = 3  # of a knob: two values are a switch, and no size
-MOST_KNOBS = 12  # with more, the pairs outnumber any lessons by far
+MOST_KNOBS = 12  # with more, the pairs outnumber any observations by far
 READ_AT = 129  # of a knob with very many values, so many are read, evenly
 
 

@@ -1,7 +1,7 @@
 """Extremely randomised trees: what went together under which values, where edges are sharp.
 
 A Gaussian process sees a slope where a program has an edge (a memory that is full, two values that exclude each other);
-trees cut there. All trees grow at once, a level at a time: few lessons make small trees, and numpy likes large arrays.
+trees cut there. All trees grow at once, a level at a time: few observations make small trees, numpy likes large arrays.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ SAME = 1e-12  # values that differ by less are the same
 
 @dataclass(frozen=True)
 class Habit:
-    """How trees grow: how many; random cuts drawn for a node, of which the best is taken; lessons of a node that is
-    not cut any more; and the doubt: a node is believed as if so many more lessons had come out as the node above."""
+    """How trees grow: how many; random cuts drawn for a node, of which the best is taken; observations of a node that
+    is not cut any more; and the doubt: a node is believed as if so many more had come out as the node above."""
 
     trees: int
     cuts: int
@@ -30,7 +30,7 @@ class Habit:
 @dataclass(frozen=True)
 class _Level:
     """The nodes of one level of all trees: the feature cut (-1 for a leaf), where, the first child's number among all
-    nodes (the second follows it), and the mean and variance of what the lessons there showed."""
+    nodes (the second follows it), and the mean and variance of what the observations there showed."""
 
     feature: Array
     at: Array
@@ -52,7 +52,7 @@ class Trees:
         self._variance = np.concatenate([level.variance for level in levels])
 
     def at(self, rows: Array) -> tuple[Array, Array]:
-        """Mean of the trees, and how far they and the lessons in their leaves are apart."""
+        """Mean of the trees, and how far they and the observations in their leaves are apart."""
         leaves = self._leaves(rows)
         values = self._value[leaves]
         return values.mean(axis=1), np.sqrt(values.var(axis=1) + self._variance[leaves].mean(axis=1))

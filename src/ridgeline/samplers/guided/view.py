@@ -1,4 +1,4 @@
-"""What the lessons say about the candidates, seen at once: scores, chances to pass, and what a trial promises."""
+"""What the observations say about the candidates, seen at once: scores, chances to pass, and what a trial promises."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.records.lesson import Lesson, Prediction
+from ridgeline.records.observation import Observation, Prediction
 from ridgeline.records.space import Point
 from ridgeline.samplers.guided.blend import Blend
 from ridgeline.samplers.guided.feasibility import HOPELESS, Feasibility
@@ -48,7 +48,7 @@ class Field:
 
 @dataclass(frozen=True)
 class View:
-    """What the lessons say about the candidates; `best` is the best mean among what passed."""
+    """What the observations say about the candidates; `best` is the best mean among what passed."""
 
     scale: Scale
     seen: Taught
@@ -78,12 +78,14 @@ class Settled:
         return self.field.points[0]
 
 
-def standing(scores: ScoreModel | Blend, seen: Taught, lessons: Sequence[Lesson]) -> tuple[float, list[Point]]:
+def standing(
+    scores: ScoreModel | Blend, seen: Taught, observations: Sequence[Observation]
+) -> tuple[float, list[Point]]:
     """The best mean among what passed, and the settings that have the best."""
     passed = np.flatnonzero(~np.isnan(seen.values))
     mean, _ = scores.at(seen.rows[passed], None if seen.expected is None else seen.expected[passed])
     order = passed[np.argsort(-mean, kind="stable")]
-    return float(mean.max()), [lessons[i].point for i in order[:CENTRES]]
+    return float(mean.max()), [observations[i].point for i in order[:CENTRES]]
 
 
 def screened(view: View, scores: ScoreModel | Blend) -> Field:

@@ -14,7 +14,7 @@ from ridgeline.serving.twin.evidence.reach import at_once
 from ridgeline.serving.twin.evidence.scope import Scene, Scenes
 from ridgeline.serving.twin.evidence.served_runs import ServerTold, load_of, read_served_runs
 from ridgeline.serving.twin.factors import NAMES, Factors
-from ridgeline.serving.twin.fit import RUN_NOISE, FactorFit, Observation, fit
+from ridgeline.serving.twin.fit import RUN_NOISE, FactorFit, FitObservation, fit
 from ridgeline.serving.twin.log_steps import observations, read_run
 from ridgeline.serving.twin.measured import Measured, read_rows
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
@@ -42,7 +42,7 @@ READ: dict[str, Callable[[SimulationResult], float | None]] = {
 class MeasuredFile:
     """What one file says: points for the fit, the settings they were measured on, and remarks for the user."""
 
-    points: tuple[Observation, ...]
+    points: tuple[FitObservation, ...]
     rows: tuple[Measured, ...] = ()
     logged: tuple[Scene, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ def _is_json(path: Path) -> bool:
         return False
 
 
-def row_observations(row: Measured) -> list[Observation]:
+def row_observations(row: Measured) -> list[FitObservation]:
     """Each metric of a row is one point, on one simulation. First tokens speak of prefill and what stands before it,
     all other figures of the whole: metrics of a kind share the weight of one point."""
     first = [_first_token(metric) for metric in row.values]
@@ -142,13 +142,13 @@ def row_observations(row: Measured) -> list[Observation]:
 
 def _observation(
     row: Measured, metric: str, value: float, weight: float, run: Callable[[Factors], SimulationResult]
-) -> Observation:
+) -> FitObservation:
     def predict(factors: Factors) -> float:
         return max(1e-9, READ[metric](run(factors)) or 1e-9)
 
     noise = TTFT_NOISE if _first_token(metric) else RUN_NOISE
     of_one_phase = metric.startswith(("ttft", "tpot", "itl"))
-    return Observation(f"{row.source} {metric}", value, predict, noise, weight, of_one_phase)
+    return FitObservation(f"{row.source} {metric}", value, predict, noise, weight, of_one_phase)
 
 
 def _first_token(metric: str) -> bool:

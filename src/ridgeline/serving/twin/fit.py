@@ -46,7 +46,7 @@ LEAST_SPREAD = 0.04
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class FitObservation:
     """`predict` gives the modelled value under some factors. `weight`: how many independent points it stands for.
 
     `phase`: a figure of one phase of a whole run, first tokens or the time between tokens.
@@ -110,7 +110,7 @@ class FactorFit:
         return {**self.calibration.as_json(), "fitted": points, "learned": learned, "remarks": list(self.remarks)}
 
 
-def fit(observations: Sequence[Observation], sources: Sequence[str]) -> FactorFit:
+def fit(observations: Sequence[FitObservation], sources: Sequence[str]) -> FactorFit:
     """The most plausible factors. Leave-one-out misses come from the linearised fit, without fitting again."""
     import numpy as np
 
@@ -143,7 +143,7 @@ def fit(observations: Sequence[Observation], sources: Sequence[str]) -> FactorFi
     return FactorFit(calibration, points, problem.learned(covariance))
 
 
-def _point(of: Observation, miss: float, left_out: float) -> FitPoint:
+def _point(of: FitObservation, miss: float, left_out: float) -> FitPoint:
     doubted = abs(left_out) > max(DOUBTED, STRANGE * of.noise)
     return FitPoint(of.name, of.measured, of.measured / math.exp(miss), left_out, doubted)
 
@@ -179,7 +179,7 @@ class _Found:
 class _Problem:
     """Observations with the factors they are asked about; one that is believed to be exactly 1 is not."""
 
-    def __init__(self, observations: Sequence[Observation]) -> None:
+    def __init__(self, observations: Sequence[FitObservation]) -> None:
         import numpy as np
 
         self._observations = observations
@@ -245,7 +245,7 @@ class _Problem:
 
 
 def _calibration(
-    factors: Factors, points: Sequence[FitPoint], observations: Sequence[Observation], sources: Sequence[str]
+    factors: Factors, points: Sequence[FitPoint], observations: Sequence[FitObservation], sources: Sequence[str]
 ) -> Calibration:
     worth = sum(o.weight for o in observations)
     misses = sum(o.weight * _counted(o, p) ** 2 for o, p in zip(observations, points, strict=True))
@@ -260,6 +260,6 @@ def _calibration(
     )
 
 
-def _counted(of: Observation, point: FitPoint) -> float:
+def _counted(of: FitObservation, point: FitPoint) -> float:
     scatters = of.phase and of.noise > RUN_NOISE
     return min(abs(point.left_out), 1.0) * (SCATTER_SHARE if scatters else 1.0)

@@ -28,7 +28,7 @@ from ridgeline.serving.hardware.cluster import GIB, gpu_names, load_gpu, make_cl
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.twin.factors import Factors
-from ridgeline.serving.twin.fit import Observation
+from ridgeline.serving.twin.fit import FitObservation
 from ridgeline.serving.twin.steptime import StepTime
 
 PRESETS = {
@@ -92,7 +92,7 @@ def read_run(path: Path, *, model: str | None = None, gpu: str | None = None) ->
     return LoggedRun(str(path), Deployment(shape, cluster, layout, _settings(log, values, layout)), pool, log)
 
 
-def observations(run: LoggedRun) -> list[Observation]:
+def observations(run: LoggedRun) -> list[FitObservation]:
     """The log's steps as points for the fit, first runs and pauses left out."""
     steps = [*_decode_steps(run), *_prefill_steps(run)]
     if not steps:
@@ -113,7 +113,7 @@ def _step_time(run: LoggedRun, factors: Factors) -> StepTime:
     return StepTime(d.model, d.cluster, d.layout, applied, factors)
 
 
-def _decode_steps(run: LoggedRun) -> Iterator[Observation]:
+def _decode_steps(run: LoggedRun) -> Iterator[FitObservation]:
     """Between two lines of one rank the batch shrank from one to the other: the mean of both stands for the steps."""
     ranks = run.deployment.layout.attn_dp
     before: dict[tuple[str, ...], DecodeBatch] = {}
@@ -134,10 +134,10 @@ def _decode_steps(run: LoggedRun) -> Iterator[Observation]:
         yield _decode_point(run, round(batch * ranks), context * ranks, seconds, graph=bool(line.cuda_graph))
 
 
-def _decode_point(run: LoggedRun, batch: int, context: float, seconds: float, *, graph: bool) -> Observation:
+def _decode_point(run: LoggedRun, batch: int, context: float, seconds: float, *, graph: bool) -> FitObservation:
     chosen = replace(run.deployment.settings, cuda_graph_max_bs=4096 if graph else 0)
     seen = replace(run, deployment=replace(run.deployment, settings=chosen))
-    return Observation(
+    return FitObservation(
         f"{'graph' if graph else 'eager'} decode of {batch} requests, {context:,.0f} tokens",
         seconds,
         lambda factors: _step_time(seen, factors).decode_s(batch, context),
@@ -145,7 +145,7 @@ def _decode_point(run: LoggedRun, batch: int, context: float, seconds: float, *,
     )
 
 
-def _prefill_steps(run: LoggedRun) -> Iterator[Observation]:
+def _prefill_steps(run: LoggedRun) -> Iterator[FitObservation]:
     """Only rounds that follow another full round: other rates hold idle or decode time."""
     # a line is of one attention-DP rank
     chunk = rank_share(run.deployment.settings.chunked_prefill_size or 8192, run.deployment.layout.attn_dp)
@@ -163,12 +163,12 @@ def _prefill_steps(run: LoggedRun) -> Iterator[Observation]:
             yield _prefill_point(run, line, seconds)
 
 
-def _prefill_point(run: LoggedRun, line: PrefillBatch, seconds: float) -> Observation:
+def _prefill_point(run: LoggedRun, line: PrefillBatch, seconds: float) -> FitObservation:
     ranks = run.deployment.layout.attn_dp
     tokens, prompts = line.new_tokens * ranks, max(1, line.new_seqs) * ranks
     pairs = tokens * tokens / prompts / 2
     largest = max(1, line.new_tokens // max(1, line.new_seqs))
-    return Observation(
+    return FitObservation(
         f"prefill of {tokens} tokens, {prompts} prompts",
         seconds,
         lambda factors: _step_time(run, factors).prefill_s(tokens, pairs, prompts, largest),

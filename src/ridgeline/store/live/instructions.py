@@ -137,7 +137,7 @@ def put_away(root: Path, name: str) -> None:
 
 
 @dataclass
-class Heeded:
+class AppliedInstructions:
     """What instructions have changed so far; a function of their lines in the journal alone."""
 
     answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # the journal's lines, by id

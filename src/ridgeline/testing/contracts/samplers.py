@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ridgeline import catalog
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Expression
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.observation import Observation
 from ridgeline.records.space import Continuous, Discrete, Point, Rule, Space, point_key
 from ridgeline.samplers.base import Forgetting, Sampler, SamplerFactory
 from ridgeline.testing.contracts.spaces import small, spaces
@@ -35,7 +35,7 @@ _few = settings(
 _IN_ANOTHER_PROCESS = """
 import importlib
 from ridgeline.records.expression import Expression
-from ridgeline.records.lesson import Lesson
+from ridgeline.records.observation import Observation
 from ridgeline.records.space import Discrete, Space
 when = Expression.parse("b == 'x'")
 knobs = (Discrete("a", (1, 2, 4, 8, 16), True), Discrete("b", ("x", "y", "z"), False),
@@ -44,7 +44,7 @@ sampler = getattr(importlib.import_module("MODULE"), "FACTORY")(Space(knobs, {})
 for turn in range(25):
     point = sampler.ask().point
     print(point)
-    sampler.tell(Lesson(point, None if turn % 4 == 3 else float(point["a"])))
+    sampler.tell(Observation(point, None if turn % 4 == 3 else float(point["a"])))
 """
 
 
@@ -82,24 +82,24 @@ class SamplerContract:
     def test_a_new_sampler_told_the_same_answers_the_same(self, space: Space, seed: int, cut: int, flying: int) -> None:
         assume(small(space))
         first = self.make(space, seed)
-        lessons: list[Lesson] = []
+        observations: list[Observation] = []
         pending: list[Point] = []
-        while len(lessons) < cut and (proposal := first.ask(pending)) is not None:
+        while len(observations) < cut and (proposal := first.ask(pending)) is not None:
             pending.append(proposal.point)
             if len(pending) > flying:
                 # the oldest but one ends first: runs do not end in the order they began
                 point = pending.pop(1 if len(pending) > 1 else 0)
-                lessons.append(Lesson(point, _score(point)))
-                first.tell(lessons[-1])
+                observations.append(Observation(point, _score(point)))
+                first.tell(observations[-1])
         again = self.make(space, seed)
-        for lesson in lessons:
-            again.tell(lesson)
+        for observation in observations:
+            again.tell(observation)
         said = first.ask(pending)
         assert again.ask(pending) == said
         if isinstance(first, Forgetting):
             first.forget()
-            for lesson in lessons:
-                first.tell(lesson)
+            for observation in observations:
+                first.tell(observation)
             assert first.ask(pending) == said
 
     @_few
@@ -118,7 +118,7 @@ class SamplerContract:
         space = Space((Discrete("a", (1, 2, 3, 4, 5), True), Discrete("b", ("x", "y", "z"), False)), {})
         sampler = self.make(space, options=self.eager)
         for value in (1, 2, 3):
-            sampler.tell(Lesson({"a": value, "b": "x"}, float(value)))
+            sampler.tell(Observation({"a": value, "b": "x"}, float(value)))
         assert sampler.ask() == sampler.ask() == sampler.ask()
 
     def test_what_the_campaign_refuses_is_never_proposed(self) -> None:
@@ -127,14 +127,14 @@ class SamplerContract:
         asked = _exhaust(self.make(space, refuse=refused))
         assert sorted(point_key(p) for p in asked) == sorted(point_key({"a": a, "b": "y"}) for a in range(6))
 
-    def test_lessons_of_foreign_points_do_no_harm(self) -> None:
+    def test_observations_of_foreign_points_do_no_harm(self) -> None:
         when = Expression.parse("a == 2")
         space = Space((Discrete("a", (1, 2, 3), True), Discrete("b", (10, 20), True, when=when)), {})
         sampler = self.make(space)
         foreign: list[Point] = [{}, {"a": 99}, {"a": 2}, {"a": 1, "b": 10}, {"z": "?"}, {"a": "1"}, {"a": True}]
         for point in [*foreign, *foreign]:
-            sampler.tell(Lesson(point, 1.0))
-            sampler.tell(Lesson(point, None))
+            sampler.tell(Observation(point, 1.0))
+            sampler.tell(Observation(point, None))
         assert {point_key(p) for p in _exhaust(sampler)} == _legal_points(space)
 
     def test_a_space_of_one_point(self) -> None:
@@ -142,18 +142,18 @@ class SamplerContract:
         proposal = sampler.ask()
         assert proposal is not None
         assert proposal.point == {"only": "this"}
-        sampler.tell(Lesson({"only": "this"}, 1.0))
+        sampler.tell(Observation({"only": "this"}, 1.0))
         assert sampler.ask() is None
 
     def test_a_space_whose_rules_refuse_everything_ends_at_once(self) -> None:
         rule = Rule(Expression.parse("a > 0"), "never")
         assert self.make(Space((Discrete("a", (1, 2, 3), True),), {}, (rule,))).ask() is None
 
-    def test_a_repeated_lesson_is_one_point(self) -> None:
+    def test_a_repeated_observation_is_one_point(self) -> None:
         """The baseline is told several times, each with its own noise."""
         sampler = self.make(Space((Discrete("a", (1, 2, 3), True),), {}))
         for noise in (1.0, 1.1, 0.9):
-            sampler.tell(Lesson({"a": 2}, noise))
+            sampler.tell(Observation({"a": 2}, noise))
         assert sorted(str(p["a"]) for p in _exhaust(sampler)) == ["1", "3"]
 
     @_few
@@ -177,7 +177,7 @@ class SamplerContract:
             assert all(space.by_name[knob].contains(value) for knob, value in point.items())
             assert point_key(point) not in seen
             seen.add(point_key(point))
-            sampler.tell(Lesson(point, _score(point)))
+            sampler.tell(Observation(point, _score(point)))
 
     def test_an_unknown_option_is_refused_by_name(self) -> None:
         with pytest.raises(InputError, match="odrer"):
@@ -222,6 +222,6 @@ def _exhaust(sampler: Sampler, limit: int = 500) -> list[Point]:
     asked: list[Point] = []
     while (proposal := sampler.ask()) is not None:
         asked.append(proposal.point)
-        sampler.tell(Lesson(proposal.point, _score(proposal.point)))
+        sampler.tell(Observation(proposal.point, _score(proposal.point)))
         assert len(asked) <= limit, "asked for more points than the space has"
     return asked

@@ -21,6 +21,7 @@ from ridgeline.records.template import field_names, render, render_env
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.command.extract import Metric, NotRead, NotThere, file_text
 from ridgeline.workloads.command.form import CommandForm, read_options
+from ridgeline.workloads.command.options import CommandOptions
 from ridgeline.workloads.command.paste import folder_lines, needs_own_folder
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 from ridgeline.workloads.shell_text import build_lines, pasted_run
@@ -44,10 +45,13 @@ class CommandWorkload:
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        self._options = read_options(study.workload.options, study.folder)
+        self._options = self._read_options(study)
         self.signatures = (*self._options.signatures, *PROGRAM_FAILURES)
         files = (metric.file for metric in self._options.metrics.values())
         self.logs = tuple(dict.fromkeys(("stderr", "stdout", *files)))
+
+    def _read_options(self, study: Study) -> CommandOptions:
+        return read_options(study.workload.options, study.folder)
 
     def problems(self) -> list[Problem]:
         found = list(self._options.problems)
@@ -71,10 +75,13 @@ class CommandWorkload:
         return job_in(folder, self._study, resources, self._command(fields, resources), self._env(fields))
 
     def _command(self, fields: dict[str, object], resources: Resources) -> str:
-        command = self._rendered(self._options.run, fields)
+        command = self._program(fields)
         if not self._study.site.container or "launch" in field_names(self._options.run):
             return command
         return contained(self._study.site, resources, f"sh -c {shlex.quote(command)}")
+
+    def _program(self, fields: dict[str, object]) -> str:
+        return self._rendered(self._options.run, fields)
 
     def _env(self, fields: dict[str, object]) -> dict[str, str]:
         return render_env(self._options.env, fields, self._study.space.optional)

@@ -20,8 +20,8 @@ from ridgeline.files import read_text
 from ridgeline.readers.lines import TextFile
 from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.expression import ExpressionError, Value
-from ridgeline.records.lesson import Expectation
 from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.observation import Expectation
 from ridgeline.records.problem import Problem
 from ridgeline.records.run import Job, Run
 from ridgeline.records.simulation import SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
@@ -54,7 +54,7 @@ from ridgeline.workloads.twin.log import compose
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.json"
 # By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
 DOUBT_BYTES = 1.0 * GIB
-LEANING_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
+SENSITIVITY_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
 MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
 
 UNITS = {
@@ -96,7 +96,7 @@ class TwinWorkload:
         self._names = Names(study, self._told, SGLANG)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
-        self._leanings: dict[tuple[object, ...], tuple[float, ...]] = {}
+        self._sensitivities: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._longest: int | None = None
         self.signatures = signatures(SGLANG.flags)
         self.logs = (LOG, "stderr")
@@ -131,13 +131,13 @@ class TwinWorkload:
             return None
         chance = min(max(NormalDist().cdf(case.plan.margin_bytes / MEMORY_SPREAD_BYTES), 0.01), 0.99)
         result = self._result(settings, case)
-        mean = None if result is None else self._foretold(result)
+        mean = None if result is None else self._predicted(result)
         if mean is None or result is None:
             return Expectation(chance=chance)
         low, high = self._options.calibration.ratio_interval()
         return Expectation(mean, mean * low, mean * high, chance)
 
-    def leanings(self, settings: Settings) -> tuple[float, ...]:
+    def sensitivities(self, settings: Settings) -> tuple[float, ...]:
         """By how much the answer moves with each factor of the physics; a short traffic tells that well enough.
 
         Nothing once the twin is calibrated: then the factors are known, and what is left lies elsewhere.
@@ -146,17 +146,17 @@ class TwinWorkload:
         if isinstance(case, str) or self._options.calibration.points:
             return ()
         key = self._key(settings)
-        if key not in self._leanings:
-            self._leanings[key] = self._moves(case)
-        return self._leanings[key]
+        if key not in self._sensitivities:
+            self._sensitivities[key] = self._moves(case)
+        return self._sensitivities[key]
 
     def _moves(self, case: _Case) -> tuple[float, ...]:
         traffic, calibration = self._options.traffic, self._options.calibration
         assert traffic is not None
-        short = replace(traffic, requests=min(traffic.requests, LEANING_REQUESTS))
+        short = replace(traffic, requests=min(traffic.requests, SENSITIVITY_REQUESTS))
         try:
             values = [
-                self._foretold(simulate(case.deployment, short, replace(calibration, factors=factors)))
+                self._predicted(simulate(case.deployment, short, replace(calibration, factors=factors)))
                 for factors in (calibration.factors, *_one_off(calibration.factors))
             ]
         except DoesNotFit:
@@ -164,8 +164,8 @@ class TwinWorkload:
         first, *others = (math.log(value) if value and value > 0 else None for value in values)
         return () if first is None else tuple(0.0 if other is None else other - first for other in others)
 
-    def _foretold(self, result: SimulationResult) -> float | None:
-        return _foretold(self._study.goal.metric, result)
+    def _predicted(self, result: SimulationResult) -> float | None:
+        return _predicted(self._study.goal.metric, result)
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
         settings = trial.settings
@@ -286,7 +286,7 @@ def _one_off(factors: Factors) -> list[Factors]:
     return [replace(factors, **{name: getattr(factors, name) * math.exp(off)}) for name, off in PRIOR_SPREAD.items()]
 
 
-def _foretold(metric: str, result: SimulationResult) -> float | None:
+def _predicted(metric: str, result: SimulationResult) -> float | None:
     name, _, quantile = metric.removesuffix("_ms").rpartition("_")
     spread = getattr(result.summary, f"{name}_ms", None) if metric.endswith("_ms") else None
     value = spread.quantile(quantile) if spread is not None else getattr(result.summary, metric, None)

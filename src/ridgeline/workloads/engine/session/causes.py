@@ -17,7 +17,7 @@ class Failed(Exception):  # noqa: N818  the engine's failure, not ours
         self.cause, self.exit_code = cause, exit_code
 
 
-class Coroner:
+class ExitDiagnosis:
     """Looks at an engine that ended. Made before it starts, so that the kernel's count of kills can be compared."""
 
     def __init__(self, dialect: EngineDialect, log: Path) -> None:

@@ -18,7 +18,7 @@ from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.failures import FailureCause
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session import process as node
-from ridgeline.workloads.engine.session.causes import Coroner, Failed
+from ridgeline.workloads.engine.session.causes import ExitDiagnosis, Failed
 
 LOOK_S = 0.5
 DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
@@ -34,13 +34,18 @@ class Watcher(Protocol):
 
 
 def await_ready(
-    engine: node.EngineProcess, port: int, log: Path, dialect: EngineDialect, coroner: Coroner, limit_s: float
+    engine: node.EngineProcess,
+    port: int,
+    log: Path,
+    dialect: EngineDialect,
+    exit_diagnosis: ExitDiagnosis,
+    limit_s: float,
 ) -> float:
     """Seconds until it served by health and by log. Failed says why it does not."""
     started = time.monotonic()
     while not (node.healthy(port) and _log_says_ready(log, dialect.ready_line)):
         if engine.exit_code is not None:
-            raise coroner.failed(engine.exit_code)
+            raise exit_diagnosis.failed(engine.exit_code)
         if time.monotonic() - started > limit_s:
             raise Failed(FailureCause("not-ready", 0, f"not ready after {limit_s:g} s"))
         time.sleep(LOOK_S)
@@ -81,7 +86,9 @@ def send_other(plan: Any, count: int, at_once: int) -> None:
     heed(bench(replace(plan, traffic=traffic, salt=plan.salt + OTHER, records_path=None, workers=1, slos=())))
 
 
-def measure(engine: node.EngineProcess, port: int, plan: Any, coroner: Coroner, measured: dict[str, Any]) -> None:
+def measure(
+    engine: node.EngineProcess, port: int, plan: Any, exit_diagnosis: ExitDiagnosis, measured: dict[str, Any]
+) -> None:
     """Adds to `measured` what the load found, and, of a failed run too, how the machine was used meanwhile."""
     from ridgeline.serving.load.bench import bench
 
@@ -93,14 +100,16 @@ def measure(engine: node.EngineProcess, port: int, plan: Any, coroner: Coroner, 
     if result.summary.ok < result.summary.requests and not node.healthy(port):
         engine.wait(DYING_S)
     if engine.exit_code is not None:
-        raise coroner.failed(engine.exit_code)
+        raise exit_diagnosis.failed(engine.exit_code)
     if not result.summary.ok:
         kinds = ", ".join(f"{kind} x {count}" for kind, count in result.summary.errors.items())
         raise Failed(FailureCause("no-answer", 0, f"no request succeeded ({kinds})"))
     measured["summary"] = result.as_json()
 
 
-def measure_offline(engine: node.EngineProcess, log: Path, coroner: Coroner, measured: dict[str, Any]) -> None:
+def measure_offline(
+    engine: node.EngineProcess, log: Path, exit_diagnosis: ExitDiagnosis, measured: dict[str, Any]
+) -> None:
     """The engine's own offline benchmark; it warms itself up, and is watched from its start mark on."""
     started = time.monotonic()
     watcher: Watcher | None = None
@@ -112,7 +121,7 @@ def measure_offline(engine: node.EngineProcess, log: Path, coroner: Coroner, mea
     if watcher is not None:
         measured["monitor"] = dict(watcher.stop())
     if code != 0:
-        raise coroner.failed(code)
+        raise exit_diagnosis.failed(code)
 
 
 def heed(result: Any) -> None:

@@ -27,7 +27,7 @@ from ridgeline.workloads.engine.install import installed_version
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.reading import MEASURED, REQUESTS
 from ridgeline.workloads.engine.session import process as node
-from ridgeline.workloads.engine.session.causes import Coroner, Failed
+from ridgeline.workloads.engine.session.causes import ExitDiagnosis, Failed
 from ridgeline.workloads.engine.session.files import make_files, remove_files
 from ridgeline.workloads.engine.session.load import (
     LOOK_S,
@@ -62,7 +62,7 @@ class Session:
         self.nodes = int(spec.get("nodes", 1))
         self.head = ""
         self.measured: dict[str, Any] = {}
-        self.coroner = Coroner(self.dialect, self.log)
+        self.exit_diagnosis = ExitDiagnosis(self.dialect, self.log)
 
     def run(self) -> None:
         """Everything, from an empty node to an empty node. Failed says why there is no measurement."""
@@ -107,7 +107,7 @@ class Session:
             if self.spec["serves"]:
                 self._serve(engine)
             else:
-                measure_offline(engine, self.log, self.coroner, self.measured)
+                measure_offline(engine, self.log, self.exit_diagnosis, self.measured)
         except Failed as failed:
             early = "ready_s" not in self.measured
             raise Failed(replace(failed.cause, at_start=early), failed.exit_code) from failed
@@ -127,13 +127,13 @@ class Session:
 
     def _serve(self, engine: node.EngineProcess) -> None:
         limit_s = float(self.spec["ready_limit_s"])
-        self.measured["ready_s"] = await_ready(engine, self.port, self.log, self.dialect, self.coroner, limit_s)
+        self.measured["ready_s"] = await_ready(engine, self.port, self.log, self.dialect, self.exit_diagnosis, limit_s)
         plan = plan_of(self.load, self.port, self.folder / REQUESTS)
         warmup = min(WARMUP, self.load.requests) if self.load.warmup is None else self.load.warmup
         if warmup:
             send_other(plan, warmup, self.load.concurrency or WARMUP_AT_ONCE)
         self.measured["measured_from_line"] = sum(1 for _ in TextFile(self.log))
-        measure(engine, self.port, plan, self.coroner, self.measured)
+        measure(engine, self.port, plan, self.exit_diagnosis, self.measured)
 
     def _require_free_gpus(self) -> list[tuple[int, int]] | None:
         """Memory in use before we start; a run that has just ended may still be giving back its own."""

@@ -15,7 +15,7 @@ from ridgeline.workloads.engine.dialect import KEEP, OFFLINE_RESULT, EngineDiale
 from ridgeline.workloads.engine.failures import FailureCause
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session import process as node
-from ridgeline.workloads.engine.session.causes import Coroner, Failed
+from ridgeline.workloads.engine.session.causes import ExitDiagnosis, Failed
 from ridgeline.workloads.engine.session.files import add_environment
 from ridgeline.workloads.engine.session.load import LOOK_S, await_ready, plan_of, send_other
 
@@ -93,8 +93,8 @@ class Preparation:
 
     def _record(self, process: node.EngineProcess, log: Path, partial: Path) -> int:
         """How often each expert is used under traffic like the measured one."""
-        coroner = Coroner(self.dialect, log)
-        await_ready(process, self.port, log, self.dialect, coroner, float(self.spec["ready_limit_s"]))
+        exit_diagnosis = ExitDiagnosis(self.dialect, log)
+        await_ready(process, self.port, log, self.dialect, exit_diagnosis, float(self.spec["ready_limit_s"]))
         self._ask("/start_expert_distribution_record")
         send_other(plan_of(self.load, self.port, None), min(RECORDED, self.load.requests), self.load.concurrency or 64)
         self._ask("/stop_expert_distribution_record")

@@ -9,7 +9,7 @@ from ridgeline.records.space import Point
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class Observation:
     """What one finished trial teaches. `score` is larger-is-better; None when the setting itself failed.
 
     `node_s` are the node-seconds it took, where that is known.

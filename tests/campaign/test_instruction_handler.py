@@ -21,7 +21,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.store.history import History, read_history
 from ridgeline.store.live.instructions import (
     INSTRUCTIONS,
-    Heeded,
+    AppliedInstructions,
     instruction_from,
     leave_instruction,
     put_away,
@@ -137,7 +137,7 @@ def test_what_was_added_twice_is_there_twice(tmp_path: Path) -> None:
 
 
 def test_what_was_refused_changes_nothing() -> None:
-    heeded = Heeded()
+    heeded = AppliedInstructions()
     line = {"id": "x" * 8, "refused": True, "wall_s": 9.0, "run": 1, "point": {"x": 1}}
     for act in ("pause", "stop", "cancel", "try", "extend"):
         heeded.apply({**line, "act": act})
@@ -233,7 +233,7 @@ def test_a_pause_starts_nothing_and_is_no_work_time(tmp_path: Path, monkeypatch:
 
     def sleep(seconds: float) -> None:
         history = running.history
-        assert history.heeded.paused and not history.open_runs
+        assert history.instructions.paused and not history.open_runs
         assert history.count(Stage.SEARCH) <= 4, "one more may have been started before the file was seen"
         idle.append((len(history.trials), history.wall_now_s(9e9 * (len(idle) + 1))))
         if len(idle) == 3:
@@ -288,7 +288,7 @@ def test_answered_and_not_put_away_it_is_not_obeyed_again(tmp_path: Path, monkey
     """Killed between the journal's line and the removal of the file."""
     running = campaign(tmp_path, study(tmp_path))
     when(running, lambda now: searched(now) == 2, lambda: tell(tmp_path, "more", "extend", trials=3))
-    where = "ridgeline.campaign.steering.obedience.put_away"
+    where = "ridgeline.campaign.instruction_handler.put_away"
 
     def killed(root: Path, name: str) -> None:
         raise KeyboardInterrupt

@@ -23,7 +23,7 @@ class Refused(Exception):  # noqa: N818  told to a person, not an error
 
 
 @dataclass
-class Obedience:
+class InstructionHandler:
     """What instructions do to one campaign. `record` puts a line into its journal."""
 
     history: History
@@ -37,10 +37,10 @@ class Obedience:
         late = "it was left before the campaign was taken up again"
         self._answer({Act.PAUSE: late, Act.STOP: late})
         for planned in self.history.open_runs.values():
-            if planned.number in self.history.heeded.cancelled and planned.ticket:
+            if planned.number in self.history.instructions.cancelled and planned.ticket:
                 self.executor.cancel(planned.ticket)
 
-    def heed(self) -> bool:
+    def handle(self) -> bool:
         """Answers what waits; whether there was anything."""
         return self._answer({})
 
@@ -51,7 +51,7 @@ class Obedience:
     def _answer(self, refusals: dict[Act, str]) -> bool:
         waiting = waiting_instructions(self.history.root)
         for name, told in waiting.items():
-            if name not in self.history.heeded.answers:
+            if name not in self.history.instructions.answers:
                 self._answer_one(name, told, refusals)
             put_away(self.history.root, name)
         return bool(waiting)
@@ -73,7 +73,7 @@ class Obedience:
 
     def _obeyed(self, told: Instruction) -> dict[str, Any]:
         """What the journal keeps of it; Refused where it cannot be."""
-        paused = self.history.heeded.paused
+        paused = self.history.instructions.paused
         match told.act:
             case Act.PAUSE:
                 return {"told": "it was paused already" if paused else "what runs goes on, nothing new is started"}

@@ -1,9 +1,9 @@
 """How an expectation is to be read: as it stands, with its direction unknown, or not at all.
 
 An expectation may mislead: a twin of another machine, an earlier study of another regime, a formula with a wrong sign.
-Whether it does, the lessons say: each stance foretells how the told settings compare, and the one that foretold it
+Whether it does, the observations say: each mode predicts how the told settings compare, and the one that predicted it
 best is believed most and chooses the next trial. After earlier studies some trials are chosen as if nothing were
-foretold, whatever is believed: they find what a study that is right on the whole has wrong near the best.
+predicted, whatever is believed: they find what a study that is right on the whole has wrong near the best.
 """
 
 from __future__ import annotations
@@ -16,72 +16,72 @@ from enum import Enum
 
 import numpy as np
 
-from ridgeline.records.lesson import Prospect
+from ridgeline.records.observation import Prospect
 from ridgeline.samplers.guided.gaussian import Array, Columns, Fit, beforehand
 from ridgeline.samplers.guided.model import EITHER_WAY, STRAIGHT, Taught
 
-WEIGHED = 50  # lessons that are weighed: of more, an even share
+WEIGHED = 50  # observations that are weighed: of more, an even share
 ALONE_FROM, ALONE_FOR = 6, 2  # after earlier studies, from that trial on: so many with them, so many without
-SLIGHT = 0.03  # a stance believed less does not count
-WIDTHS = (1.0, 2.0)  # what the stances leave open may be so many times as wide as stated
+SLIGHT = 0.03  # a mode believed less does not count
+WIDTHS = (1.0, 2.0)  # what the modes leave open may be so many times as wide as stated
 REACHES = (0.5, 1.0, 2.0)  # and the whole surface as the expectation says it is
 STRETCHES = (0.5, 2.0)  # of the usual weight of a knob
 NOISE_OF_REACH, NOISE_OF_SPREAD = 0.1, 0.5  # a run's own noise, as a share of what an expectation says
 
 
-class Stance(Enum):
+class PriorMode(Enum):
     AS_IT_STANDS = "as it stands"
     EITHER_WAY = "either way"
     NOT_AT_ALL = "not at all"
 
 
-BEFOREHAND = {Stance.AS_IT_STANDS: 0.8, Stance.EITHER_WAY: 0.1, Stance.NOT_AT_ALL: 0.1}
-Beliefs = dict[Stance, float]
+BEFOREHAND = {PriorMode.AS_IT_STANDS: 0.8, PriorMode.EITHER_WAY: 0.1, PriorMode.NOT_AT_ALL: 0.1}
+Beliefs = dict[PriorMode, float]
 
 
 def beliefs(seen: Taught, columns: Columns) -> Beliefs:
-    """How far each stance is believed after these lessons; the sum is 1."""
+    """How far each mode is believed after these observations; the sum is 1."""
     passed = np.flatnonzero(~np.isnan(seen.values))
     some = passed[np.linspace(0, len(passed) - 1, min(len(passed), WEIGHED)).round().astype(int)]
     if seen.expected is None or len(some) < 2:
         return dict(BEFOREHAND)
-    heights = {stance: math.log(part) + _evidence(stance, seen, some, columns) for stance, part in BEFOREHAND.items()}
+    heights = {mode: math.log(part) + _evidence(mode, seen, some, columns) for mode, part in BEFOREHAND.items()}
     top = max(heights.values())
-    parts = {stance: math.exp(height - top) for stance, height in heights.items()}
-    return {stance: part / sum(parts.values()) for stance, part in parts.items()}
+    parts = {mode: math.exp(height - top) for mode, height in heights.items()}
+    return {mode: part / sum(parts.values()) for mode, part in parts.items()}
 
 
-def stance_of(believed: Beliefs, trial: int, recalled: bool) -> Stance:
-    """The stance that this trial is chosen by; `recalled`: where earlier studies say what is expected."""
+def mode_of(believed: Beliefs, trial: int, recalled: bool) -> PriorMode:
+    """The mode that this trial is chosen by; `recalled`: where earlier studies say what is expected."""
     if recalled and trial >= ALONE_FROM and trial // ALONE_FOR % 2 == 0:
-        return Stance.NOT_AT_ALL
-    return max(believed, key=lambda stance: believed[stance])
+        return PriorMode.NOT_AT_ALL
+    return max(believed, key=lambda mode: believed[mode])
 
 
-def seen_with(stance: Stance, seen: Taught) -> Taught:
-    """The lessons with what was expected of them, as this stance takes it."""
-    if stance is Stance.NOT_AT_ALL:
+def seen_with(mode: PriorMode, seen: Taught) -> Taught:
+    """The observations with what was expected of them, as this mode takes it."""
+    if mode is PriorMode.NOT_AT_ALL:
         return replace(seen, expected=None, spread=0.0)
-    return replace(seen, trust=STRAIGHT if stance is Stance.AS_IT_STANDS else EITHER_WAY)
+    return replace(seen, trust=STRAIGHT if mode is PriorMode.AS_IT_STANDS else EITHER_WAY)
 
 
-def mixed(believed: Beliefs, prospect: Callable[[Stance], Prospect]) -> Prospect:
-    """What is left to be found, by all stances that are believed: the most that one of them hopes for."""
-    found = {stance: prospect(stance) for stance, part in believed.items() if part >= SLIGHT}
-    chance = sum(believed[stance] * each.chance for stance, each in found.items())
+def mixed(believed: Beliefs, prospect: Callable[[PriorMode], Prospect]) -> Prospect:
+    """What is left to be found, by all modes that are believed: the most that one of them hopes for."""
+    found = {mode: prospect(mode) for mode, part in believed.items() if part >= SLIGHT}
+    chance = sum(believed[mode] * each.chance for mode, each in found.items())
     largest = max(found.values(), key=lambda each: each.gain)
-    return replace(largest, chance=chance / sum(believed[stance] for stance in found))
+    return replace(largest, chance=chance / sum(believed[mode] for mode in found))
 
 
-def _evidence(stance: Stance, seen: Taught, some: Columns, columns: Columns) -> float:
-    """Log of how likely the differences between these lessons were, over what the stance leaves open."""
+def _evidence(mode: PriorMode, seen: Taught, some: Columns, columns: Columns) -> float:
+    """Log of how likely the differences between these observations were, over what the mode leaves open."""
     assert seen.expected is not None
     told, values = seen.expected[some], seen.values[some]
     told = told - told.mean(axis=0)
     noise = max(NOISE_OF_REACH * seen.reach, NOISE_OF_SPREAD * seen.spread) ** 2
     usual = 1.0 / (0.25 * (int(columns.max()) + 1))
-    straight = stance is not Stance.NOT_AT_ALL
-    mean, trust = STRAIGHT if stance is Stance.AS_IT_STANDS else EITHER_WAY
+    straight = mode is not PriorMode.NOT_AT_ALL
+    mean, trust = STRAIGHT if mode is PriorMode.AS_IT_STANDS else EITHER_WAY
     known = (told * np.append(trust, np.ones(told.shape[1] - 1))) if straight else told[:, :0]
     off = values - mean * told[:, 0] if straight else values
     wide, widths = (seen.spread, WIDTHS) if straight else (seen.reach, REACHES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ridgeline.campaign.thrift.early_stop import EarlyStops
+from ridgeline.campaign.early_stop import EarlyStops
 from ridgeline.campaign.under_way import cut_output, too_much_output
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending
@@ -14,7 +14,7 @@ from ridgeline.store.history import OpenRun
 
 
 @dataclass
-class Overseer:
+class RunMonitor:
     early_stops: EarlyStops
     record: Callable[[Event], None]
     _too_much: dict[int, str] = field(default_factory=dict)  # run -> what it wrote, for which it is ended

@@ -1,4 +1,4 @@
-"""An expectation leads while the lessons bear it out, and costs little where they do not."""
+"""An expectation leads while the observations bear it out, and costs little where they do not."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ridgeline.records.lesson import Expectation, Lesson, Prospect
+from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Discrete, Point, Space, point_key
 from ridgeline.samplers.guided.model import Taught
+from ridgeline.samplers.guided.prior_mode import ALONE_FROM, Beliefs, PriorMode, beliefs, mixed, mode_of
 from ridgeline.samplers.guided.sampler import GuidedSampler
-from ridgeline.samplers.guided.stances import ALONE_FROM, Beliefs, Stance, beliefs, mixed, stance_of
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
 EVERY: list[Point] = [{"a": a, "b": b} for a in range(20) for b in range(20)]
@@ -45,14 +45,14 @@ def make(seed: int = 0) -> GuidedSampler:
 def guided_by(speed: Speed, seed: int = 0) -> GuidedSampler:
     sampler = make(seed)
     sampler.expect(lambda point: Expectation(speed(point)))
-    sampler.tell(Lesson(START, hill(START)))
+    sampler.tell(Observation(START, hill(START)))
     return sampler
 
 
 def after_a_study_of(speed: Speed, seed: int = 0) -> GuidedSampler:
     sampler = make(seed)
-    sampler.recall([Lesson(point, speed(point)) for point in random.Random(seed).sample(EVERY, 30)])
-    sampler.tell(Lesson(START, hill(START)))
+    sampler.recall([Observation(point, speed(point)) for point in random.Random(seed).sample(EVERY, 30)])
+    sampler.tell(Observation(START, hill(START)))
     return sampler
 
 
@@ -62,32 +62,32 @@ def trials_to_the_top(sampler: GuidedSampler, limit: int = 60) -> int:
         assert proposal is not None
         if hill(proposal.point) > 95:
             return trial
-        sampler.tell(Lesson(proposal.point, hill(proposal.point)))
+        sampler.tell(Observation(proposal.point, hill(proposal.point)))
     return limit + 1
 
 
-def believed(sampler: GuidedSampler, lessons: int) -> Beliefs:
+def believed(sampler: GuidedSampler, observations: int) -> Beliefs:
     """After the search itself has chosen so many settings."""
-    for _ in range(lessons):
+    for _ in range(observations):
         proposal = sampler.ask()
         assert proposal is not None
-        sampler.tell(Lesson(proposal.point, hill(proposal.point)))
-    return sampler._choosing().beliefs(sampler._lessons)
+        sampler.tell(Observation(proposal.point, hill(proposal.point)))
+    return sampler._choosing().beliefs(sampler._observations)
 
 
 @pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
 def test_an_honest_expectation_is_read_as_it_stands(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert believed(begun(hill), 4)[Stance.AS_IT_STANDS] > 0.9
+    assert believed(begun(hill), 4)[PriorMode.AS_IT_STANDS] > 0.9
 
 
 @pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
-def test_a_reversed_one_is_not_after_two_lessons(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert believed(begun(upside_down), 2)[Stance.AS_IT_STANDS] < 0.03
+def test_a_reversed_one_is_not_after_two_observations(begun: Callable[[Speed], GuidedSampler]) -> None:
+    assert believed(begun(upside_down), 2)[PriorMode.AS_IT_STANDS] < 0.03
 
 
 @pytest.mark.parametrize("begun", [guided_by, after_a_study_of])
 def test_one_that_says_nothing_of_these_settings_is_left_after_six(begun: Callable[[Speed], GuidedSampler]) -> None:
-    assert believed(begun(muddled), 6)[Stance.NOT_AT_ALL] > 0.9
+    assert believed(begun(muddled), 6)[PriorMode.NOT_AT_ALL] > 0.9
 
 
 @pytest.mark.parametrize("speed", [upside_down, muddled])
@@ -99,16 +99,16 @@ def test_misled_searches_reach_the_top_about_as_soon_as_blind_ones(
     assert sum(trials_to_the_top(begun(speed, seed)) for seed in range(4)) <= 1.3 * blind
 
 
-def test_what_is_not_read_at_all_leaves_the_search_as_if_nothing_were_foretold() -> None:
+def test_what_is_not_read_at_all_leaves_the_search_as_if_nothing_were_predicted() -> None:
     misled, blind = guided_by(muddled), make()
     believed(misled, 8)
-    for lesson in misled._lessons:
-        blind.tell(lesson)
+    for observation in misled._observations:
+        blind.tell(observation)
     for _ in range(4):
         proposal, other = misled.ask(), blind.ask()
         assert proposal is not None and other is not None and proposal.point == other.point
-        misled.tell(Lesson(proposal.point, hill(proposal.point)))
-        blind.tell(Lesson(proposal.point, hill(proposal.point)))
+        misled.tell(Observation(proposal.point, hill(proposal.point)))
+        blind.tell(Observation(proposal.point, hill(proposal.point)))
 
 
 @pytest.mark.parametrize("speed", [hill, upside_down, muddled])
@@ -118,27 +118,27 @@ def test_a_killed_campaign_goes_on_alike(speed: Speed) -> None:
         believed(going, told)
         resumed = make()
         resumed.expect(lambda point: Expectation(speed(point)))
-        for lesson in going._lessons:
-            resumed.tell(lesson)
+        for observation in going._observations:
+            resumed.tell(observation)
         proposal = going.ask()
         assert proposal is not None and resumed.ask() == proposal
 
 
 def test_the_reading_believed_most_chooses() -> None:
-    for most in Stance:
-        shares = {stance: 0.6 if stance is most else 0.2 for stance in Stance}
-        assert {stance_of(shares, trial, recalled=False) for trial in range(30)} == {most}
-        assert {stance_of(shares, trial, recalled=True) for trial in range(ALONE_FROM)} == {most}
+    for most in PriorMode:
+        shares = {mode: 0.6 if mode is most else 0.2 for mode in PriorMode}
+        assert {mode_of(shares, trial, recalled=False) for trial in range(30)} == {most}
+        assert {mode_of(shares, trial, recalled=True) for trial in range(ALONE_FROM)} == {most}
 
 
 def test_after_an_earlier_study_later_trials_are_shared_with_the_blind_search() -> None:
-    sure = {Stance.AS_IT_STANDS: 1.0, Stance.EITHER_WAY: 0.0, Stance.NOT_AT_ALL: 0.0}
+    sure = {PriorMode.AS_IT_STANDS: 1.0, PriorMode.EITHER_WAY: 0.0, PriorMode.NOT_AT_ALL: 0.0}
     later = range(ALONE_FROM, ALONE_FROM + 40)
-    assert Counter(stance_of(sure, trial, recalled=True) for trial in later) == {
-        Stance.AS_IT_STANDS: 20,
-        Stance.NOT_AT_ALL: 20,
+    assert Counter(mode_of(sure, trial, recalled=True) for trial in later) == {
+        PriorMode.AS_IT_STANDS: 20,
+        PriorMode.NOT_AT_ALL: 20,
     }
-    alone = [trial % 2 for trial in later if stance_of(sure, trial, recalled=True) is Stance.NOT_AT_ALL]
+    alone = [trial % 2 for trial in later if mode_of(sure, trial, recalled=True) is PriorMode.NOT_AT_ALL]
     assert sum(alone) == 10  # trees and the process both get theirs
 
 
@@ -152,21 +152,23 @@ def test_one_outlier_does_not_undo_an_honest_expectation() -> None:
     told = np.log([hill({"a": round(19 * a), "b": round(19 * b)}) for a, b in rows])
     values = told + np.array([0.0, 0.01, -0.03, 0.02, -0.15, 0.0])
     seen = Taught(rows, values, told[:, None], None, 0.15, 1.0)
-    assert beliefs(seen, np.arange(2))[Stance.AS_IT_STANDS] > 0.8
+    assert beliefs(seen, np.arange(2))[PriorMode.AS_IT_STANDS] > 0.8
 
 
 def test_a_search_is_over_only_where_all_that_is_believed_says_so() -> None:
-    found = {Stance.AS_IT_STANDS: Prospect(0.0, 0.02, 0.01), Stance.NOT_AT_ALL: Prospect(0.5, 0.02, 0.3)}
-    both = mixed({Stance.AS_IT_STANDS: 0.8, Stance.EITHER_WAY: 0.0, Stance.NOT_AT_ALL: 0.2}, lambda r: found[r])
+    found = {PriorMode.AS_IT_STANDS: Prospect(0.0, 0.02, 0.01), PriorMode.NOT_AT_ALL: Prospect(0.5, 0.02, 0.3)}
+    both = mixed(
+        {PriorMode.AS_IT_STANDS: 0.8, PriorMode.EITHER_WAY: 0.0, PriorMode.NOT_AT_ALL: 0.2}, lambda r: found[r]
+    )
     assert both.chance == pytest.approx(0.1) and both.gain == 0.3 and not both.over
-    assert mixed({Stance.AS_IT_STANDS: 1.0, Stance.NOT_AT_ALL: 0.0}, lambda r: found[r]).over
+    assert mixed({PriorMode.AS_IT_STANDS: 1.0, PriorMode.NOT_AT_ALL: 0.0}, lambda r: found[r]).over
 
 
 def test_the_prospect_of_a_misled_search_is_that_of_a_blind_one() -> None:
     misled, blind = guided_by(muddled), make()
     believed(misled, 10)
-    for lesson in misled._lessons:
-        blind.tell(lesson)
+    for observation in misled._observations:
+        blind.tell(observation)
     left, alone = misled.prospect(), blind.prospect()
     assert left is not None and alone is not None
     assert left.chance == pytest.approx(alone.chance, abs=0.02)
