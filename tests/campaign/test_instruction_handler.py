@@ -133,15 +133,17 @@ def test_what_was_added_twice_is_there_twice(tmp_path: Path) -> None:
     assert not any(answer["refused"] for answer in answers(tmp_path))
     assert (running.ledger.limits.wall_s, running.ledger.limits.node_hours) == (10_800, 52.5)
     assert searched(running) == 17
-    assert read_history(tmp_path).heeded.budget(question.budget) == Budget(12, 10_800, 52.5), "as its journal says"
+    assert read_history(tmp_path).instructions.budget(question.budget) == Budget(12, 10_800, 52.5), (
+        "as its journal says"
+    )
 
 
 def test_what_was_refused_changes_nothing() -> None:
-    heeded = AppliedInstructions()
+    applied = AppliedInstructions()
     line = {"id": "x" * 8, "refused": True, "wall_s": 9.0, "run": 1, "point": {"x": 1}}
     for act in ("pause", "stop", "cancel", "try", "extend"):
-        heeded.apply({**line, "act": act})
-    assert (heeded.paused, heeded.stopping, heeded.cancelled, heeded.wanted, heeded.more_wall_s) == (
+        applied.apply({**line, "act": act})
+    assert (applied.paused, applied.stopping, applied.cancelled, applied.wanted, applied.more_wall_s) == (
         False, False, set(), [], 0.0,
     )  # fmt: skip
 
@@ -363,6 +365,6 @@ def test_a_run_that_is_over_or_never_was_cannot_be_cancelled(tmp_path: Path) -> 
 def test_a_campaign_that_is_taken_up_again_is_neither_paused_nor_stopping(act: str) -> None:
     opened = {"at": 1.0, "event": "opened", "kind": "search", "question": {}, "asked": {}}
     told = {"at": 2.0, "event": "instruction", "id": "x" * 8, "act": act, "told": "so be it", "refused": False}
-    before, after = (History.replay(Path("/s"), [opened, told, *more]).heeded for more in ((), (opened,)))
+    before, after = (History.replay(Path("/s"), [opened, told, *more]).instructions for more in ((), (opened,)))
     assert before.paused or before.stopping
     assert not after.paused and not after.stopping, "whoever starts it wants it to go on"

@@ -199,7 +199,7 @@ def test_what_people_added_to_the_budget_can_be_spent() -> None:
     short = {"wall_s": 300.0, "node_hours": 0.15}  # 0.1 are spent, and one more run takes as much again
     assert not ledger(found, **short).fits({"x": 9}, 1, Reserve())
     line = {"id": "x" * 8, "act": "extend", "refused": False}
-    found.heeded.apply({**line, "wall_s": 100.0})
+    found.instructions.apply({**line, "wall_s": 100.0})
     assert not ledger(found, **short).fits({"x": 9}, 1, Reserve()), "time alone is not enough"
-    found.heeded.apply({**line, "node_hours": 0.1})
+    found.instructions.apply({**line, "node_hours": 0.1})
     assert ledger(found, **short).fits({"x": 9}, 1, Reserve())

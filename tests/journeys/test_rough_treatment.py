@@ -120,7 +120,7 @@ HASTY = "import ridgeline.matching as m; m.BASE_S = 1.0; from ridgeline.cli.main
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_a_pattern_without_end_is_named_and_a_stop_is_heeded(tmp_path: Path, stop: bool) -> None:
+def test_a_pattern_without_end_is_named_and_a_stop_is_obeyed(tmp_path: Path, stop: bool) -> None:
     path = study(tmp_path, f"echo {'a' * 60}!; echo rate {{x}}")
     path.write_text(path.read_text().replace(r"rate (\d+)", "(a+)+$"))
     command = [sys.executable, "-c", HASTY, "tune", str(path), "--out", str(tmp_path / "out")]

@@ -307,7 +307,7 @@ def test_a_calibration_beside_the_study_is_used(tmp_path: Path) -> None:
     assert quick.metrics["total_tok_s"] > 1.2 * usual.metrics["total_tok_s"]
 
 
-def test_flags_of_every_trial_and_the_pace_of_requests_are_heeded(tmp_path: Path) -> None:
+def test_flags_of_every_trial_and_the_pace_of_requests_are_applied(tmp_path: Path) -> None:
     extra = "  flags: {chunked_prefill_size: 2048, context_length: 16384}\n  concurrency: 32\n  load_format: dummy\n"
     file = _written(tmp_path, EXAMPLE.read_text().replace("  model:", f"{extra}  model:"))
     paced = check_study(file).workload
