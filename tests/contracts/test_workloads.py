@@ -56,6 +56,21 @@ class TestCommand(WorkloadContract):
         )
 
 
+class TestPython(WorkloadContract):
+    name = "python"
+
+    def example(self, folder: Path) -> WorkloadExample:
+        (folder / "objective.py").write_text("def rate(size, mode):\n    return 4.5\n")
+        (folder / "mesh.dat").write_text("mesh")
+        options = {"file": "objective.py", "function": "rate", "files": ["mesh.dat"], "env": {"MODE": "{mode}"}}
+        return WorkloadExample(
+            study(folder, self.name, options),
+            lambda run: (run / "returned.json").write_text('{"rate": 4.5}'),
+            value=4.5,
+            pasted={"size": 4, "mode": "b c"},
+        )
+
+
 class TestFunction(WorkloadContract):
     name = "function"
 
