@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from ridgeline import catalog
 from ridgeline.deploy.adapters import with_adapters
 from ridgeline.deploy.form import ServiceForm, UnitForm
+from ridgeline.deploy.keys import reveals_secret
 from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.servers import SERVERS, port_step
 from ridgeline.deploy.service import PodChoice, RouterChoice, Service, ServiceUnit
@@ -20,6 +22,7 @@ from ridgeline.forms.reading import read_form
 from ridgeline.forms.yaml_edit import YamlEditError, with_value
 from ridgeline.ports import LAST_PORT, highest_port
 from ridgeline.records.problem import Problem
+from ridgeline.records.secrets import looks_secret
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.engine.knobs.releases import LATEST, parse_version
 from ridgeline.store.site_file import load_site
@@ -72,7 +75,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
     router = form.router
     return Service(
         name=form.name or path.stem,
-        model=_from_file(form.model, path) if (path.parent / form.model).is_dir() else form.model,
+        model=_model(form.model, path),
         engine=form.engine.kind,
         release=_release(form),
         units=tuple(_unit(unit) for unit in form.units),
@@ -87,6 +90,8 @@ def _service(form: ServiceForm, path: Path) -> Service:
             _from_file(router.python, path),
             tuple(router.arguments),
             router.longest_wait,
+            router.cores,
+            router.memory,
         ),
         site=load_site(form.site, path.parent),
         python=_from_file(form.engine.python, path),
@@ -96,6 +101,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
         in_turn=form.start == "in-turn",
         host=form.host,
         api_key_env=form.api_key_env,
+        secrets=tuple(form.secrets),
         limit_s=form.limit,
         slo=form.slo,
         expected=form.expected,
@@ -106,12 +112,26 @@ def _service(form: ServiceForm, path: Path) -> Service:
 
 def _from_file(text: str, file: Path) -> str:
     """A path, as those of a file are meant: from where it lies. A plain name is left to the PATH."""
-    return str((file.parent / text).absolute()) if "/" in text and not text.startswith("~") else text
+    return str((file.parent / Path(text).expanduser()).absolute()) if "/" in text else text
+
+
+def _model(text: str, file: Path) -> str:
+    """A folder beside the file also by its plain name; what is neither there nor written as a path is a name."""
+    path = file.parent / Path(text).expanduser()
+    return str(path.absolute()) if path.is_dir() or text.startswith(("./", "../", "~/")) else text
 
 
 def _unit(form: UnitForm) -> ServiceUnit:
     return ServiceUnit(
-        form.role, form.replicas, form.nodes, form.gpus, dict(form.settings), tuple(form.arguments), dict(form.env)
+        form.role,
+        form.replicas,
+        form.nodes,
+        form.gpus,
+        dict(form.settings),
+        tuple(form.arguments),
+        dict(form.env),
+        form.cores,
+        form.memory,
     )
 
 
@@ -139,10 +159,41 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
             what = f"{form.engine.kind} before {'.'.join(map(str, since))} spreads over nodes with Ray only"
             yield Problem(("units", n, "nodes"), f"{what}; name a newer release, or write `nodes: 1` and more replicas")
     yield from _port_clashes(form, servers)
+    yield from _plain_secrets(form)
     if form.engine.kind == "twin" and not form.engine.gpu:
         yield Problem(("engine",), "the twin must know its GPU; add one, such as `gpu: h200`")
     if not _release(form):
         yield Problem(("engine", "release"), f"{form.engine.release!r} is not a release; write one such as 0.5.15")
+
+
+def _plain_secrets(form: ServiceForm) -> Iterator[Problem]:
+    """Whoever can read the file, a script, a manifest or the list of processes would have them. None is repeated."""
+    for n, unit in enumerate(form.units):
+        for name, value in unit.env.items():
+            if reveals_secret(name, value) or name in form.secrets:
+                what = f"holds a key, token or password; remove it here and write `secrets: [{name}]`"
+                yield Problem(("units", n, "env", name), f"{what}: its value is then taken from your environment")
+        for name, value in unit.settings.items():
+            if reveals_secret(f"--{name.replace('_', '-')}", str(value)):
+                yield Problem(("units", n, "settings", name), _PLAIN)
+        if _revealed(unit.arguments):
+            yield Problem(("units", n, "arguments"), _PLAIN)
+    if form.router is not None and _revealed(form.router.arguments):
+        yield Problem(("router", "arguments"), _PLAIN)
+
+
+_PLAIN = (
+    "holds a key, token or password, which every user of the node would see among the processes; remove it, and name "
+    "the variable that holds it: `api_key_env` for the API key, `secrets` for tokens"
+)
+
+
+def _revealed(words: Sequence[str]) -> bool:
+    """`--flag value` or `--flag=value` of a secret, or a word that is one by its shape."""
+    pairs = [(flag, value) for flag, equals, value in (word.partition("=") for word in words) if equals]
+    pairs += pairwise(words)
+    named = any(reveals_secret(flag, value) for flag, value in pairs if flag.startswith("-"))
+    return named or any(map(looks_secret, words))
 
 
 def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.deploy.members import Member
-from ridgeline.deploy.scripts import ADDRESS_FILE, START_FILE, member_command, start_script
+from ridgeline.deploy.scripts import ADDRESS_FILE, START_FILE, address_files, member_command, start_script
 from ridgeline.deploy.service import Service
 from ridgeline.files import write_whole
 from ridgeline.records.run import Job
@@ -142,7 +142,7 @@ class ServiceFolder:
         """Writes the start script and the job's folder; the address of an earlier start is gone afterwards."""
         job = self.job(member, generation)
         job.folder.mkdir(parents=True, exist_ok=True)
-        (self.of(member) / ADDRESS_FILE).unlink(missing_ok=True)
+        self.forget_address(member)
         write_whole(self.of(member) / START_FILE, start_script(self.service, member), mode=0o755)
         return job
 
@@ -159,6 +159,11 @@ class ServiceFolder:
             return (self.of(member) / ADDRESS_FILE).read_text().strip()
         except OSError:
             return ""
+
+    def forget_address(self, member: Member) -> None:
+        """It listens there no longer."""
+        for path in address_files(self.service, member, self.of(member)):
+            path.unlink(missing_ok=True)
 
     def url(self, member: Member) -> str:
         address = self.address(member)

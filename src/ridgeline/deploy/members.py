@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ridgeline.deploy.quoting import OnNode, shell_line
 from ridgeline.deploy.routers import Backend, metrics_port, router_words
 from ridgeline.deploy.servers import SERVERS, ServerPlace, derived_ports, port_step, server_words
 from ridgeline.deploy.service import Service, ServiceUnit
@@ -16,7 +16,7 @@ ROUTER = "router"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One server, or the router. `words` may hold the shell variables of the start script."""
+    """One server, or the router."""
 
     name: str
     role: str  # both, prefill, decode or router
@@ -38,7 +38,7 @@ class Member:
 
     @property
     def line(self) -> str:
-        return " ".join(map(shell_word, self.words))
+        return shell_line(self.words)
 
 
 def members_of(service: Service) -> list[Member]:
@@ -53,11 +53,16 @@ def members_of(service: Service) -> list[Member]:
             resources = Resources(nodes=unit.nodes, gpus=unit.gpus)
             bootstrap = (at.bootstrap_port,) if unit.role == "prefill" else ()
             more = (*bootstrap, *derived_ports(service, unit, at.port))
-            env = tuple(unit.env.items())
+            env = (*_key_variable(service), *unit.env.items())
             follow = SERVERS[service.engine].follower_words if unit.nodes > 1 else ()
             servers.append(Member(name, unit.role, at.port, words, resources, env, (), more, follow))
-            backends.append(Backend(unit.role, f"http://${variable(name)}:{at.port}", at.bootstrap_port))
+            backends.append(Backend(unit.role, OnNode(f"http://${variable(name)}:{at.port}"), at.bootstrap_port))
     return [*servers, *_router(service, servers, backends)]
+
+
+def _key_variable(service: Service) -> list[tuple[str, str]]:
+    name = SERVERS[service.engine].key_variable
+    return [(name, OnNode(f"${service.api_key_env}"))] if name and service.api_key_env else []
 
 
 def _place(service: Service, unit: ServiceUnit, before: Sequence[Member]) -> ServerPlace:
@@ -85,10 +90,3 @@ def _router(service: Service, servers: Sequence[Member], backends: Sequence[Back
 def variable(name: str) -> str:
     """The shell variable that holds a member's address."""
     return "at_" + name.replace("-", "_")
-
-
-def shell_word(word: str) -> str:
-    """Quoted, except that our variables are for the node to fill in."""
-    if "$" not in word:
-        return shlex.quote(word)
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`") + '"'

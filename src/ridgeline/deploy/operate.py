@@ -22,6 +22,7 @@ from ridgeline.errors import InputError, SiteError
 from ridgeline.executors.base import Executor
 from ridgeline.ports import why_not_free
 from ridgeline.records.run import Ending, Resources
+from ridgeline.records.secrets import SECRETS_FOLDER
 
 LOOK_S = 0.2
 DRAIN_S = 600.0
@@ -41,7 +42,10 @@ class Operator:
         self.key = probe.key_of(service.api_key_env)
         self.executor: Executor = catalog.part("executors", service.site.batch)(service.site)
         if service.api_key_env and not self.key:
-            raise InputError(f"{service.api_key_env} is empty; set it to the API key, or remove api_key_env")
+            raise InputError(
+                f"{service.api_key_env} is empty; set it to the API key, put the key into "
+                f"~/{SECRETS_FOLDER}/{service.api_key_env} (mode 600), or remove api_key_env"
+            )
 
     def heed_limit(self) -> None:
         """What `keep` has lowered holds until the file is given another limit, or the service is taken down."""
@@ -268,4 +272,5 @@ class Operator:
             if time.monotonic() > deadline:
                 raise SiteError(f"{member.name} did not end within {END_S:g} s; end it by hand: {ticket}")
             self.executor.wait(LOOK_S)
+        self.folder.forget_address(member)
         self.say(f"{member.name}: ended")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import urllib.error
 import urllib.request
 from typing import Any
 
+from ridgeline.deploy.keys import secret_value
 from ridgeline.errors import SiteError
 
 TIMEOUT_S = 5.0
@@ -101,4 +101,4 @@ def served_model(url: str, key: str) -> str:
 
 
 def key_of(variable: str) -> str:
-    return os.environ.get(variable, "") if variable else ""
+    return secret_value(variable) if variable else ""

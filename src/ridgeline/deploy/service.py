@@ -24,6 +24,8 @@ class ServiceUnit:
     settings: Mapping[str, Value] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    cores: int | None = None  # of each node; None: the share of its GPUs
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class RouterChoice:
     python: str = "python3"
     arguments: tuple[str, ...] = ()
     longest_wait_s: float | None = None
+    cores: int | None = None  # of its job on a cluster; None: a small share of a node
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class PodChoice:
     model_claim: str = ""  # the volume claim with the model; empty: its folder lies on every node
     secret: str = ""  # that holds the API key, under the name of its variable; empty: named after the service
     devices: Mapping[str, int] = field(default_factory=dict)  # of each pod, beside its GPUs
+    user: int = 1000  # whom pods run as; 0: the image decides
+    ipc_lock: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class Service:
     in_turn: bool = False  # each server is started when the one before it is ready
     host: str = ""  # the address servers listen on; empty: loopback on this machine, the node's own on a cluster
     api_key_env: str = ""  # the variable that holds the key; never the key
+    secrets: tuple[str, ...] = ()  # further variables whose values are written down nowhere
     limit_s: float = 86400.0  # of each job, where a batch system wants one
     slo: Mapping[str, float] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
@@ -80,6 +87,12 @@ class Service:
     @property
     def split(self) -> bool:
         return any(unit.role != "both" for unit in self.units)
+
+    @property
+    def secret_variables(self) -> tuple[str, ...]:
+        """All of them, the key's first; what the site names as well."""
+        named = (self.api_key_env, *self.secrets, *self.site.secrets)
+        return tuple(dict.fromkeys(name for name in named if name))
 
     @property
     def on_this_machine(self) -> bool:
