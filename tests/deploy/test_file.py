@@ -69,7 +69,7 @@ def test_an_open_quote_in_the_arguments_is_named(tmp_path: Path) -> None:
 
 def test_servers_on_one_machine_share_neither_ports_nor_gpus(tmp_path: Path) -> None:
     text = SPLIT.replace("site: {name: cluster, batch: slurm, nodes: 4, gpus_per_node: 8, launcher: srun}\n", "")
-    text = text.replace("nodes: 2, gpus: 8, settings: {tp: 16", "gpus: 8, settings: {tp: 16")
+    text = text.replace("nodes: 2, gpus: 8, settings: {tp: 16, attn_dp: 16", "gpus: 8, settings: {tp: 8, attn_dp: 8")
     first, second, third, _ = members_of(load_service(written(tmp_path, text)))
     assert [m.port for m in (first, second, third)] == [30000, 30008, 30016], "apart by what attention DP derives"
     assert "--base-gpu-id" not in first.line

@@ -24,7 +24,11 @@ from ridgeline.ports import LAST_PORT, highest_port
 from ridgeline.records.problem import Problem
 from ridgeline.records.secrets import looks_secret
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
+from ridgeline.serving.engine.knobs.meaning import layout_of
 from ridgeline.serving.engine.knobs.releases import LATEST, parse_version
+from ridgeline.serving.engine.layout_rules import layout_problems
+from ridgeline.serving.engine.settings import EngineSettings
+from ridgeline.serving.model.config import load_model
 from ridgeline.store.site_file import load_site
 from ridgeline.store.yaml_tree import parse_yaml, read_text
 
@@ -44,8 +48,9 @@ def load_service(path: Path) -> Service:
         raise StudyError(problems)
     service = _service(form, path)
     catalog.part("executors", service.site.batch)  # refuses a batch system that nobody knows
-    if too_large := [tree.message(problem.where, problem.message) for problem in _beyond_the_site(service)]:
-        raise StudyError(too_large)
+    impossible = [*_beyond_the_site(service), *_impossible_layouts(service)]
+    if impossible:
+        raise StudyError([tree.message(problem.where, problem.message) for problem in impossible])
     return with_adapters(service, form.preflight, path.parent)
 
 
@@ -60,15 +65,28 @@ def _beyond_the_site(service: Service) -> Iterator[Problem]:
             yield Problem(("units", n, "gpus"), f"{what}; spread it over more nodes, or correct the site")
 
 
-def refuse_many_nodes_here(service: Service) -> None:
-    """InputError where a server needs more than this machine. Scripts for a cluster can be rendered all the same."""
-    most = max(unit.nodes for unit in service.units)
-    if service.on_this_machine and most > 1:
-        raise InputError(
-            f"{service.name}: a server of {most} nodes, and site local is this machine alone; name the cluster in the "
-            f"file, such as `site: {{name: cluster, batch: slurm, nodes: {most}, launcher: srun}}`, or write scripts "
-            "for it with `ridgeline deploy render FILE --for slurm`"
-        )
+def _impossible_layouts(service: Service) -> Iterator[Problem]:
+    """Ranks that the GPUs, or the heads of a model that is known here, do not divide into."""
+    flags = engine_flags(SERVERS[service.engine].flags_of)
+    try:
+        model = load_model(service.model)
+    except InputError:
+        model = None  # a name that only the engine knows; what a folder lacks, the engine says
+    for n, unit in enumerate(service.units):
+        values = flags.canonical(unit.settings)
+        named = next((name for name in unit.settings if "tp" in flags.canonical({name: unit.settings[name]})), "")
+        where = ("units", n, "settings", named) if named else ("units", n)
+        try:
+            layout = layout_of(values, unit.nodes, unit.gpus or None)
+        except InputError as error:
+            yield Problem(where, str(error))
+            continue
+        if model is not None:
+            settings = EngineSettings(engine=SERVERS[service.engine].flags_of, version=service.release)
+            yield from (Problem(where, str(p)) for p in layout_problems(model, layout, None, settings, unit.role))
+        elif layout.nodes * layout.gpus_per_node % layout.gpus:
+            given = f"{unit.nodes} x {unit.gpus} are given"
+            yield Problem(where, f"{layout} is {layout.gpus} GPUs, and {given}; make `nodes` x `gpus` as many")
 
 
 def _service(form: ServiceForm, path: Path) -> Service:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.deploy.quoting import OnNode, shell_line
 from ridgeline.deploy.routers import Backend, metrics_port, router_words
@@ -12,6 +12,7 @@ from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.records.run import Resources
 
 ROUTER = "router"
+ROUTER_CORES, ROUTER_MEMORY_BYTES = 4, 8 * 2**30  # of its job, at most: it forwards, and keeps a tree of prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,9 @@ def members_of(service: Service) -> list[Member]:
             at = _place(service, unit, servers)
             name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
             words = tuple(server_words(service, unit, at))
-            resources = Resources(nodes=unit.nodes, gpus=unit.gpus)
+            resources = Resources(nodes=unit.nodes, cores=unit.cores, gpus=unit.gpus, memory_bytes=unit.memory_bytes)
+            if not servers:
+                resources = _leaving_room(service, resources)
             bootstrap = (at.bootstrap_port,) if unit.role == "prefill" else ()
             more = (*bootstrap, *derived_ports(service, unit, at.port))
             env = (*_key_variable(service), *unit.env.items())
@@ -84,7 +87,55 @@ def _router(service: Service, servers: Sequence[Member], backends: Sequence[Back
         return []
     words = tuple(router_words(service, backends))
     after, more = tuple(server.name for server in servers), (metrics_port(service.router),)
-    return [Member(ROUTER, ROUTER, service.router.port, words, Resources(), after=after, more_ports=more)]
+    resources = _router_resources(service)
+    return [Member(ROUTER, ROUTER, service.router.port, words, resources, after=after, more_ports=more)]
+
+
+# On a cluster the router is a small job of its own: it outlives restarts of any server, and `deploy restart` can move
+# it. Where servers fill their nodes, the first one leaves that little on its nodes, for there may be no others.
+
+
+def room_for_router(service: Service) -> bool:
+    """Whether a small job of the router's finds a place beside the servers, however few the nodes are."""
+    site, first = service.site, service.units[0]
+    if site.options.get("exclusive"):
+        return False
+    if not _takes_whole_nodes(service, first):
+        return True
+    return site.cores_per_node is not None and site.memory_bytes_per_node is not None
+
+
+def _takes_whole_nodes(service: Service, unit: ServiceUnit) -> bool:
+    if unit.cores is not None:
+        return False
+    return not unit.gpus or unit.gpus >= service.site.gpus_per_node > 0
+
+
+def _leaving_room(service: Service, wanted: Resources) -> Resources:
+    """What the first server asks for where a router must fit beside it."""
+    site = service.site
+    if service.router is None or service.on_this_machine or site.cores_per_node is None:
+        return wanted
+    if not _takes_whole_nodes(service, service.units[0]) or site.options.get("exclusive"):
+        return wanted
+    router = _router_resources(service)
+    cores = max(1, site.cores_per_node - (router.cores or 0))
+    memory = wanted.memory_bytes
+    if memory is None and site.memory_bytes_per_node is not None:
+        memory = site.memory_bytes_per_node - (router.memory_bytes or 0)
+    return replace(wanted, cores=cores, memory_bytes=memory)
+
+
+def _router_resources(service: Service) -> Resources:
+    choice, site = service.router, service.site
+    assert choice is not None
+    if service.on_this_machine:
+        return Resources()
+    cores = choice.cores or max(1, min(ROUTER_CORES, (site.cores_per_node or 8 * ROUTER_CORES) // 8))
+    memory = choice.memory_bytes
+    if memory is None and site.memory_bytes_per_node is not None:
+        memory = min(ROUTER_MEMORY_BYTES, site.memory_bytes_per_node // 8)
+    return Resources(cores=cores, memory_bytes=memory)
 
 
 def variable(name: str) -> str:
