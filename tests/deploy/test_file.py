@@ -176,7 +176,7 @@ def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path) -> None:
     list(render(service, tmp_path / "pbs", "pbs"))
     assert "#PBS -l select=2:" in (tmp_path / "pbs/members/decode-0/job.sh").read_text()
     everything = (tmp_path / "pbs/start-all.sh").read_text().splitlines()
-    assert everything[3:] == [
+    assert everything[4:] == [
         f"qsub members/{name}/job.sh" for name in ("prefill-0", "prefill-1", "decode-0", "router")
     ]
     with pytest.raises(InputError, match="local, slurm, pbs, kubernetes"):
