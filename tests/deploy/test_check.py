@@ -123,8 +123,12 @@ def test_gpus_of_a_host_without_any_are_refused_and_other_machines_may_have_them
     path = written(here, TEXT)
     with pytest.raises(StudyError, match=r"units\[0\].gpus: 4 GPUs are asked for .* this machine has 0 \(nvidia-smi"):
         check_service(path)
-    check_service(path, "kubernetes")
     check_service(path, "slurm")
+    with pytest.raises(InputError, match="an image that has sglang-router"):
+        check_service(path, "kubernetes")
+    check_service(written(here, f"{TEXT}kubernetes: {{router_image: 'r:1'}}\n"), "kubernetes")
+    with pytest.raises(InputError, match="local, slurm, pbs, kubernetes"):
+        check_service(path, "mesos")
 
 
 def test_the_verb_says_it_and_ends_with_2(here: Path) -> None:

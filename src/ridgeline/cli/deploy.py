@@ -40,7 +40,11 @@ def deploy(
 
     if action not in ACTIONS:
         raise InputError(f"{action!r} is not something deploy does; use {', '.join(ACTIONS)}")
-    service, notes = check_service(file, for_) if action in ("check", "up") else (load_service(file), [])
+    service, notes = (
+        check_service(file, for_ if action == "check" else "")
+        if action in ("check", "up")
+        else (load_service(file), [])
+    )
     if action == "check":
         _check(service, notes)
     elif action == "render":

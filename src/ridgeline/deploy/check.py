@@ -12,7 +12,9 @@ from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.deploy.file import load_service
+from ridgeline.deploy.kubernetes.manifests import manifests
 from ridgeline.deploy.members import Member, members_of, room_for_router
+from ridgeline.deploy.render import TARGETS
 from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.service import Service
 from ridgeline.errors import InputError, StudyError
@@ -33,9 +35,12 @@ def check_service(path: Path, target: str = "") -> tuple[Service, list[str]]:
     this machine has not.
     """
     service = load_service(path)
+    if target and target not in TARGETS:
+        raise InputError(f"deploy checks for {', '.join(TARGETS)}; {target!r} is none of them")
     if target and target != service.site.batch:
         service = replace(service, site=replace(service.site, batch=target))
     if target == "kubernetes":
+        list(manifests(service))  # says what it could not run
         return service, []
     if not service.on_this_machine:
         return service, [*_unseen(service), *_asked_badly(service)]
@@ -74,7 +79,9 @@ def requests_of(service: Service, members: Sequence[Member]) -> dict[str, str]:
 
 
 def _not_here(service: Service, file: Path) -> Iterator[Problem]:
-    elsewhere = f"for another machine name its site, for Kubernetes `ridgeline deploy check {file} --for kubernetes`"
+    elsewhere = (
+        f"name the site that has it; `ridgeline deploy check {file} --for slurm` (pbs, kubernetes) asks for none here"
+    )
     if service.engine != "twin" and service.model.startswith("/") and not Path(service.model).exists():
         yield Problem(("model",), f"{service.model} is not on this machine; correct the path, or {elsewhere}")
     yield from _no_python(service.python, _ENGINES[service.engine], ("engine", "python"))
@@ -93,7 +100,10 @@ def _no_python(python: str, package: str, where: tuple[str, str]) -> Iterator[Pr
         return
     ask = "import importlib.util, sys; sys.exit(0 if importlib.util.find_spec(sys.argv[1]) else 3)"
     try:
-        done = subprocess.run([which, "-c", ask, package], capture_output=True, timeout=ASK_S, check=False)
+        # not from here: a folder of that name is taken for the package
+        done = subprocess.run(
+            [Path(which).absolute(), "-c", ask, package], capture_output=True, timeout=ASK_S, check=False, cwd="/"
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         yield Problem(where, f"{python} could not be asked for {package} ({error}); correct it: {key}")
         return
