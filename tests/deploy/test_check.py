@@ -154,7 +154,8 @@ def test_what_slurm_is_asked_for_is_said(here: Path) -> None:
     text = TEXT.replace("gpus: 2, settings: {tp: 2}", "gpus: 4, settings: {tp: 4}")
     service, notes = check_service(written(here, text + SIZES))
     asked = requests_of(service, members_of(service))
-    assert "--cpus-per-task=56 --gres=gpu:4 --mem=962560M" in asked["server-0"], "half of the GPUs, half of the node"
+    assert "--cpus-per-task=56 --gres=gpu:4 --mem=962560M" in asked["server-1"], "half of the GPUs, half of the node"
+    assert "--cpus-per-task=52 --gres=gpu:4 --mem=954368M" in asked["server-0"], "both halves and the router: one node"
     assert "--cpus-per-task=4 --mem=8192M" in asked["router"]
     assert "--exclusive" not in "".join(asked.values())
     assert notes == []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.cli.text.deploy import service_summary
 from ridgeline.deploy.file import load_service
 from ridgeline.deploy.members import members_of
 from ridgeline.deploy.render import TARGETS, render
@@ -131,6 +132,8 @@ def test_nothing_that_is_rendered_holds_a_secret(tmp_path: Path, monkeypatch: py
     assert written
     assert files_with(KEY, tmp_path) == files_with(TOKEN, tmp_path) == []
     assert any("HF_TOKEN" in path.read_text() for path in written)
+    if target != "kubernetes":
+        assert (tmp_path / "out").stat().st_mode & 0o077 == 0, "SGLang prints its key into its log"
 
 
 def test_a_key_in_a_file_that_others_read_is_refused(
@@ -182,6 +185,16 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path, old: s
     assert where in str(error.value)
     assert "swordfish" not in str(error.value).lower()
     assert "hf_abc" not in str(error.value)
+
+
+def test_what_is_shown_is_the_command_as_people_know_it(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"{GOOD}api_key_env: SERVICE_KEY\n")
+    service = load_service(tmp_path / "s.yaml")
+    said = service_summary(service, members_of(service))
+    assert "    python3 -m sglang.launch_server --model-path org/m" in said
+    assert "    python3 -m smg launch --host" in said
+    assert "from SERVICE_KEY by itself" in said
+    assert "runpy" not in said
 
 
 def test_ordinary_settings_are_no_secrets(tmp_path: Path) -> None:

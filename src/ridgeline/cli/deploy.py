@@ -25,6 +25,12 @@ def deploy(
     folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)] = 1800.0,
     rolling: Annotated[bool, typer.Option(help="restart: all servers, one after the other.")] = False,
+    canary: Annotated[
+        float,
+        typer.Option(
+            help="restart --rolling: compare the first with the others for so many seconds, then go on or back.", min=0
+        ),
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """From a deployment file to a running service, and back.
@@ -53,7 +59,10 @@ def deploy(
         operator = Operator(
             service, folder or file.parent / f"{file.stem}.service", lambda line: print(line, flush=True)
         )
-        ACTIONS[action](operator, member, timeout, rolling, as_json)
+        if canary:
+            _restart_with_canary(operator, action, rolling, timeout, canary)
+        else:
+            ACTIONS[action](operator, member, timeout, rolling, as_json)
 
 
 def _check(service: Service, notes: Sequence[str]) -> None:
@@ -107,6 +116,15 @@ def _restart(operator: Operator, member: str, timeout_s: float, rolling: bool, a
         raise InputError("name the server to restart, or restart all of them one after the other with --rolling")
     with operator.acting():
         restart(operator, [operator.member(member)] if member else operator.servers, timeout_s)
+
+
+def _restart_with_canary(operator: Operator, action: str, rolling: bool, timeout_s: float, watch_s: float) -> None:
+    from ridgeline.deploy.canary import canary_restart
+
+    if action != "restart" or not rolling:
+        raise InputError("--canary goes with `restart --rolling`: the first server is compared with the others")
+    with operator.acting():
+        canary_restart(operator, operator.servers, timeout_s, watch_s)
 
 
 def _down(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:

@@ -31,6 +31,14 @@ def with_key(words: Sequence[str], variable: str) -> list[str]:
     return [*words[:place], "-c", _WITH_KEY, variable, *words[place + 1 :]]
 
 
+def without_key(words: Sequence[str]) -> list[str]:
+    """As people know the command; how the key gets in is left out."""
+    if _WITH_KEY not in words:
+        return list(words)
+    place = words.index(_WITH_KEY)
+    return [*words[: place - 1], "-m", *words[place + 2 :]]
+
+
 def secret_value(name: str) -> str:
     """From the environment, else from the file that only its owner may read; empty where neither has it."""
     if value := os.environ.get(name, ""):

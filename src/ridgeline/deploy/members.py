@@ -91,8 +91,8 @@ def _router(service: Service, servers: Sequence[Member], backends: Sequence[Back
     return [Member(ROUTER, ROUTER, service.router.port, words, resources, after=after, more_ports=more)]
 
 
-# On a cluster the router is a small job of its own: it outlives restarts of any server, and `deploy restart` can move
-# it. Where servers fill their nodes, the first one leaves that little on its nodes, for there may be no others.
+# On a cluster the router is a small job of its own: it outlives restarts of any server, and may move. The first server
+# leaves that little of its share of a node, for the servers may fill all nodes that there are.
 
 
 def room_for_router(service: Service) -> bool:
@@ -100,29 +100,25 @@ def room_for_router(service: Service) -> bool:
     site, first = service.site, service.units[0]
     if site.options.get("exclusive"):
         return False
-    if not _takes_whole_nodes(service, first):
+    if first.cores is not None or (site.cores_per_node and site.memory_bytes_per_node):
         return True
-    return site.cores_per_node is not None and site.memory_bytes_per_node is not None
-
-
-def _takes_whole_nodes(service: Service, unit: ServiceUnit) -> bool:
-    if unit.cores is not None:
-        return False
-    return not unit.gpus or unit.gpus >= service.site.gpus_per_node > 0
+    # without sizes a job gets little, unless it takes all GPUs of a node and so the whole of it
+    return not site.cores_per_node and not 0 < site.gpus_per_node <= first.gpus
 
 
 def _leaving_room(service: Service, wanted: Resources) -> Resources:
     """What the first server asks for where a router must fit beside it."""
     site = service.site
-    if service.router is None or service.on_this_machine or site.cores_per_node is None:
+    if service.router is None or service.on_this_machine or site.options.get("exclusive"):
         return wanted
-    if not _takes_whole_nodes(service, service.units[0]) or site.options.get("exclusive"):
+    if wanted.cores is not None or site.cores_per_node is None:
         return wanted
     router = _router_resources(service)
-    cores = max(1, site.cores_per_node - (router.cores or 0))
+    share = min(1.0, wanted.gpus / site.gpus_per_node) if wanted.gpus and site.gpus_per_node else 1.0
+    cores = max(1, int(site.cores_per_node * share) - (router.cores or 0))
     memory = wanted.memory_bytes
     if memory is None and site.memory_bytes_per_node is not None:
-        memory = site.memory_bytes_per_node - (router.memory_bytes or 0)
+        memory = int(site.memory_bytes_per_node * share) - (router.memory_bytes or 0)
     return replace(wanted, cores=cores, memory_bytes=memory)
 
 

@@ -44,6 +44,7 @@ def _scripts(service: Service, out: Path, chosen: str) -> Iterator[Path]:
     folder = ServiceFolder(out, service)
     executor: Executor = catalog.part("executors", chosen)(service.site)
     members = members_of(service)
+    out.mkdir(parents=True, exist_ok=True, mode=0o700)  # engines print their arguments, keys among them, into logs
     for member in members:
         folder.of(member).mkdir(parents=True, exist_ok=True)
         path = folder.of(member) / START_FILE
