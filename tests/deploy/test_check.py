@@ -131,6 +131,13 @@ def test_gpus_of_a_host_without_any_are_refused_and_other_machines_may_have_them
         check_service(path, "mesos")
 
 
+def test_an_interpreter_that_a_module_brings_is_not_looked_for(four_gpus: Path) -> None:
+    text = TEXT.replace("python: ./python", "python: pythom9")
+    with pytest.raises(StudyError, match="pythom9 is not on the PATH"):
+        check_service(written(four_gpus, text))
+    check_service(written(four_gpus, f"{text}site: {{name: here, batch: local, modules: [sglang]}}\n"))
+
+
 def test_the_verb_says_it_and_ends_with_2(here: Path) -> None:
     path = written(here, TEXT.replace("tp: 2", "tp: 3"))
     for action in ("check", "up", "render"):

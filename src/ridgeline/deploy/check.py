@@ -84,8 +84,11 @@ def _not_here(service: Service, file: Path) -> Iterator[Problem]:
     )
     if service.engine != "twin" and service.model.startswith("/") and not Path(service.model).exists():
         yield Problem(("model",), f"{service.model} is not on this machine; correct the path, or {elsewhere}")
-    yield from _no_python(service.python, _ENGINES[service.engine], ("engine", "python"))
-    if service.router is not None:
+    site = service.site
+    prepared = bool(site.modules or site.setup or site.container)  # what is on the PATH then is known to a job only
+    if not prepared:
+        yield from _no_python(service.python, _ENGINES[service.engine], ("engine", "python"))
+    if service.router is not None and not prepared:
         package = ROUTERS[service.router.kind].module.partition(".")[0]
         yield from _no_python(service.router.python, package, ("router", "python"))
     yield from _too_few_gpus(service, elsewhere)
