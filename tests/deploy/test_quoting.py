@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ridgeline.deploy.file import load_service
 from ridgeline.deploy.members import members_of
-from ridgeline.deploy.quoting import OnNode, in_comment, in_pod, in_shell, shell_line
+from ridgeline.deploy.quoting import OnNode, in_comment, in_pod, in_shell, in_unit, shell_line
 from ridgeline.deploy.render import render
 from ridgeline.deploy.scripts import start_script
 
@@ -87,6 +87,30 @@ def test_our_variables_are_filled_in_in_a_pod() -> None:
 @example("x\x0bid\x85id\u2028id")
 def test_a_comment_stays_on_its_line(text: str) -> None:
     assert len(f"# {in_comment(text)}".splitlines()) == 1
+
+
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+def systemd_takes(line: str) -> list[str]:
+    """Words of ExecStart=, by systemd.service(5): quotes, escapes of C, then %% and $$ for one of each."""
+    words, rest = [], line
+    while rest := rest.lstrip(" "):
+        found = re.match(r'"((?:[^"\\]|\\.)*)"(?= |$)', rest, re.DOTALL)
+        assert found, f"{rest!r} does not begin with a quoted word"
+        plain = re.sub(r"\\(.)", lambda m: ESCAPES.get(m[1], m[1]), found[1], flags=re.DOTALL)
+        assert not re.search(r"(?<!%)%(?:%%)*(?!%)|(?<!\$)\$(?:\$\$)*(?!\$)", plain), "something would be filled in"
+        words.append(plain.replace("%%", "%").replace("$$", "$"))
+        rest = rest[found.end() :]
+    return words
+
+
+@given(WORDS)
+@example(["%h", "$HOME", "${HOME}", "100%", "a\nExecStartPost=/bin/id", 'x" "y', "\\", ";", ""])
+def test_words_arrive_in_a_unit_of_systemd(words: list[str]) -> None:
+    line = " ".join(map(in_unit, words))
+    assert "\n" not in line, "a second line would be another setting"
+    assert systemd_takes(line) == words
 
 
 BAD = "a $HOME `touch owned` $(touch owned) \"'; touch owned; #"

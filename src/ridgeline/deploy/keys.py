@@ -7,7 +7,6 @@ so a line of Python puts the key among the arguments inside the process, where n
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,11 +38,14 @@ def without_key(words: Sequence[str]) -> list[str]:
     return [*words[: place - 1], "-m", *words[place + 2 :]]
 
 
-def secret_value(name: str) -> str:
-    """From the environment, else from the file that only its owner may read; empty where neither has it."""
-    if value := os.environ.get(name, ""):
-        return value
-    path = Path.home() / SECRETS_FOLDER / name
+def kept_in(name: str) -> str:
+    """The file of a secret that is not in the environment, as people write it."""
+    return f"~/{SECRETS_FOLDER}/{name}"
+
+
+def kept_secret(name: str) -> str:
+    """From the file that only its owner may read; empty where there is none."""
+    path = Path(kept_in(name)).expanduser()
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.deploy import probe
+from ridgeline.deploy import keys, probe
 from ridgeline.deploy.folder import ServiceFolder
 from ridgeline.deploy.members import Member, members_of
 from ridgeline.deploy.service import Service
@@ -22,7 +22,6 @@ from ridgeline.errors import InputError, SiteError
 from ridgeline.executors.base import Executor
 from ridgeline.ports import why_not_free
 from ridgeline.records.run import Ending, Resources
-from ridgeline.records.secrets import SECRETS_FOLDER
 
 LOOK_S = 0.2
 DRAIN_S = 600.0
@@ -44,7 +43,7 @@ class Operator:
         if service.api_key_env and not self.key:
             raise InputError(
                 f"{service.api_key_env} is empty; set it to the API key, put the key into "
-                f"~/{SECRETS_FOLDER}/{service.api_key_env} (mode 600), or remove api_key_env"
+                f"{keys.kept_in(service.api_key_env)} (mode 600), or remove api_key_env"
             )
 
     def heed_limit(self) -> None:
@@ -272,5 +271,4 @@ class Operator:
             if time.monotonic() > deadline:
                 raise SiteError(f"{member.name} did not end within {END_S:g} s; end it by hand: {ticket}")
             self.executor.wait(LOOK_S)
-        self.folder.forget_address(member)
         self.say(f"{member.name}: ended")

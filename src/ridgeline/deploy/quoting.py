@@ -1,4 +1,4 @@
-"""What a file says as one word of somebody else's text: a POSIX shell, a comment in one, a container of Kubernetes.
+"""What a file says as one word of somebody else's text: a POSIX shell, a comment, a pod of Kubernetes, a systemd unit.
 
 Text of a deployment file is only ever a word. Where a node must fill something in, our own code says so with `OnNode`;
 a plain `str`, whatever it holds, arrives on the command line as it was written.
@@ -50,6 +50,15 @@ def in_pod(word: str, variables: Mapping[str, str]) -> str:
     parts = _NAME.split(word)
     texts = (text.replace("$", "$$") for text in parts[::2])
     return _alternating(texts, (f"$({variables[name]})" for name in parts[1::2]))
+
+
+def in_unit(word: str) -> str:
+    """As one word of ExecStart= and its like in a unit of systemd, which fills in %x, $NAME and ${NAME}."""
+    escaped = "".join(_IN_UNIT.get(character, character) for character in word)
+    return f'"{escaped}"'
+
+
+_IN_UNIT = {"%": "%%", "$": "$$", "\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def _alternating(texts: Iterable[str], names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ridgeline.deploy.members import Member, variable
+from ridgeline.deploy.members import ROUTER, Member, variable
 from ridgeline.deploy.quoting import in_comment, in_shell, shell_line
 from ridgeline.deploy.servers import SERVERS
 from ridgeline.deploy.service import Service
@@ -76,18 +76,18 @@ def member_command(service: Service, member: Member, folder: str) -> str:
     return f"export SLURM_KILL_BAD_EXIT=1 {whole}; {launch(service.site, member.resources, script)}"
 
 
-def address_files(service: Service, member: Member, folder: Path) -> list[Path]:
+def address_files(service: Service, member: str, folder: Path) -> list[Path]:
     """Where a member whose folder this is says where it listens."""
     return [folder / ADDRESS_FILE, *([folder.parent.parent / URL_FILE] if _is_front(service, member) else [])]
 
 
-def _is_front(service: Service, member: Member) -> bool:
-    return member.is_router or service.router is None
+def _is_front(service: Service, member: str) -> bool:
+    return member == ROUTER or service.router is None
 
 
 def _forget(service: Service, member: Member) -> str:
     """An earlier start's address: nobody shall look for this one there."""
-    url = f' "$here/../../{URL_FILE}"' if _is_front(service, member) else ""
+    url = f' "$here/../../{URL_FILE}"' if _is_front(service, member.name) else ""
     return f'rm -f "$here/{ADDRESS_FILE}" "$here/{ADDRESS_FILE}".*{url}'
 
 
@@ -156,7 +156,9 @@ def _need_model(service: Service, member: Member) -> list[str]:
 
 
 def _write_address(service: Service, member: Member) -> list[str]:
-    front = [_put(f"http://$address:{member.port}", f"$here/../../{URL_FILE}")] if _is_front(service, member) else []
+    front = (
+        [_put(f"http://$address:{member.port}", f"$here/../../{URL_FILE}")] if _is_front(service, member.name) else []
+    )
     return [_put("$address", f"$here/{ADDRESS_FILE}"), *front]
 
 

@@ -72,12 +72,12 @@ class Service:
     python: str = "python3"  # of the engine's environment
     gpu: str = ""
     served_name: str = ""
+    secrets: tuple[str, ...] = ()  # variables of the servers, beside the key, whose values are written down nowhere
     first_port: int = SGLANG_PORT
     first_bootstrap_port: int = BOOTSTRAP_PORT  # of prefill servers, where decode servers fetch their KV
     in_turn: bool = False  # each server is started when the one before it is ready
     host: str = ""  # the address servers listen on; empty: loopback on this machine, the node's own on a cluster
     api_key_env: str = ""  # the variable that holds the key; never the key
-    secrets: tuple[str, ...] = ()  # further variables whose values are written down nowhere
     limit_s: float = 86400.0  # of each job, where a batch system wants one
     slo: Mapping[str, float] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
