@@ -162,14 +162,14 @@ class ServiceFolder:
         except OSError:
             return ""
 
+    def url(self, member: Member) -> str:
+        address = self.address(member)
+        return f"http://{address}:{member.port}" if address else ""
+
     def _forget_address(self, name: str) -> None:
         """It listens there no longer, and where users were sent to it, nobody does."""
         for path in address_files(self.service, name, self.root / "members" / name):
             path.unlink(missing_ok=True)
-
-    def url(self, member: Member) -> str:
-        address = self.address(member)
-        return f"http://{address}:{member.port}" if address else ""
 
     def log(self, member: Member) -> Path:
         """What its latest start writes; engines write to stderr."""

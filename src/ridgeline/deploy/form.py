@@ -145,6 +145,11 @@ class ServiceForm(Form):
     name: Annotated[OneLine, Otherwise("the file's name")] = Field(default="", description="Shown in jobs and reports.")
     model: OneLine = Field(description="The model's folder or name, as the engine takes it; a preset for twin.")
     served_name: Annotated[OneLine, Otherwise("the model's")] = Field(default="", description="What requests call it.")
+    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
+        default=[],
+        description="Variables that hold tokens of the servers: from the environment, ~/.ridgeline/secrets/NAME or a "
+        "Kubernetes Secret; no file that is written holds their value.",
+    )
     engine: ServedEngineForm
     units: list[UnitForm] = Field(min_length=1, description="The servers.")
     router: Annotated[RouterForm | None, Otherwise("none: one server alone")] = Field(default=None)
@@ -165,11 +170,6 @@ class ServiceForm(Form):
     )
     api_key_env: Annotated[OneLine, AfterValidator(_key_variable), Otherwise("no key")] = Field(
         default="", description="The environment variable that holds the API key."
-    )
-    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
-        default=[],
-        description="Variables that hold tokens of the servers: from the environment, ~/.ridgeline/secrets/NAME or a "
-        "Kubernetes Secret; no file that is written holds their value.",
     )
     limit: Duration = Field(default=86400.0, description="Time that a batch system is asked for.")
     slo: dict[str, float] = Field(default={}, description="Limits such as `ttft_p95_ms: 2000`.")

@@ -12,7 +12,6 @@ from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.records.run import Resources
 
 ROUTER = "router"
-ROUTER_CORES, ROUTER_MEMORY_BYTES = 4, 8 * 2**30  # of its job, at most: it forwards, and keeps a tree of prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,6 @@ def members_of(service: Service) -> list[Member]:
     return [*servers, *_router(service, servers, backends)]
 
 
-def _key_variable(service: Service) -> list[tuple[str, str]]:
-    name = SERVERS[service.engine].key_variable
-    return [(name, OnNode(f"${service.api_key_env}"))] if name and service.api_key_env else []
-
-
 def _place(service: Service, unit: ServiceUnit, before: Sequence[Member]) -> ServerPlace:
     """Ports of their own for all, as two servers may come to share a node; GPUs are dealt out on this machine only."""
     number = len(before)
@@ -93,6 +87,7 @@ def _router(service: Service, servers: Sequence[Member], backends: Sequence[Back
 
 # On a cluster the router is a small job of its own: it outlives restarts of any server, and may move. The first server
 # leaves that little of its share of a node, for the servers may fill all nodes that there are.
+ROUTER_CORES, ROUTER_MEMORY_BYTES = 4, 8 * 2**30  # of its job, at most: it forwards, and keeps a tree of prefixes
 
 
 def room_for_router(service: Service) -> bool:
@@ -137,3 +132,8 @@ def _router_resources(service: Service) -> Resources:
 def variable(name: str) -> str:
     """The shell variable that holds a member's address."""
     return "at_" + name.replace("-", "_")
+
+
+def _key_variable(service: Service) -> list[tuple[str, str]]:
+    name = SERVERS[service.engine].key_variable
+    return [(name, OnNode(f"${service.api_key_env}"))] if name and service.api_key_env else []
