@@ -22,6 +22,7 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 FLAG: Schema = {"type": "boolean"}
 LABELS: Schema = {"type": "object", "additionalProperties": TEXT}
 QUANTITY: Schema = {"type": "string", "pattern": r"^\d+[A-Za-z]*$"}
+QUANTITIES: Schema = {"type": "object", "additionalProperties": QUANTITY}
 NAME: Schema = {"type": "string", "pattern": r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"}
 PORT: Schema = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, {"type": "string", "maxLength": 15}]}
 
@@ -38,6 +39,12 @@ def one_of(*values: str) -> Schema:
     return {"enum": list(values)}
 
 
+SELECTOR = fields(
+    matchLabels=LABELS,
+    matchExpressions=rows(
+        fields("key", "operator", key=TEXT, operator=one_of("In", "NotIn", "Exists"), values=rows(TEXT))
+    ),
+)
 PROBE = fields(
     httpGet=fields("port", path=TEXT, port=PORT),
     exec=fields(command=rows(TEXT)),
@@ -57,8 +64,8 @@ CONTAINER = fields(
     command=rows(TEXT),
     env=rows(fields("name", name=TEXT, value=TEXT, valueFrom=SOURCE)),
     ports=rows(fields("containerPort", name=TEXT, containerPort=PORT)),
-    resources=fields(limits={"type": "object", "additionalProperties": QUANTITY}),
-    securityContext=fields(capabilities=fields(add=rows(TEXT))),
+    resources=fields(limits=QUANTITIES, requests=QUANTITIES),
+    securityContext=fields(allowPrivilegeEscalation=FLAG, capabilities=fields(add=rows(TEXT), drop=rows(TEXT))),
     volumeMounts=rows(fields("name", "mountPath", name=TEXT, mountPath=TEXT, subPath=TEXT, readOnly=FLAG)),
     startupProbe=PROBE,
     readinessProbe=PROBE,
@@ -72,6 +79,11 @@ VOLUME = fields(
     persistentVolumeClaim=fields("claimName", claimName=TEXT, readOnly=FLAG),
     configMap=fields(name=TEXT),
 )
+TERM = fields("topologyKey", labelSelector=SELECTOR, topologyKey=TEXT)
+WEIGHTED = fields(
+    "weight", "podAffinityTerm", weight={"type": "integer", "minimum": 1, "maximum": 100}, podAffinityTerm=TERM
+)
+NEAR = fields(preferredDuringSchedulingIgnoredDuringExecution=rows(WEIGHTED))
 POD = fields(
     metadata=fields(labels=LABELS, annotations=LABELS),
     spec=fields(
@@ -79,6 +91,15 @@ POD = fields(
         containers=rows(CONTAINER, minItems=1),
         volumes=rows(VOLUME),
         serviceAccountName=TEXT,
+        automountServiceAccountToken=FLAG,
+        affinity=fields(podAffinity=NEAR, podAntiAffinity=NEAR),
+        securityContext=fields(
+            runAsNonRoot=FLAG,
+            runAsUser=COUNT,
+            runAsGroup=COUNT,
+            fsGroup=COUNT,
+            seccompProfile=fields("type", type=one_of("RuntimeDefault", "Unconfined", "Localhost")),
+        ),
         terminationGracePeriodSeconds=COUNT,
     ),
 )
@@ -108,6 +129,7 @@ PARTS: dict[tuple[str, str], dict[str, Schema]] = {
     ("v1", "Service"): {
         "spec": fields(type=one_of("ClusterIP"), selector=LABELS, ports=rows(SERVICE_PORT, minItems=1))
     },
+    ("policy/v1", "PodDisruptionBudget"): {"spec": fields(maxUnavailable=COUNT, minAvailable=COUNT, selector=SELECTOR)},
     ("v1", "ConfigMap"): {"data": LABELS},
     ("v1", "ServiceAccount"): {},
     ("rbac.authorization.k8s.io/v1", "Role"): {"rules": rows(RULE)},

@@ -76,7 +76,12 @@ def test_a_server_of_another_release_than_planned_does_not_start(tmp_path: Path,
     module.mkdir()
     (module / "__init__.py").touch()
     (module / "launch_server.py").write_text("print('started')\n")
-    text = GOOD.replace("python: python3", f"python: {sys.executable}").replace("nodes: 2, ", "").partition("site:")[0]
+    text = (
+        GOOD.replace("python: python3", f"python: {sys.executable}")
+        .replace("nodes: 2, ", "")
+        .replace("16", "8")
+        .partition("site:")[0]
+    )
     text = text.replace("/models/r1", str(tmp_path))
     service = load_service(written(tmp_path, text))
     (tmp_path / "start.sh").write_text(start_script(service, members_of(service)[0]))

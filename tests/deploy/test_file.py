@@ -36,7 +36,8 @@ def test_split_roles_become_servers_and_a_router_that_pairs_them(tmp_path: Path)
     service = load_service(written(tmp_path, SPLIT))
     prefill, second, decode, router = members_of(service)
     assert [m.name for m in (prefill, second, decode, router)] == ["prefill-0", "prefill-1", "decode-0", "router"]
-    assert prefill.words[:3] == ("/opt/sglang/bin/python", "-m", "sglang.launch_server")
+    assert prefill.words[0] == "/opt/sglang/bin/python"
+    assert prefill.words[3:5] == ("SERVICE_KEY", "sglang.launch_server"), "the process puts the key in by itself"
     assert "--disaggregation-mode prefill --disaggregation-bootstrap-port 8998" in prefill.line
     assert "--nnodes" not in prefill.line
     assert '--nnodes 2 --node-rank "$rank" --dist-init-addr "$head:20028"' in decode.line
@@ -46,7 +47,7 @@ def test_split_roles_become_servers_and_a_router_that_pairs_them(tmp_path: Path)
     assert '--prefill "http://$at_prefill_0:30000" 8998' in router.line
     assert '--decode "http://$at_decode_0:30002"' in router.line
     assert "--max-concurrent-requests 600 --rate-limit-tokens-per-second 1 --queue-size 50" in router.line
-    assert '--api-key "${SERVICE_KEY}"' in router.line, "the key itself is in no file"
+    assert router.words[3:5] == ("SERVICE_KEY", "sglang_router.launch_router")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_an_open_quote_in_the_arguments_is_named(tmp_path: Path) -> None:
 
 def test_servers_on_one_machine_share_neither_ports_nor_gpus(tmp_path: Path) -> None:
     text = SPLIT.replace("site: {name: cluster, batch: slurm, nodes: 4, gpus_per_node: 8, launcher: srun}\n", "")
-    text = text.replace("nodes: 2, gpus: 8, settings: {tp: 16", "gpus: 8, settings: {tp: 16")
+    text = text.replace("nodes: 2, gpus: 8, settings: {tp: 16, attn_dp: 16", "gpus: 8, settings: {tp: 8, attn_dp: 8")
     first, second, third, _ = members_of(load_service(written(tmp_path, text)))
     assert [m.port for m in (first, second, third)] == [30000, 30008, 30016], "apart by what attention DP derives"
     assert "--base-gpu-id" not in first.line
@@ -175,7 +176,7 @@ def test_rendered_jobs_are_what_slurm_and_pbs_take(tmp_path: Path) -> None:
     list(render(service, tmp_path / "pbs", "pbs"))
     assert "#PBS -l select=2:" in (tmp_path / "pbs/members/decode-0/job.sh").read_text()
     everything = (tmp_path / "pbs/start-all.sh").read_text().splitlines()
-    assert everything[3:] == [
+    assert everything[4:] == [
         f"qsub members/{name}/job.sh" for name in ("prefill-0", "prefill-1", "decode-0", "router")
     ]
     with pytest.raises(InputError, match="local, slurm, pbs, kubernetes"):

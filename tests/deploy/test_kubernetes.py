@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from ridgeline.deploy.file import load_service
-from ridgeline.deploy.kubernetes.pods import in_pod
 from ridgeline.deploy.kubernetes.progress import progress_script
 from ridgeline.deploy.render import render
 from ridgeline.deploy.service import Service
@@ -116,7 +115,8 @@ def test_split_roles_are_one_disaggregated_set_that_the_router_finds_by_labels(t
     assert command[command.index("--service-discovery-namespace") + 1] == "chat"
     assert command[command.index("--service-discovery-port") + 1] == "30000"
     assert "--pd-disaggregation" in command
-    assert "metadata" not in decode["spec"]["leaderWorkerTemplate"]["workerTemplate"], "no request goes to it"
+    follower = decode["spec"]["leaderWorkerTemplate"]["workerTemplate"]["metadata"]["labels"]
+    assert follower["app.kubernetes.io/component"] == "decode-follower", "no request goes to it"
     assert {"name": "NCCL_IB_HCA", "value": "mlx5_0,mlx5_1"} in servers(decode["spec"], "workerTemplate")["env"]
     rules = found["Role"][0]["rules"]
     assert rules == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
@@ -130,10 +130,13 @@ def test_the_key_comes_from_a_secret_and_is_in_no_file(tmp_path: Path, monkeypat
     secret = {"secretKeyRef": {"name": "chat-service-key", "key": "SERVICE_KEY"}}
     for container in (router, server):
         assert {"name": "SERVICE_KEY", "valueFrom": secret} in container["env"]
-        assert container["command"][container["command"].index("--api-key") + 1] == "$(SERVICE_KEY)"
+        assert "--api-key" not in container["command"], "every user of the node could read it there"
     texts = [path.read_text() for path in (tmp_path / "out").iterdir()]
     assert not any("very-secret" in text for text in texts)
-    assert any("kubectl create secret generic chat-service-key --namespace chat" in text for text in texts)
+    assert any(
+        "kubectl create secret generic chat-service-key --namespace chat --from-env-file=/dev/stdin" in text
+        for text in texts
+    )
 
 
 def test_a_server_is_judged_by_its_tokens(tmp_path: Path) -> None:
@@ -230,14 +233,95 @@ def test_what_kubernetes_could_not_run_is_said_and_nothing_is_written(tmp_path: 
     assert not list(tmp_path.glob("out/*"))
 
 
-def test_only_our_own_variables_are_filled_in(tmp_path: Path) -> None:
-    service = loaded(tmp_path, SERVICES["split"])
-    words = ["$address", "$head:1", "${SERVICE_KEY}", "$HOME", "$(date)", "$addressee"]
-    assert in_pod(words, service) == [
-        "$(POD_IP)",
-        "$(LWS_LEADER_ADDRESS):1",
-        "$(SERVICE_KEY)",
-        "$HOME",
-        "$$(date)",
-        "$addressee",
-    ]
+def pods_of(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Every pod template."""
+    sets = [item["spec"] for item in found.get("LeaderWorkerSet", [])]
+    sets += [role["spec"] for item in found.get("DisaggregatedSet", []) for role in item["spec"]["roles"]]
+    groups = [spec["leaderWorkerTemplate"] for spec in sets]
+    pods = [group[key] for group in groups for key in ("leaderTemplate", "workerTemplate") if key in group]
+    return [*pods, *(item["spec"]["template"] for item in found.get("Deployment", []))]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_pods_are_as_the_standard_restricted_wants_them(tmp_path: Path, name: str) -> None:
+    for pod in pods_of(rendered(tmp_path, SERVICES[name])):
+        security = pod["spec"]["securityContext"]
+        assert security["runAsNonRoot"]
+        assert security["runAsUser"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = pod["spec"]["containers"]
+        own = container["securityContext"]
+        assert own == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        home = next(variable["value"] for variable in container["env"] if variable["name"] == "HOME")
+        assert home in [mount["mountPath"] for mount in container["volumeMounts"]], "a user without a home of its own"
+
+
+def test_memory_is_pinned_and_another_user_taken_only_where_the_file_says_so(tmp_path: Path) -> None:
+    text = SERVICES["split"].replace("kubernetes: {", "kubernetes: {ipc_lock: true, user: 0, ")
+    for pod in pods_of(rendered(tmp_path, text)):
+        assert pod["spec"]["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+        (container,) = pod["spec"]["containers"]
+        added = container["securityContext"]["capabilities"].get("add")
+        assert added == (None if container["name"] == "router" else ["IPC_LOCK"])
+
+
+def test_cores_memory_and_gpus_are_asked_for(tmp_path: Path) -> None:
+    found = rendered(tmp_path, SERVICES["split"])
+    prefill = found["DisaggregatedSet"][0]["spec"]["roles"][0]["spec"]
+    assert servers(prefill, "workerTemplate")["resources"] == {
+        "requests": {"cpu": "32", "memory": "262144Mi", "nvidia.com/gpu": "8", "rdma/hca": "8"},
+        "limits": {"nvidia.com/gpu": "8", "rdma/hca": "8"},
+    }
+    router = found["Deployment"][0]["spec"]["template"]["spec"]["containers"][0]
+    assert router["resources"]["requests"] == {"cpu": "2", "memory": "4096Mi"}
+    text = SERVICES["alone"].replace("gpus: 8,", "gpus: 8, cores: 100, memory: 1 TiB,")
+    asked = servers(rendered(tmp_path, text)["LeaderWorkerSet"][0]["spec"], "workerTemplate")["resources"]
+    assert (asked["requests"]["cpu"], asked["requests"]["memory"]) == ("100", "1048576Mi")
+    assert asked["limits"]["memory"] == "1048576Mi", "what is said is also the most"
+
+
+def test_replicas_are_spread_and_split_roles_kept_near(tmp_path: Path) -> None:
+    found = rendered(tmp_path, SERVICES["split"])
+    roles = [role["spec"]["leaderWorkerTemplate"] for role in found["DisaggregatedSet"][0]["spec"]["roles"]]
+    prefill = roles[0]["workerTemplate"]
+    (apart,) = prefill["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    assert apart["podAffinityTerm"]["labelSelector"]["matchLabels"] == prefill["metadata"]["labels"]
+    for template in (prefill, roles[1]["leaderTemplate"], roles[1]["workerTemplate"]):
+        (near,) = template["spec"]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert near["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"
+    assert "podAntiAffinity" not in roles[1]["leaderTemplate"]["spec"]["affinity"], "there is one of them"
+
+
+def test_nodes_are_drained_one_server_of_a_role_at_a_time(tmp_path: Path) -> None:
+    found = rendered(tmp_path, SERVICES["split"])
+    budgets = {item["metadata"]["name"]: item["spec"] for item in found["PodDisruptionBudget"]}
+    assert budgets.keys() == {"chat-service-prefill", "chat-service-decode"}
+    for role, budget in zip(("prefill", "decode"), budgets.values(), strict=True):
+        assert budget["maxUnavailable"] == 1
+        (chosen,) = budget["selector"]["matchExpressions"]
+        covered = {
+            pod["metadata"]["labels"][chosen["key"]]
+            for pod in pods_of(found)
+            if pod["metadata"]["labels"][chosen["key"]] in chosen["values"]
+        }
+        assert covered == ({"decode", "decode-follower"} if role == "decode" else {"prefill"})
+
+
+def test_what_a_file_says_is_not_filled_in_by_kubernetes(tmp_path: Path) -> None:
+    text = SERVICES["alone"] + "served_name: 'a$(POD_IP)$$b'\n"
+    text = text.replace("settings: {tp: 8}", "settings: {tp: 8}, env: {NOTE: '$(HOME)'}")
+    container = servers(rendered(tmp_path, text)["LeaderWorkerSet"][0]["spec"], "workerTemplate")
+    assert "a$$(POD_IP)$$$$b" in container["command"]
+    assert {"name": "NOTE", "value": "$$(HOME)"} in container["env"]
+    assert container["command"][container["command"].index("--host") + 1] == "$(POD_IP)"
+
+
+def test_tokens_come_from_the_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "very-secret")
+    found = rendered(tmp_path, SERVICES["vllm"] + KEY + "secrets: [HF_TOKEN]\n")
+    server = servers(found["LeaderWorkerSet"][0]["spec"], "workerTemplate")
+    given = {row["name"]: row.get("valueFrom", {}).get("secretKeyRef", {}).get("key") for row in server["env"]}
+    assert given["HF_TOKEN"] == "HF_TOKEN"
+    assert given["VLLM_API_KEY"] == "SERVICE_KEY", "vLLM looks for its key there"
+    assert not any("very-secret" in path.read_text() for path in (tmp_path / "out").iterdir())

@@ -44,9 +44,10 @@ def free_ports(count: int) -> int:
 def file(tmp_path: Path) -> Iterator[Path]:
     first = free_ports(8)
     python = tmp_path / "router-python"
-    # the router is started as `python -m module`; the stand-in takes the place of both
+    # the router is started as `python -m module`; the stand-in takes the place of both. A start script may ask Python
     standin = shlex.join([sys.executable, str(STANDIN)])
-    python.write_text(f'#!/bin/sh\nshift 2\nexec {standin} "$@"\n')
+    asked = f'case "$2" in *if_nameindex*) exec {sys.executable} "$@" ;; esac'
+    python.write_text(f'#!/bin/sh\n{asked}\nshift 2\nexec {standin} "$@"\n')
     python.chmod(0o755)
     path = tmp_path / "twins.yaml"
     path.write_text(

@@ -17,6 +17,7 @@ from ridgeline.deploy.file import load_service
 from ridgeline.deploy.operate import Operator
 from ridgeline.deploy.rolling import restart
 from ridgeline.deploy.routers import ROUTERS
+from tests.deploy.test_keys import cmdlines
 from tests.journeys.vllm_engine import HOME, READY_LIMIT_S, ROUTER, free_port, missing
 
 KINDS = {"sglang-router": ROUTER, "smg": HOME / "smg", "vllm-router": HOME / "vllm-router"}
@@ -68,15 +69,17 @@ def status_of(url: str, key: str) -> int:
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_keys_metrics_and_a_restart_in_turn(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SERVICE_KEY", "right")
+    right = "right-key-5e1f"
+    monkeypatch.setenv("SERVICE_KEY", right)
     with served(tmp_path, kind, TOGETHER, "SERVICE_KEY") as operator:
         url = operator.folder.url(operator.front)
-        assert [status_of(url, key) for key in ("right", "wrong", "")] == [200, 401, 401]
+        assert [status_of(url, key) for key in (right, "wrong", "")] == [200, 401, 401]
+        assert not [line for line in cmdlines().values() if right.encode() in line], "every user reads arguments"
         assert operator.router is not None
         assert probe.metrics(f"http://127.0.0.1:{operator.router.port + 1}"), "its metrics are on loopback"
         with operator.acting():
             restart(operator, operator.servers, READY_LIMIT_S)
-        assert [status_of(url, "right") for _ in range(4)] == [200] * 4
+        assert [status_of(url, right) for _ in range(4)] == [200] * 4
         counts = [
             probe.metrics(operator.folder.url(server))["sglang:num_requests_total"] for server in operator.servers
         ]

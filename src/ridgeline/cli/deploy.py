@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,10 +21,16 @@ def deploy(
     file: Annotated[Path, typer.Argument(help="The deployment file.")],
     member: Annotated[str, typer.Argument(help="For drain and restart: one of them, such as server-0.")] = "",
     out: Annotated[Path | None, typer.Option(help="render: the folder to write to.")] = None,
-    for_: Annotated[str, typer.Option("--for", help="render: local, slurm, pbs or kubernetes.")] = "",
+    for_: Annotated[str, typer.Option("--for", help="render, check: local, slurm, pbs or kubernetes.")] = "",
     folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)] = 1800.0,
     rolling: Annotated[bool, typer.Option(help="restart: all servers, one after the other.")] = False,
+    canary: Annotated[
+        float,
+        typer.Option(
+            help="restart --rolling: compare the first with the others for so many seconds, then go on or back.", min=0
+        ),
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """From a deployment file to a running service, and back.
@@ -34,30 +40,38 @@ def deploy(
 
     Example: ridgeline deploy up service.yaml
     """
-    from ridgeline.deploy.file import load_service, refuse_many_nodes_here
+    from ridgeline.deploy.check import check_service
+    from ridgeline.deploy.file import load_service
     from ridgeline.deploy.operate import Operator
 
     if action not in ACTIONS:
         raise InputError(f"{action!r} is not something deploy does; use {', '.join(ACTIONS)}")
-    service = load_service(file)
-    if action in ("check", "up"):
-        refuse_many_nodes_here(service)
+    service, notes = (
+        check_service(file, for_ if action == "check" else "")
+        if action in ("check", "up")
+        else (load_service(file), [])
+    )
     if action == "check":
-        _check(service)
+        _check(service, notes)
     elif action == "render":
         _render(service, out or file.parent / f"{file.stem}.scripts", for_)
     else:
         operator = Operator(
             service, folder or file.parent / f"{file.stem}.service", lambda line: print(line, flush=True)
         )
-        ACTIONS[action](operator, member, timeout, rolling, as_json)
+        if canary:
+            _restart_with_canary(operator, action, rolling, timeout, canary)
+        else:
+            ACTIONS[action](operator, member, timeout, rolling, as_json)
 
 
-def _check(service: Service) -> None:
+def _check(service: Service, notes: Sequence[str]) -> None:
     from ridgeline.cli.text.deploy import service_summary
+    from ridgeline.deploy.check import requests_of
     from ridgeline.deploy.members import members_of
 
-    print(service_summary(service, members_of(service)))
+    members = members_of(service)
+    print(service_summary(service, members, requests_of(service, members), notes))
 
 
 def _render(service: Service, out: Path, target: str) -> None:
@@ -73,7 +87,8 @@ def _up(operator: Operator, member: str, timeout_s: float, rolling: bool, as_jso
 
 
 def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
-    from ridgeline.cli.text.deploy import status_text
+    from ridgeline.cli.text.deploy import front_text, status_text
+    from ridgeline.deploy.scripts import URL_FILE
 
     states = operator.status()
     if as_json:
@@ -81,14 +96,16 @@ def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, as
         print(json_text({"service": operator.service.name, "url": url, "members": [s.as_json() for s in states]}))
     else:
         print(status_text(states))
+        print(front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
 
 
 def _drain(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
-    from ridgeline.deploy.rolling import drain
+    from ridgeline.deploy.rolling import drain, refuse_last
 
     if not member:
         raise InputError("name the server to drain, such as server-0; `ridgeline deploy status` lists them")
     with operator.acting():
+        refuse_last(operator, operator.member(member))
         drain(operator, operator.member(member))
 
 
@@ -99,6 +116,15 @@ def _restart(operator: Operator, member: str, timeout_s: float, rolling: bool, a
         raise InputError("name the server to restart, or restart all of them one after the other with --rolling")
     with operator.acting():
         restart(operator, [operator.member(member)] if member else operator.servers, timeout_s)
+
+
+def _restart_with_canary(operator: Operator, action: str, rolling: bool, timeout_s: float, watch_s: float) -> None:
+    from ridgeline.deploy.canary import canary_restart
+
+    if action != "restart" or not rolling:
+        raise InputError("--canary goes with `restart --rolling`: the first server is compared with the others")
+    with operator.acting():
+        canary_restart(operator, operator.servers, timeout_s, watch_s)
 
 
 def _down(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from ridgeline import catalog
 from ridgeline.deploy.adapters import with_adapters
 from ridgeline.deploy.form import ServiceForm, UnitForm
+from ridgeline.deploy.keys import reveals_secret
 from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.servers import SERVERS, port_step
 from ridgeline.deploy.service import PodChoice, RouterChoice, Service, ServiceUnit
@@ -20,8 +22,13 @@ from ridgeline.forms.reading import read_form
 from ridgeline.forms.yaml_edit import YamlEditError, with_value
 from ridgeline.ports import LAST_PORT, highest_port
 from ridgeline.records.problem import Problem
+from ridgeline.records.secrets import looks_secret
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
+from ridgeline.serving.engine.knobs.meaning import layout_of
 from ridgeline.serving.engine.knobs.releases import LATEST, parse_version
+from ridgeline.serving.engine.layout_rules import layout_problems
+from ridgeline.serving.engine.settings import EngineSettings
+from ridgeline.serving.model.config import load_model
 from ridgeline.store.site_file import load_site
 from ridgeline.store.yaml_tree import parse_yaml, read_text
 
@@ -41,8 +48,9 @@ def load_service(path: Path) -> Service:
         raise StudyError(problems)
     service = _service(form, path)
     catalog.part("executors", service.site.batch)  # refuses a batch system that nobody knows
-    if too_large := [tree.message(problem.where, problem.message) for problem in _beyond_the_site(service)]:
-        raise StudyError(too_large)
+    impossible = [*_beyond_the_site(service), *_impossible_layouts(service)]
+    if impossible:
+        raise StudyError([tree.message(problem.where, problem.message) for problem in impossible])
     return with_adapters(service, form.preflight, path.parent)
 
 
@@ -57,22 +65,35 @@ def _beyond_the_site(service: Service) -> Iterator[Problem]:
             yield Problem(("units", n, "gpus"), f"{what}; spread it over more nodes, or correct the site")
 
 
-def refuse_many_nodes_here(service: Service) -> None:
-    """InputError where a server needs more than this machine. Scripts for a cluster can be rendered all the same."""
-    most = max(unit.nodes for unit in service.units)
-    if service.on_this_machine and most > 1:
-        raise InputError(
-            f"{service.name}: a server of {most} nodes, and site local is this machine alone; name the cluster in the "
-            f"file, such as `site: {{name: cluster, batch: slurm, nodes: {most}, launcher: srun}}`, or write scripts "
-            "for it with `ridgeline deploy render FILE --for slurm`"
-        )
+def _impossible_layouts(service: Service) -> Iterator[Problem]:
+    """Ranks that the GPUs, or the heads of a model that is known here, do not divide into."""
+    flags = engine_flags(SERVERS[service.engine].flags_of)
+    try:
+        model = load_model(service.model)
+    except InputError:
+        model = None  # a name that only the engine knows; what a folder lacks, the engine says
+    for n, unit in enumerate(service.units):
+        values = flags.canonical(unit.settings)
+        named = next((name for name in unit.settings if "tp" in flags.canonical({name: unit.settings[name]})), "")
+        where = ("units", n, "settings", named) if named else ("units", n)
+        try:
+            layout = layout_of(values, unit.nodes, unit.gpus or None)
+        except InputError as error:
+            yield Problem(where, str(error))
+            continue
+        if model is not None:
+            settings = EngineSettings(engine=SERVERS[service.engine].flags_of, version=service.release)
+            yield from (Problem(where, str(p)) for p in layout_problems(model, layout, None, settings, unit.role))
+        elif layout.nodes * layout.gpus_per_node % layout.gpus:
+            given = f"{unit.nodes} x {unit.gpus} are given"
+            yield Problem(where, f"{layout} is {layout.gpus} GPUs, and {given}; make `nodes` x `gpus` as many")
 
 
 def _service(form: ServiceForm, path: Path) -> Service:
     router = form.router
     return Service(
         name=form.name or path.stem,
-        model=_from_file(form.model, path) if (path.parent / form.model).is_dir() else form.model,
+        model=_model(form.model, path),
         engine=form.engine.kind,
         release=_release(form),
         units=tuple(_unit(unit) for unit in form.units),
@@ -87,6 +108,8 @@ def _service(form: ServiceForm, path: Path) -> Service:
             _from_file(router.python, path),
             tuple(router.arguments),
             router.longest_wait,
+            router.cores,
+            router.memory,
         ),
         site=load_site(form.site, path.parent),
         python=_from_file(form.engine.python, path),
@@ -96,6 +119,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
         in_turn=form.start == "in-turn",
         host=form.host,
         api_key_env=form.api_key_env,
+        secrets=tuple(form.secrets),
         limit_s=form.limit,
         slo=form.slo,
         expected=form.expected,
@@ -106,12 +130,26 @@ def _service(form: ServiceForm, path: Path) -> Service:
 
 def _from_file(text: str, file: Path) -> str:
     """A path, as those of a file are meant: from where it lies. A plain name is left to the PATH."""
-    return str((file.parent / text).absolute()) if "/" in text and not text.startswith("~") else text
+    return str((file.parent / Path(text).expanduser()).absolute()) if "/" in text else text
+
+
+def _model(text: str, file: Path) -> str:
+    """A folder beside the file also by its plain name; what is neither there nor written as a path is a name."""
+    path = file.parent / Path(text).expanduser()
+    return str(path.absolute()) if path.is_dir() or text.startswith(("./", "../", "~/")) else text
 
 
 def _unit(form: UnitForm) -> ServiceUnit:
     return ServiceUnit(
-        form.role, form.replicas, form.nodes, form.gpus, dict(form.settings), tuple(form.arguments), dict(form.env)
+        form.role,
+        form.replicas,
+        form.nodes,
+        form.gpus,
+        dict(form.settings),
+        tuple(form.arguments),
+        dict(form.env),
+        form.cores,
+        form.memory,
     )
 
 
@@ -139,10 +177,41 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
             what = f"{form.engine.kind} before {'.'.join(map(str, since))} spreads over nodes with Ray only"
             yield Problem(("units", n, "nodes"), f"{what}; name a newer release, or write `nodes: 1` and more replicas")
     yield from _port_clashes(form, servers)
+    yield from _plain_secrets(form)
     if form.engine.kind == "twin" and not form.engine.gpu:
         yield Problem(("engine",), "the twin must know its GPU; add one, such as `gpu: h200`")
     if not _release(form):
         yield Problem(("engine", "release"), f"{form.engine.release!r} is not a release; write one such as 0.5.15")
+
+
+def _plain_secrets(form: ServiceForm) -> Iterator[Problem]:
+    """Whoever can read the file, a script, a manifest or the list of processes would have them. None is repeated."""
+    for n, unit in enumerate(form.units):
+        for name, value in unit.env.items():
+            if reveals_secret(name, value) or name in form.secrets:
+                what = f"holds a key, token or password; remove it here and write `secrets: [{name}]`"
+                yield Problem(("units", n, "env", name), f"{what}: its value is then taken from your environment")
+        for name, value in unit.settings.items():
+            if reveals_secret(f"--{name.replace('_', '-')}", str(value)):
+                yield Problem(("units", n, "settings", name), _PLAIN)
+        if _revealed(unit.arguments):
+            yield Problem(("units", n, "arguments"), _PLAIN)
+    if form.router is not None and _revealed(form.router.arguments):
+        yield Problem(("router", "arguments"), _PLAIN)
+
+
+_PLAIN = (
+    "holds a key, token or password, which every user of the node would see among the processes; remove it, and name "
+    "the variable that holds it: `api_key_env` for the API key, `secrets` for tokens"
+)
+
+
+def _revealed(words: Sequence[str]) -> bool:
+    """`--flag value` or `--flag=value` of a secret, or a word that is one by its shape."""
+    pairs = [(flag, value) for flag, equals, value in (word.partition("=") for word in words) if equals]
+    pairs += pairwise(words)
+    named = any(reveals_secret(flag, value) for flag, value in pairs if flag.startswith("-"))
+    return named or any(map(looks_secret, words))
 
 
 def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.deploy.members import Member
-from ridgeline.deploy.scripts import ADDRESS_FILE, START_FILE, member_command, start_script
+from ridgeline.deploy.scripts import ADDRESS_FILE, START_FILE, address_files, member_command, start_script
 from ridgeline.deploy.service import Service
 from ridgeline.files import write_whole
 from ridgeline.records.run import Job
@@ -87,6 +87,8 @@ class ServiceFolder:
         dated = {"at": round(time.time(), 3), **event}
         self.journal.append(dated)
         self._apply(dated)
+        if dated["event"] == "ended":
+            self._forget_address(str(dated["member"]))
 
     def _apply(self, event: Mapping[str, Any]) -> None:
         name, what, at_s = str(event.get("member", "")), event["event"], float(event.get("at", 0.0))
@@ -142,7 +144,7 @@ class ServiceFolder:
         """Writes the start script and the job's folder; the address of an earlier start is gone afterwards."""
         job = self.job(member, generation)
         job.folder.mkdir(parents=True, exist_ok=True)
-        (self.of(member) / ADDRESS_FILE).unlink(missing_ok=True)
+        self._forget_address(member.name)
         write_whole(self.of(member) / START_FILE, start_script(self.service, member), mode=0o755)
         return job
 
@@ -163,6 +165,11 @@ class ServiceFolder:
     def url(self, member: Member) -> str:
         address = self.address(member)
         return f"http://{address}:{member.port}" if address else ""
+
+    def _forget_address(self, name: str) -> None:
+        """It listens there no longer, and where users were sent to it, nobody does."""
+        for path in address_files(self.service, name, self.root / "members" / name):
+            path.unlink(missing_ok=True)
 
     def log(self, member: Member) -> Path:
         """What its latest start writes; engines write to stderr."""

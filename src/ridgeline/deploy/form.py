@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from ridgeline.forms.form import CountedIn, Duration, Environment, Form, Lines, Otherwise, Single, Takes, Text, Words
+from ridgeline.forms.form import (
+    CountedIn,
+    Duration,
+    Environment,
+    Form,
+    Lines,
+    OneLine,
+    Otherwise,
+    Single,
+    Size,
+    Takes,
+    Variable,
+    Words,
+)
 from ridgeline.ports import LAST_PORT, ROUTER_PORT, SGLANG_PORT
+from ridgeline.records.secrets import looks_secret
+
+
+def _key_variable(name: str) -> str:
+    """People write the key itself here. It is not repeated: whatever says so may be kept in a log."""
+    # a key drawn from capitals alone: variables of that length are several words
+    drawn = len(name) >= 20 and "_" not in name
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name) or looks_secret(name) or drawn:
+        raise ValueError(
+            "is not the name of an environment variable in capital letters; if it is the key itself, remove it here, "
+            "put it into a variable such as SERVICE_KEY, and write `api_key_env: SERVICE_KEY`"
+        )
+    return name
 
 
 class UnitForm(Form):
@@ -24,6 +51,12 @@ class UnitForm(Form):
         default=[], description="Further words of the server's command line, as they are."
     )
     env: Environment = Field(default={}, description="Environment of these servers.")
+    cores: Annotated[int | None, CountedIn("cores"), Otherwise("the share of its GPUs")] = Field(
+        default=None, ge=1, description="Cores of each node, where a batch system or Kubernetes is asked for them."
+    )
+    memory: Annotated[Size | None, Otherwise("the share of its GPUs")] = Field(
+        default=None, description="Memory of each node, likewise."
+    )
 
 
 class RouterForm(Form):
@@ -32,7 +65,7 @@ class RouterForm(Form):
     whose = "a router"
 
     kind: Literal["sglang-router", "smg", "vllm-router"] = Field(default="sglang-router", description="Which one.")
-    policy: Annotated[Text, Otherwise("the router's own")] = Field(
+    policy: Annotated[OneLine, Otherwise("the router's own")] = Field(
         default="", description="How it chooses a server: round_robin, power_of_two, cache_aware, ..."
     )
     port: Annotated[int, CountedIn("")] = Field(
@@ -47,9 +80,15 @@ class RouterForm(Form):
     longest_wait: Annotated[Duration | None, Otherwise("the router's own")] = Field(
         default=None, description="How long a request may wait there before it is refused."
     )
-    python: Text = Field(default="python3", description="The interpreter of the environment that has the router.")
+    python: OneLine = Field(default="python3", description="The interpreter of the environment that has the router.")
     arguments: Annotated[Words, Otherwise("none")] = Field(
         default=[], description="Further words of the router's command line, as they are."
+    )
+    cores: Annotated[int | None, CountedIn("cores"), Otherwise("an eighth of a node's, at most 4")] = Field(
+        default=None, ge=1, description="Cores of the router's own small job."
+    )
+    memory: Annotated[Size | None, Otherwise("an eighth of a node's, at most 8 GiB")] = Field(
+        default=None, description="Memory of the router's own small job."
     )
 
 
@@ -59,11 +98,11 @@ class ServedEngineForm(Form):
     whose = "an engine"
 
     kind: Literal["sglang", "vllm", "twin"] = Field(description="The engine; twin: servers that only pretend.")
-    release: Annotated[Text, Otherwise("the newest that is known")] = Field(
+    release: Annotated[OneLine, Otherwise("the newest that is known")] = Field(
         default="", description="The release whose flags are used, such as 0.5.15."
     )
-    python: Text = Field(default="python3", description="The interpreter of the environment that has the engine.")
-    gpu: Annotated[Text, Otherwise("needed by twin only")] = Field(
+    python: OneLine = Field(default="python3", description="The interpreter of the environment that has the engine.")
+    gpu: Annotated[OneLine, Otherwise("needed by twin only")] = Field(
         default="", description="What it runs on, such as h200: the twin keeps its time."
     )
 
@@ -73,21 +112,27 @@ class PodForm(Form):
 
     whose = "kubernetes"
 
-    image: Annotated[Text, Otherwise("the engine's published one of this release")] = Field(
+    image: Annotated[OneLine, Otherwise("the engine's published one of this release")] = Field(
         default="", description="The image of the servers."
     )
-    router_image: Annotated[Text, Otherwise("needed where there is a router")] = Field(
+    router_image: Annotated[OneLine, Otherwise("needed where there is a router")] = Field(
         default="", description="An image that has the router."
     )
-    namespace: Text = Field(default="default", description="Where everything is made.")
-    model_claim: Annotated[Text, Otherwise("the folder lies on every node")] = Field(
+    namespace: OneLine = Field(default="default", description="Where everything is made.")
+    model_claim: Annotated[OneLine, Otherwise("the folder lies on every node")] = Field(
         default="", description="The PersistentVolumeClaim that holds the model's folder."
     )
-    secret: Annotated[Text, Otherwise("the service's name, then `-key`")] = Field(
+    secret: Annotated[OneLine, Otherwise("the service's name, then `-key`")] = Field(
         default="", description="The Secret that holds the API key, under the name that `api_key_env` gives."
     )
     devices: dict[str, Annotated[int, CountedIn("")]] = Field(
         default={}, description="Further resources of each pod of a server, such as `rdma/hca: 8`."
+    )
+    user: Annotated[int, CountedIn("")] = Field(
+        default=1000, ge=0, description="Whom pods run as, as the standard `restricted` wants it; 0: the image decides."
+    )
+    ipc_lock: bool = Field(
+        default=False, description="Let servers pin memory (IPC_LOCK) for RDMA; `restricted` does not allow it."
     )
 
 
@@ -97,9 +142,14 @@ class ServiceForm(Form):
     whose = "a deployment"
 
     version: Annotated[Literal[1], Takes("1: write 1")] = Field(description="The version of this format.")
-    name: Annotated[Text, Otherwise("the file's name")] = Field(default="", description="Shown in jobs and reports.")
-    model: Text = Field(description="The model's folder or name, as the engine takes it; a preset for twin.")
-    served_name: Annotated[Text, Otherwise("the model's")] = Field(default="", description="What requests call it.")
+    name: Annotated[OneLine, Otherwise("the file's name")] = Field(default="", description="Shown in jobs and reports.")
+    model: OneLine = Field(description="The model's folder or name, as the engine takes it; a preset for twin.")
+    served_name: Annotated[OneLine, Otherwise("the model's")] = Field(default="", description="What requests call it.")
+    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
+        default=[],
+        description="Variables that hold tokens of the servers: from the environment, ~/.ridgeline/secrets/NAME or a "
+        "Kubernetes Secret; no file that is written holds their value.",
+    )
     engine: ServedEngineForm
     units: list[UnitForm] = Field(min_length=1, description="The servers.")
     router: Annotated[RouterForm | None, Otherwise("none: one server alone")] = Field(default=None)
@@ -115,10 +165,10 @@ class ServiceForm(Form):
         default=[],
         description="Records of `ridgeline preflight --json` of the nodes (`nodes/*.json`): their InfiniBand adapters.",
     )
-    host: Annotated[Text, Otherwise("loopback here, the node's address on a cluster")] = Field(
+    host: Annotated[OneLine, Otherwise("loopback here, the node's address on a cluster")] = Field(
         default="", description="The address that servers and router listen on."
     )
-    api_key_env: Annotated[Text, Otherwise("no key")] = Field(
+    api_key_env: Annotated[OneLine, AfterValidator(_key_variable), Otherwise("no key")] = Field(
         default="", description="The environment variable that holds the API key."
     )
     limit: Duration = Field(default=86400.0, description="Time that a batch system is asked for.")

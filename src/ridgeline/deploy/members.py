@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ridgeline.deploy.quoting import OnNode, shell_line
 from ridgeline.deploy.routers import Backend, metrics_port, router_words
 from ridgeline.deploy.servers import SERVERS, ServerPlace, derived_ports, port_step, server_words
 from ridgeline.deploy.service import Service, ServiceUnit
@@ -16,7 +16,7 @@ ROUTER = "router"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One server, or the router. `words` may hold the shell variables of the start script."""
+    """One server, or the router."""
 
     name: str
     role: str  # both, prefill, decode or router
@@ -38,7 +38,7 @@ class Member:
 
     @property
     def line(self) -> str:
-        return " ".join(map(shell_word, self.words))
+        return shell_line(self.words)
 
 
 def members_of(service: Service) -> list[Member]:
@@ -50,13 +50,15 @@ def members_of(service: Service) -> list[Member]:
             at = _place(service, unit, servers)
             name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
             words = tuple(server_words(service, unit, at))
-            resources = Resources(nodes=unit.nodes, gpus=unit.gpus)
+            resources = Resources(nodes=unit.nodes, cores=unit.cores, gpus=unit.gpus, memory_bytes=unit.memory_bytes)
+            if not servers:
+                resources = _leaving_room(service, resources)
             bootstrap = (at.bootstrap_port,) if unit.role == "prefill" else ()
             more = (*bootstrap, *derived_ports(service, unit, at.port))
-            env = tuple(unit.env.items())
+            env = (*_key_variable(service), *unit.env.items())
             follow = SERVERS[service.engine].follower_words if unit.nodes > 1 else ()
             servers.append(Member(name, unit.role, at.port, words, resources, env, (), more, follow))
-            backends.append(Backend(unit.role, f"http://${variable(name)}:{at.port}", at.bootstrap_port))
+            backends.append(Backend(unit.role, OnNode(f"http://${variable(name)}:{at.port}"), at.bootstrap_port))
     return [*servers, *_router(service, servers, backends)]
 
 
@@ -79,7 +81,52 @@ def _router(service: Service, servers: Sequence[Member], backends: Sequence[Back
         return []
     words = tuple(router_words(service, backends))
     after, more = tuple(server.name for server in servers), (metrics_port(service.router),)
-    return [Member(ROUTER, ROUTER, service.router.port, words, Resources(), after=after, more_ports=more)]
+    resources = _router_resources(service)
+    return [Member(ROUTER, ROUTER, service.router.port, words, resources, after=after, more_ports=more)]
+
+
+# On a cluster the router is a small job of its own: it outlives restarts of any server, and may move. The first server
+# leaves that little of its share of a node, for the servers may fill all nodes that there are.
+ROUTER_CORES, ROUTER_MEMORY_BYTES = 4, 8 * 2**30  # of its job, at most: it forwards, and keeps a tree of prefixes
+
+
+def room_for_router(service: Service) -> bool:
+    """Whether a small job of the router's finds a place beside the servers, however few the nodes are."""
+    site, first = service.site, service.units[0]
+    if site.options.get("exclusive"):
+        return False
+    if first.cores is not None or (site.cores_per_node and site.memory_bytes_per_node):
+        return True
+    # without sizes a job gets little, unless it takes all GPUs of a node and so the whole of it
+    return not site.cores_per_node and not 0 < site.gpus_per_node <= first.gpus
+
+
+def _leaving_room(service: Service, wanted: Resources) -> Resources:
+    """What the first server asks for where a router must fit beside it."""
+    site = service.site
+    if service.router is None or service.on_this_machine or site.options.get("exclusive"):
+        return wanted
+    if wanted.cores is not None or site.cores_per_node is None:
+        return wanted
+    router = _router_resources(service)
+    share = min(1.0, wanted.gpus / site.gpus_per_node) if wanted.gpus and site.gpus_per_node else 1.0
+    cores = max(1, int(site.cores_per_node * share) - (router.cores or 0))
+    memory = wanted.memory_bytes
+    if memory is None and site.memory_bytes_per_node is not None:
+        memory = int(site.memory_bytes_per_node * share) - (router.memory_bytes or 0)
+    return replace(wanted, cores=cores, memory_bytes=memory)
+
+
+def _router_resources(service: Service) -> Resources:
+    choice, site = service.router, service.site
+    assert choice is not None
+    if service.on_this_machine:
+        return Resources()
+    cores = choice.cores or max(1, min(ROUTER_CORES, (site.cores_per_node or 8 * ROUTER_CORES) // 8))
+    memory = choice.memory_bytes
+    if memory is None and site.memory_bytes_per_node is not None:
+        memory = min(ROUTER_MEMORY_BYTES, site.memory_bytes_per_node // 8)
+    return Resources(cores=cores, memory_bytes=memory)
 
 
 def variable(name: str) -> str:
@@ -87,8 +134,6 @@ def variable(name: str) -> str:
     return "at_" + name.replace("-", "_")
 
 
-def shell_word(word: str) -> str:
-    """Quoted, except that our variables are for the node to fill in."""
-    if "$" not in word:
-        return shlex.quote(word)
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`") + '"'
+def _key_variable(service: Service) -> list[tuple[str, str]]:
+    name = SERVERS[service.engine].key_variable
+    return [(name, OnNode(f"${service.api_key_env}"))] if name and service.api_key_env else []

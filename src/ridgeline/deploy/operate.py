@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.deploy import probe
+from ridgeline.deploy import keys, probe
 from ridgeline.deploy.folder import ServiceFolder
 from ridgeline.deploy.members import Member, members_of
 from ridgeline.deploy.service import Service
@@ -41,7 +41,10 @@ class Operator:
         self.key = probe.key_of(service.api_key_env)
         self.executor: Executor = catalog.part("executors", service.site.batch)(service.site)
         if service.api_key_env and not self.key:
-            raise InputError(f"{service.api_key_env} is empty; set it to the API key, or remove api_key_env")
+            raise InputError(
+                f"{service.api_key_env} is empty; set it to the API key, put the key into "
+                f"{keys.kept_in(service.api_key_env)} (mode 600), or remove api_key_env"
+            )
 
     def heed_limit(self) -> None:
         """What `keep` has lowered holds until the file is given another limit, or the service is taken down."""

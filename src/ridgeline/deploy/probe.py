@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from ridgeline.deploy.keys import kept_secret
 from ridgeline.errors import SiteError
 
 TIMEOUT_S = 5.0
@@ -101,4 +102,5 @@ def served_model(url: str, key: str) -> str:
 
 
 def key_of(variable: str) -> str:
-    return os.environ.get(variable, "") if variable else ""
+    """From the environment, or from the file where its owner keeps it."""
+    return os.environ.get(variable) or kept_secret(variable) if variable else ""

@@ -10,7 +10,8 @@ from ridgeline import catalog
 from ridgeline.deploy.folder import ServiceFolder
 from ridgeline.deploy.kubernetes.manifests import manifests
 from ridgeline.deploy.members import members_of
-from ridgeline.deploy.scripts import START_FILE, start_script
+from ridgeline.deploy.quoting import in_comment
+from ridgeline.deploy.scripts import ADDRESS_FILE, START_FILE, URL_FILE, start_script
 from ridgeline.deploy.service import Service
 from ridgeline.errors import InputError
 from ridgeline.executors.base import Executor
@@ -43,6 +44,7 @@ def _scripts(service: Service, out: Path, chosen: str) -> Iterator[Path]:
     folder = ServiceFolder(out, service)
     executor: Executor = catalog.part("executors", chosen)(service.site)
     members = members_of(service)
+    out.mkdir(parents=True, exist_ok=True, mode=0o700)  # engines print their arguments, keys among them, into logs
     for member in members:
         folder.of(member).mkdir(parents=True, exist_ok=True)
         path = folder.of(member) / START_FILE
@@ -54,8 +56,10 @@ def _scripts(service: Service, out: Path, chosen: str) -> Iterator[Path]:
             write_whole(path, executor.script(job), mode=0o755)
             yield path
     submit = {"slurm": "sbatch", "pbs": "qsub"}.get(chosen)
-    lines = ["#!/bin/sh", f"# starts {service.name}: every server, then the router, which waits for their addresses"]
+    lines = ["#!/bin/sh"]
+    lines.append(f"# starts {in_comment(service.name)}: every server, then the router, which waits for their addresses")
     lines.append('cd "$(dirname "$0")" || exit 74')
+    lines.append(f"rm -f members/*/{ADDRESS_FILE} members/*/{ADDRESS_FILE}.* {URL_FILE}  # of an earlier start")
     for member in members:
         if submit:
             lines.append(f"{submit} members/{member.name}/job.sh")

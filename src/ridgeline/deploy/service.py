@@ -24,6 +24,8 @@ class ServiceUnit:
     settings: Mapping[str, Value] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    cores: int | None = None  # of each node; None: the share of its GPUs
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class RouterChoice:
     python: str = "python3"
     arguments: tuple[str, ...] = ()
     longest_wait_s: float | None = None
+    cores: int | None = None  # of its job on a cluster; None: a small share of a node
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class PodChoice:
     model_claim: str = ""  # the volume claim with the model; empty: its folder lies on every node
     secret: str = ""  # that holds the API key, under the name of its variable; empty: named after the service
     devices: Mapping[str, int] = field(default_factory=dict)  # of each pod, beside its GPUs
+    user: int = 1000  # whom pods run as; 0: the image decides
+    ipc_lock: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class Service:
     python: str = "python3"  # of the engine's environment
     gpu: str = ""
     served_name: str = ""
+    secrets: tuple[str, ...] = ()  # variables of the servers, beside the key, whose values are written down nowhere
     first_port: int = SGLANG_PORT
     first_bootstrap_port: int = BOOTSTRAP_PORT  # of prefill servers, where decode servers fetch their KV
     in_turn: bool = False  # each server is started when the one before it is ready
@@ -80,6 +87,12 @@ class Service:
     @property
     def split(self) -> bool:
         return any(unit.role != "both" for unit in self.units)
+
+    @property
+    def secret_variables(self) -> tuple[str, ...]:
+        """All of them, the key's first; what the site names as well."""
+        named = (self.api_key_env, *self.secrets, *self.site.secrets)
+        return tuple(dict.fromkeys(name for name in named if name))
 
     @property
     def on_this_machine(self) -> bool:

@@ -132,7 +132,7 @@ def _one_line(text: str) -> str:
 
 def _without_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("holds a NUL character, which no environment can; remove it")
+        raise ValueError("holds a NUL character, which neither a command line nor an environment can; remove it")
     return text
 
 
@@ -214,7 +214,7 @@ Lines = Annotated[
 ]
 
 Words = Annotated[
-    list[Text],
+    list[Annotated[Text, AfterValidator(_without_nul)]],
     BeforeValidator(_words),
     Takes("text, taken apart as a shell would, or a list of words"),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),

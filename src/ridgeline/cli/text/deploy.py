@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from ridgeline.deploy.keys import without_key
 from ridgeline.deploy.members import Member
 from ridgeline.deploy.protection import router_promise
+from ridgeline.deploy.quoting import shell_line
 from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.service import Service
 from ridgeline.deploy.status import MemberState
 from ridgeline.serving.engine.knobs.releases import release_text
 
 
-def service_summary(service: Service, members: Sequence[Member]) -> str:
-    """The service in a few lines, then every command line."""
+def service_summary(
+    service: Service, members: Sequence[Member], requests: Mapping[str, str] | None = None, notes: Sequence[str] = ()
+) -> str:
+    """The service in a few lines, then every command line, what a batch system is asked for, and what to know."""
     engine = "the twin" if service.engine == "twin" else release_text(service.engine, service.release)
     lines = [f"{service.name}: {service.model} on {engine}, site {service.site.name}"]
     for member in members:
-        lines += [f"  {member.name:<12} port {member.port}", f"    {member.line}"]
+        lines += [f"  {member.name:<12} port {member.port}", f"    {shell_line(without_key(member.words))}"]
+        if asked := (requests or {}).get(member.name):
+            lines.append(f"    asks {service.site.batch} for {asked}")
     if service.router is not None and not ROUTERS[service.router.kind].checks_keys:
         lines.append(
             f"{service.router.kind} asks nobody for a key before it changes its servers: let only users reach it"
         )
+    if service.api_key_env:
+        lines.append(f"each takes the API key from {service.api_key_env} by itself; it is none of its arguments")
     if promise := router_promise(service):
         lines.append(promise)
+    lines += [f"note: {note}" for note in notes]
     return "\n".join(lines)
+
+
+def front_text(url: str, file: Path) -> str:
+    """Where users reach it now, and where they find it after it has moved."""
+    return f"users: {url} (always in {file})" if url else f"users: nowhere now; {file} will say where"
 
 
 def status_text(states: Sequence[MemberState]) -> str:

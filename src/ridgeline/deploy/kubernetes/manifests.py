@@ -13,8 +13,19 @@ from typing import Any
 
 import yaml
 
-from ridgeline.deploy.kubernetes.pods import Spec, key_secret, labels_of, pod_port, router_pod, server_pod
+from ridgeline.deploy.kubernetes.pods import (
+    COMPONENT,
+    PART_OF,
+    Spec,
+    follower_role,
+    key_secret,
+    labels_of,
+    pod_port,
+    router_pod,
+    server_pod,
+)
 from ridgeline.deploy.kubernetes.progress import PROBE_FILE, progress_script
+from ridgeline.deploy.quoting import in_comment, shell_line
 from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.errors import InputError
 
@@ -43,12 +54,22 @@ def object_name(service: Service) -> str:
 
 def _heading(service: Service, name: str) -> str:
     lines = ["kubectl apply -f . makes all of it, kubectl delete -f . ends it; the LWS controller must be installed"]
-    if service.api_key_env:
+    if variables := service.secret_variables:
+        # through a pipe: the arguments of kubectl could be read by everybody
+        values = " ".join(f'"{variable}=${variable}"' for variable in variables)
+        create = ["kubectl", "create", "secret", "generic", key_secret(service, name)]
+        create += ["--namespace", service.pods.namespace, "--from-env-file=/dev/stdin"]
+        lines.append(f"first the secrets, which are in no file: printf '%s\\n' {values} | {shell_line(create)}")
+    if service.pods.devices and not service.pods.ipc_lock:
         lines.append(
-            f"first the key, which is in no file: kubectl create secret generic {key_secret(service, name)} "
-            f'--namespace {service.pods.namespace} --from-literal={service.api_key_env}="${service.api_key_env}"'
+            "where nodes do not let pods pin memory, RDMA needs `kubernetes: {ipc_lock: true}` and a namespace that "
+            "allows it"
         )
-    return "".join(f"# {line}\n" for line in lines)
+    if service.pods.user and _on_the_node(service):
+        lines.append(
+            "`restricted` namespaces take no folders of nodes: there name a claim, `kubernetes: {model_claim: ...}`"
+        )
+    return "".join(f"# {in_comment(line)}\n" for line in lines)
 
 
 def _servers(service: Service, name: str) -> Iterator[Spec]:
@@ -63,8 +84,22 @@ def _servers(service: Service, name: str) -> Iterator[Spec]:
         for own, spec in zip(names, sets, strict=True):
             full = name if len(sets) == 1 else f"{name}-{own}"
             yield _object(service, "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", full, spec=spec)
+    for role in dict.fromkeys(unit.role for unit in service.units):
+        yield _disruption(service, name, role)
     if service.router is None:
         yield _front(service, name, service.units[0].role, pod_port(service))
+
+
+def _disruption(service: Service, name: str, role: str) -> Spec:
+    """Nodes are drained one server of a role at a time: a pod that is gone stands for its whole server."""
+    chosen = {"key": COMPONENT, "operator": "In", "values": [role, follower_role(role)]}
+    selector = {"matchLabels": {PART_OF: name}, "matchExpressions": [chosen]}
+    full = f"{name}-{'server' if role == 'both' else role}"
+    return _object(service, "policy/v1", "PodDisruptionBudget", full, spec={"maxUnavailable": 1, "selector": selector})
+
+
+def _on_the_node(service: Service) -> bool:
+    return service.engine != "twin" and service.model.startswith("/") and not service.pods.model_claim
 
 
 def _group(service: Service, unit: ServiceUnit, name: str) -> Spec:
