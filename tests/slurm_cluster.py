@@ -53,7 +53,7 @@ SelectTypeParameters=CR_Core
 ReturnToService=2
 SlurmdParameters=config_overrides
 MessageTimeout=5
-KillWait=2
+KillWait={kill_wait_s}
 MinJobAge={min_job_age_s}
 JobAcctGatherType=jobacct_gather/linux
 AccountingStorageType=accounting_storage/none
@@ -113,6 +113,7 @@ def free_ports(count: int) -> list[int]:
 class SlurmCluster:
     folder: Path
     min_job_age_s: int = 300
+    kill_wait_s: int = 2  # between TERM and KILL; Slurm's own default is 30
 
     def __post_init__(self) -> None:
         for name in ("munge", "state", "spool", "log"):
@@ -132,7 +133,8 @@ class SlurmCluster:
         kind, cgroups = tracking()
         # a job's cgroup is named after node and job id: clusters side by side must not give out the same ids
         fields = {"ports": ports, "nodes": nodes, "tracking": kind, "first_job": 1 + ports[0] % 20000 * 1000}
-        self.conf.write_text(CONF.format(folder=self.folder, min_job_age_s=self.min_job_age_s, **fields))
+        fields |= {"min_job_age_s": self.min_job_age_s, "kill_wait_s": self.kill_wait_s}
+        self.conf.write_text(CONF.format(folder=self.folder, **fields))
         (self.folder / "cgroup.conf").write_text(cgroups)
         key = self.folder / "munge" / "key"
         key.write_bytes(os.urandom(1024))
@@ -247,12 +249,12 @@ def _until(true: object, limit_s: float) -> bool:
 
 
 @contextmanager
-def slurm_cluster(min_job_age_s: int = 300) -> Iterator[SlurmCluster]:
+def slurm_cluster(min_job_age_s: int = 300, kill_wait_s: int = 2) -> Iterator[SlurmCluster]:
     """A running cluster in a folder that goes away with it."""
     # mkdtemp makes the folder 0700; munge's socket must be reachable through it
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     folder.chmod(0o755)
-    cluster = SlurmCluster(folder, min_job_age_s)
+    cluster = SlurmCluster(folder, min_job_age_s, kill_wait_s)
     try:
         cluster.start()
         yield cluster
