@@ -41,7 +41,7 @@ workload:
     echo start >> starts
     touch "$RIDGELINE_SCRATCH/big" here
     while [ -e "../../../../gates/$(basename "$PWD" | cut -c-4)" ]; do sleep 0.1; done
-    sleep 0.3
+    sleep NAP
     echo "rate $((100 + {x} * 37 % 101)) u/s"
   metrics:
     rate: {regex: 'rate\s+([0-9.]+)', unit: u/s}
@@ -153,6 +153,10 @@ class BatchSystem:
     def books(self, folder: Path) -> list[BookedStart]:
         raise NotImplementedError
 
+    def accounting_s(self, folder: Path) -> float | None:
+        """Node-seconds by a second set of books, where there is one."""
+        return None
+
 
 @dataclass
 class SlurmSystem(BatchSystem):
@@ -165,7 +169,9 @@ class SlurmSystem(BatchSystem):
 
     def site(self, scratch: Path) -> str:
         return (
-            f"batch: slurm\nqueue: debug\nnodes: 4\njobs_at_once: {SLOTS}\npoll_s: 0.3\nscratch: {scratch}\n"
+            # whole nodes: a node that goes down takes one run with it, and not one that another fault is aimed at
+            f"batch: slurm\nqueue: debug\nnodes: 4\ncores_per_node: 2\njobs_at_once: {SLOTS}\npoll_s: 0.3\n"
+            f"scratch: {scratch}\n"
             "options: {stuck_after_s: 240}\n"
         )
 
@@ -206,6 +212,19 @@ class SlurmSystem(BatchSystem):
             took_s = (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() if ran else 0.0
             found.append(BookedStart(cells["JobId"], Path(cells["WorkDir"]), took_s * int(cells["NodeCnt"])))
         return found
+
+    def accounting_s(self, folder: Path) -> float | None:
+        if not self.cluster.accounting:
+            return None
+        asked = ("sacct", "--duplicates", "-X", "-n", "-P", "-S", "now-1day", "-o", "JobID,ElapsedRaw,NNodes,WorkDir")
+
+        def rows() -> list[list[str]]:
+            cells = [line.split("|", 3) for line in self.cluster.run(*asked).stdout.splitlines()]
+            return [row for row in cells if row[3].startswith(f"{folder}/")]
+
+        starts = sum(start.folder.is_dir() for start in self.books(folder))
+        until(lambda: len(rows()) >= starts, "slurmdbd has every start")
+        return float(sum(int(row[1]) * int(row[2]) for row in rows()))
 
 
 @dataclass
@@ -256,13 +275,14 @@ class Stage:
     folder: Path
     system: BatchSystem
     faults: Sequence[tuple[int, str]] = ()  # (run, kind of fault), by run
+    nap_s: float = 0.3  # how long a run takes
     controller: subprocess.Popen[bytes] | None = None
     hit: list[tuple[int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name in ("gates", "faults", "bin", "scratch"):
             (self.folder / name).mkdir(parents=True)
-        (self.folder / "study.yaml").write_text(STUDY)
+        (self.folder / "study.yaml").write_text(STUDY.replace("NAP", f"{self.nap_s:g}"))
         (self.folder / "cluster.yaml").write_text(self.system.site(self.folder / "scratch"))
         for name, text in self.system.wrappers(self.folder / "faults").items():
             (self.folder / "bin" / name).write_text(text)
@@ -364,8 +384,14 @@ class Stage:
 
     def at_gate(self, run: int) -> Path:
         """The folder of the run, once its program runs and waits."""
-        self.wait(lambda: (found := self.run_folder(run)) and (found / "here").exists(), f"run {run} gets to its gate")
-        found = self.run_folder(run)
+
+        def here() -> Path | None:
+            assert run not in {e["run"] for e in self.events("ended")}, f"run {run} ended before its gate"
+            found = self.run_folder(run)
+            return found if found is not None and (found / "here").exists() else None
+
+        self.wait(here, f"run {run} gets to its gate")
+        found = here()
         assert found is not None
         # its controller has the answer of the submit command: other faults are aimed at the time before
         self.wait(lambda: run in {e["run"] for e in self.events("submitted")}, f"run {run} is in the journal")
@@ -564,6 +590,11 @@ class Audit:
     answer: Mapping[str, Any]
     left: tuple[str, ...]
     runs: int
+    accounting_s: float | None = None  # as `sacct` has it, where there is accounting
+
+    @property
+    def clean(self) -> bool:
+        return self.verified and not (self.lost or self.twice or self.left) and self.ledger_error <= 0.02
 
     @property
     def ledger_error(self) -> float:
@@ -584,6 +615,7 @@ def audit(stage: Stage) -> Audit:
         answer=answer,
         left=tuple(_left(stage)),
         runs=sum(event["event"] == "run" for event in journal),
+        accounting_s=stage.system.accounting_s(stage.study),
     )
 
 
