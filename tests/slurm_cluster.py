@@ -121,9 +121,10 @@ _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports outside the kernel's range for outgoing connections, so that no client takes one between asking and use."""
+    """Ports outside the kernel's range for outgoing connections, so that no client takes one between asking and use;
+    nor does another cluster that starts at the same time: processes with neighbouring ids look in different places."""
     ports: list[int] = []
-    candidate = 20000 + os.getpid() % 8000
+    candidate = 20000 + os.getpid() * 16 % 12000
     while len(ports) < count:
         candidate += 1
         with socket.socket() as probe:
