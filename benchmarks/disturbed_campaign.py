@@ -149,7 +149,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="disturbed-") as temporary:
             folder = Path(temporary)
             with the_system(name, folder, chosen.forgetful) as system:
-                played = list(campaigns(system, folder, chosen))
+                played: list[Played] = []
+                with contextlib.suppress(KeyboardInterrupt):  # what was played until then is shown
+                    for each in campaigns(system, folder, chosen):
+                        played.append(each)
                 show(system, played)
         good &= all(p.found and p.same_answer and p.found.clean for p in played)
     return 0 if good else 1
