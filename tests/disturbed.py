@@ -447,6 +447,7 @@ def killed_before_the_submission(stage: Stage, run: int) -> None:
     stage.held("before", run)
     stage.kill()
     stage.resume()
+    time.sleep(2)  # one that did not wait for that command would have looked in vain by now
     stage.let_go("before", run)
 
 
