@@ -53,10 +53,10 @@ SelectTypeParameters=CR_Core
 ReturnToService=2
 SlurmdParameters=config_overrides
 MessageTimeout=5
-KillWait=2
+KillWait={kill_wait_s}
 MinJobAge={min_job_age_s}
 JobAcctGatherType=jobacct_gather/linux
-AccountingStorageType=accounting_storage/none
+{accounting}
 GresTypes=gpu
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/log/jobcomp.txt
@@ -67,6 +67,26 @@ PartitionName=gpu Nodes=g[1-2] MaxTime=2-00:00:00 State=UP
 PartitionName=members Nodes=n[1-4] AllowAccounts=members MaxTime=00:10:00 State=UP
 """
 
+
+# with accounting: a database behind its own socket, and slurmdbd in front of it
+ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStoragePort={port}
+AccountingStoragePass={folder}/munge/socket"""
+DATABASE_CONF = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+DbdHost=localhost
+DbdPort={port}
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm
+LogFile={folder}/log/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+"""
 
 # As computing centres run it: Slurm tracks a job's processes by cgroup. TERM then reaches the batch script alone, and
 # what the script started hears of it from the script or not at all (linuxproc signals every process of the job).
@@ -90,13 +110,21 @@ def missing() -> str:
     return "" if os.geteuid() == 0 else "slurmd must be started by root"
 
 
+def missing_for_accounting() -> str:
+    """Why a cluster here cannot have accounting; empty when it can."""
+    wanted = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacctmgr")
+    programs = [name for name in wanted if shutil.which(name, path=_PATH) is None]
+    return f"{', '.join(programs)} not installed (Debian: slurmdbd mariadb-server)" if programs else ""
+
+
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports outside the kernel's range for outgoing connections, so that no client takes one between asking and use."""
+    """Ports outside the kernel's range for outgoing connections, so that no client takes one between asking and use;
+    nor does another cluster that starts at the same time: processes with neighbouring ids look in different places."""
     ports: list[int] = []
-    candidate = 20000 + os.getpid() % 8000
+    candidate = 20000 + os.getpid() * 16 % 12000
     while len(ports) < count:
         candidate += 1
         with socket.socket() as probe:
@@ -113,16 +141,18 @@ def free_ports(count: int) -> list[int]:
 class SlurmCluster:
     folder: Path
     min_job_age_s: int = 300
+    kill_wait_s: int = 2  # between TERM and KILL; Slurm's own default is 30
+    accounting: bool = False
 
     def __post_init__(self) -> None:
         for name in ("munge", "state", "spool", "log"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "munge").chmod(0o755)
         sizes = {**dict.fromkeys(NODES, "CPUs=2 RealMemory=4000"), **dict.fromkeys(GPU_NODES, GPU_NODE)}
-        ports = free_ports(1 + len(sizes))
+        ports = free_ports(2 + len(sizes))
         nodes = "\n".join(
             f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} {size}"
-            for (name, size), port in zip(sizes.items(), ports[1:], strict=True)
+            for (name, size), port in zip(sizes.items(), ports[2:], strict=True)
         )
         # slurmd counts the files of its GPUs, whatever they are
         for number in range(8):
@@ -132,7 +162,14 @@ class SlurmCluster:
         kind, cgroups = tracking()
         # a job's cgroup is named after node and job id: clusters side by side must not give out the same ids
         fields = {"ports": ports, "nodes": nodes, "tracking": kind, "first_job": 1 + ports[0] % 20000 * 1000}
-        self.conf.write_text(CONF.format(folder=self.folder, min_job_age_s=self.min_job_age_s, **fields))
+        fields |= {"min_job_age_s": self.min_job_age_s, "kill_wait_s": self.kill_wait_s}
+        fields["accounting"] = "AccountingStorageType=accounting_storage/none"
+        if self.accounting:
+            fields["accounting"] = ACCOUNTING.format(folder=self.folder, port=ports[1])
+            database = self.folder / "slurmdbd.conf"
+            database.write_text(DATABASE_CONF.format(folder=self.folder, port=ports[1]))
+            database.chmod(0o600)
+        self.conf.write_text(CONF.format(folder=self.folder, **fields))
         (self.folder / "cgroup.conf").write_text(cgroups)
         key = self.folder / "munge" / "key"
         key.write_bytes(os.urandom(1024))
@@ -152,6 +189,10 @@ class SlurmCluster:
 
     def start(self) -> None:
         self.start_munge()
+        if self.accounting:
+            self.start_database()
+            self.start_accounting()
+            self.run("sacctmgr", "-i", "add", "cluster", "ridge")
         self.start_controller(fresh=True)
         for node in (*NODES, *GPU_NODES):
             self.start_node(node)
@@ -162,7 +203,13 @@ class SlurmCluster:
         if self.pid("slurmctld"):
             self.run("scancel", "--user=root", check=False)
             _until(lambda: not self.run("squeue", "-h", check=False).stdout.strip(), 15)
-        for name in (*(f"slurmd-{node}" for node in (*NODES, *GPU_NODES)), "slurmctld", "munge/munged"):
+        for name in (
+            *(f"slurmd-{node}" for node in (*NODES, *GPU_NODES)),
+            "slurmctld",
+            "slurmdbd",
+            "mariadb",
+            "munge/munged",
+        ):
             self.end(name)
 
     # -- the daemons, one by one: tests take them away and give them back
@@ -183,6 +230,25 @@ class SlurmCluster:
 
     def stop_munge(self) -> None:
         self.end("munge/munged")
+
+    def start_database(self) -> None:
+        data, socket_ = self.folder / "database", self.folder / "mariadb.sock"
+        # no network: whoever may look into this folder may use it, and nobody else can
+        options = ["--no-defaults", f"--datadir={data}", "--user=root"]
+        alone = ["--skip-networking", f"--socket={socket_}", f"--pid-file={self.folder}/mariadb.pid"]
+        self.run("mariadb-install-db", *options, "--auth-root-authentication-method=normal")
+        with (self.folder / "log/mariadb.log").open("w") as log:
+            subprocess.Popen(
+                ["mariadbd", *options, *alone], env=self._environ, stdout=log, stderr=log, start_new_session=True
+            )
+        _until(lambda: socket_.exists() and self.pid("mariadb"), 60)
+
+    def start_accounting(self) -> None:
+        self.run("slurmdbd")
+        _until(lambda: self.run("sacctmgr", "-n", "show", "cluster", check=False).returncode == 0, 60)
+
+    def stop_accounting(self) -> None:
+        self.end("slurmdbd")
 
     def start_controller(self, *, fresh: bool = False) -> None:
         self.run("slurmctld", *(["-c"] if fresh else []), "-f", str(self.conf))
@@ -227,7 +293,8 @@ class SlurmCluster:
 
     @property
     def _environ(self) -> dict[str, str]:
-        return {**os.environ, **self.env, "PATH": _PATH}
+        # by MYSQL_UNIX_PORT slurmdbd finds its database
+        return {**os.environ, **self.env, "PATH": _PATH, "MYSQL_UNIX_PORT": str(self.folder / "mariadb.sock")}
 
 
 def _alive(pid: int) -> bool:
@@ -247,12 +314,12 @@ def _until(true: object, limit_s: float) -> bool:
 
 
 @contextmanager
-def slurm_cluster(min_job_age_s: int = 300) -> Iterator[SlurmCluster]:
+def slurm_cluster(min_job_age_s: int = 300, kill_wait_s: int = 2, accounting: bool = False) -> Iterator[SlurmCluster]:
     """A running cluster in a folder that goes away with it."""
     # mkdtemp makes the folder 0700; munge's socket must be reachable through it
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     folder.chmod(0o755)
-    cluster = SlurmCluster(folder, min_job_age_s)
+    cluster = SlurmCluster(folder, min_job_age_s, kill_wait_s, accounting)
     try:
         cluster.start()
         yield cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -459,3 +460,31 @@ def test_a_baseline_that_failed_before_it_was_corrected_is_no_observation(tmp_pa
     again.run()
     assert isinstance(again.agenda, SearchAgenda)
     assert not [point for point, run in again.agenda._observations if run is None], "the search would keep away from it"
+
+
+class Charging(MemoryExecutor):
+    """A batch system that says later what a job is charged; with `dies` its controller does not live to read an id."""
+
+    detached, dies = True, 0
+
+    def submit(self, job: Job) -> str:
+        ticket = super().submit(job)
+        if len(self.world.jobs) == self.dies:
+            raise SystemExit("killed")
+        return ticket
+
+    def charged(self, tickets: Collection[str], ask: bool = False) -> Mapping[str, float]:
+        return dict.fromkeys(tickets, 7.0)
+
+
+def test_a_job_that_is_found_again_is_in_the_journal_and_is_charged(tmp_path: Path) -> None:
+    world = World()
+    dying = Charging(world=world)
+    dying.dies = 2
+    with pytest.raises(SystemExit):
+        campaign(tmp_path, study(tmp_path), executor=dying).run()
+    run = campaign(tmp_path, study(tmp_path), executor=Charging(world=world))
+    run.run()
+    taken = [event["run"] for event in run.journal.read() if event["event"] == "submitted"]
+    assert sorted(taken) == sorted(run.history.runs), "each once, the one that was found too"
+    assert {ended.ending.charged_s for ended in run.history.runs.values()} == {7.0}

@@ -40,6 +40,7 @@ SQUEUE = {
     "Name": "0001-a-1f",
     "NodeList": "n[1-2]",
     "Reason": "NonZeroExitCode",
+    "RestartCnt": "0",
 }
 
 

@@ -109,6 +109,27 @@ def test_slurm_charges_from_its_own_start_to_its_own_end() -> None:
     assert read_history(unknown)["7"].charged_s is None
 
 
+def test_a_requeued_job_is_charged_for_all_its_starts() -> None:
+    """squeue tells of the last one only, and while the first one ends, of when its limit would have been."""
+    for state in ("COMPLETING", "CANCELLED", "FAILED"):
+        times = {"StartTime": "1700000000", "EndTime": "1700007200", "RestartCnt": "1"}
+        row = squeue_row(JobID="7", State=state, exit_code="0", Name="x", **times)
+        assert read_squeue(row)["7"].charged_s is None, state
+    again = "7|CANCELLED by 0|0:0|1700000100|1700000100|None assigned|x|/runs/7"
+    first = "7|REQUEUED|0:0|1700000000|1700000030|n1|x|/runs/7"
+    of_another_cluster = "7|COMPLETED|0:0|1600000000|1600009000|n1|y|/runs/old"
+    found = read_history("\n".join((of_another_cluster, first, again)))["7"]
+    assert (found.charged_s, found.ending and found.ending.cause) == (30.0, Cause.CANCELLED)
+    still_runs = again.replace("CANCELLED by 0", "RUNNING").replace("|1700000100|None", "|Unknown|None")
+    assert read_history(f"{first}\n{still_runs}")["7"].charged_s is None
+    lines = [
+        f"JobId=7 Name=x JobState={state} StartTime=2026-11-16T09:00:{start} EndTime=2026-11-16T09:00:{end} "
+        "WorkDir=/runs/7 ExitCode=0:0"
+        for state, start, end in (("PENDING", "00", "41"), ("CANCELLED", "50", "50"))
+    ]
+    assert read_history("\n".join(lines))["7"].charged_s == 41.0
+
+
 def test_pbs_charges_its_walltime() -> None:
     job = {"job_state": "F", "substate": 92, "Exit_status": 0, "resources_used": {"walltime": "00:01:06"}}
     assert read_qstat(json.dumps({"Jobs": {"0.vm": job}}))["0.vm"].charged_s == 66.0
@@ -150,6 +171,38 @@ def test_what_the_batch_system_says_later_replaces_what_was_known_at_the_end(tmp
     assert not history.uncharged
     assert history.runs[1].ending.charged_s == history.runs_of[1][0].ending.charged_s == 13.0
     assert history.runs[1].ending.duration_s == 10.0, "what a run measured stays as it was"
+
+
+def test_a_job_given_up_after_a_requeue_costs_what_its_first_start_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = slurm_executor(Site(name="here", batch="slurm", poll_s=0.0))
+    (tmp_path / "started").write_text("8\nn1\n")
+    (tmp_path / "exit").write_text(
+        "exit_code=143\nstarted_s=1700000008\nended_s=1700000020\nup_first_s=100\nup_began_s=108\nup_ended_s=120\ntold=TERM\n"
+    )
+    waits = squeue_row(JobID="8", State="PENDING", Name="x", Reason="BeginTime", RestartCnt="1")
+    gone = squeue_row(JobID="8", State="CANCELLED", Name="x", StartTime="9", EndTime="9", RestartCnt="1")
+    starts = [("PENDING", "00:00", "00:22"), ("CANCELLED", "09:00", "09:00")]
+    jobcomp = "\n".join(
+        f"JobId=8 Name=x JobState={s} StartTime=2026-11-16T09:{a} EndTime=2026-11-16T09:{b} "
+        f"WorkDir={tmp_path} ExitCode=0:0"
+        for s, a, b in starts
+    )
+    queue = [waits, waits, gone]
+
+    def answer(command: list[str], keep_open: int | None = None) -> JobReply:
+        if "squeue" in command:
+            return JobReply(0, queue.pop(0) if len(queue) > 1 else queue[0])
+        return JobReply(1, "", "accounting storage is disabled") if "sacct" in command else JobReply(0, jobcomp)
+
+    monkeypatch.setattr(runner, "_run", answer)
+    ticket = f"8 {tmp_path}"
+    endings = [runner.poll([ticket]) for _ in range(2)]
+    ending = endings[1][ticket]
+    assert (ending.cause, ending.cost_s, ending.nodes) == (Cause.CANCELLED, 20.0, ("n1",))
+    assert runner.charged([ticket]) == {}
+    assert runner.charged([ticket], ask=True) == {ticket: 22.0}
 
 
 def test_at_the_end_forgotten_jobs_are_looked_for_in_the_history(

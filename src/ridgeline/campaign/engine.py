@@ -121,6 +121,8 @@ class Campaign:
             trial = self.history.trials[planned.trial]
             job = self._prepare(trial, planned.folder)
             if isinstance(job, Job) and (ticket := self._ticket_of(planned, job)):
+                if not planned.ticket:  # it was handed over by a controller that did not live to note it down
+                    self.record({"event": "submitted", "run": planned.number, "ticket": ticket})
                 self._flying[ticket] = planned.number
                 if self._run_monitor.was_told(planned):
                     self.executor.cancel(ticket)

@@ -228,8 +228,8 @@ class BatchExecutor:
                 time.sleep(CHARGE_PAUSE_S)  # it may need a moment to see that a job which wrote its exit file is over
             _, sightings = self._question(list(open_ones.values()))
             if sightings is not None:
-                forgotten = {t: w for t, w in open_ones.items() if w.job_id not in sightings}
-                self._charge(self._elsewhere(forgotten) or {})
+                in_history = {t: w for t, w in open_ones.items() if _untold(sightings.get(w.job_id))}
+                self._charge(self._elsewhere(in_history) or {})
         return {t: self._charged_s.pop(w.job_id) for t, w in watches.items() if w.job_id in self._charged_s}
 
     def _look(self, ticket: str, watch: _Watch, seen: Sighting | None) -> Ending | None:
@@ -274,7 +274,12 @@ class BatchExecutor:
 
     def _give_up(self, ticket: str, cause: Cause, reason: str) -> Ending | None:
         """None while the batch system cannot be told to drop the job: it would stay in the queue behind our back."""
-        return Ending(cause, reason=reason) if self._try_cancel(ticket) is None else None
+        if self._try_cancel(ticket) is not None:
+            return None
+        watch = self._watch(ticket)
+        return conclude(
+            watch.folder, self.dialect, Sighting(watch.job_id, Phase.ENDED, ending=Ending(cause, reason=reason))
+        )
 
     def _elsewhere(self, missing: Mapping[str, _Watch]) -> dict[str, Sighting] | None:
         """Jobs that the queue has forgotten, from accounting and logs; None when one of these is away for a while."""
@@ -315,6 +320,11 @@ class BatchExecutor:
 
     def _run(self, command: list[str], keep_open: int | None = None) -> JobReply:
         return run(command, self.site, self.dialect, keep_open)
+
+
+def _untold(seen: Sighting | None) -> bool:
+    """Whether only the history can tell what a job is charged: the queue has forgotten it, or knows its last start."""
+    return seen is None or (seen.phase is Phase.ENDED and seen.charged_s is None)
 
 
 def _parts(ticket: str) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from ridgeline.executors.dialect import Phase, Sighting
@@ -20,6 +21,7 @@ COLUMNS = {
     "Name": 132,
     "NodeList": 1024,
     "Reason": 256,
+    "RestartCnt": 12,
 }
 SACCT_FIELDS = ("JobID", "State", "ExitCode", "Start", "End", "NodeList", "JobName", "WorkDir")
 
@@ -68,10 +70,18 @@ def read_squeue(text: str) -> dict[str, Sighting]:
 
 
 def read_history(text: str) -> dict[str, Sighting]:
-    """The same from sacct, or from the completion log."""
+    """The same from sacct, or from the completion log. Both have a line for each start of a job: all are charged."""
     lines = text.splitlines()
-    seen = (_seen_by_jobcomp(line) if line.startswith("JobId=") else _seen_by_sacct(line) for line in lines)
-    return {sighting.job_id: sighting for sighting in seen if sighting is not None}
+    found = (_seen_by_jobcomp(line) if line.startswith("JobId=") else _seen_by_sacct(line) for line in lines)
+    last: dict[str, Sighting] = {}
+    for seen in found:
+        if seen is None:
+            continue
+        before = last.get(seen.job_id)
+        if before is not None and (before.name, before.folder) == (seen.name, seen.folder):
+            seen = replace(seen, charged_s=_sum_s(before.charged_s, seen.charged_s))
+        last[seen.job_id] = seen
+    return last
 
 
 def _cut(line: str) -> dict[str, str]:
@@ -88,12 +98,11 @@ def _seen_by_squeue(row: Mapping[str, str]) -> Sighting:
         return Sighting(row["JobID"], _waiting_phase(reason), row["Name"], reason)
     if state in _RUNNING:
         # EndTime of a job that still computes is when its limit will be
-        charged_s = _charged_s(row["StartTime"], row["EndTime"]) if state == "COMPLETING" else None
+        charged_s = _charged_in_queue_s(row) if state == "COMPLETING" else None
         return Sighting(row["JobID"], Phase.RUNNING, row["Name"], charged_s=charged_s)
     status = _whole(row["exit_code"])  # as wait(2) gives it
     ending = _ending(state, reason, status >> 8, status & 127, row["NodeList"], row["StartTime"], row["EndTime"])
-    charged_s = _charged_s(row["StartTime"], row["EndTime"])
-    return Sighting(row["JobID"], Phase.ENDED, row["Name"], reason, ending, charged_s=charged_s)
+    return Sighting(row["JobID"], Phase.ENDED, row["Name"], reason, ending, charged_s=_charged_in_queue_s(row))
 
 
 def _seen_by_sacct(line: str) -> Sighting | None:
@@ -104,7 +113,8 @@ def _seen_by_sacct(line: str) -> Sighting | None:
     folder = "|".join(cells[7:])
     state = said.split()[0]  # "CANCELLED by 1000"
     if state in _WAITING or state in _RUNNING:
-        return Sighting(job_id, Phase.RUNNING, name, folder=folder)
+        # a start that was followed by another is REQUEUED, and has an end
+        return Sighting(job_id, Phase.RUNNING, name, folder=folder, charged_s=_charged_s(start, end))
     ending = _ending(state, said, *_codes(codes), nodes, start, end)
     return Sighting(job_id, Phase.ENDED, name, said, ending, folder, _charged_s(start, end))
 
@@ -151,6 +161,15 @@ def _ending(state: str, reason: str, code: int, number: int, nodes: str, start: 
         # cancelled in the queue: Slurm tells when, but nothing ran until then
         ended_s=_epoch(end) if started_s else 0.0,
     )
+
+
+def _charged_in_queue_s(row: Mapping[str, str]) -> float | None:
+    """None for a job that was put back into the queue: the times of its earlier starts are in the history alone."""
+    return None if _whole(row["RestartCnt"]) else _charged_s(row["StartTime"], row["EndTime"])
+
+
+def _sum_s(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
 
 
 def _charged_s(start: str, end: str) -> float | None:

@@ -39,7 +39,8 @@ _SQUEUE = [
     *("-O", ",".join(f"{name}:{width}" for name, width in COLUMNS.items())),
 ]
 _SACCT = [
-    *("env", "SLURM_TIME_FORMAT=%s", "sacct", "-X", "-n", "-P"),
+    # --duplicates: every start of a job that was put back into the queue
+    *("env", "SLURM_TIME_FORMAT=%s", "sacct", "--duplicates", "-X", "-n", "-P"),
     *("-o", ",".join(SACCT_FIELDS)),
 ]
 # the completion log of sites without accounting; only its end is read, it may be years old
