@@ -193,8 +193,8 @@ def test_a_server_that_cannot_start_says_why(file: Path) -> None:
 
 def test_two_at_once_is_refused(file: Path) -> None:
     first, second = operator(file), operator(file)
-    with first.acting(), pytest.raises(StoreError, match="this service is being run by process"), second.acting():
-        pass
+    with first.commanding(), pytest.raises(StoreError, match="this service is being run by process"):
+        second.down()
 
 
 def test_a_member_that_is_not_there_is_named(file: Path) -> None:
@@ -221,3 +221,17 @@ def test_the_same_file_on_a_real_slurm(file: Path, slurm: SlurmCluster) -> None:
     queue = subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True)
     assert queue.stdout == ""
     assert processes_of(file.parent / "service") == []
+
+
+def test_looking_at_a_service_on_this_machine_never_ends_it(file: Path) -> None:
+    """`limit` is what a batch system is asked for; here nobody imposes one."""
+    file.write_text(f"{file.read_text()}limit: 1s\n")
+    service = operator(file)
+    url = service.up(120)
+    time.sleep(1.1)
+    for _ in range(3):
+        assert {state.state for state in operator(file).status()} == {"ready"}
+        time.sleep(0.3)
+    assert ask(url) == 2
+    assert operator(file).up(120) == url
+    assert {start.generation for start in operator(file).folder.started.values()} == {1}

@@ -1,4 +1,4 @@
-"""ridgeline deploy check|render|up|status|drain|restart|down FILE"""
+"""ridgeline deploy check|render|up|status|drain|undrain|restart|down FILE"""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 
 def deploy(
-    action: Annotated[str, typer.Argument(help="check, render, up, status, drain, restart or down.")],
+    action: Annotated[str, typer.Argument(help="check, render, up, status, drain, undrain, restart or down.")],
     file: Annotated[Path, typer.Argument(help="The deployment file.")],
-    member: Annotated[str, typer.Argument(help="For drain and restart: one of them, such as server-0.")] = "",
+    member: Annotated[str, typer.Argument(help="For drain, undrain and restart: one of them, such as server-0.")] = "",
     out: Annotated[Path | None, typer.Option(help="render: the folder to write to.")] = None,
     for_: Annotated[str, typer.Option("--for", help="render: local, slurm, pbs or kubernetes.")] = "",
     folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)] = 1800.0,
     rolling: Annotated[bool, typer.Option(help="restart: all servers, one after the other.")] = False,
+    force: Annotated[bool, typer.Option(help="restart: at once, without waiting for requests that it has.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """From a deployment file to a running service, and back.
@@ -50,7 +51,7 @@ def deploy(
         operator = Operator(
             service, folder or file.parent / f"{file.stem}.service", lambda line: print(line, flush=True)
         )
-        ACTIONS[action](operator, member, timeout, rolling, as_json)
+        ACTIONS[action](operator, member, timeout, rolling, force, as_json)
 
 
 def _check(service: Service) -> None:
@@ -67,12 +68,12 @@ def _render(service: Service, out: Path, target: str) -> None:
         print(path)
 
 
-def _up(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+def _up(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
     url = operator.up(timeout_s)
     print(url)
 
 
-def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
     from ridgeline.cli.text.deploy import status_text
 
     states = operator.status()
@@ -83,25 +84,34 @@ def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, as
         print(status_text(states))
 
 
-def _drain(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+def _drain(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
     from ridgeline.deploy.rolling import drain
 
     if not member:
         raise InputError("name the server to drain, such as server-0; `ridgeline deploy status` lists them")
-    with operator.acting():
+    with operator.commanding():
         drain(operator, operator.member(member))
 
 
-def _restart(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+def _undrain(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
+    from ridgeline.deploy.rolling import undrain
+
+    if not member:
+        raise InputError("name the server to put back, such as server-0; `ridgeline deploy status` lists them")
+    with operator.commanding():
+        undrain(operator, operator.member(member))
+
+
+def _restart(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
     from ridgeline.deploy.rolling import restart
 
     if not member and not rolling:
         raise InputError("name the server to restart, or restart all of them one after the other with --rolling")
-    with operator.acting():
-        restart(operator, [operator.member(member)] if member else operator.servers, timeout_s)
+    with operator.commanding():
+        restart(operator, [operator.member(member)] if member else operator.servers, timeout_s, force)
 
 
-def _down(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+def _down(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
     operator.down()
 
 
@@ -111,6 +121,7 @@ ACTIONS: dict[str, Callable[..., None]] = {
     "up": _up,
     "status": _status,
     "drain": _drain,
+    "undrain": _undrain,
     "restart": _restart,
     "down": _down,
 }

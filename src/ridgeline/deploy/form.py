@@ -121,7 +121,10 @@ class ServiceForm(Form):
     api_key_env: Annotated[Text, Otherwise("no key")] = Field(
         default="", description="The environment variable that holds the API key."
     )
-    limit: Duration = Field(default=86400.0, description="Time that a batch system is asked for.")
+    limit: Annotated[Duration | None, Otherwise("a day on a batch system, none here")] = Field(
+        default=None,
+        description="Time that a batch system is asked for; `keep` replaces members before it is over.",
+    )
     slo: dict[str, float] = Field(default={}, description="Limits such as `ttft_p95_ms: 2000`.")
     expected: dict[str, Any] = Field(default={}, description="The plan's figures, each with its interval.")
     kubernetes: Annotated[PodForm, Otherwise("nothing beyond the defaults")] = Field(default=PodForm())

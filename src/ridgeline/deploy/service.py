@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from ridgeline.ports import BOOTSTRAP_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL, Site
 
+DAY_S = 86400.0
 ROLES = ("both", "prefill", "decode")
 
 
@@ -71,7 +73,7 @@ class Service:
     in_turn: bool = False  # each server is started when the one before it is ready
     host: str = ""  # the address servers listen on; empty: loopback on this machine, the node's own on a cluster
     api_key_env: str = ""  # the variable that holds the key; never the key
-    limit_s: float = 86400.0  # of each job, where a batch system wants one
+    limit_s: float | None = None  # that a batch system is asked for; None: a day
     slo: Mapping[str, float] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
     pods: PodChoice = PodChoice()
@@ -84,3 +86,8 @@ class Service:
     @property
     def on_this_machine(self) -> bool:
         return self.site.batch == "local"
+
+    @property
+    def job_limit_s(self) -> float:
+        """After which a member's job is ended by the site. Nobody does that on this machine."""
+        return math.inf if self.on_this_machine else self.limit_s or DAY_S
