@@ -20,6 +20,8 @@ _TOKEN_IDS = (100, 1000)  # in every vocabulary
 
 def ask(url: str, body: object = None, *, key: str = "", method: str = "", timeout_s: float = TIMEOUT_S) -> bytes:
     """The answer's body. Raises OSError: nobody there, too slow, or an HTTP status above 299."""
+    if url.startswith("/"):
+        raise OSError("it has not said where it listens")
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"} if data else {}
     if key:
