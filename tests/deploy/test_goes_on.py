@@ -1,9 +1,10 @@
-"""Every act of `keep` and of a person, killed at every line of the service's journal: whoever comes next finishes it."""
+"""Every act of `keep` and of a person, killed at every line of the journal: whoever comes next finishes it."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -266,3 +267,60 @@ def test_a_retry_waits_longer_each_time(world: World, monkeypatch: pytest.Monkey
         keeper._attempt("server-0", fails)
         now_s[0] += 1.0
     assert tries == [0.0, 5.0, 15.0, 35.0, 75.0]
+
+
+# a batch system's limit
+
+SLURM = "site: {name: virtual, batch: slurm, nodes: 4, launcher: srun}\nlimit: 1h\n"
+
+
+def aged(world: World, *names: str) -> None:
+    """As if their jobs had begun most of an hour ago."""
+    for name in names:
+        os.utime(world.root / "service" / "members" / name / "address", (time.time() - 3400,) * 2)
+
+
+def test_servers_give_their_places_to_others_before_their_jobs_end(world: World) -> None:
+    """In turn, the next one serving before the last one goes; the router last."""
+    (world.root / "two.yaml").write_text(FILE + SLURM)
+    service = fresh(world)
+    service.up(60)
+    keeper = Keeper(service)
+    for _ in range(3):
+        keeper.step()
+    assert world.running() == BACK, "there is time"
+    aged(world, *BACK)
+    least, seen = 9, list[list[str]]()
+    for _ in range(30):
+        keeper.step()
+        least = min(least, len(world.listed))
+        if not seen or world.running() != seen[-1]:
+            seen.append(world.running())
+    assert least == 2, "none was taken out before another one served"
+    assert max(len(names) for names in seen) == 4, "one at a time"
+    assert world.running() == ["router", "server-0-b", "server-1-b"]
+    assert sorted(world.listed) == sorted(service.folder.url(m) for m in service.servers)
+    ports = {member.port for member in (*members_of(service.service), *service.members)}
+    assert len(ports) == 5, "two that share a node for a while have ports of their own"
+    assert service.folder.started["router"].generation == 2
+    assert f"http://$at_server_0_b:{service.servers[0].port}" in service.members[-1].line
+
+    aged(world, "server-0-b", "server-1-b")
+    for _ in range(30):
+        keeper.step()
+    assert world.running() == BACK, "and back to their first places the next time"
+
+
+def test_a_replacement_that_does_not_start_leaves_the_old_one_serving(world: World) -> None:
+    (world.root / "two.yaml").write_text(FILE + SLURM)
+    service = fresh(world)
+    service.up(60)
+    told = list[str]()
+    keeper = Keeper(service, alert=lambda kind, member, text: told.append(kind))
+    keeper._acts.replace(service.member("server-1"), "its job ends in 10 min")
+    world.jobs[service.folder.started["server-1-b"].ticket] = "no such partition"
+    for _ in range(6):
+        keeper.step()
+    assert world.running() == BACK
+    assert len(world.listed) == 2
+    assert told == ["replace-failed"]

@@ -156,7 +156,7 @@ def test_the_progress_probe_tells_a_hung_server_from_an_idle_and_a_busy_one(tmp_
 
     class Server(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            counted = f"vllm:generation_tokens_total{{a=\"b\"}} {told['made']}\nvllm:prompt_tokens_total {told['read']}\n"
+            counted = f'vllm:generation_tokens_total{{a="b"}} {told["made"]}\nvllm:prompt_tokens_total {told["read"]}\n'
             page = f"vllm:num_requests_running 0\n{counted}vllm:kv_cache_usage_perc {told['kv']}\n"
             models = json.dumps({"data": [{"id": "r1"}]})
             self.reply(200, page if self.path == "/metrics" else models)

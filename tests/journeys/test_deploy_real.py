@@ -74,9 +74,9 @@ def engine_of(port: int) -> int:
     raise AssertionError(f"no engine behind port {port}")
 
 
-def long_prompt(operator: Operator, tokens: int) -> int:
-    """How many tokens a server made of it."""
-    body = {"model": "tiny", "prompt": [random.randrange(100, 1000) for _ in range(tokens)], "max_tokens": 2}
+def long_prompt(operator: Operator, letters: int) -> int:
+    """How many tokens the tokenizer made of it: about as many, and none that another prompt shares."""
+    body = {"model": "tiny", "prompt": "".join(random.choices("0123456789!#$%&", k=letters)), "max_tokens": 2}
     url = operator.folder.url(operator.front)
     return int(json.loads(probe.ask(f"{url}/v1/completions", body, timeout_s=READY_LIMIT_S))["usage"]["prompt_tokens"])
 
@@ -121,7 +121,7 @@ def test_two_real_replicas_can_be_left_alone(tmp_path: Path) -> None:
 
         # each takes many seconds in which an idle vLLM counts nothing, and a canary waits behind all of them
         with ThreadPoolExecutor(4) as users:
-            assert list(users.map(lambda _: long_prompt(operator, 8000), range(4))) == [8000] * 4
+            assert min(users.map(lambda _: long_prompt(operator, 8000), range(4))) > 6000
         assert said == [], "busy servers are not hung ones"
 
         server = operator.member("server-1")

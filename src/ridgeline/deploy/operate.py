@@ -21,7 +21,7 @@ from ridgeline.deploy import probe
 from ridgeline.deploy.folder import ServiceFolder
 from ridgeline.deploy.members import Member, first_slot, members_of
 from ridgeline.deploy.service import Service
-from ridgeline.deploy.status import MemberState, state_of
+from ridgeline.deploy.status import MemberState, asked_for_tokens, state_of
 from ridgeline.errors import InputError, SiteError
 from ridgeline.executors.base import Activity, Executor
 from ridgeline.ports import why_not_free
@@ -160,7 +160,7 @@ class Operator:
             start = self.folder.started.get(member.name)
             if start is not None and not start.ended:
                 ticket = self._handed_over(member)
-                if ticket and self._note_ending(member) is None:
+                if ticket and self.note_ending(member) is None:
                     self.say(f"{member.name}: runs already{self._as_before(member)}")
                     return
             self._check_ports(member)
@@ -204,7 +204,7 @@ class Operator:
         self._endings.update(self.executor.poll([t for t in open_tickets if t not in self._endings]))
         return self._endings.get(start.ticket)
 
-    def _note_ending(self, member: Member) -> Ending | None:
+    def note_ending(self, member: Member) -> Ending | None:
         """The same, and recorded."""
         ending = self.ending(member)
         if ending is not None and not self.folder.started[member.name].ended:
@@ -291,7 +291,9 @@ class Operator:
     # status
 
     def status(self) -> list[MemberState]:
-        return [self._state(member) for member in self._everybody()]
+        """Each of them, after a request for a token."""
+        states = [self._state(member) for member in self._everybody()]
+        return asked_for_tokens(states, self.service.engine, self.service.served_name, self.key)
 
     def _state(self, member: Member) -> MemberState:
         start = self.folder.started.get(member.name)
@@ -339,11 +341,11 @@ class Operator:
                 self.folder.record({"event": "ended", "member": member.name, "reason": "was never handed over"})
                 return True
             told_s = self._cancelled.get(start.ticket)
-            if self._note_ending(member) is None:
+            if self.note_ending(member) is None:
                 if told_s is None or time.monotonic() - told_s >= CANCEL_AGAIN_S:
                     told_s = self._cancelled[start.ticket] = time.monotonic()
                     self.executor.cancel(start.ticket)
-                if self._note_ending(member) is None:
+                if self.note_ending(member) is None:
                     return False
         if told_s is not None:
             self.say(f"{member.name}: ended")

@@ -172,9 +172,11 @@ class Acts:
             self._leave(member, known)
         elif start is None or (not start.ticket and not start.ended):
             operator.ensure(member)  # planned, and whoever did so never handed it over
-        elif start.ended and member.name in folder.replacing.values():
-            self.record({"event": "replace-failed", "member": _replaced_by(folder.replacing, member.name)})
-            self._alert("replace-failed", member.name, f"ended before it served: {start.ended}")
+        elif member.name in folder.replacing.values() and (start.ended or operator.ending(member) is not None):
+            with operator.acting():
+                operator.note_ending(member)
+                folder.record({"event": "replace-failed", "member": _replaced_by(folder.replacing, member.name)})
+            self._alert("replace-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
         elif not start.ended and not start.ready:
             self._note_ready(member)
         elif start.ready and not start.ended and member.name in folder.replacing.values():
@@ -219,8 +221,8 @@ class Acts:
         """A member that was started, by us or by somebody who was killed, and answers now."""
         operator = self._operator
         url = operator.folder.url(member)
-        if not url or not probe.is_healthy(url):
-            return
+        if not url or not probe.is_healthy(url) or operator.ending(member) is not None:
+            return  # somebody else may answer at its port
         with operator.acting():
             operator.folder.record({"event": "ready", "member": member.name, "url": url})
             if member.is_router:

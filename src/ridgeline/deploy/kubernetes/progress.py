@@ -22,7 +22,7 @@ def progress_script(engine: str, key_variable: str = "") -> str:
     dialect = SERVERS[engine]
     counted = (dialect.token_metric, dialect.prompt_metric, dialect.kv_metric)
     return f'''\
-"""python3 {PROBE_FILE} PORT NAME: fails when no token is made, and nothing has moved since the last look of that name."""
+"""python3 {PROBE_FILE} PORT NAME: fails when no token is made and nothing has moved since NAME looked last."""
 import json, os, re, sys, urllib.request
 
 address, port = os.environ.get("POD_IP", "127.0.0.1"), sys.argv[1]
