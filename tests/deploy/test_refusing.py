@@ -50,7 +50,7 @@ def test_keep_reports_a_router_that_refuses_and_starts_it_again(file: Path, monk
     until(keeper, lambda: "router: serves again" in said)
     assert said[0].startswith("router: refuses (503:")
     assert "though server-0, server-1 make tokens" in said[0]
-    assert told == [("refuses", "router")]
+    assert told == [("refuses", "router"), ("serves-again", "router")]
     assert ask(url) == 2
     assert {name: s.generation for name, s in service.folder.started.items()} == {
         "server-0": 1, "server-1": 1, "router": 2,

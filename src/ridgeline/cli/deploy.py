@@ -21,7 +21,7 @@ def deploy(
     file: Annotated[Path, typer.Argument(help="The deployment file.")],
     member: Annotated[str, typer.Argument(help="For drain, undrain and restart: one of them, such as server-0.")] = "",
     out: Annotated[Path | None, typer.Option(help="render: the folder to write to.")] = None,
-    for_: Annotated[str, typer.Option("--for", help="render: local, slurm, pbs or kubernetes.")] = "",
+    for_: Annotated[str, typer.Option("--for", help="render: local, slurm, pbs, kubernetes or systemd.")] = "",
     folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)] = 1800.0,
     rolling: Annotated[bool, typer.Option(help="restart: all servers, one after the other.")] = False,
@@ -46,7 +46,7 @@ def deploy(
     if action == "check":
         _check(service)
     elif action == "render":
-        _render(service, out or file.parent / f"{file.stem}.scripts", for_)
+        _render(service, out or file.parent / f"{file.stem}.scripts", for_, file)
     else:
         operator = Operator(
             service, folder or file.parent / f"{file.stem}.service", lambda line: print(line, flush=True)
@@ -61,10 +61,10 @@ def _check(service: Service) -> None:
     print(service_summary(service, members_of(service)))
 
 
-def _render(service: Service, out: Path, target: str) -> None:
+def _render(service: Service, out: Path, target: str, file: Path) -> None:
     from ridgeline.deploy.render import render
 
-    for path in render(service, out, target):
+    for path in render(service, out, target, file):
         print(path)
 
 

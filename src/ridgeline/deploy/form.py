@@ -91,6 +91,30 @@ class PodForm(Form):
     )
 
 
+class NotifyForm(Form):
+    """Whom `keep` tells; each that is written is told."""
+
+    whose = "notify"
+
+    webhook: Annotated[Text, Otherwise("none")] = Field(
+        default="", description="An address to POST each alert to, as JSON with `text` and its parts."
+    )
+    webhook_env: Annotated[Text, Otherwise("none")] = Field(
+        default="", description="The environment variable that holds that address, where it is a secret."
+    )
+    command: Annotated[Text, Otherwise("none")] = Field(
+        default="", description="A shell line: the alert in $RIDGELINE_ALERT, and as JSON on its input."
+    )
+    mail: Annotated[Text, Otherwise("none")] = Field(default="", description="An address to write to.")
+    mail_from: Annotated[Text, Otherwise("ridgeline at this machine")] = Field(
+        default="", description="The sender of these mails."
+    )
+    smtp: Text = Field(default="localhost:25", description="The server that takes them.")
+    most_an_hour: Annotated[int, CountedIn("alerts")] = Field(
+        default=20, ge=1, description="More are counted, and the number sent with the next one."
+    )
+
+
 class ServiceForm(Form):
     """A service: servers, their router, and where they run."""
 
@@ -127,4 +151,5 @@ class ServiceForm(Form):
     )
     slo: dict[str, float] = Field(default={}, description="Limits such as `ttft_p95_ms: 2000`.")
     expected: dict[str, Any] = Field(default={}, description="The plan's figures, each with its interval.")
+    notify: Annotated[NotifyForm, Otherwise("nobody")] = Field(default=NotifyForm())
     kubernetes: Annotated[PodForm, Otherwise("nothing beyond the defaults")] = Field(default=PodForm())

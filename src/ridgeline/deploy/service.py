@@ -55,6 +55,24 @@ class PodChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class NotifyChoice:
+    """Whom `keep` tells of what it sees and does."""
+
+    webhook: str = ""
+    webhook_env: str = ""  # the variable that holds the webhook's address, which is often a secret
+    command: str = ""
+    mail: str = ""
+    mail_from: str = ""
+    smtp: str = "localhost:25"
+    most_an_hour: int = 20
+
+    @property
+    def ways(self) -> list[str]:
+        told = {"webhook": self.webhook or self.webhook_env, "command": self.command, "mail": self.mail}
+        return [way for way, value in told.items() if value]
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """`expected` are figures of the plan with their intervals, to hold what is seen against."""
 
@@ -77,6 +95,7 @@ class Service:
     slo: Mapping[str, float] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
     pods: PodChoice = PodChoice()
+    notify: NotifyChoice = NotifyChoice()
     planned_release: str = ""  # what the file names; servers of another one do not start
 
     @property

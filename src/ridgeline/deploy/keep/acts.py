@@ -173,9 +173,10 @@ class Acts:
         elif start is None or (not start.ticket and not start.ended):
             operator.ensure(member)  # planned, and whoever did so never handed it over
         elif member.name in folder.replacing.values() and (start.ended or operator.ending(member) is not None):
+            old = _replaced_by(folder.replacing, member.name)
             with operator.acting():
                 operator.note_ending(member)
-                folder.record({"event": "replace-failed", "member": _replaced_by(folder.replacing, member.name)})
+                folder.record({"event": "replace-failed", "member": old})
             self._alert("replace-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
         elif not start.ended and not start.ready:
             self._note_ready(member)
@@ -228,6 +229,7 @@ class Acts:
             if member.is_router:
                 self._keep_out_what_was_drained()
                 operator.say(f"{member.name}: serves again")
+                self._alert("serves-again", member.name, f"at {url}")
         if not member.is_router and member.name not in operator.folder.drained:
             if member.name in operator.folder.replacing.values():
                 self._take_place(member)
@@ -258,6 +260,7 @@ class Acts:
             if admin is not None:
                 admin.add(operator.folder.url(member), member.role)
             operator.say(f"{member.name}: serves again")
+        self._alert("serves-again", member.name, f"at {operator.folder.url(member)}")
 
     def _take_out(self, member: Member) -> None:
         """As far as the router lets it be done; its own looks find a server that is gone."""

@@ -17,6 +17,7 @@ from typing import ParamSpec
 from ridgeline.deploy import probe
 from ridgeline.deploy.keep.acts import Acts
 from ridgeline.deploy.keep.canary import Canaries, FrontDoor
+from ridgeline.deploy.keep.log_files import rotate
 from ridgeline.deploy.keep.look import look_at, step_tokens
 from ridgeline.deploy.keep.plan_check import PlanCheck, commands_after
 from ridgeline.deploy.keep.watch import Concern, ServerLook, Watch
@@ -33,7 +34,21 @@ RETRY_S, LONGEST_RETRY_S = 5.0, 300.0  # before an act that failed is tried agai
 RENEW_SHARE = (
     0.1  # of a batch system's limit: so long before its end a server is replaced, and longer if starts are slow
 )
+ROTATE_EVERY = 30  # looks
 STARTS = 3.0  # times the longest start that was seen, for each member
+
+
+MEMBER_STATES = ("ready", "drained", "leaving", "starting", "ended")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMember:
+    """A member after a look, for whoever watches `keep`. `stalled`: it leaves a canary unanswered."""
+
+    member: str
+    state: str  # of MEMBER_STATES
+    starts: int
+    stalled: bool
 
 
 @dataclass
@@ -52,6 +67,7 @@ class Keeper:
     alert: Callable[[str, str, str], None] = lambda kind, member, text: None
     counts: Counter[str] = field(default_factory=Counter)  # looks, and acts by kind
     looks: dict[str, ServerLook] = field(default_factory=dict)  # the last ones
+    seen: tuple[SeenMember, ...] = ()
     _said: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,6 +98,7 @@ class Keeper:
         self.operator.refresh()
         self.counts["looks"] += 1
         if folder.is_down:
+            self._note()
             return []
         members = [member for member in self.operator.present if member.name in folder.started]
         pages = {m.name: probe.metrics_page(folder.url(m)) for m in members if self._serves(m) and not m.is_router}
@@ -97,6 +114,8 @@ class Keeper:
             self._go_on(members)
             self._renew()
         self._hold_against_plan(members, pages)
+        self._rotate_logs(members)
+        self._note()
         return concerns
 
     # looking
@@ -183,6 +202,18 @@ class Keeper:
             return None
         return Concern(member.name, "hung", f"not ready {waited_s:.0f} s after its start", certain=True)
 
+    def _note(self) -> None:
+        folder, rows = self.operator.folder, list[SeenMember]()
+        for name, start in sorted(folder.started.items()):
+            state = "ended" if start.ended else "ready" if start.ready else "starting"
+            if state == "ready" and name in {*folder.leaving, *folder.retiring}:
+                state = "leaving"
+            elif state == "ready" and name in folder.drained:
+                state = "drained"
+            stalled = name in self.looks and self.looks[name].asked
+            rows.append(SeenMember(name, state, start.generation, stalled))
+        self.seen = tuple(rows)
+
     # acting
 
     def _follow(self, concern: Concern) -> None:
@@ -260,6 +291,15 @@ class Keeper:
             elif left[member.name] < lead_s / 2 or not any(look.on_it for look in self.looks.values()):
                 self._attempt(member.name, self._acts.renew_router, member, why)
             return
+
+    def _rotate_logs(self, members: list[Member]) -> None:
+        """Jobs on this machine append to their logs, so that these can be emptied under them."""
+        if self.dry_run or not self.operator.service.on_this_machine or self.counts["looks"] % ROTATE_EVERY:
+            return
+        for member in members:
+            log = self.operator.folder.log(member)
+            for path in (log, log.with_name("stdout")):
+                rotate(path)
 
     def _hold_against_plan(self, members: list[Member], pages: dict[str, str]) -> None:
         answering = [pages[m.name] for m in members if m.name in pages and m.role != "prefill"]
