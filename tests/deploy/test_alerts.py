@@ -113,11 +113,11 @@ def test_a_mail_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
             self.wfile.write(b"220 x\r\n")
             while line := self.rfile.readline().decode().rstrip("\r\n"):
                 lines.append(line)
-                if line == "DATA":
+                if line.upper() == "DATA":
                     self.wfile.write(b"354 go\r\n")
                     while (line := self.rfile.readline().decode().rstrip("\r\n")) != ".":
                         lines.append(line)
-                self.wfile.write(b"221 bye\r\n" if line == "QUIT" else b"250 ok\r\n")
+                self.wfile.write(b"221 bye\r\n" if line.upper() == "QUIT" else b"250 ok\r\n")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Smtp) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
