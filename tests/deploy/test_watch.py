@@ -134,6 +134,14 @@ def test_slow_is_what_is_slower_than_its_like() -> None:
     assert not any(rows(("a", fewer), ("b", steady(100))))
 
 
+def test_a_server_that_fell_silent_is_not_called_slow_before_it_is_called_hung() -> None:
+    """Its pace over the last minute falls as well, and a slow server is given time that a hung one does not use."""
+    fast = steady(50, running=1, count=30)
+    silent = [*steady(50, running=1, count=10), *(asked(2.0 * n, 900.0, running=8) for n in range(10, 30))]
+    kinds = [c.kind for concerns in rows(("a", silent), ("b", fast)) for c in concerns]
+    assert set(kinds) == {"hung"}
+
+
 def test_slow_is_judged_by_the_median_of_the_others() -> None:
     one_fast = [("b", steady(100)), ("c", steady(110)), ("d", steady(400))]
     assert not any(rows(("a", steady(50)), *one_fast)), "one very fast server does not make all others slow"

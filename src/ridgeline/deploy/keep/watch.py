@@ -200,6 +200,8 @@ class Watch:
         return Concern(name, "hung", evidence, certain)
 
     def _slow(self, name: str, others: Sequence[str]) -> Concern | None:
+        if self._looks[name][-1].asked:
+            return None  # it makes nothing at all: busy or hung, which is told elsewhere
         own = self._pace(name)
         rates = [rate for other in others if (rate := self._pace(other)) is not None]
         if own is None or not rates or own >= SLOW_SHARE * median(rates):
