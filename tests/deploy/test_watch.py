@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.deploy.keep.look import look_at
-from ridgeline.deploy.keep.watch import AT_WORK_S, HUNG_AFTER_S, Concern, ServerLook, Watch
+from ridgeline.deploy.keep.watch import AT_WORK_S, HUNG_AFTER_S, SILENT_S, Concern, ServerLook, Watch
 
 
 def rows(*names_and_looks: tuple[str, list[ServerLook]]) -> list[list[Concern]]:
@@ -111,6 +111,14 @@ def test_metrics_that_stay_away_say_nothing_by_themselves() -> None:
     assert rows(("a", away))[-1][0].kind == "hung"
     at_work = [replace(look, cpu_s=2.0 * n) for n, look in enumerate(away)]
     assert not any(rows(("a", at_work))), "an engine in one process with its API answers nothing during a step"
+
+
+def test_a_server_elsewhere_that_says_nothing_at_all_is_given_less_time() -> None:
+    silent = [ServerLook(2.0 * n, asked=True, confirmed=True, on_gpus=True) for n in range(40)]
+    found = first_found(silent)
+    assert found is not None and found[0] == SILENT_S
+    counts = [replace(look, running=0.0, tokens=5.0) for look in silent]
+    assert first_found(counts) is None, "one that goes on saying what it counts may be at its first prompt"
 
 
 def test_a_router_whose_health_stays_away_is_hung() -> None:

@@ -20,6 +20,7 @@ from ridgeline.deploy import probe
 from ridgeline.deploy.file import load_service
 from ridgeline.deploy.keep.keeper import Keeper
 from ridgeline.deploy.operate import Operator
+from ridgeline.deploy.rolling import RouterAdmin
 from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, ROUTER, SMALL, free_port, missing, write_model
 
 pytestmark = [
@@ -160,3 +161,11 @@ def test_prefill_and_decode_of_the_twin_are_paired_by_the_real_router(tmp_path: 
         assert answers(operator, "llama-8b", 5) == 5
         decode = probe.metrics(operator.folder.url(operator.member("decode-0")))
         assert decode["sglang:num_requests_total"] >= 6  # and the first one, of `up`
+        admin, url = RouterAdmin(operator.folder.url(operator.front), ""), operator.folder.url(operator.servers[1])
+        admin.take_away(url)
+        states = {state.name: state for state in operator.status()}
+        assert (states["prefill-0"].state, states["decode-0"].state) == ("ready", "ready")
+        assert states["router"].state == "refuses", "it says 200 at /health, and 503 to everybody"
+        assert states["router"].detail.startswith("503:")
+        admin.add(url, "decode")
+        assert {state.state for state in operator.status()} == {"ready"}

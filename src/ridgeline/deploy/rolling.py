@@ -136,6 +136,10 @@ def restart(operator: Operator, members: list[Member], limit_s: float, force: bo
         if member.is_router:
             _restart_router(operator, member, limit_s)
             continue
+        if operator.router is None:  # nobody can take its requests meanwhile
+            start_again(operator, member, operator.folder.started[member.name].generation)
+            operator.until_ready([member], limit_s)
+            continue
         admin, url, until_s = _admin(operator, member), operator.folder.url(member), time.time() + DRAIN_S
         generation = operator.folder.started[member.name].generation if member.name in operator.folder.started else 0
         with operator.acting():

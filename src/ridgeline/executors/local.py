@@ -101,8 +101,8 @@ class LocalExecutor:
         working = own[1:] or own
         if not working:
             return None
-        states = {work.state for work in working}
-        return Activity(sum(work.cpu_s for work in working), not states.isdisjoint("Tt"), "R" in states)
+        stopped, runnable = any(work.state in "Tt" for work in own), any(work.state == "R" for work in working)
+        return Activity(sum(work.cpu_s for work in working), stopped, runnable)
 
     def _stop(self, ticket: str) -> Ending:
         self._running[ticket].stop(Cause.CANCELLED, "cancelled")

@@ -8,7 +8,8 @@ than the engine can be busy with anything. How long that is:
 - its processes can be seen from here, need no GPU, and stand still: `HUNG_AFTER_S`. They are at nothing.
 - else a step of prompt tokens is the longest that an engine does without moving a counter. It is given `PATIENCE` times
   the larger of: that step at the pace that this server showed, and the longest quiet from which it came back.
-- processes that work on CPUs are given at least `AT_WORK_S`, and so is a server whose pace nobody has seen.
+- processes that work on CPUs are given at least `AT_WORK_S`, and so is a server whose pace nobody has seen; `SILENT_S`
+  where it has GPUs or another node, and does not even say what it counts.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from statistics import median
 
 HUNG_AFTER_S = 10.0  # a canary unanswered and nothing else made for so long
 AT_WORK_S = 120.0
+SILENT_S = 30.0
 PATIENCE, MOST_PATIENCE_S = 3.0, 900.0
 CERTAIN = 3.0  # times that: nobody waits for such a server any more, were it the only one
 STEP_TOKENS = 16384  # of prompts in one step of an engine, where it was not told a number
@@ -98,6 +100,7 @@ class _Quiet:
     signs: dict[str, float] = field(default_factory=dict)
     looks: int = 1
     runnable: int = 0  # of these looks
+    spoke: bool = False  # it gave a page of metrics meanwhile
     cpu_s: float | None = None
     longest_s: float = 0.0  # from which it came back
 
@@ -108,9 +111,11 @@ class _Quiet:
             self.longest_s = max(self.longest_s, look.at_s - self.since_s)
         if moved or not look.asked:
             self.since_s, self.looks, self.runnable, self.cpu_s = look.at_s, 1, 0, look.cpu_s
+            self.spoke = False
         else:
             self.looks += 1
             self.runnable += look.runnable
+            self.spoke |= look.made is not None
             self.cpu_s = look.cpu_s if self.cpu_s is None else self.cpu_s
 
     def stands_still(self, look: ServerLook) -> bool:
@@ -127,7 +132,8 @@ class _Quiet:
         if look.role == "router" or self.stands_still(look):
             return HUNG_AFTER_S
         step_s = max((look.pace_s or 0.0) * look.step_tokens, self.longest_s)
-        least_s = HUNG_AFTER_S if look.pace_s is not None else AT_WORK_S
+        unknown_s = AT_WORK_S if self.spoke else SILENT_S
+        least_s = HUNG_AFTER_S if look.pace_s is not None else unknown_s
         if look.cpu_s is not None and not look.on_gpus:
             least_s = AT_WORK_S
         return min(max(least_s, PATIENCE * step_s), MOST_PATIENCE_S)
