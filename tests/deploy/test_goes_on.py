@@ -257,6 +257,8 @@ def test_a_submission_that_fails_is_tried_again(world: World) -> None:
         time.sleep(0.01)
     whole(world, follower, BACK)
     assert sum("the batch system is away; tried again in" in line for line in said) == 3
+    events = [e["event"] for e in read_events(world.root / "service" / "journal.jsonl")]
+    assert events.count("mend-failed") == 3, "a person who looks later sees it too"
 
 
 def test_a_retry_waits_longer_each_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

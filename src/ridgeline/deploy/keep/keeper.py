@@ -264,9 +264,16 @@ class Keeper:
             self._failed[name] = (times + 1, self.clock() + wait_s)
             self.operator.say(f"{name}: {error}; tried again in {wait_s:.0f} s")
             self._tell("failed", name, str(error))
+            self._note_failure(name, str(error))
         else:
             if name in self.operator.folder.started and self._serves_now(name):
                 self._failed.pop(name, None)
+
+    def _note_failure(self, name: str, reason: str) -> None:
+        try:
+            self._acts.record({"event": "mend-failed", "member": name, "reason": reason})
+        except (RidgelineError, OSError) as error:
+            self._say("keep", "cannot write its journal", str(error))
 
     def _serves_now(self, name: str) -> bool:
         start = self.operator.folder.started[name]
