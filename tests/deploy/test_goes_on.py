@@ -330,3 +330,25 @@ def test_a_replacement_that_does_not_start_leaves_the_old_one_serving(world: Wor
     assert world.running() == BACK
     assert len(world.listed) == 2
     assert told == ["replace-failed"]
+    aged(world, *BACK)
+    for _ in range(4):
+        keeper.step()
+    assert "server-1-b" not in world.running(), "it is not tried again at once"
+    assert "server-0-b" in world.running(), "the others have their turn"
+
+
+def test_a_job_that_waits_in_a_queue_is_not_late(world: World) -> None:
+    (world.root / "two.yaml").write_text(FILE + SLURM)
+    service = fresh(world)
+    service.up(60)
+    with service.acting():
+        for event in ("planned", "submitted"):
+            told = {"event": event, "member": "server-1", "generation": 2, "ticket": "2 x", "at": time.time() - 9000}
+            service.folder.record(told)
+    address = world.root / "service" / "members" / "server-1" / "address"
+    address.unlink()
+    keeper = Keeper(service, ready_s=60)
+    assert keeper._late(service.member("server-1")) is None
+    address.write_text("127.0.0.1\n")
+    os.utime(address, (time.time() - 100,) * 2)
+    assert keeper._late(service.member("server-1")) is not None, "but one that has begun and is not ready is"

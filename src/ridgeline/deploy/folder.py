@@ -62,6 +62,7 @@ class ServiceFolder:
     leaving: dict[str, float] = field(default_factory=dict)  # out of the router; ended then, or earlier when empty
     retiring: dict[str, float] = field(default_factory=dict)  # the same for one whose replacement serves
     replacing: dict[str, str] = field(default_factory=dict)  # member -> the one that will take its place
+    not_replaced: dict[str, float] = field(default_factory=dict)  # when that failed last
     second: set[str] = field(default_factory=set)  # servers that run in their second slot: they were replaced
     mended: dict[str, list[Mend]] = field(default_factory=dict)
     lowered: LoweredLimit | None = None
@@ -131,6 +132,7 @@ class ServiceFolder:
             self.retiring[name] = float(event["until"])
         elif what == "replace-failed":
             self.replacing.pop(name, None)
+            self.not_replaced[name] = at_s
         elif what == "retired":
             self.retiring.pop(name, None)
         elif what == "drained":
@@ -166,6 +168,7 @@ class ServiceFolder:
         self.leaving.clear()
         self.retiring.clear()
         self.replacing.clear()
+        self.not_replaced.clear()
         self.mended.clear()
         self.lowered = None
         self.second.clear()

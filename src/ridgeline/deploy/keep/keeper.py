@@ -34,6 +34,7 @@ RETRY_S, LONGEST_RETRY_S = 5.0, 300.0  # before an act that failed is tried agai
 RENEW_SHARE = (
     0.1  # of a batch system's limit: so long before its end a server is replaced, and longer if starts are slow
 )
+REPLACE_AGAIN_S = 300.0  # after a replacement that did not start
 ROTATE_EVERY = 30  # looks
 STARTS = 3.0  # times the longest start that was seen, for each member
 
@@ -195,10 +196,12 @@ class Keeper:
         return [Concern(router.name, "refuses", f"{door.why}, though {names} make tokens", certain=True)]
 
     def _late(self, member: Member) -> Concern | None:
-        """Started, and not ready in its time."""
-        start = self.operator.folder.started[member.name]
-        waited_s = time.time() - start.at_s
-        if start.ready or start.ended or not start.ticket or waited_s < self.ready_s:
+        """Started, and not ready in its time; how long it waits in a queue is not its fault."""
+        folder = self.operator.folder
+        start, began_s = folder.started[member.name], folder.began_s(member)
+        waited_s = time.time() - (began_s or start.at_s)
+        queued = not began_s and not self.operator.service.on_this_machine
+        if start.ready or start.ended or not start.ticket or queued or waited_s < self.ready_s:
             return None
         return Concern(member.name, "hung", f"not ready {waited_s:.0f} s after its start", certain=True)
 
@@ -290,7 +293,7 @@ class Keeper:
         serving = [m for m in operator.members if m.name in folder.started and self._serves(m) and folder.began_s(m)]
         left = {m.name: folder.began_s(m) + limit_s - time.time() for m in serving}
         for member in sorted(serving, key=lambda m: (m.is_router, left[m.name])):
-            if left[member.name] > lead_s:
+            if left[member.name] > lead_s or time.time() - folder.not_replaced.get(member.name, 0.0) < REPLACE_AGAIN_S:
                 continue
             why = f"its job ends in {left[member.name] / 60:.0f} min"
             if not member.is_router:
