@@ -1,6 +1,8 @@
 """A router that forwards in turn and has the admin paths of sglang-router, for tests without the real one.
 
 python router_standin.py … --host H --port P --worker-urls U1 U2
+
+After POST /refuse it answers every request with 503, until POST /accept.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ def option(name: str, default: str = "") -> str:
 class Router(http.server.BaseHTTPRequestHandler):
     workers: list[str] = []  # noqa: RUF012  one router a process
     turn = itertools.count()
+    refuses = False
 
     def answer(self, status: int, value: object) -> None:
         self.pass_on(status, json.dumps(value).encode(), "application/json")
@@ -48,7 +51,11 @@ class Router(http.server.BaseHTTPRequestHandler):
             Router.workers = [*self.workers, json.loads(body)["url"]]
             self.answer(202, {})
             return
-        if not Router.workers:
+        if self.path in ("/refuse", "/accept"):
+            Router.refuses = self.path == "/refuse"
+            self.answer(200, {})
+            return
+        if not Router.workers or Router.refuses:
             self.answer(503, {"error": "no workers"})
             return
         worker = self.workers[next(self.turn) % len(self.workers)]

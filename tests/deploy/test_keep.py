@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from ridgeline.deploy import probe
 from ridgeline.deploy.file import load_service
-from ridgeline.deploy.keep import acts, watch
+from ridgeline.deploy.keep import acts, canary, watch
 from ridgeline.deploy.keep.keeper import Keeper
 from ridgeline.deploy.keep.watch import Concern
 from ridgeline.deploy.operate import Operator
@@ -33,6 +32,12 @@ def until(keeper: Keeper, done: Callable[[], bool], seconds: float = 90) -> None
         time.sleep(0.2)
 
 
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "HUNG_AFTER_S", 2.0)
+    monkeypatch.setattr(canary, "CONFIRM_S", 1.0)
+    monkeypatch.setattr(canary, "IDLE_EVERY_S", 1.0)
+
+
 def listed(service: Operator) -> set[str]:
     assert service.router is not None
     return set(RouterAdmin(service.folder.url(service.router), "").workers())
@@ -48,20 +53,19 @@ def ask_and_forget(url: str) -> None:
 
 
 def test_a_hung_server_is_found_by_its_tokens_and_mended(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "HUNG_AFTER_S", 1.0)
+    """Nobody sends a request, its gauges say that nothing is on it, and /health that it is well."""
+    impatient(monkeypatch)
     service = operator(file)
     url = service.up(120)
     server = service.member("server-1")
     keeper = Keeper(service, ready_s=120)
     fault(service.folder.url(server), "hang")
     assert probe.is_healthy(service.folder.url(server)), "and it goes on saying that it is well"
-    stuck = threading.Thread(target=ask_and_forget, args=(service.folder.url(server),))
-    stuck.start()
     acted: list[str] = []
     service.say = acted.append
     until(keeper, lambda: "server-1: serves again" in acted)
-    stuck.join(60)
-    assert acted[0].startswith("server-1: hung (1 requests on it and no token for")
+    assert acted[0].startswith("server-1: hung (0 requests on it and no token for")
+    assert "not even for a canary; its processes stand still" in acted[0]
     generations = {name: start.generation for name, start in service.folder.started.items()}
     assert generations == {"server-0": 1, "server-1": 2, "router": 1}
     assert service.folder.url(server) in listed(service)
@@ -72,12 +76,17 @@ def test_a_hung_server_is_found_by_its_tokens_and_mended(file: Path, monkeypatch
     assert keeper.step() == []
 
 
-def test_a_slow_server_leaves_the_router_is_emptied_and_started_again(file: Path) -> None:
+def test_a_slow_server_leaves_the_router_is_emptied_and_started_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service = operator(file)
     service.up(120)
     keeper = Keeper(service, ready_s=120)
     member = service.member("server-0")
+    monkeypatch.setattr(acts.Acts, "_may_end", lambda self, member, until_s: False)
     keeper._acts.mend(Concern("server-0", "slow", "1 token/s, others 9"))
+    keeper.step()
+    monkeypatch.undo()
     assert listed(service) == {service.folder.url(service.member("server-1"))}
     assert service.folder.started["server-0"].generation == 1, "what it has may be finished"
     follower = Keeper(operator(file), ready_s=120)  # the first keeper was killed here
@@ -130,6 +139,8 @@ def test_what_breaks_again_and_again_is_left_out(file: Path, monkeypatch: pytest
     with service.acting():
         for _ in range(acts.MOST_MENDS):
             service.folder.record({"event": "mend", "member": "server-1", "why": "hung", "evidence": "as if"})
+        service.folder.record({"event": "back", "member": "server-1"})
+    monkeypatch.setattr(acts, "ROLE_WAIT_S", 0.0)
     said: list[str] = []
     service.say = said.append
     assert Keeper(service, file="two.yaml")._acts.mend(Concern("server-1", "hung", "no token for 9 s"))
@@ -235,27 +246,88 @@ def test_a_concern_is_said_once_in_a_while_and_not_at_every_look(split: Operator
 
 def test_mends_of_long_ago_do_not_count(split: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     keeper, done = Keeper(split), list[str]()
-    monkeypatch.setattr(keeper._acts, "_restart", lambda member: done.append(member.name))
     monkeypatch.setattr(keeper._acts, "_give_up", lambda member, concern: done.append("given up") or True)
-    monkeypatch.setattr(keeper._acts, "_take_out", lambda member: None)
+    monkeypatch.setattr(keeper._acts, "_spared", lambda member: True)
     with split.acting():
         for _ in range(acts.MOST_MENDS):
             split.folder.record({"event": "mend", "member": "decode-1", "why": "hung", "evidence": "as if"})
+        split.folder.record({"event": "back", "member": "decode-1"})
     later_s = time.time() + acts.MENDS_WITHIN_S + 5
     monkeypatch.setattr(acts.time, "time", lambda: later_s)
-    keeper._acts.mend(Concern("decode-1", "hung", "no token for 9 s"))
-    assert done == ["decode-1"]
+    assert keeper._acts.mend(Concern("decode-1", "hung", "no token for 9 s"))
+    assert done == []
+    assert "decode-1" in split.folder.leaving
 
 
-def test_a_slow_server_may_finish_what_it_has_for_a_while(split: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper, done = Keeper(split), list[str]()
-    monkeypatch.setattr(keeper._acts, "_restart", lambda member: done.append(member.name))
-    split.folder.leaving["decode-0"] = time.time()
-    keeper._acts.restart_when_empty(split.member("decode-0"))
-    assert done == [], "25 requests are on it"
-    split.folder.leaving["decode-0"] = time.time() - acts.LEAVE_S - 1
-    keeper._acts.restart_when_empty(split.member("decode-0"))
-    assert done == ["decode-0"], "but not for ever"
+def test_a_slow_server_may_finish_what_it_has_for_a_while(split: Operator) -> None:
+    keeper = Keeper(split)
+    started(split, "decode-0")
+    member = split.member("decode-0")
+    assert not keeper._acts._may_end(member, time.time() + acts.LEAVE_S), "25 requests are on it"
+    assert keeper._acts._may_end(member, time.time() - 1), "but not for ever"
+
+
+def started(service: Operator, *names: str) -> None:
+    """As if they were up."""
+    with service.acting():
+        for name in names:
+            for event in ("planned", "submitted", "ready"):
+                told = {"event": event, "member": name, "generation": 1, "ticket": "1 x", "url": f"http://{name}"}
+                service.folder.record(told)
+
+
+def test_one_prompt_does_not_take_every_server_of_a_role(split: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router tries it on the next server: what looks like a hang there is looked at for longer."""
+    keeper, now_s = Keeper(split), [float(int(time.time()))]
+    monkeypatch.setattr(acts.time, "time", lambda: now_s[0])
+    everybody = ("prefill-0", "prefill-1", "decode-0", "decode-1")
+    started(split, *everybody)
+    monkeypatch.setattr(keeper._acts, "listed", lambda: {f"http://{name}": "" for name in everybody})
+
+    def mend(name: str, after_s: float, kind: str = "hung") -> bool:
+        now_s[0] += after_s
+        return keeper._acts.mend(Concern(name, kind, "as if", certain=True))
+
+    assert mend("decode-0", 0.0)
+    assert not mend("decode-1", acts.ROLE_WAIT_S - 1)
+    assert mend("prefill-0", 0.0), "another role is another matter"
+    assert mend("decode-1", 2.0)
+    with split.acting():
+        for name in everybody:
+            split.folder.record({"event": "back", "member": name})
+    assert not mend("decode-0", 2 * acts.ROLE_WAIT_S - 1), "and twice as long after the second"
+    assert mend("decode-0", 2.0)
+    assert mend("decode-1", 0.0, "dead"), "who is dead is not taken from anybody"
+
+
+def test_the_last_server_of_a_role_is_left_alone_unless_it_surely_serves_nobody(
+    split: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = Keeper(split)
+    started(split, "prefill-0", "prefill-1", "decode-0", "decode-1")
+    monkeypatch.setattr(keeper._acts, "listed", lambda: {"http://prefill-0": "", "http://decode-0": ""})
+    for kind in ("slow", "hung"):
+        assert not keeper._acts.mend(Concern("decode-0", kind, "as if"))
+    assert "decode-0" not in split.folder.leaving
+    assert keeper._acts.mend(Concern("decode-0", "hung", "its processes stand still", certain=True))
+
+
+def test_what_dies_again_and_again_is_started_ever_more_rarely(
+    split: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, now_s = Keeper(split), [float(int(time.time()))]
+    monkeypatch.setattr(acts.time, "time", lambda: now_s[0])
+    started(split, "decode-0")
+    waits = []
+    for _ in range(5):
+        waited_s = 0.0
+        while not keeper._acts.mend(Concern("decode-0", "dead", "exit code 1")):
+            now_s[0] += 5.0
+            waited_s += 5.0
+        waits.append(waited_s)
+        with split.acting():
+            split.folder.record({"event": "back", "member": "decode-0"})
+    assert waits == list(acts.DEAD_WAITS_S)
 
 
 def test_a_server_that_the_router_lost_is_put_back_after_two_looks(
@@ -263,11 +335,7 @@ def test_a_server_that_the_router_lost_is_put_back_after_two_looks(
 ) -> None:
     keeper, back = Keeper(split), list[str]()
     decoding = [split.member("decode-0"), split.member("decode-1")]
-    with split.acting():
-        for member in decoding:
-            for event in ("planned", "submitted", "ready"):
-                told = {"event": event, "member": member.name, "generation": 1, "ticket": "1 x", "url": "http://x"}
-                split.folder.record(told)
+    started(split, "decode-0", "decode-1")
     both, one = {"http://decode-0": "", "http://decode-1": ""}, {"http://decode-0": ""}
     monkeypatch.setattr(keeper._acts, "put_back", lambda member: back.append(member.name))
 
@@ -275,6 +343,7 @@ def test_a_server_that_the_router_lost_is_put_back_after_two_looks(
         back.clear()
         for listed in lists:
             monkeypatch.setattr(keeper._acts, "listed", lambda listed=listed: listed)
+            monkeypatch.setattr(keeper._acts, "go_on", lambda member, listed: None)
             keeper._go_on(decoding)
         return list(back)
 
@@ -322,14 +391,27 @@ def test_a_dry_run_and_a_service_that_was_taken_down_are_left_alone(file: Path) 
 
 
 def test_another_deploy_at_work_is_waited_for(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the journal for one act only: for longer is an exception, which is said, and no end of the watching."""
     service = operator(file)
     service.up(120)
     fault(service.folder.url(service.member("server-1")), "crash")
     keeper, said = Keeper(service, ready_s=120), list[str]()
     service.say = said.append
-    looks = iter(range(4))
+    looks = iter(range(8))
     monkeypatch.setattr("ridgeline.deploy.keep.keeper.LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("ridgeline.deploy.operate.ACT_WAIT_S", 0.1)
     with operator(file).acting():
         keeper.run(lambda: next(looks, None) is None)
     assert "is being run by process" in said[0]
     until(keeper, lambda: "server-1: serves again" in said)
+
+
+def test_a_person_who_waits_for_a_server_does_not_stop_the_watching(file: Path) -> None:
+    """A restart of a hung server waits for its requests; another one dies meanwhile, and is mended."""
+    service = operator(file)
+    service.up(120)
+    fault(service.folder.url(service.member("server-1")), "crash")
+    keeper, said = Keeper(service, ready_s=120), list[str]()
+    service.say = said.append
+    with operator(file).commanding():
+        until(keeper, lambda: "server-1: serves again" in said)

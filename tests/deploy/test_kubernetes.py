@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -154,41 +155,49 @@ def test_a_server_is_judged_by_its_tokens(tmp_path: Path) -> None:
 
 
 def test_the_progress_probe_tells_a_hung_server_from_an_idle_and_a_busy_one(tmp_path: Path) -> None:
-    told = {"running": 0, "made": 5, "read": 10}
+    told: dict[str, Any] = {"made": 5, "read": 100, "kv": 0.0, "status": 200, "keys": []}
 
-    class Metrics(http.server.BaseHTTPRequestHandler):
+    class Server(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            rows = [
-                f'vllm:num_requests_running{{model="m"}} {told["running"]}',
-                f'vllm:generation_tokens_total{{model="m"}} {told["made"]}',
-                f'vllm:prompt_tokens_total{{model="m"}} {told["read"]}',
-            ]
-            self.send_response(200)
+            counted = f'vllm:generation_tokens_total{{a="b"}} {told["made"]}\nvllm:prompt_tokens_total {told["read"]}\n'
+            page = f"vllm:num_requests_running 0\n{counted}vllm:kv_cache_usage_perc {told['kv']}\n"
+            models = json.dumps({"data": [{"id": "r1"}]})
+            self.reply(200, page if self.path == "/metrics" else models)
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            assert (asked["model"], asked["max_tokens"]) == ("r1", 1)
+            told["keys"].append(self.headers["authorization"])
+            self.reply(told["status"], "{}")
+
+        def reply(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("content-length", str(len(text)))
             self.end_headers()
-            self.wfile.write("\n".join([*rows, ""]).encode())
+            self.wfile.write(text.encode())
 
         def log_message(self, *_: object) -> None:
             pass
 
     script = tmp_path / "progress.py"
-    script.write_text(progress_script("vllm").replace("/tmp/ridgeline-progress.json", str(tmp_path / "kept.json")))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
+    script.write_text(progress_script("vllm", "SERVICE_KEY").replace("/tmp/ridgeline-", f"{tmp_path}/kept-"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
 
-        def look() -> int:
-            command = [sys.executable, str(script), str(server.server_port)]
-            return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
+        def look(name: str = "alive") -> int:
+            command = [sys.executable, str(script), str(server.server_port), name]
+            env = {**os.environ, "SERVICE_KEY": "right"}
+            return subprocess.run(command, capture_output=True, timeout=60, check=False, env=env).returncode
 
-        assert [look(), look()] == [0, 0], "idle"
-        told.update(running=2)
-        assert look() == 0, "requests have just come"
+        assert [look(), look()] == [0, 0], "idle, and it makes a token when it is asked for one"
+        assert set(told["keys"]) == {"Bearer right"}
+        told.update(status=500)
+        assert look() == 1, "gauges stand at 0, and no token comes"
+        told.update(kv=0.1)
+        assert look() == 0, "a piece of a long prompt was computed since"
+        assert look("ready") == 0, "one look is not enough to tell"
+        assert [look(), look("ready")] == [1, 1]
         told.update(made=9)
-        assert look() == 0, "tokens are made"
-        told.update(read=500)
-        assert look() == 0, "a prompt is read"
-        assert look() == 1, "requests, and nothing since the last look"
-        assert json.loads((tmp_path / "kept.json").read_text())["running"] == 2
-        told.update(running=0)
         assert look() == 0
         server.shutdown()
     assert look() == 1, "nobody answers"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.deploy import probe
 from ridgeline.deploy.file import load_service
 from ridgeline.deploy.operate import Operator
 from ridgeline.errors import InputError, SiteError, StoreError
@@ -157,6 +158,41 @@ def test_a_restart_in_turn_keeps_serving(file: Path) -> None:
     assert [ask(url) for _ in range(4)] == [2] * 4
 
 
+def test_force_restarts_a_hung_server_at_once(file: Path) -> None:
+    """It has a request that it will never finish, and its gauges will say so for ever."""
+    from ridgeline.deploy.rolling import restart
+
+    service = operator(file)
+    url = service.up(120)
+    server = service.member("server-1")
+    at, body = service.folder.url(server), json.dumps({"prompt": "one", "max_tokens": 100_000, "stream": True}).encode()
+    with urllib.request.urlopen(f"{at}/v1/completions", body, timeout=60):
+        deadline = time.monotonic() + 60
+        while not probe.metrics(at).get("sglang:num_running_reqs"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        fault(at, "hang")
+        with service.commanding():
+            restart(service, [server], 120, force=True)
+    assert service.folder.started["server-1"].generation == 2
+    assert [ask(url) for _ in range(4)] == [2] * 4
+
+
+def test_a_drained_server_is_put_back_as_it_is(file: Path) -> None:
+    from ridgeline.deploy.rolling import RouterAdmin, drain, undrain
+
+    service = operator(file)
+    url = service.up(120)
+    with service.commanding():
+        drain(service, service.member("server-1"))
+        assert list(RouterAdmin(url, "").workers()) == [service.folder.url(service.member("server-0"))]
+        undrain(service, service.member("server-1"))
+    assert len(RouterAdmin(url, "").workers()) == 2
+    assert service.folder.started["server-1"].generation == 1
+    with pytest.raises(InputError, match="not behind a router"), service.commanding():
+        undrain(service, service.member("router"))
+
+
 def test_a_server_that_dies_is_seen_and_started_again_by_up(file: Path) -> None:
     service = operator(file)
     service.up(120)
@@ -194,8 +230,8 @@ def test_a_server_that_cannot_start_says_why(file: Path) -> None:
 
 def test_two_at_once_is_refused(file: Path) -> None:
     first, second = operator(file), operator(file)
-    with first.acting(), pytest.raises(StoreError, match="this service is being run by process"), second.acting():
-        pass
+    with first.commanding(), pytest.raises(StoreError, match="this service is being run by process"):
+        second.down()
 
 
 def test_a_member_that_is_not_there_is_named(file: Path) -> None:
@@ -206,6 +242,36 @@ def test_a_member_that_is_not_there_is_named(file: Path) -> None:
 def fault(url: str, kind: str) -> None:
     with urllib.request.urlopen(f"{url}/fault", json.dumps({"kind": kind}).encode(), timeout=30):
         pass
+
+
+@pytest.mark.slow
+def test_before_a_real_slurm_ends_them_servers_are_replaced(file: Path, slurm: SlurmCluster) -> None:
+    """Its jobs may take two minutes; requests go on through all of that."""
+    from ridgeline.deploy.keep.keeper import Keeper
+
+    site = "site: {name: virtual, batch: slurm, nodes: 4, cores_per_node: 2, launcher: srun, poll_s: 0.2}\n"
+    file.write_text(f"{file.read_text()}host: 127.0.0.1\nlimit: 2m\n{site}")
+    service = operator(file)
+    said: list[str] = []
+    service.say = said.append
+    try:
+        url = service.up(180)
+        keeper, deadline, asked = Keeper(service, ready_s=120), time.monotonic() + 240, 0
+        while {member.name for member in service.servers} != {"server-0-b", "server-1-b"}:
+            assert time.monotonic() < deadline, said
+            keeper.step()
+            assert ask(url) == 2
+            asked += 1
+            time.sleep(0.5)
+        assert asked > 10
+        while service.folder.retiring:
+            assert time.monotonic() < deadline, said
+            keeper.step()
+            time.sleep(0.5)
+        assert {s.name for s in operator(file).status()} == {"server-0-b", "server-1-b", "router"}
+    finally:
+        operator(file).down()
+    assert subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout == ""
 
 
 @pytest.mark.slow
@@ -222,3 +288,17 @@ def test_the_same_file_on_a_real_slurm(file: Path, slurm: SlurmCluster) -> None:
     queue = subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True)
     assert queue.stdout == ""
     assert processes_of(file.parent / "service") == []
+
+
+def test_looking_at_a_service_on_this_machine_never_ends_it(file: Path) -> None:
+    """`limit` is what a batch system is asked for; here nobody imposes one."""
+    file.write_text(f"{file.read_text()}limit: 1s\n")
+    service = operator(file)
+    url = service.up(120)
+    time.sleep(1.1)
+    for _ in range(3):
+        assert {state.state for state in operator(file).status()} == {"ready"}
+        time.sleep(0.3)
+    assert ask(url) == 2
+    assert operator(file).up(120) == url
+    assert {start.generation for start in operator(file).folder.started.values()} == {1}

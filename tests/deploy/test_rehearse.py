@@ -11,7 +11,7 @@ import pytest
 from ridgeline.cli.text.rehearsal import rehearsals_text
 from ridgeline.deploy.admission import AdmissionLimits
 from ridgeline.deploy.file import load_service, with_router
-from ridgeline.deploy.keep import keeper, watch
+from ridgeline.deploy.keep import canary, keeper, watch
 from ridgeline.deploy.members import members_of
 from ridgeline.deploy.rehearse import traffic
 from ridgeline.deploy.rehearse.rehearsal import (
@@ -224,7 +224,8 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
 ) -> None:
     """The servers are started once, and again only when they were lost."""
     monkeypatch.setattr("ridgeline.deploy.rehearse.rehearsal.HUNG_S", 5.0)
-    monkeypatch.setattr(watch, "HUNG_AFTER_S", 0.5)
+    monkeypatch.setattr(watch, "HUNG_AFTER_S", 1.0)
+    monkeypatch.setattr(canary, "CONFIRM_S", 0.5)
     monkeypatch.setattr(keeper, "LOOK_EVERY_S", 0.2)
     load = RehearsedLoad("fixed:50:4", rate_s=10.0, seconds=1.5)
     done = rehearse(load_service(file), tmp_path / "runs", load, ["round_robin"], lambda line: None, LIMITS)

@@ -1,4 +1,4 @@
-"""ridgeline deploy check|render|up|status|drain|restart|down FILE"""
+"""ridgeline deploy check|render|up|status|drain|undrain|restart|down FILE"""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 
 def deploy(
-    action: Annotated[str, typer.Argument(help="check, render, up, status, drain, restart or down.")],
+    action: Annotated[str, typer.Argument(help="check, render, up, status, drain, undrain, restart or down.")],
     file: Annotated[Path, typer.Argument(help="The deployment file.")],
-    member: Annotated[str, typer.Argument(help="For drain and restart: one of them, such as server-0.")] = "",
+    member: Annotated[str, typer.Argument(help="For drain, undrain and restart: one of them, such as server-0.")] = "",
     out: Annotated[Path | None, typer.Option(help="render: the folder to write to.")] = None,
-    for_: Annotated[str, typer.Option("--for", help="render, check: local, slurm, pbs or kubernetes.")] = "",
+    for_: Annotated[
+        str, typer.Option("--for", help="render, check: local, slurm, pbs, kubernetes; render also: systemd.")
+    ] = "",
     folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)] = 1800.0,
     rolling: Annotated[bool, typer.Option(help="restart: all servers, one after the other.")] = False,
@@ -31,6 +33,7 @@ def deploy(
             help="restart --rolling: compare the first with the others for so many seconds, then go on or back.", min=0
         ),
     ] = 0.0,
+    force: Annotated[bool, typer.Option(help="restart: at once, without waiting for requests that it has.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """From a deployment file to a running service, and back.
@@ -54,7 +57,7 @@ def deploy(
     if action == "check":
         _check(service, notes)
     elif action == "render":
-        _render(service, out or file.parent / f"{file.stem}.scripts", for_)
+        _render(service, out or file.parent / f"{file.stem}.scripts", for_, file)
     else:
         operator = Operator(
             service, folder or file.parent / f"{file.stem}.service", lambda line: print(line, flush=True)
@@ -62,7 +65,7 @@ def deploy(
         if canary:
             _restart_with_canary(operator, action, rolling, timeout, canary)
         else:
-            ACTIONS[action](operator, member, timeout, rolling, as_json)
+            ACTIONS[action](operator, member, timeout, rolling, force, as_json)
 
 
 def _check(service: Service, notes: Sequence[str]) -> None:
@@ -74,19 +77,19 @@ def _check(service: Service, notes: Sequence[str]) -> None:
     print(service_summary(service, members, requests_of(service, members), notes))
 
 
-def _render(service: Service, out: Path, target: str) -> None:
+def _render(service: Service, out: Path, target: str, file: Path) -> None:
     from ridgeline.deploy.render import render
 
-    for path in render(service, out, target):
+    for path in render(service, out, target, file):
         print(path)
 
 
-def _up(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+def _up(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
     url = operator.up(timeout_s)
     print(url)
 
 
-def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
     from ridgeline.cli.text.deploy import front_text, status_text
     from ridgeline.deploy.scripts import URL_FILE
 
@@ -99,23 +102,32 @@ def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, as
         print(front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
 
 
-def _drain(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+def _drain(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
     from ridgeline.deploy.rolling import drain, refuse_last
 
     if not member:
         raise InputError("name the server to drain, such as server-0; `ridgeline deploy status` lists them")
-    with operator.acting():
+    with operator.commanding():
         refuse_last(operator, operator.member(member))
         drain(operator, operator.member(member))
 
 
-def _restart(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+def _undrain(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
+    from ridgeline.deploy.rolling import undrain
+
+    if not member:
+        raise InputError("name the server to put back, such as server-0; `ridgeline deploy status` lists them")
+    with operator.commanding():
+        undrain(operator, operator.member(member))
+
+
+def _restart(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
     from ridgeline.deploy.rolling import restart
 
     if not member and not rolling:
         raise InputError("name the server to restart, or restart all of them one after the other with --rolling")
-    with operator.acting():
-        restart(operator, [operator.member(member)] if member else operator.servers, timeout_s)
+    with operator.commanding():
+        restart(operator, [operator.member(member)] if member else operator.servers, timeout_s, force)
 
 
 def _restart_with_canary(operator: Operator, action: str, rolling: bool, timeout_s: float, watch_s: float) -> None:
@@ -123,11 +135,11 @@ def _restart_with_canary(operator: Operator, action: str, rolling: bool, timeout
 
     if action != "restart" or not rolling:
         raise InputError("--canary goes with `restart --rolling`: the first server is compared with the others")
-    with operator.acting():
+    with operator.commanding():
         canary_restart(operator, operator.servers, timeout_s, watch_s)
 
 
-def _down(operator: Operator, member: str, timeout_s: float, rolling: bool, as_json: bool) -> None:
+def _down(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
     operator.down()
 
 
@@ -137,6 +149,7 @@ ACTIONS: dict[str, Callable[..., None]] = {
     "up": _up,
     "status": _status,
     "drain": _drain,
+    "undrain": _undrain,
     "restart": _restart,
     "down": _down,
 }

@@ -17,15 +17,21 @@ def keep(
         bool, typer.Option(help="Start the router again with a lower limit before KV pools run full; cuts streams off.")
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that a server may take to get ready.", min=1)] = 1800.0,
+    metrics: Annotated[
+        int | None, typer.Option(help="Port for Prometheus metrics of keep itself, on loopback.", min=1, max=65535)
+    ] = None,
 ) -> None:
     """Watch a service by the tokens it makes; take out and restart servers that died, hang or crawl.
 
-    Ends on Ctrl-C or SIGTERM; the service goes on. Every act is in the service's journal with its reason.
+    Ends on Ctrl-C or SIGTERM; the service goes on. Every act is in the service's journal with its reason. Whoever the
+    deployment file names under `notify` is told.
 
     Example: ridgeline keep service.yaml --dry-run
     """
     from ridgeline.deploy.file import load_service
+    from ridgeline.deploy.keep.exporter import serve_metrics
     from ridgeline.deploy.keep.keeper import Keeper
+    from ridgeline.deploy.keep.notify import Notifier
     from ridgeline.deploy.operate import Operator
 
     told: list[int] = []
@@ -33,4 +39,12 @@ def keep(
         signal.signal(number, lambda signum, _frame: told.append(signum))
     root = folder or file.parent / f"{file.stem}.service"
     operator = Operator(load_service(file), root, lambda line: print(line, flush=True))
-    Keeper(operator, dry_run, timeout, lower_limits, str(file)).run(lambda: bool(told))
+    notifier = Notifier(operator.service.name, operator.service.notify, operator.say)
+    keeper = Keeper(operator, dry_run, timeout, lower_limits, str(file), alert=notifier)
+    server = serve_metrics(keeper, metrics) if metrics is not None else None
+    try:
+        keeper.run(lambda: bool(told))
+    finally:
+        if server is not None:
+            server.shutdown()
+        notifier.close()

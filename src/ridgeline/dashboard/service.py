@@ -20,7 +20,7 @@ from ridgeline.store.live.logs import last_lines
 EVENTS_SHOWN = 60
 TAIL_LINES = 20
 SPEAK = ("why", "evidence", "reason", "url")  # details that need no name
-BAD = ("mend", "mend-failed", "ended")
+BAD = ("mend", "mend-failed", "replace-failed", "ended")
 
 
 @dataclass
@@ -106,6 +106,9 @@ def _apply(members: dict[str, _Member], event: Mapping[str, Any]) -> None:
     name, kind = str(event.get("member", "")), event.get("event")
     if not name:
         return
+    if kind == "retired":  # another one has its place
+        members.pop(name, None)
+        return
     member = members.setdefault(name, _Member())
     if kind == "planned":
         member.generation = int(event.get("generation", 0))
@@ -113,6 +116,7 @@ def _apply(members: dict[str, _Member], event: Mapping[str, Any]) -> None:
         member.mended += 1
     states = {"planned": "planned", "submitted": "starting", "ready": "ready", "ended": "ended", "drained": "drained"}
     states |= {"mend": "being mended", "mend-failed": "could not be mended", "back": "ready"}
+    states |= {"leaving": "leaving", "replacing": "ready, being replaced", "replaced": "leaving"}
     member.state = states.get(str(kind), member.state)
 
 

@@ -35,8 +35,9 @@ def check_service(path: Path, target: str = "") -> tuple[Service, list[str]]:
     this machine has not.
     """
     service = load_service(path)
-    if target and target not in TARGETS:
-        raise InputError(f"deploy checks for {', '.join(TARGETS)}; {target!r} is none of them")
+    sites = [each for each in TARGETS if each != "systemd"]  # where a service runs; a unit only watches one
+    if target and target not in sites:
+        raise InputError(f"deploy checks for {', '.join(sites)}; {target!r} is none of them")
     if target and target != service.site.batch:
         service = replace(service, site=replace(service.site, batch=target))
     if target == "kubernetes":
@@ -69,7 +70,7 @@ def requests_of(service: Service, members: Sequence[Member]) -> dict[str, str]:
     executor: Executor = catalog.part("executors", service.site.batch)(service.site)
     found = {}
     for member in members:
-        job = Job(member.name, Path(), "true", resources=member.resources, limit_s=service.limit_s)
+        job = Job(member.name, Path(), "true", resources=member.resources, limit_s=service.job_limit_s)
         options = re.findall(r"^#[A-Z]+ (-.+)$", executor.script(job), re.MULTILINE)
         found[member.name] = " ".join(option for option in options if not re.match(r"--job-name|-N ", option))
     return found

@@ -16,7 +16,7 @@ from ridgeline.deploy.form import ServiceForm, UnitForm
 from ridgeline.deploy.keys import reveals_secret
 from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.servers import SERVERS, port_step
-from ridgeline.deploy.service import PodChoice, RouterChoice, Service, ServiceUnit
+from ridgeline.deploy.service import NotifyChoice, PodChoice, RouterChoice, Service, ServiceUnit
 from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.forms.yaml_edit import YamlEditError, with_value
@@ -124,6 +124,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
         slo=form.slo,
         expected=form.expected,
         pods=PodChoice(**form.kubernetes.model_dump()),
+        notify=NotifyChoice(**form.notify.model_dump()),
         planned_release=form.engine.release,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ridgeline.deploy.members import Member
+from ridgeline.deploy.members import ROUTER, Member, first_slot
 from ridgeline.deploy.scripts import ADDRESS_FILE, START_FILE, address_files, member_command, start_script
 from ridgeline.deploy.service import Service
 from ridgeline.files import write_whole
@@ -27,6 +27,7 @@ class Started:
     ended: str = ""  # why, once its end was seen
     ready: bool = False
     at_s: float = 0.0  # when it was planned, as all times of the journal on the clock of the wall
+    ready_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +38,35 @@ class LoweredLimit:
     instead_of: int
 
 
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """One restart by `keep`."""
+
+    at_s: float
+    why: str
+
+
 @dataclass
 class ServiceFolder:
-    """Reads what happened so far; `opened` may also write."""
+    """Reads what happened so far; between `begin` and `end` it may also write.
+
+    What an act still has to do follows from its lines alone, so that whoever comes next can go on with it: a member
+    that is `leaving` is ended when it is empty and started again, one that is `retiring` is only ended, one that was
+    planned without a ticket is handed over, one that is ready and neither drained nor leaving is in the router.
+    """
 
     root: Path
     service: Service
     started: dict[str, Started] = field(default_factory=dict)
     drained: set[str] = field(default_factory=set)  # by hand, and not put back yet
-    leaving: dict[str, float] = field(default_factory=dict)  # out of the router since, to be started again when empty
-    mended: dict[str, list[float]] = field(default_factory=dict)  # when each was
+    leaving: dict[str, float] = field(default_factory=dict)  # out of the router; ended then, or earlier when empty
+    retiring: dict[str, float] = field(default_factory=dict)  # the same for one whose replacement serves
+    replacing: dict[str, str] = field(default_factory=dict)  # member -> the one that will take its place
+    not_replaced: dict[str, float] = field(default_factory=dict)  # when that failed last
+    second: set[str] = field(default_factory=set)  # servers that run in their second slot: they were replaced
+    mended: dict[str, list[Mend]] = field(default_factory=dict)
     lowered: LoweredLimit | None = None
-    is_down: bool = False
+    is_down: bool = False  # or on its way there
     journal: Journal | None = None
 
     def __post_init__(self) -> None:
@@ -68,12 +86,20 @@ class ServiceFolder:
     def _journal_path(self) -> Path:
         return self.root / "journal.jsonl"
 
-    def lock(self) -> StudyLock:
+    def command_lock(self) -> StudyLock:
+        """Held by a command of a person from its beginning to its end."""
+        return self._lock("lock")
+
+    def act_lock(self) -> StudyLock:
+        """Held for one act, by whoever writes to the journal."""
+        return self._lock("journal.lock")
+
+    def _lock(self, name: str) -> StudyLock:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return StudyLock(self.root / "lock", "service")
+        return StudyLock(self.root / name, "service")
 
     def begin(self) -> None:
-        """From here on events may be recorded; call it with the lock held."""
+        """From here on events may be recorded; call it with the lock of an act held."""
         self.journal = Journal.open(self._journal_path)
         self.refresh()
 
@@ -96,35 +122,58 @@ class ServiceFolder:
             self.started[name] = Started(int(event["generation"]), at_s=at_s)
             self.leaving.pop(name, None)
         elif what == "mend":
-            self.mended.setdefault(name, []).append(at_s)
+            self.mended.setdefault(name, []).append(Mend(at_s, str(event.get("why", ""))))
+            self.leaving[name] = float(event.get("until", at_s))
         elif what == "leaving":
-            self.leaving[name] = at_s
+            self.leaving[name] = float(event.get("until", at_s))
+        elif what == "replacing":
+            self.replacing[name] = str(event["by"])
+        elif what == "replaced":
+            self.replacing.pop(name, None)
+            self.second ^= {first_slot(name)}
+            self.retiring[name] = float(event["until"])
+        elif what == "replace-failed":
+            self.replacing.pop(name, None)
+            self.not_replaced[name] = at_s
+        elif what == "retired":
+            self.retiring.pop(name, None)
         elif what == "drained":
             self.drained.add(name)
+            self.leaving.pop(name, None)
         elif what == "back":
             self.drained.discard(name)
+            self.leaving.pop(name, None)
         elif what == "limit":
             self.lowered = LoweredLimit(int(event["most_running"]), int(event["instead_of"]))
+            self.leaving[ROUTER] = at_s
         elif what == "down":
             self._forget()
         elif name in self.started:
-            self._apply_to(self.started[name], event)
-        self.is_down = what == "down" or (self.is_down and what != "planned")
+            self._apply_to(name, event)
+        if what in ("down", "going-down"):
+            self.is_down = True
+        elif what in ("planned", "going-up"):
+            self.is_down = False
 
-    def _apply_to(self, start: Started, event: Mapping[str, Any]) -> None:
+    def _apply_to(self, name: str, event: Mapping[str, Any]) -> None:
+        start = self.started[name]
         if event["event"] == "submitted":
             start.ticket = str(event["ticket"])
         elif event["event"] == "ready":
-            start.ready = True
+            start.ready, start.ready_at_s = True, float(event.get("at", 0.0))
         elif event["event"] == "ended":
             start.ended = str(event["reason"]) or "ended"
 
     def _forget(self) -> None:
-        """What a service that is taken down leaves behind for the next one: nothing."""
+        """What a service that is taken down leaves behind for the next one: nothing but who runs where."""
         self.drained.clear()
         self.leaving.clear()
+        self.retiring.clear()
+        self.replacing.clear()
+        self.not_replaced.clear()
         self.mended.clear()
         self.lowered = None
+        self.second.clear()
 
     # a member's files
 
@@ -137,7 +186,7 @@ class ServiceFolder:
             folder=self.of(member) / "runs" / f"{generation:03d}",
             command=member_command(self.service, member, str(self.of(member))),
             resources=member.resources,
-            limit_s=self.service.limit_s,
+            limit_s=self.service.job_limit_s,
         )
 
     def prepare(self, member: Member, generation: int) -> Job:
@@ -161,6 +210,13 @@ class ServiceFolder:
             return (self.of(member) / ADDRESS_FILE).read_text().strip()
         except OSError:
             return ""
+
+    def began_s(self, member: Member) -> float:
+        """When its job began to run, on the clock of the wall: it writes its address then. 0 before that."""
+        try:
+            return (self.of(member) / ADDRESS_FILE).stat().st_mtime
+        except OSError:
+            return 0.0
 
     def url(self, member: Member) -> str:
         address = self.address(member)

@@ -18,6 +18,7 @@ from ridgeline.forms.form import (
     Single,
     Size,
     Takes,
+    Text,
     Variable,
     Words,
 )
@@ -136,6 +137,30 @@ class PodForm(Form):
     )
 
 
+class NotifyForm(Form):
+    """Whom `keep` tells; each that is written is told."""
+
+    whose = "notify"
+
+    webhook: Annotated[Text, Otherwise("none")] = Field(
+        default="", description="An address to POST each alert to, as JSON with `text` and its parts."
+    )
+    webhook_env: Annotated[Text, Otherwise("none")] = Field(
+        default="", description="The environment variable that holds that address, where it is a secret."
+    )
+    command: Annotated[Text, Otherwise("none")] = Field(
+        default="", description="A shell line: the alert in $RIDGELINE_ALERT, and as JSON on its input."
+    )
+    mail: Annotated[Text, Otherwise("none")] = Field(default="", description="An address to write to.")
+    mail_from: Annotated[Text, Otherwise("ridgeline at this machine")] = Field(
+        default="", description="The sender of these mails."
+    )
+    smtp: Text = Field(default="localhost:25", description="The server that takes them.")
+    most_an_hour: Annotated[int, CountedIn("alerts")] = Field(
+        default=20, ge=1, description="More are counted, and the number sent with the next one."
+    )
+
+
 class ServiceForm(Form):
     """A service: servers, their router, and where they run."""
 
@@ -171,7 +196,11 @@ class ServiceForm(Form):
     api_key_env: Annotated[OneLine, AfterValidator(_key_variable), Otherwise("no key")] = Field(
         default="", description="The environment variable that holds the API key."
     )
-    limit: Duration = Field(default=86400.0, description="Time that a batch system is asked for.")
+    limit: Annotated[Duration | None, Otherwise("a day on a batch system, none here")] = Field(
+        default=None,
+        description="Time that a batch system is asked for; `keep` replaces members before it is over.",
+    )
     slo: dict[str, float] = Field(default={}, description="Limits such as `ttft_p95_ms: 2000`.")
     expected: dict[str, Any] = Field(default={}, description="The plan's figures, each with its interval.")
+    notify: Annotated[NotifyForm, Otherwise("nobody")] = Field(default=NotifyForm())
     kubernetes: Annotated[PodForm, Otherwise("nothing beyond the defaults")] = Field(default=PodForm())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline.deploy.quoting import OnNode, shell_line
@@ -12,6 +12,7 @@ from ridgeline.deploy.service import Service, ServiceUnit
 from ridgeline.records.run import Resources
 
 ROUTER = "router"
+SECOND = "-b"  # ends the names of servers that took the place of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,23 @@ class Member:
         return shell_line(self.words)
 
 
-def members_of(service: Service) -> list[Member]:
-    """In the order to start them."""
+def first_slot(name: str) -> str:
+    """What a server is called before it was replaced for the first time."""
+    return name.removesuffix(SECOND)
+
+
+def members_of(service: Service, second: Collection[str] = ()) -> list[Member]:
+    """In the order to start them. The servers named in `second` have the names and ports of their second slots.
+
+    A server and the one that takes its place run at the same time, perhaps on one node.
+    """
     servers: list[Member] = []
     backends: list[Backend] = []
     for unit in service.units:
         for number in range(unit.replicas):
-            at = _place(service, unit, servers)
             name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
+            at = _place(service, unit, servers, moved=name in second)
+            name += SECOND if name in second else ""
             words = tuple(server_words(service, unit, at))
             resources = Resources(nodes=unit.nodes, cores=unit.cores, gpus=unit.gpus, memory_bytes=unit.memory_bytes)
             if not servers:
@@ -62,9 +72,9 @@ def members_of(service: Service) -> list[Member]:
     return [*servers, *_router(service, servers, backends)]
 
 
-def _place(service: Service, unit: ServiceUnit, before: Sequence[Member]) -> ServerPlace:
+def _place(service: Service, unit: ServiceUnit, before: Sequence[Member], moved: bool) -> ServerPlace:
     """Ports of their own for all, as two servers may come to share a node; GPUs are dealt out on this machine only."""
-    number = len(before)
+    number = len(before) + (_second_row(service) if moved else 0)
     gpu = sum(member.resources.gpus for member in before) if service.on_this_machine else 0
     visible = ",".join(map(str, range(gpu, gpu + unit.gpus))) if service.on_this_machine else ""
     return ServerPlace(
@@ -74,6 +84,16 @@ def _place(service: Service, unit: ServiceUnit, before: Sequence[Member]) -> Ser
         number,
         visible,
     )
+
+
+def _second_row(service: Service) -> int:
+    """How many places further second slots begin: past all servers, and past the router where its ports lie there."""
+    count, step = sum(unit.replicas for unit in service.units), port_step(service.engine, service.units)
+    taken = {service.router.port, metrics_port(service.router)} if service.router is not None else set()
+    row = count
+    while any(service.first_port + n * step in taken for n in range(row, row + count)):
+        row += 1
+    return row
 
 
 def _router(service: Service, servers: Sequence[Member], backends: Sequence[Backend]) -> list[Member]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import random
 import re
 import urllib.error
 import urllib.request
@@ -14,10 +16,13 @@ from ridgeline.errors import SiteError
 
 TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 120.0
+_TOKEN_IDS = (100, 1000)  # in every vocabulary
 
 
 def ask(url: str, body: object = None, *, key: str = "", method: str = "", timeout_s: float = TIMEOUT_S) -> bytes:
     """The answer's body. Raises OSError: nobody there, too slow, or an HTTP status above 299."""
+    if url.startswith("/"):
+        raise OSError("it has not said where it listens")
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"} if data else {}
     if key:
@@ -83,6 +88,44 @@ def first_answer(url: str, model: str, key: str) -> dict[str, Any]:
     return answer
 
 
+def makes_token(
+    url: str, model: str, key: str, limit_s: float, *, engine: str = "", role: str = "both", tokens: int = 0
+) -> bool:
+    """A canary: a request for one token, and whether it was made. OSError where the server refuses to try, with why.
+
+    SGLang's servers of split roles make tokens for nobody but a router, and for /health_generate, which pretends the
+    other half. `tokens` is the length of a random prompt, which no prefix cache has; 0: a word.
+    """
+    try:
+        if role in ("prefill", "decode") and engine != "vllm":
+            ask(f"{url}/health_generate", timeout_s=limit_s)
+        else:
+            prompt = [random.randrange(*_TOKEN_IDS) for _ in range(tokens)] if tokens else "Hi"
+            body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+            json.loads(ask(f"{url}/v1/completions", body, key=key, timeout_s=limit_s))["choices"]
+    except urllib.error.HTTPError as error:
+        if error.code >= 500:
+            return False
+        raise OSError(f"{error.code}: {error.read().decode(errors='replace')[:200]}") from None
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
+def why_refused(url: str, model: str, key: str, limit_s: float) -> str:
+    """Why a request through a router was not served, in its own words; empty where it was, or only too much came."""
+    body = {"model": model, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
+    try:
+        ask(f"{url}/v1/completions", body, key=key, timeout_s=limit_s)
+    except urllib.error.HTTPError as error:
+        if error.code < 500 and error.code != 408:
+            return ""
+        return f"{error.code}: {' '.join(error.read().decode(errors='replace').split())[:200]}"
+    except (OSError, http.client.HTTPException) as error:
+        return f"no answer within {limit_s:g} s" if isinstance(error, TimeoutError) else str(error)
+    return ""
+
+
 def refuse_wrong_key(url: str, error: urllib.error.HTTPError) -> None:
     """SiteError where the answer says that the key is wrong: no waiting mends that."""
     if error.code in (401, 403):
@@ -94,11 +137,21 @@ def refuse_wrong_key(url: str, error: urllib.error.HTTPError) -> None:
 
 def served_model(url: str, key: str) -> str:
     """What the server calls its model; empty where it does not say."""
+    return str(_model_card(url, key).get("id", ""))
+
+
+def context_tokens(url: str, key: str) -> int:
+    """The longest prompt with its answer; 0 where the server does not say."""
+    found = _model_card(url, key).get("max_model_len")
+    return found if isinstance(found, int) else 0
+
+
+def _model_card(url: str, key: str) -> dict[str, Any]:
     try:
-        listed = json.loads(ask(f"{url}/v1/models", key=key))
-        return str(listed["data"][0]["id"])
+        card = json.loads(ask(f"{url}/v1/models", key=key))["data"][0]
     except (OSError, ValueError, KeyError, IndexError, TypeError):
-        return ""
+        return {}
+    return card if isinstance(card, dict) else {}
 
 
 def key_of(variable: str) -> str:

@@ -13,20 +13,30 @@ from ridgeline.deploy.members import members_of
 from ridgeline.deploy.quoting import in_comment
 from ridgeline.deploy.scripts import ADDRESS_FILE, START_FILE, URL_FILE, start_script
 from ridgeline.deploy.service import Service
+from ridgeline.deploy.systemd import unit_name, unit_text
 from ridgeline.errors import InputError
 from ridgeline.executors.base import Executor
 from ridgeline.files import write_whole
 
-TARGETS = ("local", "slurm", "pbs", "kubernetes")
+TARGETS = ("local", "slurm", "pbs", "kubernetes", "systemd")
 _LAUNCHERS = {"slurm": "srun", "pbs": "openmpi"}
 
 
-def render(service: Service, out: Path, target: str = "") -> Iterator[Path]:
-    """Writes a folder for each member with its start script and, for a batch system, its job; yields the files."""
+def render(service: Service, out: Path, target: str = "", file: Path | None = None) -> Iterator[Path]:
+    """Writes a folder for each member with its start script and, for a batch system, its job; yields the files.
+
+    For systemd only the unit of `keep`, which needs to know the deployment `file`.
+    """
     chosen = target or service.site.batch
     if chosen not in TARGETS:
         raise InputError(f"deploy renders for {', '.join(TARGETS)}; {chosen!r} is none of them")
-    yield from _manifests(service, out) if chosen == "kubernetes" else _scripts(service, out, chosen)
+    if chosen == "systemd":
+        assert file is not None, "a unit names the deployment file"
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / unit_name(service), unit_text(service, file))
+        yield out / unit_name(service)
+    else:
+        yield from _manifests(service, out) if chosen == "kubernetes" else _scripts(service, out, chosen)
 
 
 def _manifests(service: Service, out: Path) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from ridgeline.deploy.servers import SERVERS
 from ridgeline.errors import InputError, SiteError
 
 ADMIN_S = 60.0
+SAY_AFTER_S = 10.0
 # a router that is still taking a server away under this URL refuses to add it
 _STILL_THERE = 409
 
@@ -100,40 +101,99 @@ def _bootstrap_port(url: str, key: str) -> int | None:
 
 
 def drain(operator: Operator, member: Member) -> None:
-    """No new request goes to it, and what it had is finished; it keeps running."""
-    admin = _admin(operator, member)
-    url = operator.folder.url(member)
-    admin.take_away(url)
-    operator.folder.record({"event": "drained", "member": member.name, "url": url})
-    metric, deadline = SERVERS[operator.service.engine].load_metric, time.monotonic() + DRAIN_S
-    while probe.metrics(url).get(metric, 0.0) > 0:
-        if time.monotonic() > deadline:
-            raise SiteError(
-                f"{member.name} still has requests after {DRAIN_S:g} s; wait, or stop it with `deploy down`"
-            )
-        time.sleep(LOOK_S)
+    """No new request goes to it, and what it had is finished; it keeps running until `restart` or `undrain`."""
+    admin, url = _admin(operator, member), operator.folder.url(member)
+    with operator.acting():
+        operator.folder.record({"event": "drained", "member": member.name, "url": url})
+        admin.take_away(url)
+    if not _empty(operator, member, time.time() + DRAIN_S):
+        raise SiteError(
+            f"{member.name} still has requests after {DRAIN_S:g} s, and gets no new ones; wait, or end them with "
+            f"`ridgeline deploy restart FILE {member.name} --force`"
+        )
     operator.say(f"{member.name}: drained")
 
 
-def restart(operator: Operator, members: list[Member], limit_s: float) -> None:
-    """One after the other: out of the router, ended, started, ready, back. The others serve meanwhile."""
+def undrain(operator: Operator, member: Member) -> None:
+    """Back into the router, as it is."""
+    admin, url = _admin(operator, member), operator.folder.url(member)
+    start = operator.folder.started.get(member.name)
+    if start is None or start.ended or not probe.is_healthy(url):
+        raise SiteError(f"{member.name} does not run; start it with `ridgeline deploy restart FILE {member.name}`")
+    with operator.acting():
+        operator.folder.record({"event": "back", "member": member.name})
+        admin.add(url, member.role)
+    operator.say(f"{member.name}: serves again")
+
+
+def restart(operator: Operator, members: list[Member], limit_s: float, force: bool = False) -> None:
+    """One after the other: out of the router, ended, started, ready, back. The others serve meanwhile.
+
+    A server has ten minutes for the requests that it has, or none with `force`. Killed at any point, it is finished by
+    `keep`, or by the next `restart`.
+    """
     for member in members:
         if member.is_router:
             _restart_router(operator, member, limit_s)
             continue
-        drain(operator, member)
-        operator.stop(member)
-        operator.ensure(member)
+        if operator.router is None:  # nobody can take its requests meanwhile
+            start_again(operator, member, operator.folder.started[member.name].generation)
+            operator.until_ready([member], limit_s)
+            continue
+        admin, url, until_s = _admin(operator, member), operator.folder.url(member), time.time() + DRAIN_S
+        generation = operator.folder.started[member.name].generation if member.name in operator.folder.started else 0
+        with operator.acting():
+            operator.folder.record(
+                {"event": "leaving", "member": member.name, "why": "restart", "until": 0.0 if force else until_s}
+            )
+            if url:
+                admin.take_away(url)
+        if not force:
+            _empty(operator, member, until_s)
+        start_again(operator, member, generation)
         operator.until_ready([member], limit_s)
-        _admin(operator, member).add(operator.folder.url(member), member.role)
-        operator.folder.record({"event": "back", "member": member.name})
+        with operator.acting():
+            operator.folder.record({"event": "back", "member": member.name})
+            admin.add(operator.folder.url(member), member.role)
         operator.say(f"{member.name}: serves again")
+
+
+def start_again(operator: Operator, member: Member, generation: int) -> None:
+    """Ended and started, unless somebody else did that since it was in this generation."""
+    while True:
+        with operator.acting():
+            start = operator.folder.started.get(member.name)
+            if start is not None and start.generation != generation:
+                return
+            if operator.cancel(member):
+                operator.ensure(member)
+                return
+        operator.executor.wait(LOOK_S)
+
+
+def _empty(operator: Operator, member: Member, until_s: float) -> bool:
+    """Whether it has finished what it had by then. Nobody is kept from acting meanwhile."""
+    metric, said = SERVERS[operator.service.engine].load_metric, False
+    began_s, generation = time.time(), operator.folder.started[member.name].generation
+    while (left := probe.metrics(operator.folder.url(member)).get(metric, 0.0)) > 0:
+        if time.time() > until_s:
+            return False
+        operator.refresh()
+        if operator.folder.started[member.name].generation != generation:
+            return True  # `keep` was quicker
+        if not said and time.time() - began_s > SAY_AFTER_S:
+            said = True
+            operator.say(f"{member.name}: waits for {left:.0f} requests; `--force` would end them")
+        time.sleep(LOOK_S)
+    return True
 
 
 def _restart_router(operator: Operator, router: Member, limit_s: float) -> None:
     """What streams through it is cut off after a few seconds; what was drained stays out."""
-    operator.stop(router)
-    operator.ensure(router)
+    with operator.acting():
+        operator.folder.record({"event": "leaving", "member": router.name, "why": "restart", "until": 0.0})
+        generation = operator.folder.started[router.name].generation
+    start_again(operator, router, generation)
     operator.until_ready([router], limit_s)
     for member in operator.servers:
         if member.name in operator.folder.drained:

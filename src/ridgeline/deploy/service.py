@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from ridgeline.ports import BOOTSTRAP_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL, Site
 
+DAY_S = 86400.0
 ROLES = ("both", "prefill", "decode")
 
 
@@ -59,6 +61,24 @@ class PodChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class NotifyChoice:
+    """Whom `keep` tells of what it sees and does."""
+
+    webhook: str = ""
+    webhook_env: str = ""  # the variable that holds the webhook's address, which is often a secret
+    command: str = ""
+    mail: str = ""
+    mail_from: str = ""
+    smtp: str = "localhost:25"
+    most_an_hour: int = 20
+
+    @property
+    def ways(self) -> list[str]:
+        told = {"webhook": self.webhook or self.webhook_env, "command": self.command, "mail": self.mail}
+        return [way for way, value in told.items() if value]
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """`expected` are figures of the plan with their intervals, to hold what is seen against."""
 
@@ -78,10 +98,11 @@ class Service:
     in_turn: bool = False  # each server is started when the one before it is ready
     host: str = ""  # the address servers listen on; empty: loopback on this machine, the node's own on a cluster
     api_key_env: str = ""  # the variable that holds the key; never the key
-    limit_s: float = 86400.0  # of each job, where a batch system wants one
+    limit_s: float | None = None  # that a batch system is asked for; None: a day
     slo: Mapping[str, float] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
     pods: PodChoice = PodChoice()
+    notify: NotifyChoice = NotifyChoice()
     planned_release: str = ""  # what the file names; servers of another one do not start
 
     @property
@@ -97,3 +118,8 @@ class Service:
     @property
     def on_this_machine(self) -> bool:
         return self.site.batch == "local"
+
+    @property
+    def job_limit_s(self) -> float:
+        """After which a member's job is ended by the site. Nobody does that on this machine."""
+        return math.inf if self.on_this_machine else self.limit_s or DAY_S

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 from ridgeline.deploy import probe
 from ridgeline.deploy.folder import Started
-from ridgeline.deploy.members import Member
+from ridgeline.deploy.members import ROUTER, Member
 from ridgeline.deploy.servers import SERVERS
 from ridgeline.records.run import Ending
+
+TOKEN_S = 5.0  # for one token, of a server or through the router
 
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
     """`state` is down, starting, ready, drained (out of the router), silent (runs, does not answer) or ended.
 
-    `detail` says more where there is more.
+    A server that answers and makes no token on request is stalled; a router that turns a request away although
+    servers make tokens refuses. `detail` says more where there is more.
     """
 
     name: str
@@ -51,3 +56,27 @@ def state_of(
         None if name not in seen else int(seen[name]) for name in (dialect.load_metric, dialect.token_metric)
     )
     return MemberState(member.name, member.role, "ready", url, running, tokens)
+
+
+def asked_for_tokens(states: Sequence[MemberState], engine: str, model: str, key: str) -> list[MemberState]:
+    """The same, after a request for one token to each that says it is ready: /health says so of a hung engine too."""
+
+    def asked(state: MemberState) -> MemberState:
+        if state.state not in ("ready", "drained"):
+            return state
+        name = model or probe.served_model(state.url, key)
+        if state.role == ROUTER:
+            why = probe.why_refused(state.url, name, key, TOKEN_S)
+            return replace(state, state="refuses", detail=why) if why else state
+        try:
+            good = probe.makes_token(state.url, name, key, TOKEN_S, engine=engine, role=state.role)
+        except OSError as error:
+            return replace(state, detail=f"takes no request for a token: {error}")
+        stalled = f"no token within {TOKEN_S:g} s: busy with long prompts, or hung"
+        return state if good else replace(state, state="stalled", detail=stalled)
+
+    with ThreadPoolExecutor(max(1, len(states))) as at_once:
+        found = list(at_once.map(asked, states))
+    serves = any(state.role != ROUTER and state.state == "ready" for state in found)
+    # without a server that makes tokens it is not the router's fault
+    return [was if now.state == "refuses" and not serves else now for was, now in zip(states, found, strict=True)]

@@ -11,9 +11,10 @@ An executor is made from a site (`Factory`). It promises:
 - `wait` returns when something may have changed, or after `timeout_s`.
 An executor may also have `programs`, what must be on the PATH here, and `waiting`, why a ticket's job has not started
 yet: `ridgeline site check` looks at them. `charged(tickets, ask)` gives the seconds for which the site charges jobs
-that have ended, each once and as far as it has said so; only with `ask` it asks the site. `doubts` says what is likely
-to go wrong with jobs that ask for such resources: `ridgeline check` shows it. A batch system needs only a dialect,
-which `batch.BatchExecutor` runs.
+that have ended, each once and as far as it has said so; only with `ask` it asks the site. `activity(ticket)` says what
+a job's processes have done so far, where they can be seen from here. `doubts` says what is likely to go wrong with jobs
+that ask for such resources: `ridgeline check` shows it. A batch system needs only a dialect, which
+`batch.BatchExecutor` runs.
 A factory with an attribute `form` (a `forms.form.Form` of the keys under `options` in a site file) has them checked and
 completed by editors.
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ridgeline.errors import SiteError
@@ -33,6 +35,19 @@ T = TypeVar("T")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # before a site that was away is asked again
 
 EXIT_FILE = "exit"  # written by run.sh in the run folder: exit code, start and end time, host
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the processes that a job's program started have done; of a program that started none, the program itself.
+
+    A server's program answers HTTP, and what it started computes. `stopped`: any of them was told to stop (SIGSTOP).
+    `runnable`: one of them runs, or waits for a core.
+    """
+
+    cpu_s: float
+    stopped: bool = False
+    runnable: bool = False
 
 
 class Executor(Protocol):

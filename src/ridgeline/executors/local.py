@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
-from ridgeline.executors.claim import CLAIM_FILE, claim_script
+from ridgeline.executors.base import Activity
+from ridgeline.executors.claim import CLAIM_FILE, claim_script, read_claim
 from ridgeline.executors.local_job import LocalJob, note_load
 from ridgeline.executors.options import LocalOptions
 from ridgeline.executors.pinning import Cores, allowed_cores, pinned
@@ -19,6 +20,7 @@ from ridgeline.executors.starter import SILENCED, STARTER
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
+_SHELLS = ("sh", "dash", "bash")  # run.sh, and what it starts a program with
 GRACE_S = 3.0  # between asking a job to end and ending it
 
 
@@ -88,6 +90,19 @@ class LocalExecutor:
     def wait(self, timeout_s: float) -> None:
         if not self._has_news:
             _wait_for(list(self._running.values()), timeout_s)
+
+    def activity(self, ticket: str) -> Activity | None:
+        """None where nothing of the job runs."""
+        claim = read_claim(Path(ticket))
+        if claim is None:
+            return None
+        seen = processes.work_of_run(script.mark(Path(ticket)), claim.process)
+        own = [work for work in sorted(seen, key=lambda work: work.start_ticks) if work.name not in _SHELLS]
+        working = own[1:] or own
+        if not working:
+            return None
+        stopped, runnable = any(work.state in "Tt" for work in own), any(work.state == "R" for work in working)
+        return Activity(sum(work.cpu_s for work in working), stopped, runnable)
 
     def _stop(self, ticket: str) -> Ending:
         self._running[ticket].stop(Cause.CANCELLED, "cancelled")

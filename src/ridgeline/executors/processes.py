@@ -69,6 +69,29 @@ def of_run(mark: str, leader: Process) -> list[Process]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one process has done."""
+
+    name: str
+    start_ticks: int
+    cpu_s: float
+    state: str  # as /proc writes it
+
+
+def work_of_run(mark: str, leader: Process) -> list[Work]:
+    """Of every living process of a run but its leader."""
+    found = []
+    for process in of_run(mark, leader):
+        text = _content(f"/proc/{process.pid}/stat")
+        if text:
+            name = text[text.index(b"(") + 1 : text.rindex(b")")].decode(errors="replace")
+            fields = text[text.rindex(b")") + 2 :].split()
+            cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+            found.append(Work(name, process.start_ticks, cpu_s, fields[0].decode()))
+    return found
+
+
 def leader_of(mark: str, script: Path) -> Process | None:
     """The process that runs `script` with this mark, if there is one."""
     wanted, name = mark.encode(), os.fsencode(script)

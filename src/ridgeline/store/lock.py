@@ -23,8 +23,12 @@ from ridgeline.files import read_text
 _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
+class LockHeld(StoreError):  # noqa: N818  a state of the lock, not a malfunction
+    """Somebody else has the lock, and says who."""
+
+
 class StudyLock:
-    """`with StudyLock(folder / "lock"):` or StoreError, which says who holds it. `what` the folder is of."""
+    """`with StudyLock(folder / "lock"):` or LockHeld, which says who holds it. `what` the folder is of."""
 
     def __init__(self, path: Path, what: str = "study") -> None:
         self.path, self.what = path, what
@@ -57,7 +61,7 @@ class StudyLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreError(_held(self.path, self.what, holder_of(self.path))) from None
+            raise LockHeld(_held(self.path, self.what, holder_of(self.path))) from None
         except OSError as error:
             if error.errno not in _NO_FLOCK:
                 raise
@@ -74,12 +78,12 @@ class StudyLock:
             os.close(descriptor)
             self._made_exclusive = True
             return
-        raise StoreError(_held(self.exclusive_path, self.what, holder_of(self.exclusive_path)))
+        raise LockHeld(_held(self.exclusive_path, self.what, holder_of(self.exclusive_path)))
 
     def _clear_abandoned(self) -> None:
         holder = holder_of(self.exclusive_path)
         if not is_gone(holder):
-            raise StoreError(_held(self.exclusive_path, self.what, holder, by_file=True))
+            raise LockHeld(_held(self.exclusive_path, self.what, holder, by_file=True))
         # another controller may do the same now: move it away under our name, and look at what we got
         aside = self.exclusive_path.with_name(f"{self.exclusive_path.name}.{os.getpid()}")
         try:
@@ -88,7 +92,7 @@ class StudyLock:
             return
         if (taken := holder_of(aside)) != holder:
             aside.rename(self.exclusive_path)
-            raise StoreError(_held(self.exclusive_path, self.what, taken, by_file=True))
+            raise LockHeld(_held(self.exclusive_path, self.what, taken, by_file=True))
         aside.unlink()
 
     def release(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ridgeline.deploy import probe
-from ridgeline.deploy.keep.watch import ServerLook
+from ridgeline.deploy.keep.watch import STEP_TOKENS, ServerLook
 from ridgeline.deploy.servers import SERVERS
+from ridgeline.deploy.service import ServiceUnit
+from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 
 # Tokens as they come out. SGLang counts an answer's tokens when it is finished: one of minutes would look like
 # a hang, but for the gaps between its tokens, which are counted as they happen.
@@ -12,11 +14,13 @@ _LIVE = {
     "sglang": ("sglang:time_to_first_token_seconds_count", "sglang:inter_token_latency_seconds_count"),
     "vllm": ("vllm:generation_tokens_total",),
 }
-# and what else grows only while a server works: prompts take seconds before their first token
+# And what else grows only while a server works. vLLM counts a prompt when all of it is done; the share of the KV pool
+# that is used, which every look has, moves with each piece of it.
 _OTHER = {
     "sglang": ("sglang:generation_tokens_total", "sglang:prompt_tokens_total", "sglang:num_used_tokens"),
     "vllm": ("vllm:prompt_tokens_total", "vllm:time_to_first_token_seconds_count"),
 }
+_STEP_KNOBS = ("max_num_batched_tokens", "chunked_prefill_size")
 
 
 def look_at(engine: str, role: str, page: str, now_s: float) -> ServerLook:
@@ -35,3 +39,10 @@ def look_at(engine: str, role: str, page: str, now_s: float) -> ServerLook:
         progress=sum(made) if made else None,
         role=role,
     )
+
+
+def step_tokens(engine: str, unit: ServiceUnit) -> int:
+    """Prompt tokens that an engine so set takes into one step."""
+    settings = engine_flags(SERVERS[engine].flags_of).canonical(unit.settings)
+    told = [value for name in _STEP_KNOBS if isinstance(value := settings.get(name), int) and value > 0]
+    return max(told, default=STEP_TOKENS)

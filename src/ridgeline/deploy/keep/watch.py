@@ -1,16 +1,32 @@
 """What a row of looks at a server means: it is well, dead, hung, slower than its like, or near the end of its KV.
 
-Nothing is decided from one look. A server is judged by the tokens it makes, never by what its /health says.
+Nothing is decided from one look. A server is judged by what its engine makes, never by what its /health says.
+
+Hung is who leaves a canary (a request for one token) unanswered while nothing that its engine counts moves, for longer
+than the engine can be busy with anything. How long that is:
+
+- its processes can be seen from here, need no GPU, and stand still: `HUNG_AFTER_S`. They are at nothing.
+- else a step of prompt tokens is the longest that an engine does without moving a counter. It is given `PATIENCE` times
+  the larger of: that step at the pace that this server showed, and the longest quiet from which it came back.
+- processes that work on CPUs are given at least `AT_WORK_S`, and so is a server whose pace nobody has seen; `SILENT_S`
+  where it has GPUs or another node, and does not even say what it counts.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
-HUNG_AFTER_S = 8.0  # requests on it and no token for so long
+HUNG_AFTER_S = 10.0  # a canary unanswered and nothing else made for so long
+AT_WORK_S = 120.0
+SILENT_S = 30.0
+PATIENCE, MOST_PATIENCE_S = 3.0, 900.0
+CERTAIN = 3.0  # times that: nobody waits for such a server any more, were it the only one
+STEP_TOKENS = 16384  # of prompts in one step of an engine, where it was not told a number
+WORK_SHARE = 0.1  # of a core; engines that wait for work look for it now and then
 LEAST_LOOKS = 3
 SLOW_SHARE = 0.4  # of the median of the others' tokens a second and running request
 SLOW_AFTER_S = 15.0
@@ -33,6 +49,15 @@ class ServerLook:
     ended: str = ""
     progress: float | None = None
     role: str = ""  # only servers of the same one are alike
+    asked: bool = False  # a canary was sent, and no answer came since
+    confirmed: bool = False  # nor to a second one
+    answers: int = 0  # to canaries, so far
+    cpu_s: float | None = None  # of its processes, where they can be seen
+    stopped: bool = False  # one of them was told to stop
+    runnable: bool = False  # one of them works, or would if others left it a core
+    on_gpus: bool = False  # it may work while its processes wait
+    pace_s: float | None = None  # for each token of a prompt
+    step_tokens: int = STEP_TOKENS
 
     @property
     def made(self) -> float | None:
@@ -43,18 +68,75 @@ class ServerLook:
         """A server that hangs before it takes a request up has it in its queue for ever."""
         return (self.running or 0.0) + self.waiting
 
+    @property
+    def signs(self) -> dict[str, float]:
+        """What only an engine that works can move, as far as it is known."""
+        found = {"made": self.made, "kv": self.kv_share, "running": self.running, "answers": float(self.answers)}
+        return {name: value for name, value in found.items() if value is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """`kind` is dead, hung, slow or kv-cliff; `evidence` is what was seen, with its numbers."""
+    """`kind` is dead, hung, slow, refuses or kv-cliff; `evidence` is what was seen, with its numbers.
+
+    `certain`: it serves nobody, so that a restart takes nothing away, were it the last of its role.
+    """
 
     member: str
     kind: str
     evidence: str
+    certain: bool = False
 
     @property
     def needs_restart(self) -> bool:
-        return self.kind in ("dead", "hung", "slow")
+        return self.kind in ("dead", "hung", "slow", "refuses")
+
+
+@dataclass
+class _Quiet:
+    """Since when nothing of a server has moved while a canary waited."""
+
+    since_s: float
+    signs: dict[str, float] = field(default_factory=dict)
+    looks: int = 1
+    runnable: int = 0  # of these looks
+    spoke: bool = False  # it gave a page of metrics meanwhile
+    cpu_s: float | None = None
+    longest_s: float = 0.0  # from which it came back
+
+    def take(self, look: ServerLook) -> None:
+        moved = any(self.signs.get(name, value) != value for name, value in look.signs.items())
+        self.signs |= look.signs
+        if moved and self.looks > 1:
+            self.longest_s = max(self.longest_s, look.at_s - self.since_s)
+        if moved or not look.asked:
+            self.since_s, self.looks, self.runnable, self.cpu_s = look.at_s, 1, 0, look.cpu_s
+            self.spoke = False
+        else:
+            self.looks += 1
+            self.runnable += look.runnable
+            self.spoke |= look.made is not None
+            self.cpu_s = look.cpu_s if self.cpu_s is None else self.cpu_s
+
+    def stands_still(self, look: ServerLook) -> bool:
+        """Its processes are at nothing. One that waits for a GPU looks the same, unless it was stopped."""
+        if look.stopped:
+            return True
+        quiet_s = look.at_s - self.since_s
+        if look.on_gpus or look.cpu_s is None or self.cpu_s is None or 2 * self.runnable > self.looks:
+            return False
+        return look.cpu_s - self.cpu_s < WORK_SHARE * quiet_s
+
+    def allowed_s(self, look: ServerLook) -> float:
+        """How long it may be quiet before it is hung."""
+        if look.role == "router" or self.stands_still(look):
+            return HUNG_AFTER_S
+        step_s = max((look.pace_s or 0.0) * look.step_tokens, self.longest_s)
+        unknown_s = AT_WORK_S if self.spoke else SILENT_S
+        least_s = HUNG_AFTER_S if look.pace_s is not None else unknown_s
+        if look.cpu_s is not None and not look.on_gpus:
+            least_s = AT_WORK_S
+        return min(max(least_s, PATIENCE * step_s), MOST_PATIENCE_S)
 
 
 class Watch:
@@ -62,6 +144,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._looks: dict[str, deque[ServerLook]] = {}
+        self._quiet: dict[str, _Quiet] = {}
 
     def take(self, looks: Mapping[str, ServerLook]) -> list[Concern]:
         """Concerns about servers as they are after these looks."""
@@ -70,6 +153,7 @@ class Watch:
             row.append(look)
             while row[-1].at_s - row[0].at_s > WINDOW_S:
                 row.popleft()
+            self._quiet.setdefault(name, _Quiet(look.at_s)).take(look)
         found = []
         for name in looks:
             alike = [other for other, look in looks.items() if other != name and look.role == looks[name].role]
@@ -89,23 +173,41 @@ class Watch:
     def forget(self, name: str) -> None:
         """It was started anew: what was seen of it before says nothing."""
         self._looks.pop(name, None)
+        self._quiet.pop(name, None)
+
+    def is_quiet(self, name: str) -> bool:
+        """Nothing of it moved between the last two looks."""
+        row = list(self._looks.get(name, ()))
+        return len(row) > 1 and row[-1].signs == row[-2].signs
+
+    def verdict_in_s(self, name: str) -> float:
+        """Until it would be called hung, if it stays as it is."""
+        row, quiet = self._looks.get(name), self._quiet.get(name)
+        if not row or quiet is None or not row[-1].asked:
+            return math.inf
+        return quiet.allowed_s(row[-1]) - (row[-1].at_s - quiet.since_s)
 
     def _hung(self, name: str) -> Concern | None:
-        """Requests were on it at every look since the last token, and that is long ago."""
-        row = list(self._looks[name])
-        last = row[-1]
-        if last.made is None:
-            since = _trailing(row, lambda look: look.made is None)
-        else:
-            since = _trailing(row, lambda look: look.made == last.made and look.on_it > 0)
-        quiet_s = since[-1].at_s - since[0].at_s if since else 0.0
-        if len(since) < LEAST_LOOKS or quiet_s < HUNG_AFTER_S:
+        look, quiet = self._looks[name][-1], self._quiet[name]
+        quiet_s, allowed_s = look.at_s - quiet.since_s, quiet.allowed_s(look)
+        if not (look.asked and look.confirmed) or quiet.looks < LEAST_LOOKS or quiet_s < allowed_s:
             return None
-        if last.made is None:
-            return Concern(name, "hung", f"/metrics gave nothing for {quiet_s:.0f} s")
-        return Concern(name, "hung", f"{last.on_it:.0f} requests on it and no token for {quiet_s:.0f} s")
+        if look.role == "router":
+            return Concern(name, "hung", f"/health gave nothing for {quiet_s:.0f} s", certain=True)
+        still = quiet.stands_still(look)
+        if look.stopped:
+            why = "one of its processes is stopped"
+        elif still:
+            why = "its processes stand still"
+        else:
+            why = f"the longest step of this server is taken for {allowed_s / PATIENCE:.0f} s"
+        certain = still or quiet_s >= CERTAIN * allowed_s
+        evidence = f"{look.on_it:.0f} requests on it and no token for {quiet_s:.0f} s, not even for a canary; {why}"
+        return Concern(name, "hung", evidence, certain)
 
     def _slow(self, name: str, others: Sequence[str]) -> Concern | None:
+        if self._looks[name][-1].asked:
+            return None  # it makes nothing at all: busy or hung, which is told elsewhere
         own = self._pace(name)
         rates = [rate for other in others if (rate := self._pace(other)) is not None]
         if own is None or not rates or own >= SLOW_SHARE * median(rates):
@@ -126,13 +228,3 @@ class Watch:
         if len(row) < LEAST_LOOKS or any((look.kv_share or 0.0) < KV_NEAR for look in row):
             return None
         return Concern(name, "kv-cliff", f"its KV pool is {row[-1].kv_share:.0%} full, at {LEAST_LOOKS} looks in a row")
-
-
-def _trailing(row: Sequence[ServerLook], holds: Callable[[ServerLook], bool]) -> list[ServerLook]:
-    """The looks at the end of a row for which it holds."""
-    found: list[ServerLook] = []
-    for look in reversed(row):
-        if not holds(look):
-            break
-        found.append(look)
-    return found[::-1]

@@ -74,7 +74,8 @@ def _heading(service: Service, name: str) -> str:
 
 def _servers(service: Service, name: str) -> Iterator[Spec]:
     if service.engine == "vllm":
-        yield _object(service, "v1", "ConfigMap", f"{name}-probe", data={PROBE_FILE: progress_script("vllm")})
+        probe = {PROBE_FILE: progress_script("vllm", service.api_key_env)}
+        yield _object(service, "v1", "ConfigMap", f"{name}-probe", data=probe)
     sets = [{"replicas": u.replicas, "leaderWorkerTemplate": _group(service, u, name)} for u in service.units]
     names = _unit_names(service.units)
     if service.split:

@@ -237,12 +237,12 @@ def _mount_model(service: Service, container: Spec, volumes: list[Spec]) -> None
 
 
 def _server_probes(service: Service) -> Spec:
-    """Ready and alive by the tokens that it makes; /health says 200 for hours on a server that hangs."""
+    """Ready and alive by a token that it makes on request; /health says 200 for hours on a server that hangs."""
     health = _asked("/health", LOOK_S)
     paced = {"periodSeconds": PROGRESS_LIMIT_S, "timeoutSeconds": PROGRESS_LIMIT_S}
-    if service.engine == "vllm":  # whose probe remembers its last look, so that only one may look
-        ready: Spec = health
-        alive: Spec = {"exec": {"command": progress_command(pod_port(service))}, **paced}
+    if service.engine == "vllm":
+        ready: Spec = {"exec": {"command": progress_command(pod_port(service), "ready")}, **paced}
+        alive: Spec = {"exec": {"command": progress_command(pod_port(service), "alive")}, **paced}
     else:
         ready = alive = {**_asked("/health_generate", PROGRESS_LIMIT_S), **paced}
     return {

@@ -27,7 +27,7 @@ from ridgeline.serving.traffic.requests import RequestRecord, Slo
 
 STRIKE_AT, STRIKE_S = 1 / 3, 4.0  # of the time of a run, and at the latest
 LOSS_DRAIN_S = 12.0  # what a lost server had is given to others by then, or to nobody
-HUNG_S = 20.0  # a run must outlast the looks that find a hung server
+HUNG_S = 30.0  # a run must outlast the looks that find a hung server
 OVERLOAD, OVERLOAD_S = 1.5, 12.0  # places must be taken before any request is too many
 ALIKE, TTFT_ALIKE = 0.03, 0.1  # shares by which runs of the same thing differ here
 PLAIN, SKEWED, KILLED, HUNG, OVERLOADED = "traffic", "skewed", "killed", "hung", "overload"

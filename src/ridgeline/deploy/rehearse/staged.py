@@ -31,8 +31,7 @@ class StagedService:
         operator = self.operator(router)
         if router != self._before and operator.router is not None:
             self._before = None
-            with operator.acting():
-                operator.stop(operator.router)
+            operator.stop(operator.router)
         url = operator.up(READY_S)
         self._before = router
         for server in operator.servers:

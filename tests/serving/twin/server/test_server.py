@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -280,6 +282,22 @@ def test_tokens_are_counted_while_an_answer_is_under_way() -> None:
             running.settled(lambda: running.server.api.gauges().made > 3)
             assert metric(running, "sglang:inter_token_latency_seconds_count") > 3
             assert metric(running, "sglang:generation_tokens_total") == 0
+
+
+def test_of_an_engine_that_hangs_the_gauges_stay_as_they_were() -> None:
+    """As of real ones: their engine, which stands still, is who tells them."""
+    with serving() as running:
+        running.json("/fault", {"kind": "hang"})
+        body = json.dumps({"prompt": "a", "max_tokens": 4}).encode()
+        with socket.create_connection(("127.0.0.1", running.port), timeout=30) as sock:
+            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            running.settled(lambda: running.server.api.gauges().waiting == 1)
+            url = f"http://127.0.0.1:{running.port}"
+            with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+                page = answer.read().decode()
+            with urllib.request.urlopen(f"{url}/health", timeout=30) as answer:
+                assert answer.status == 200
+    assert re.search(r"^sglang:num_queue_reqs\S* 0$", page, re.MULTILINE)
 
 
 def test_a_client_that_hangs_up_frees_the_engine() -> None:

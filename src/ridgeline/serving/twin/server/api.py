@@ -65,6 +65,7 @@ class Api:
         self._inject = inject
         self._number = 0
         self._asked_for_tokens: set[asyncio.Task[None]] = set()
+        self._frozen: Gauges | None = None
         self._made: deque[tuple[float, int]] = deque([(0.0, 0)])  # output tokens over the last seconds
         self._paths: dict[tuple[str, str], Callable[[HttpExchange], None]] = {
             ("GET", "/health"): self._healthy,
@@ -97,6 +98,10 @@ class Api:
             _refuse(exchange, 405 if known else 404, f"{exchange.method} {exchange.path} is not served here")
             return
         answer(exchange)
+
+    def freeze(self, hung: bool) -> None:
+        """/metrics says what the engine told last: of one that hangs the gauges stay as they were."""
+        self._frozen = self.gauges() if hung else None
 
     def gauges(self) -> Gauges:
         engines = [live.engine for live in self.role.engines]
@@ -213,7 +218,7 @@ class Api:
         exchange.answer(200, b"Cache flushed.\n", "text/plain")
 
     def _metrics(self, exchange: HttpExchange) -> None:
-        text = metrics_text(self.facts.api, self.facts.model, self.counters, self.gauges())
+        text = metrics_text(self.facts.api, self.facts.model, self.counters, self._frozen or self.gauges())
         exchange.answer(200, text.encode(), "text/plain; version=0.0.4")
 
     def _models(self, exchange: HttpExchange) -> None:

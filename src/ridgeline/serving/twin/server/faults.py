@@ -1,6 +1,6 @@
 """Faults on demand: what operators meet at night, made to happen at a chosen moment.
 
-- `hang`: no more tokens, while /health goes on saying 200;
+- `hang`: the engine stops, while /health goes on saying 200 and the gauges what they said last;
 - `slow` or `slow:FACTOR`: every step takes that many times as long (default 3);
 - `oom`: from then on the engine dies of CUDA out of memory when its KV pool is `OOM_SHARE` full;
 - `kv-timeout`: KV sent between split roles never arrives;

@@ -190,6 +190,8 @@ class TwinServer:
             live.hung = live.hung if hung is None else hung
             live.slowness = live.slowness if slowness is None else slowness
             live.wake()
+        if hung is not None:
+            self.api.freeze(hung)
         if kv_lost is not None and not isinstance(self.role, Together):
             assert isinstance(self.role, PrefillRole | DecodeRole)
             self.role.kv_lost = kv_lost
