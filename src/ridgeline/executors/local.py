@@ -68,6 +68,8 @@ class LocalExecutor:
         ticket = _ticket(job.folder)
         if ticket in self._running or ticket in self._waiting or book(job.folder, CLAIM_FILE):
             return ticket
+        if not (job.folder / script.SCRIPT_FILE).exists():
+            return None  # nothing is started before it is there; looking through all processes takes its time
         # Handed over by a controller that died a moment ago: the process exists, its claim is not yet written
         starting = processes.leader_of(script.mark(job.folder), Path(ticket) / script.SCRIPT_FILE)
         return ticket if starting or book(job.folder, CLAIM_FILE) else None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Test = Callable[[Any], bool]
+MOST_ALIKE = 256  # combinations of keys and types that are remembered of one shape
 Kinds = frozenset[type]  # what a plain value may be; by type, not isinstance: true is no number here
 
 
@@ -36,16 +37,22 @@ def _shape(needed: Mapping[str, Test | Kinds], optional: Mapping[str, Test | Kin
     plain = {name: kinds for name, kinds in known.items() if isinstance(kinds, frozenset)}
     tests = {name: test for name, test in known.items() if not isinstance(test, frozenset)}
     names = needed.keys()
+    # lines of a journal are alike: of those with the same keys and types only what lies deeper is looked at again
+    deeper: dict[tuple[Any, ...], list[tuple[str, Test]]] = {}
 
     def fits(value: Any) -> bool:
-        # a loop, where generators would read better: every line of a long journal comes through here
-        if type(value) is not dict or not names <= value.keys():
+        if type(value) is not dict:
             return False
-        for key, item in value.items():
-            if key in plain:
-                if type(item) not in plain[key]:
-                    return False
-            elif key in tests and not tests[key](item):
+        kinds = (*value, *map(type, value.values()))
+        if (rest := deeper.get(kinds)) is None:
+            if not names <= value.keys() or any(type(value[key]) not in plain[key] for key in plain.keys() & value):
+                return False
+            rest = [(key, test) for key, test in tests.items() if key in value]
+            if len(deeper) < MOST_ALIKE:
+                deeper[kinds] = rest
+        # a loop, where generators would read better: every line of a long journal comes through here
+        for key, test in rest:
+            if not test(value[key]):
                 return False
         return True
 

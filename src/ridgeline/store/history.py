@@ -39,6 +39,9 @@ from ridgeline.store.journal import read_events
 from ridgeline.store.live.instructions import Heeded
 
 
+_MOVES_THE_CLOCK = frozenset({"opened", "run", "ended", "instruction", "stopped"})  # kinds of events, see `_set_clock`
+
+
 @dataclass(slots=True)
 class OpenRun:
     """A run that was planned and has not ended. `ticket` is empty until the site has taken it."""
@@ -149,11 +152,12 @@ class History:
                 ) from error
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        at = float(event["at"])
-        if event["event"] == "opened":
+        at, kind = float(event["at"]), event["event"]
+        if kind == "opened":
             self._spending_since_s = None  # nobody knows how long a controller that was killed had been at work
-        self.wall_s = self.wall_now_s(at)
-        match event["event"]:
+        elif self._spending_since_s is not None:
+            self.wall_s = self.wall_now_s(at)
+        match kind:
             case "opened":
                 self._open(event)
             case "trial":
@@ -189,7 +193,8 @@ class History:
                 self._heed(event)
             case "stopped":
                 self.stopped = event
-        self._set_clock(at)
+        if kind in _MOVES_THE_CLOCK:
+            self._set_clock(at)
 
     def _set_clock(self, at: float) -> None:
         """The wall clock counts while a controller is at work and a run is in flight; a pause is no work."""
