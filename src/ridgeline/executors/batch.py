@@ -1,6 +1,6 @@
 """Runs a dialect: submits, asks one question for all jobs, cancels, and never takes a missing job for a finished one.
 
-What is in a run folder beside run.sh and the program's output:
+What is in a run folder beside run.sh and the program's output, as long as the run lasts (`books.py`):
 - `submission`: the unique name under which the job is handed over, written before it is;
 - `ticket`: the job id, written when the batch system has answered;
 - `started`, `exit`, `stopped`: written by the job itself;

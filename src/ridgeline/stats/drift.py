@@ -128,7 +128,7 @@ def _most_explained(logs: Sequence[float]) -> float:
     across = math.fsum(map(mul, places, rest))
     # with the mean taken off, the sum before a cut says how far both sides are apart
     before = list(accumulate(rest))
-    step = max(map(mul, map(mul, before, before), cuts))
+    step: float = max(map(mul, map(mul, before, before), cuts))
     return max(across * across / across_places, step) / (math.fsum(map(mul, rest, rest)) or 1.0)
 
 

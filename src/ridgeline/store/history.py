@@ -38,7 +38,6 @@ from ridgeline.store.events import (
 from ridgeline.store.journal import read_events
 from ridgeline.store.live.instructions import Heeded
 
-
 _MOVES_THE_CLOCK = frozenset({"opened", "run", "ended", "instruction", "stopped"})  # kinds of events, see `_set_clock`
 
 
