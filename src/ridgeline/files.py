@@ -104,10 +104,11 @@ def read_regular(path: Path, largest_bytes: int = LARGEST_READ_BYTES) -> bytes:
 
 def read_text(path: Path, largest_bytes: int = LARGEST_READ_BYTES) -> str:
     """The text of a regular file, whatever its bytes; line ends become newlines. OSError as `read_regular`."""
-    return _text(read_regular(path, largest_bytes))
+    return plain_lines(read_regular(path, largest_bytes))
 
 
-def _text(content: bytes) -> str:
+def plain_lines(content: bytes) -> str:
+    """As text, whatever the bytes; line ends become newlines."""
     return content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -123,7 +124,7 @@ def beginning_of(path: Path, most_bytes: int) -> str:
     """The first so many bytes of a text file, unzipped where it is gzipped. OSError where it is torn or no file."""
     with open_regular(path) as file, _unzipped(file) as stream:
         try:
-            return _text(stream.read(most_bytes))
+            return plain_lines(stream.read(most_bytes))
         except (EOFError, zlib.error) as torn:
             raise OSError(errno.EIO, f"torn gzip file: {torn}", str(path)) from None
 

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,25 @@ def test_a_stopped_campaign_goes_on_as_if_it_had_not_been(tmp_path: Path) -> Non
 
     calm = searched(tmp_path / "calm", set())
     assert searched(tmp_path / "stopped", {3, 9, 16, 21}) == calm
+
+
+def test_the_sampler_is_told_again_only_what_compares_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every repeat of the baseline moves the p-value of a drift that is not there; values stay as they were."""
+    made: list[tuple[Any, ...]] = []
+    untaught = SearchAgenda._untaught
+
+    def noted(agenda: SearchAgenda) -> Any:
+        made.append(scores.yardstick(agenda.study, agenda.history).corrects_by)
+        return untaught(agenda)
+
+    monkeypatch.setattr(SearchAgenda, "_untaught", noted)
+    run, _ = finished(tmp_path)
+    assert not scores.yardstick(run.study, run.history).course.changed
+    assert scores.slow_nodes(run.study, run.history) == ("n2",)
+    assert len(made) > 1, "the slow node changed what was measured before"
+    assert all(before != after for before, after in pairwise(made))
 
 
 def test_a_sentinel_that_never_began_goes_where_it_was_to_go(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import ridgeline
+from ridgeline.books import text_of_book
 from ridgeline.campaign import receipt as receipts
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
@@ -236,9 +237,25 @@ def test_a_number_taken_out_of_result_json(folder: Path) -> None:
 
 
 def test_an_exit_code_edited_in_the_run_folder(folder: Path) -> None:
-    path = run_folder(folder, 3) / "exit"
-    path.write_text(path.read_text().replace("exit_code=0", "exit_code=3"))
-    assert [(each.what, each.stated, each.found) for each in found_in(folder)] == [("exit_code", 0, "3")]
+    rewrite_exit(folder, 3, lambda text: text.replace("exit_code=0", "exit_code=3"))
+    (found,) = found_in(folder)
+    assert (Path(found.file).name, found.what, found.stated, found.found) == ("result.json", "exit_code", 0, "3")
+
+
+def test_a_loose_exit_file_is_held_against_the_journal_too(folder: Path) -> None:
+    """As earlier releases left it."""
+    text = text_of_book(run_folder(folder, 3), "exit")
+    (run_folder(folder, 3) / "exit").write_text(text.replace("exit_code=0", "exit_code=3"))
+    (found,) = found_in(folder)
+    assert (Path(found.file).name, found.what, found.stated, found.found) == ("exit", "exit_code", 0, "3")
+
+
+def rewrite_exit(folder: Path, run: int, change: Callable[[str], str]) -> None:
+    """Change what a run's exit file said when it was folded into result.json."""
+    path = run_folder(folder, run) / "result.json"
+    result = json.loads(path.read_text())
+    result["books"]["exit"]["text"] = change(result["books"]["exit"]["text"])
+    path.write_text(json.dumps(result))
 
 
 def edited(path: Path, old: str, new: str) -> None:
@@ -272,7 +289,8 @@ def test_a_line_added_to_a_script(folder: Path) -> None:
 def test_an_environment_of_another_setting(folder: Path) -> None:
     script = run_folder(folder, 2) / "run.sh"
     script.write_text(re.sub("export MODE=.*", "export MODE=fast", script.read_text()))
-    assert {Path(each.file).name for each in found_in(folder)} == {"run.sh", "env"}
+    found = {(Path(each.file).name, each.what) for each in found_in(folder)}
+    assert found == {("run.sh", "the script of this setting"), ("result.json", "the environment")}
 
 
 def test_an_input_of_another_setting(folder: Path) -> None:
@@ -295,35 +313,32 @@ def test_a_file_the_program_itself_wrote_into_is_no_mismatch(folder: Path) -> No
 
 
 def test_a_duration_that_the_run_did_not_take(folder: Path) -> None:
-    path = run_folder(folder, 3) / "exit"
-    path.write_text(re.sub(r"(?m)^(up_ended_s|ended_s)=.*", r"\1=99999999999", path.read_text()))
+    rewrite_exit(folder, 3, lambda text: re.sub(r"(?m)^(up_ended_s|ended_s)=.*", r"\1=99999999999", text))
     assert [(each.run, each.what) for each in found_in(folder)] == [(3, "how long the run took, s")]
 
 
 @pytest.mark.parametrize("more_s", [0.5, -0.5])
 def test_a_duration_that_is_off_by_half_a_second(folder: Path, more_s: float) -> None:
     """Shorter as well as longer: by both clocks that the node has."""
-    path = run_folder(folder, 3) / "exit"
 
     def moved(line: re.Match[str]) -> str:
         return f"{line[1]}={float(line[2]) + more_s:.3f}"
 
-    path.write_text(re.sub(r"(?m)^(up_ended_s|ended_s)=(.*)", moved, path.read_text()))
+    rewrite_exit(folder, 3, lambda text: re.sub(r"(?m)^(up_ended_s|ended_s)=(.*)", moved, text))
     assert [(each.run, each.what) for each in found_in(folder)] == [(3, "how long the run took, s")]
 
 
 @pytest.mark.parametrize("clock", ["ended_s", "up_ended_s"])
 def test_a_clock_that_was_set_during_a_run_is_no_mismatch(folder: Path, clock: str) -> None:
     """The other one tells how long it took."""
-    path = run_folder(folder, 3) / "exit"
-    text = path.read_text()
+    text = text_of_book(run_folder(folder, 3), "exit")
     began, ended, up_began = (
         float(re.search(rf"(?m)^{name}=(.+)", text)[1])  # type: ignore[index]
         for name in ("started_s", "ended_s", "up_began_s")
     )
     # on a busy machine the shell reads one clock well after the other
     text = re.sub(r"(?m)^up_ended_s=.+", f"up_ended_s={up_began + ended - began:.3f}", text)
-    path.write_text(re.sub(rf"(?m)^{clock}=.*", f"{clock}=99999999999", text))
+    rewrite_exit(folder, 3, lambda _: re.sub(rf"(?m)^{clock}=.*", f"{clock}=99999999999", text))
     assert found_in(folder) == []
 
 

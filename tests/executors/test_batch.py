@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.books import put_away, write_result
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.batch import BatchExecutor
@@ -354,6 +355,38 @@ def test_run_sh_handed_over_by_hand_leaves_the_evidence_as_it_is(pbs_standin: Pa
         assert not (repeat / "ticket").exists()
     assert {name: (asked.folder / name).read_bytes() for name in before} == before
     assert {name: (copied / name).read_bytes() for name in copy_before} == copy_before
+
+
+def test_run_sh_handed_over_by_hand_leaves_a_run_whose_books_are_folded_as_it_is(
+    pbs_standin: Path, tmp_path: Path
+) -> None:
+    runner, asked = executor(), job(tmp_path, command="cat input; date +%N")
+    (asked.folder / "input").write_text("as prepared\n")
+    ending = until_ended(runner, runner.submit(asked))
+    put_away(asked.folder, runner.books, write_result(asked.folder, {"run": 1}, runner.books))
+    before = {path.name: path.read_bytes() for path in asked.folder.iterdir()}
+    assert set(before) == {"input", "run.sh", "result.json", "stdout", "stderr"}
+    assert conclude(Folder(asked.folder), Pbs(), None).exit_code == 0
+    assert script.exit_record(asked.folder).elapsed_s == ending.elapsed_s  # type: ignore[union-attr]
+    subprocess.run(["qsub", "run.sh"], cwd=asked.folder, check=True, capture_output=True)
+    repeat = tmp_path / "j.by-hand-1"
+    wait_for(repeat / "exit")
+    assert (repeat / "stdout").read_text().startswith("as prepared\n")
+    assert (repeat / "stdout").read_bytes() != before["stdout"]
+    assert not (repeat / "result.json").exists()
+    assert {path.name: path.read_bytes() for path in asked.folder.iterdir()} == before
+    by_hand = subprocess.run(["sh", "run.sh"], cwd=asked.folder, check=True, capture_output=True, text=True)
+    assert by_hand.stdout.startswith("as prepared\n")
+
+
+def test_a_job_is_not_handed_over_again_into_a_folder_whose_books_are_folded(pbs_standin: Path, tmp_path: Path) -> None:
+    runner, asked = executor(), job(tmp_path)
+    ticket = runner.submit(asked)
+    until_ended(runner, ticket)
+    put_away(asked.folder, runner.books, write_result(asked.folder, {"run": 1}, runner.books))
+    with pytest.raises(SiteError, match="already run here"):
+        executor().submit(asked)
+    assert until_ended(executor(), ticket).exit_code == 0
 
 
 def test_run_sh_by_hand_before_its_own_job_starts_does_not_take_its_place(tmp_path: Path) -> None:

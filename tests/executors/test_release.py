@@ -16,8 +16,8 @@ from ridgeline.records.site import Site
 RELEASE = "0.2.0"
 DIGESTS = {
     "local": "e6f8380726143bb4",
-    "slurm": "22519fdec76e1b97",
-    "pbs": "ab666aba3e697626",
+    "slurm": "7f0398733e46baba",
+    "pbs": "344b660884c5944c",
     "simulated": "cc076c3d56c63650",
 }
 

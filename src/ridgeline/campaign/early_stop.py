@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ridgeline.books import book
 from ridgeline.records.run import Run
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
@@ -59,12 +60,10 @@ class EarlyStops:
         return self._by_values(run, best)
 
     def _by_time(self, run: OpenRun, best: Run, now_s: float) -> EarlyStop | None:
-        try:
-            passed_s = now_s - (run.folder / STARTED_FILE).stat().st_mtime
-        except OSError:
+        began = book(run.folder, STARTED_FILE)
+        if began is None or best.ending.duration_s <= 0:
             return None  # still in a queue
-        if best.ending.duration_s <= 0:
-            return None
+        passed_s = now_s - began.changed_s
         what = f"it had run for {passed_s:.4g} s, and the best, #{best.trial}, took {best.ending.duration_s:.4g} s"
         return self._decided(run, best, passed_s / best.ending.duration_s, what)
 

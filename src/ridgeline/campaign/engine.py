@@ -7,11 +7,13 @@ for at the site and adopted, or handed over if it never was.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from ridgeline.books import put_away, write_result
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.builds.builder import Builder
 from ridgeline.campaign.confirmation import PROTOCOL, ConfirmationPlan
@@ -23,10 +25,12 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import controller
 from ridgeline.campaign.run_monitor import RunMonitor
-from ridgeline.campaign.under_way import not_run, write_result
+from ridgeline.campaign.under_way import not_run
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, StoreError
 from ridgeline.executors.base import Executor, patiently
+from ridgeline.files import is_there
+from ridgeline.records.guard import TextGuard
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Ending, Job, Run
@@ -43,6 +47,7 @@ T = TypeVar("T")
 
 LONGEST_WAIT_S = 0.5  # between two looks at Ctrl-C
 CANCEL_PATIENCE_S = 30.0
+LINGERING_S = 60.0  # a batch system may add to its own output for a while after the job wrote its exit file
 SUBMIT_PATIENCE_S = 900.0  # how long a site that is away is asked again before the campaign stops
 
 
@@ -68,8 +73,12 @@ class Campaign:
     stop_requested: Callable[[], bool] = lambda: False
     _flying: dict[str, int] = field(default_factory=dict)  # ticket -> run number
     _unbuilt: dict[int, Next] = field(default_factory=dict)  # runs whose program is not built yet
+    _unfolded: deque[tuple[float, Path]] = field(default_factory=deque)  # when (monotonic) to fold whose books
 
     def __post_init__(self) -> None:
+        # what the study itself reads or searches by such a name stays a file
+        own = {*self.workload.logs, *(guard.file for guard in self.study.guards if isinstance(guard, TextGuard))}
+        self._books = tuple(name for name in getattr(self.executor, "books", ()) if name not in own)
         self._run_monitor = RunMonitor(EarlyStops(self.study, self.history, self.workload), self.record)
 
     def run(self) -> CampaignVerdict:
@@ -88,6 +97,7 @@ class Campaign:
                 self._watch_running()
                 changed = self._start_what_fits() | self._collect_builds() | self._collect()
                 self._settle()
+                self._fold()
                 if changed:
                     continue
                 if self._flying or self._unbuilt:
@@ -98,6 +108,7 @@ class Campaign:
                     self._next_stage()
             handler.finish()
             self._settle(ask=True)
+            self._fold(at_once=True)
         except OSError as error:
             trouble = failure(Path(error.filename or self.history.root), self.history.root, error)
             self._leave(trouble)
@@ -116,7 +127,13 @@ class Campaign:
         self.on_change(self)
 
     def _adopt(self) -> None:
-        """Runs planned when the last controller ended: still running, finished meanwhile, or never handed over."""
+        """Runs planned when the last controller ended: still running, finished meanwhile, or never handed over.
+
+        Of runs that had ended, the books that it did not come to fold.
+        """
+        for run in self.history.runs.values():
+            if self._books and is_there(run.folder / self._books[-1]):
+                self._fold_later(run.folder)
         for planned in list(self.history.open_runs.values()):
             trial = self.history.trials[planned.trial]
             job = self._prepare(trial, planned.folder)
@@ -274,11 +291,24 @@ class Campaign:
         shown = tuple(map(masked, ending.leftovers))
         ending = replace(ending, leftovers=shown, reason=masked(ending.reason))
         event = events.ended_event(planned.number, ending, outcome, reading.measurements, reading.texts)
-        write_result(planned.folder, event, trial)
+        told = {name: value for name, value in event.items() if name != "event"}
+        held = write_result(planned.folder, {"settings": dict(trial.settings), **told}, self._books)
         self.record(event)
+        if self.executor.detached:
+            self._fold_later(planned.folder)
+        else:
+            put_away(planned.folder, self._books, held)
         run = self.history.runs[planned.number]
         self.ledger.learn(run)
         self.agenda.learn(run)
+
+    def _fold_later(self, folder: Path) -> None:
+        self._unfolded.append((time.monotonic() + (LINGERING_S if self.executor.detached else 0.0), folder))
+
+    def _fold(self, at_once: bool = False) -> None:
+        """The books of runs that have ended, once nobody adds to them."""
+        while self._unfolded and (at_once or self._unfolded[0][0] <= time.monotonic()):
+            put_away(self._unfolded.popleft()[1], self._books)
 
     # stages
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from ridgeline.books import text_of_book
 from ridgeline.errors import ReadError, did_you_mean
-from ridgeline.files import NotRegularError, beginning_of, open_regular, read_text, text_of
+from ridgeline.files import NotRegularError, beginning_of, open_regular, text_of
 from ridgeline.matching import TimeIsUp, TooSlow, cpu_limit
 from ridgeline.readers.failures import BY_SIGNAL, PROGRAM_REMEDY, failure_named
 from ridgeline.records.guard import Guard
@@ -383,9 +384,9 @@ def _lines(path: Path, tail: int | None = None) -> Iterator[tuple[int, str]]:
 def _quiet(folder: Path) -> dict[str, tuple[float, int]]:
     """Date and size of each file when the run was ended for its silence; empty of all other runs."""
     try:
-        lines = read_text(folder / QUIET_FILE).splitlines()
+        lines = text_of_book(folder, QUIET_FILE).splitlines()
         return {name: (float(date), int(size)) for date, size, name in (line.split(" ", 2) for line in lines)}
-    except (OSError, ValueError):
+    except ValueError:
         return {}
 
 

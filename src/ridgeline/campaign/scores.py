@@ -50,9 +50,9 @@ class Yardstick:
     factors: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def changed(self) -> bool:
-        """Whether it makes values other than they were measured."""
-        return self.course.changed or bool(self.factors)
+    def corrects_by(self) -> tuple[Any, ...]:
+        """All that makes values other than they were measured: with the same one they compare alike."""
+        return self.course.places, self.course.levels, dict(self.factors)
 
     def value(self, run: Run, metric: str) -> float:
         """As it would have been on usual nodes, at the baseline's mean level."""
@@ -94,6 +94,8 @@ class _Seen:
         self._runs, self._good = NodeRuns(), list[tuple[Trial, Run]]()  # counted, and not counted yet
 
     def take(self, history: History) -> None:
+        if self._taken == len(history.runs):
+            return
         fresh = list(islice(history.runs.values(), self._taken, None))
         self._taken += len(fresh)
         good = history.good(fresh, *Stage)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import time
@@ -13,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.campaign.ledger import Ledger
-from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending
 from ridgeline.records.trial import Trial
-from ridgeline.store.events import Event
 from ridgeline.store.history import History
 from ridgeline.store.live.logs import latest_line
 
@@ -101,15 +98,3 @@ def not_run(reason: str) -> Ending:
     """How a run ends that was never handed over."""
     now = round(time.time(), 3)
     return Ending(Cause.EXITED, reason=reason, started_s=now, ended_s=now)
-
-
-def write_result(folder: Path, event: Event, trial: Trial) -> None:
-    """result.json: the run's own copy of what the journal says, for people who look into the folder.
-
-    In place of whatever the run put there, a link or a pipe; only a folder stays, and `verify` names it.
-    """
-    result = {"settings": dict(trial.settings), **{k: v for k, v in event.items() if k != "event"}}
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / "result.json"
-    if target.is_symlink() or not target.is_dir():
-        write_whole(target, json.dumps(result, indent=1) + "\n", survives_power_cut=False)

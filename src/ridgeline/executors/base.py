@@ -12,9 +12,10 @@ An executor is made from a site (`Factory`). It promises:
 An executor may also have `programs`, what must be on the PATH here, and `waiting`, why a ticket's job has not started
 yet: `ridgeline site check` looks at them. `charged(tickets, ask)` gives the seconds for which the site charges jobs
 that have ended, each once and as far as it has said so; only with `ask` it asks the site. `activity(ticket)` says what
-a job's processes have done so far, where they can be seen from here. `doubts` says what is likely to go wrong with jobs
-that ask for such resources: `ridgeline check` shows it. A batch system needs only a dialect, which
-`batch.BatchExecutor` runs.
+a job's processes have done so far, where they can be seen from here. `books` names the small files that it and run.sh
+keep in a run folder: those of an ended run are folded into its result.json (`books.py`), so it reads them with
+`books.book`; last the one that is there from the beginning. `doubts` says what is likely to go wrong with jobs that ask
+for such resources: `ridgeline check` shows it. A batch system needs only a dialect, which `batch.BatchExecutor` runs.
 A factory with an attribute `form` (a `forms.form.Form` of the keys under `options` in a site file) has them checked and
 completed by editors.
 """

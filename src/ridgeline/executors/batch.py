@@ -1,6 +1,6 @@
 """Runs a dialect: submits, asks one question for all jobs, cancels, and never takes a missing job for a finished one.
 
-What is in a run folder beside run.sh and the program's output:
+What is in a run folder beside run.sh and the program's output, as long as the run lasts (`books.py`):
 - `submission`: the unique name under which the job is handed over, written before it is;
 - `ticket`: the job id, written when the batch system has answered;
 - `started`, `exit`, `stopped`: written by the job itself;
@@ -20,7 +20,7 @@ from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.executors.batch_script import REFUSED_FILE, SUBMISSION_FILE, TICKET_FILE
 from ridgeline.executors.commands import run, submitting
-from ridgeline.executors.dialect import BatchDialect, Blame, JobReply, Phase, Sighting
+from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, Phase, Sighting
 from ridgeline.executors.endings import Folder, conclude
 from ridgeline.executors.options import BatchOptions, option
 from ridgeline.records.run import Cause, Ending, Job, Resources
@@ -53,6 +53,7 @@ class BatchExecutor:
     """`waiting` holds, per ticket, why the batch system has not started it yet, as of the last poll."""
 
     detached = True
+    books = (SUBMISSION_FILE, *batch_script.LEFT_BY_RUN_SH, TICKET_FILE, REFUSED_FILE, BATCH_OUTPUT, script.ENV_FILE)
 
     def __init__(self, site: Site, dialect: BatchDialect) -> None:
         self.site, self.dialect = site, dialect

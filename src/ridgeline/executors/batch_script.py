@@ -10,11 +10,11 @@ import re
 import shlex
 from pathlib import Path
 
+from ridgeline.books import RESULT_FILE, text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors import script
 from ridgeline.executors.base import BY_HAND, EXIT_FILE
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect
-from ridgeline.files import read_text
 from ridgeline.records.launch import RANK_ERRORS
 from ridgeline.records.run import QUIET_FILE, Cause, Job
 from ridgeline.records.site import Site
@@ -23,10 +23,11 @@ STARTED_FILE = "started"  # written by run.sh first: job id, then the nodes
 REQUEUED_FILE = "requeued"  # written by run.sh when the batch system starts the same job a second time
 STOPPED_FILE = "stopped"  # written by run.sh when it ends the command for going over a limit: which limit
 SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE = "submission", "ticket", "refused"  # what `batch` writes
+LEFT_BY_RUN_SH = (STARTED_FILE, REQUEUED_FILE, STOPPED_FILE, QUIET_FILE, script.MACHINE_FILE, EXIT_FILE)
 # not copied into the folder of a run that a person hands over again
 LEFT_BY_THE_FIRST = (
     *(SUBMISSION_FILE, TICKET_FILE, REFUSED_FILE),
-    *(STARTED_FILE, REQUEUED_FILE, STOPPED_FILE, EXIT_FILE, "result.json"),
+    *(STARTED_FILE, REQUEUED_FILE, STOPPED_FILE, EXIT_FILE, RESULT_FILE),
 )
 USER_SCRIPT = "site-script"
 HOSTS = "RIDGELINE_HOSTS"  # in the environment of a job over several nodes: their names
@@ -75,9 +76,9 @@ def stage_user_script(job: Job, site: Site) -> None:
 def stopped(folder: Path) -> tuple[Cause, str] | None:
     """Which limit made run.sh end the command, if any did, and the sentence about it."""
     try:
-        cause, _, reason = read_text(folder / STOPPED_FILE).strip().partition(": ")
+        cause, _, reason = text_of_book(folder, STOPPED_FILE).strip().partition(": ")
         return Cause(cause), reason
-    except (OSError, ValueError):
+    except ValueError:
         return None
 
 
@@ -113,7 +114,10 @@ def _find_home(job: Job, dialect: BatchDialect, inside: str) -> str:
 
 
 def _by_hand(dialect: BatchDialect, inside: str) -> str:
-    """What an earlier start left stays as it is: one by hand gets a folder beside it, a requeued job ends."""
+    """What an earlier start left stays as it is: one by hand gets a folder beside it, a requeued job ends.
+
+    Of a run that has ended and whose books are folded, result.json alone says that there was one.
+    """
     number = f"${{{dialect.job_variable}%%[!0-9]*}}"
     left = " ".join((*LEFT_BY_THE_FIRST, BATCH_OUTPUT))
     return f"""\
@@ -122,7 +126,7 @@ if {inside}; then
     echo "the batch system started job $first a second time; what its first start left is kept" > {REQUEUED_FILE}
     exit {script.BOOKS_FAILED}
   fi
-  for file in {TICKET_FILE} {STARTED_FILE}; do
+  for file in {TICKET_FILE} {STARTED_FILE} {RESULT_FILE}; do
     [ -r "$file" ] || continue
     read -r first < "$file"
     [ "${{first%%[!0-9]*}}" != "{number}" ] || continue

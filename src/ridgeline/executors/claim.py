@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ridgeline.books import text_of_book
 from ridgeline.executors import script
 from ridgeline.executors.processes import Process
-from ridgeline.files import text_of
 
 CLAIM_FILE = "process"
 
@@ -43,7 +43,7 @@ fi
 
 def read_claim(folder: Path) -> Claim | None:
     """None where the job has not begun, or is just writing it."""
-    found = script.fields_in(text_of(folder / CLAIM_FILE))
+    found = script.fields_in(text_of_book(folder, CLAIM_FILE))
     try:
         return Claim(
             Process(int(found["pid"]), int(found["start_ticks"])),

@@ -6,11 +6,12 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ridgeline.books import book
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
 from ridgeline.executors.base import EXIT_FILE
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, OutputReport, Sighting
-from ridgeline.files import read_text, write_whole
+from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending
 
 # causes after which run.sh had no chance to write its exit file
@@ -27,13 +28,11 @@ class Folder:
         object.__setattr__(self, "path", self.path.absolute())
 
     def has(self, name: str) -> bool:
-        return (self.path / name).exists()
+        return book(self.path, name) is not None
 
     def read(self, name: str) -> str | None:
-        try:
-            return read_text(self.path / name).strip()
-        except OSError:
-            return None
+        found = book(self.path, name)
+        return None if found is None else found.text.strip()
 
     def first_line(self, name: str) -> str | None:
         lines = (self.read(name) or "").splitlines()
@@ -57,11 +56,12 @@ class Folder:
         if seen.ending is None or (not self.has(batch_script.STARTED_FILE) and seen.ending.cause in _SUDDEN):
             return True
         # listing the folder makes a network file system look again
-        names = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
+        if self.path.is_dir():
+            list(self.path.iterdir())
         exit_due = seen.ending.cause not in _SUDDEN and seen.ending.signal is None and not _broke_books(seen.ending)
-        if exit_due and EXIT_FILE not in names:
+        if exit_due and not self.has(EXIT_FILE):
             return False
-        return not dialect.copies_output_back or BATCH_OUTPUT in names
+        return not dialect.copies_output_back or self.has(BATCH_OUTPUT)
 
 
 def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> Ending:
@@ -138,7 +138,5 @@ def _nodes(folder: Folder, dialect: BatchDialect) -> tuple[str, ...]:
 
 
 def _report(folder: Folder, dialect: BatchDialect) -> OutputReport:
-    try:
-        return dialect.read_output(read_text(folder.path / BATCH_OUTPUT).splitlines(keepends=True))
-    except OSError:
-        return OutputReport()
+    found = book(folder.path, BATCH_OUTPUT)
+    return OutputReport() if found is None else dialect.read_output(found.text.splitlines(keepends=True))

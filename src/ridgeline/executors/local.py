@@ -9,15 +9,16 @@ import select
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from ridgeline.books import book
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
-from ridgeline.executors.base import Activity
+from ridgeline.executors.base import EXIT_FILE, Activity
 from ridgeline.executors.claim import CLAIM_FILE, claim_script, read_claim
-from ridgeline.executors.local_job import LocalJob, note_load
+from ridgeline.executors.local_job import LOAD_FILE, STOP_FILE, LocalJob, note_load
 from ridgeline.executors.options import LocalOptions
 from ridgeline.executors.pinning import Cores, allowed_cores, pinned
 from ridgeline.executors.starter import SILENCED, STARTER
-from ridgeline.records.run import Cause, Ending, Job, Resources
+from ridgeline.records.run import QUIET_FILE, Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
 _SHELLS = ("sh", "dash", "bash")  # run.sh, and what it starts a program with
@@ -32,6 +33,7 @@ class LocalExecutor:
 
     form = LocalOptions
     detached = False
+    books = (CLAIM_FILE, script.MACHINE_FILE, EXIT_FILE, LOAD_FILE, STOP_FILE, QUIET_FILE, script.ENV_FILE)
 
     def __init__(self, site: Site, *, grace_s: float = GRACE_S) -> None:
         self._site = site
@@ -53,7 +55,7 @@ class LocalExecutor:
 
     def submit(self, job: Job) -> str:
         ticket, text = _ticket(job.folder), self.script(job)
-        if (job.folder / CLAIM_FILE).exists():
+        if book(job.folder, CLAIM_FILE) is not None:
             # Handed over by a controller that died so early that `find` could not see it; it is not run again
             if (job.folder / script.SCRIPT_FILE).read_text() == text:
                 return ticket
@@ -65,11 +67,13 @@ class LocalExecutor:
 
     def find(self, job: Job) -> str | None:
         ticket = _ticket(job.folder)
-        if ticket in self._running or ticket in self._waiting or (job.folder / CLAIM_FILE).exists():
+        if ticket in self._running or ticket in self._waiting or book(job.folder, CLAIM_FILE):
             return ticket
+        if not (job.folder / script.SCRIPT_FILE).exists():
+            return None  # nothing is started before it is there; looking through all processes takes its time
         # Handed over by a controller that died a moment ago: the process exists, its claim is not yet written
         starting = processes.leader_of(script.mark(job.folder), Path(ticket) / script.SCRIPT_FILE)
-        return ticket if starting or (job.folder / CLAIM_FILE).exists() else None
+        return ticket if starting or book(job.folder, CLAIM_FILE) else None
 
     def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
         # All jobs are looked at, asked for or not: limits must hold, and cores come free for those that wait

@@ -13,12 +13,13 @@ import signal
 import time
 from pathlib import Path
 
+from ridgeline.books import book, text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
 from ridgeline.executors.claim import CLAIM_FILE, read_claim
 from ridgeline.executors.processes import Process
 from ridgeline.executors.silence import Silence, note_quiet
-from ridgeline.files import read_text, text_of, write_whole
+from ridgeline.files import write_whole
 from ridgeline.records.run import Cause, Ending
 
 STOP_FILE = "stop"
@@ -244,10 +245,10 @@ class LocalJob:
     def _times(self, record: script.ExitRecord | None) -> tuple[float, float]:
         started_s = record.started_s if record else 0.0
         if not started_s:
-            try:
-                started_s = (self.folder / CLAIM_FILE).stat().st_mtime
-            except OSError:
+            claim = book(self.folder, CLAIM_FILE)
+            if claim is None:
                 return 0.0, 0.0
+            started_s = claim.changed_s
         if record:
             return started_s, max(started_s, record.ended_s)
         return started_s, time.time() if self._leader else started_s
@@ -279,7 +280,7 @@ def note_load(folder: Path) -> None:
 
 
 def _read_load(folder: Path) -> dict[str, float]:
-    fields = script.fields_in(text_of(folder / LOAD_FILE))
+    fields = script.fields_in(text_of_book(folder, LOAD_FILE))
     try:
         return {name: float(fields[name]) for name in ("load_before", "cores")}
     except (KeyError, ValueError):
@@ -288,9 +289,9 @@ def _read_load(folder: Path) -> dict[str, float]:
 
 def _read_stop(folder: Path) -> tuple[Cause, str] | None:
     try:
-        cause, _, reason = read_text(folder / STOP_FILE).partition("\n")
+        cause, _, reason = text_of_book(folder, STOP_FILE).partition("\n")
         return Cause(cause), reason.strip()
-    except (OSError, ValueError):
+    except ValueError:
         return None
 
 

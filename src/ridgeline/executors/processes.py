@@ -45,12 +45,31 @@ def boot_id() -> str:
 
 
 def look(pid: int) -> Process | None:
-    text = _content(f"/proc/{pid}/stat")
-    if not text:
+    fields = _stat(pid)
+    return None if fields is None else _process(pid, fields)
+
+
+_STATE, _SESSION, _START = 0, 3, 19  # among the fields of `stat` after the name
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """None where the process is gone. One plain read: a sweep reads hundreds of them after every job."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
         return None
+    try:
+        text = os.read(fd, 4096)  # a line of some hundred bytes, made as a whole
+    except OSError:  # it ended while we read
+        return None
+    finally:
+        os.close(fd)
     # The name in brackets may hold blanks and brackets itself; fields are counted after the last one
-    fields = text[text.rindex(b")") + 2 :].split(None, 20)
-    return Process(pid, start_ticks=int(fields[19]), state=fields[0].decode(), session=int(fields[3]))
+    return text[text.rindex(b")") + 2 :].split(None, _START + 1) if text else None
+
+
+def _process(pid: int, fields: list[bytes]) -> Process:
+    return Process(pid, int(fields[_START]), fields[_STATE].decode(), int(fields[_SESSION]))
 
 
 def of_run(mark: str, leader: Process) -> list[Process]:
@@ -61,10 +80,12 @@ def of_run(mark: str, leader: Process) -> list[Process]:
     wanted = mark.encode()
     found: list[Process] = []
     for pid in _pids():
-        process = look(pid)
-        if process is None or process.start_ticks < leader.start_ticks or process.state in "ZX" or pid == leader.pid:
+        fields = _stat(pid)
+        # nearly all of a machine's processes are older than a run
+        if fields is None or int(fields[_START]) < leader.start_ticks or pid == leader.pid:
             continue
-        if process.session == leader.pid or wanted in _environment(pid):
+        process = _process(pid, fields)
+        if process.state not in "ZX" and (process.session == leader.pid or wanted in _environment(pid)):
             found.append(process)
     return found
 
@@ -153,7 +174,7 @@ def _arguments(pid: int) -> list[bytes]:
 
 
 def _content(path: str) -> bytes:
-    """A file of /proc, empty where the process is gone. Plain reads: a sweep reads hundreds of them after every job."""
+    """A file of /proc, empty where the process is gone."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:

@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ridgeline.books import book, text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors.base import EXIT_FILE
-from ridgeline.files import text_of, write_whole
+from ridgeline.files import write_whole
 from ridgeline.records.machine import Machine
 from ridgeline.records.run import Job
 from ridgeline.records.secrets import reference_lines
@@ -191,9 +192,10 @@ class ExitRecord:
 
 def exit_record(folder: Path) -> ExitRecord | None:
     """How the run in `folder` ended by its own account; None while it has not said so."""
-    path = folder / EXIT_FILE
-    text = text_of(path)
-    fields = fields_in(text)
+    found = book(folder, EXIT_FILE)
+    if found is None:
+        return None
+    text, fields = found.text, fields_in(found.text)
     if not re.fullmatch(r"\d+", fields.get("exit_code", "")):
         return None
     # `times` prints user and system time of the shell, and on a second line of all it has waited for
@@ -203,7 +205,7 @@ def exit_record(folder: Path) -> ExitRecord | None:
     return ExitRecord(
         exit_code=int(fields["exit_code"]),
         started_s=started_s,
-        ended_s=ended_s or path.stat().st_mtime,
+        ended_s=ended_s or found.changed_s,
         host=fields.get("host", ""),
         cpu_s=cpu_s,
         elapsed_s=_elapsed_s(fields, ended_s - started_s if started_s and ended_s else None),
@@ -227,7 +229,7 @@ def _since_boot_s(fields: Mapping[str, str], began: str) -> float | None:
 
 def machines(folder: Path) -> tuple[Machine, ...]:
     """The machine on which run.sh began, by its own account: of a job over several nodes, the first."""
-    fields = fields_in(text_of(folder / MACHINE_FILE))
+    fields = fields_in(text_of_book(folder, MACHINE_FILE))
     gpus = tuple(sorted(gpu for gpu in fields.get("gpus", "").split() if "?" not in gpu))
     return (Machine(fields["host"], fields.get("boot", ""), gpus),) if fields.get("host") else ()
 

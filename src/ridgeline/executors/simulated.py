@@ -24,6 +24,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ridgeline.books import text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.files import write_whole
@@ -80,6 +81,7 @@ class SimulatedExecutor:
 
     form = SimulatedOptions
     detached = False
+    books = (PLACEMENT_FILE, TOOK_FILE, *LocalExecutor.books)
     slots = 1
 
     def __init__(self, site: Site) -> None:
@@ -212,8 +214,8 @@ def _end_s(placed: Placement, folder: Path, real_s: float = 0.0) -> float:
 
 def _took_s(folder: Path) -> float | None:
     try:
-        seconds = float((folder / TOOK_FILE).read_text())
-    except (OSError, ValueError):
+        seconds = float(text_of_book(folder, TOOK_FILE))
+    except ValueError:
         return None
     return seconds if seconds >= 0 and math.isfinite(seconds) else None
 
@@ -228,8 +230,8 @@ def _write_placement(folder: Path, placed: Placement) -> None:
 
 def _read_placement(folder: Path) -> Placement | None:
     try:
-        fields = json.loads((folder / PLACEMENT_FILE).read_text())
-    except (OSError, ValueError):
+        fields = json.loads(text_of_book(folder, PLACEMENT_FILE))
+    except ValueError:
         return None
     if "befalls" in fields:  # as releases before 0.2.0 called it
         fields["fault"] = fields.pop("befalls")

@@ -38,7 +38,7 @@ FOLDER = "folder"  # the context of a validation: where relative names start
 class Form(BaseModel):
     """A mapping of a file: every key is known and every value has its own type."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
     whose: ClassVar[str] = ""  # completes "no such key of ..."
     elsewhere: ClassVar[Mapping[str, str]] = {}  # keys that belong to a sister form, and what to do about it
 

@@ -20,6 +20,8 @@ from ridgeline.records.run import Cause, Ending, Resources
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 
 Event = dict[str, Any]
+# a long journal asks for these by the ten thousand, and an enumeration takes its time
+_STAGES, _CAUSES = {each.value: each for each in Stage}, {each.value: each for each in Cause}
 _PASSED, _PASSED_LINE = Outcome(Kind.OK), {"kind": Kind.OK.value}
 
 
@@ -98,7 +100,7 @@ def trial_from(event: Mapping[str, Any]) -> Trial:
         number=event["trial"],
         point=event["point"],
         settings=event["settings"],
-        stage=Stage(event["stage"]),
+        stage=_STAGES.get(event["stage"]) or Stage(event["stage"]),
         proposer=event["proposer"],
         why=event.get("why", ""),
         block=event.get("block"),
@@ -243,7 +245,7 @@ def resources_from(line: Mapping[str, int]) -> Resources:
 
 def ending_from(line: Mapping[str, Any]) -> Ending:
     return Ending(
-        cause=Cause(line["cause"]),
+        cause=_CAUSES.get(line["cause"]) or Cause(line["cause"]),
         exit_code=line.get("exit_code"),
         signal=line.get("signal"),
         reason=line.get("reason", ""),

@@ -38,6 +38,8 @@ from ridgeline.store.events import (
 from ridgeline.store.journal import read_events
 from ridgeline.store.live.instructions import AppliedInstructions
 
+_MOVES_THE_CLOCK = frozenset({"opened", "run", "ended", "instruction", "stopped"})  # kinds of events, see `_set_clock`
+
 
 @dataclass(slots=True)
 class OpenRun:
@@ -149,11 +151,12 @@ class History:
                 ) from error
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        at = float(event["at"])
-        if event["event"] == "opened":
+        at, kind = float(event["at"]), event["event"]
+        if kind == "opened":
             self._spending_since_s = None  # nobody knows how long a controller that was killed had been at work
-        self.wall_s = self.wall_now_s(at)
-        match event["event"]:
+        elif self._spending_since_s is not None:
+            self.wall_s = self.wall_now_s(at)
+        match kind:
             case "opened":
                 self._open(event)
             case "trial":
@@ -189,7 +192,8 @@ class History:
                 self._apply_instruction(event)
             case "stopped":
                 self.stopped = event
-        self._set_clock(at)
+        if kind in _MOVES_THE_CLOCK:
+            self._set_clock(at)
 
     def _set_clock(self, at: float) -> None:
         """The wall clock counts while a controller is at work and a run is in flight; a pause is no work."""

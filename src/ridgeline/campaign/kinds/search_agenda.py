@@ -235,11 +235,7 @@ class SearchAgenda(Agenda):
         else: a new sampler is told all of it again, so that the answer depends on the history alone.
         """
         through, before = scores.yardstick(self.study, self.history), self._told_through
-        if (
-            self._ran_both_ways
-            or self._sampler is None
-            or (before != through and (through.changed or (before and before.changed)))
-        ):
+        if self._ran_both_ways or self._sampler is None or before is None or before.corrects_by != through.corrects_by:
             self._sampler, self._told, self._ran_both_ways = self._untaught(), 0, False
         self._told_through = through
         goal, ratio = self.study.goal, self._short.ratio() if self._short else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ridgeline import catalog
+from ridgeline.books import RESULT_FILE
 from ridgeline.campaign.assembly import as_asked
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import question_of
@@ -90,7 +91,7 @@ def _loose_ends(history: History, journal: Path, found: Verification) -> None:
     for run in history.open_runs.values():
         if history.verdict is not None:
             found.differs(JOURNAL, "the end of a run before the verdict", "every run ended", ABSENT, run.number)
-        elif (run.folder / "result.json").exists():
+        elif (run.folder / RESULT_FILE).exists():
             why = "has a result that the journal does not know yet; `ridgeline resume` settles it"
             found.cannot_check(run.folder.relative_to(history.root).as_posix(), why, run.number)
     for trial in history.trials.values():

@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from ridgeline.books import BOOKS, RESULT_FILE, book
 from ridgeline.campaign.judge import judge, without_blame, without_secrets
 from ridgeline.campaign.verify.scripts import SCRIPT, GivenCheck
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded, same
@@ -26,7 +27,6 @@ from ridgeline.store.history import History
 from ridgeline.workloads.base import Workload
 
 TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was removed or shortened, one a line
-RESULT = "result.json"
 PRETENDED = "simulated"  # the site that tells times of its own
 CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
 UNITS_BEFORE = {"requests_s": ("s", "1/s")}  # what releases before 0.2.0 called them
@@ -91,16 +91,18 @@ class RunCheck:
     # what the journal and result.json say
 
     def _result(self, run: Run) -> None:
-        file = f"{self._relative(run.folder)}/{RESULT}"
+        file = f"{self._relative(run.folder)}/{RESULT_FILE}"
         try:
-            result = json.loads(read_text(run.folder / RESULT))
+            result = json.loads(read_text(run.folder / RESULT_FILE))
         except FileNotFoundError:
-            self._gap(run, RESULT)
+            self._gap(run, RESULT_FILE)
             return
         except (OSError, ValueError, RecursionError) as error:
             why = (isinstance(error, OSError) and error.strerror) or error
             self.found.differs(file, "the run's result", "a JSON document", f"damaged: {why}", run.number)
             return
+        if isinstance(result, dict):
+            result.pop(BOOKS, None)  # the run's own account, which the journal does not repeat
         line = {name: value for name, value in self.ended[run.number].items() if name not in ("event", "at")}
         journal = {"settings": dict(self.history.trials[run.trial].settings), **line}
         told = list(differences(result, journal))
@@ -112,12 +114,11 @@ class RunCheck:
         """The exit code as the run itself wrote it down; a pretended or a batch site may tell another ending."""
         if run.ending.cause is not Cause.EXITED or run.ending.exit_code is None:
             return
-        try:
-            lines = read_text(run.folder / EXIT_FILE).splitlines()
-        except OSError:
+        left = book(run.folder, EXIT_FILE)
+        if left is None:
             return
-        told = dict(line.split("=", 1) for line in lines if "=" in line)
-        file = f"{self._relative(run.folder)}/{EXIT_FILE}"
+        told = dict(line.split("=", 1) for line in left.text.splitlines() if "=" in line)
+        file = f"{self._relative(run.folder)}/{left.file}"
         if told.get("exit_code", "") != str(run.ending.exit_code):
             self.found.differs(file, "exit_code", run.ending.exit_code, told.get("exit_code", ABSENT), run.number)
         if self.study.site.batch != PRETENDED:
@@ -259,6 +260,6 @@ def strangers(history: History) -> Iterator[str]:
         if (
             folder not in known
             and BY_HAND not in folder.name
-            and any((folder / name).exists() for name in (SCRIPT, RESULT, EXIT_FILE))
+            and any((folder / name).exists() for name in (SCRIPT, RESULT_FILE, EXIT_FILE))
         ):
             yield folder.relative_to(history.root).as_posix()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import __version__, catalog
+from ridgeline.books import book
 from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.short_trials import shortened
 from ridgeline.campaign.verify.verification import Verification
@@ -107,9 +108,11 @@ class GivenCheck:
             return
         except OSError:
             return  # said elsewhere
-        env = _exports(run.folder / ENV)
-        if env is not None and env not in there:
-            self.found.differs(f"{where}/{ENV}", "the environment", env, f"{SCRIPT} exports another", run.number)
+        env = book(run.folder, ENV)
+        if env is not None and _exports(env.text) not in there:
+            self.found.differs(
+                f"{where}/{env.file}", "the environment", _exports(env.text), f"{SCRIPT} exports another", run.number
+            )
         one, other = list(_acts(there)), list(_acts(text))
         if one == other:
             return
@@ -150,9 +153,9 @@ class GivenCheck:
     def _by_the_run_itself(self, run: Run, path: Path) -> bool:
         """As far as dates tell: in a folder that was copied without them, a copied source may have been changed."""
         began_s, ended_s = run.ending.started_s - DATES_S, run.ending.ended_s + DATES_S
-        changed_s, kept = path.stat().st_mtime, _text(run.folder / EXIT_FILE) is not None
-        if kept and began_s <= (run.folder / EXIT_FILE).stat().st_mtime <= ended_s:
-            return run.ending.started_s <= changed_s <= ended_s
+        last = book(run.folder, EXIT_FILE)
+        if last is not None and began_s <= last.changed_s <= ended_s:
+            return run.ending.started_s <= path.stat().st_mtime <= ended_s
         return any(path.name == source.name for source in (self.root / "sources").rglob("*"))
 
 
@@ -163,10 +166,9 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _exports(path: Path) -> str | None:
+def _exports(text: str) -> str:
     """What the file `env` exports; it only mentions secrets, which run.sh fetches."""
-    text = _text(path)
-    return None if text is None else "".join(s for s in text.splitlines(keepends=True) if not s.startswith("#"))
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
 
 
 def _acts(script: str) -> Iterator[str]:

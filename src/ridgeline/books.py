@@ -1,0 +1,159 @@
+"""The books of a run: the small files that executors and run.sh keep beside the program's own, loose or folded.
+
+While a run lasts each is a file of its own, so that nothing depends on a controller being alive. A run that has ended
+needs none of them any more, and a campaign of thousands would use up a quota of files: their content and dates go into
+the run's result.json, under `books`, which is on disk before the first of them is removed. A file that is larger than
+any of ours, or that is no text, stays where it is; so does one that a program reads or writes by the same name.
+
+`book` is how all others read one. What lies loose counts before what is folded. Open to every room, like files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ridgeline.files import open_regular, plain_lines, read_regular, write_whole
+
+RESULT_FILE = "result.json"
+BOOKS = "books"  # the key in it
+LARGEST_BOOK_BYTES = 64 << 10
+LARGEST_RESULT_BYTES = 16 << 20
+LAST_DATE_S = 1e11  # some thousand years on
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """`changed_s` is when it was last written, by the clock that stamps files; `file` is where it is found."""
+
+    text: str
+    changed_s: float
+    file: str = RESULT_FILE
+
+
+def book(folder: Path, name: str) -> Book | None:
+    """What the book of this name says; None where there is none, or nothing that can be read."""
+    try:
+        with open_regular(folder / name) as file:
+            content = file.read(LARGEST_RESULT_BYTES)
+            return Book(plain_lines(content), os.fstat(file.fileno()).st_mtime, name)
+    except FileNotFoundError:
+        return _folded(read_result(folder)).get(name)
+    except OSError:
+        return None
+
+
+def text_of_book(folder: Path, name: str) -> str:
+    """What it says; nothing where there is none."""
+    found = book(folder, name)
+    return "" if found is None else found.text
+
+
+def loose_books(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The books that lie in the folder as files, as result.json keeps them."""
+    entries = {}
+    for name in names:
+        try:
+            path = folder / name
+            seen = path.lstat()
+            if not stat.S_ISREG(seen.st_mode) or seen.st_size > LARGEST_BOOK_BYTES:
+                continue
+            text = read_regular(path, LARGEST_BOOK_BYTES).decode()
+        except (OSError, UnicodeDecodeError):
+            continue  # not there, or not to be kept as text: it stays as it is
+        entries[name] = {"changed": seen.st_mtime, "text": text}
+    return entries
+
+
+def write_result(folder: Path, result: Mapping[str, Any], names: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Put result.json there, with the books of these names; they are then given back, and lie in the folder as before.
+
+    In place of whatever the run put there, a link or a pipe; only a folder stays, and `verify` names it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / RESULT_FILE).is_dir() and not (folder / RESULT_FILE).is_symlink():
+        return {}
+    # a run is closed a second time where the journal was cut off: its books may be folded already
+    before = {name: kept for name, kept in _entries(read_result(folder)).items() if name in names}
+    return _write(folder, result, before | loose_books(folder, names))
+
+
+def put_away(folder: Path, names: Collection[str], held: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    """Remove the books of a run that has ended, once result.json holds them as they are now.
+
+    `held`: what is known to be in it. A result.json that was not written to hold books leaves them where they are:
+    a release that did so may read them there, and its run.sh.
+    """
+    if held is not None and all(_unchanged(folder / name, entry) for name, entry in held.items()):
+        _remove(folder, held)
+        return
+    result = read_result(folder)
+    if not isinstance(result.get(BOOKS), dict):
+        return
+    entries, loose = _entries(result), loose_books(folder, names)
+    if any(entries.get(name) != entry for name, entry in loose.items()):
+        entries = _write(folder, result, entries | loose)
+    _remove(folder, [name for name, entry in loose.items() if entries.get(name) == entry])
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """What result.json says; empty where there is none, or none of ours. Anybody may have written it."""
+    try:
+        found = json.loads(read_regular(folder / RESULT_FILE, LARGEST_RESULT_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(folder: Path, result: Mapping[str, Any], entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in result.items() if name != BOOKS]
+    lines.append(f'"{BOOKS}": {{{", ".join(_line(name, entry) for name, entry in entries.items())}\n }}')
+    text = "{\n " + ",\n ".join(lines) + "\n}\n"
+    write_whole(folder / RESULT_FILE, text)
+    return entries if len(text) <= LARGEST_RESULT_BYTES else {}
+
+
+def _line(name: str, entry: Mapping[str, Any]) -> str:
+    return f"\n  {json.dumps(name)}: {json.dumps(entry)}"
+
+
+def _entries(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The books in a result.json, of those that are what we write."""
+    found = result.get(BOOKS)
+    return {name: entry for name, entry in found.items() if _is_entry(entry)} if isinstance(found, dict) else {}
+
+
+def _is_entry(entry: object) -> bool:
+    if not isinstance(entry, dict) or entry.keys() != {"changed", "text"} or not isinstance(entry["text"], str):
+        return False
+    is_date = type(entry["changed"]) in (int, float) and 0 <= entry["changed"] < LAST_DATE_S
+    return is_date and len(entry["text"]) <= LARGEST_BOOK_BYTES
+
+
+def _folded(result: Mapping[str, Any]) -> dict[str, Book]:
+    entries = _entries(result)
+    return {n: Book(plain_lines(e["text"].encode(errors="replace")), float(e["changed"])) for n, e in entries.items()}
+
+
+def _unchanged(path: Path, entry: Mapping[str, Any]) -> bool:
+    try:
+        seen = path.lstat()
+    except FileNotFoundError:
+        return True  # folded before
+    except OSError:
+        return False
+    # ours is plain ASCII nearly always; where it is not, the long way round finds out
+    return stat.S_ISREG(seen.st_mode) and (seen.st_size, seen.st_mtime) == (len(entry["text"]), entry["changed"])
+
+
+def _remove(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            (folder / name).unlink(missing_ok=True)
+        except OSError:
+            continue  # nothing is lost where it stays, and a campaign does not end for a file too many
