@@ -14,7 +14,7 @@ from ridgeline.deploy.adapters import with_adapters
 from ridgeline.deploy.form import ServiceForm, UnitForm
 from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.servers import SERVERS, port_step
-from ridgeline.deploy.service import PodChoice, RouterChoice, Service, ServiceUnit
+from ridgeline.deploy.service import USUAL_ROUTER, PodChoice, RouterChoice, Service, ServiceUnit
 from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.forms.yaml_edit import YamlEditError, with_value
@@ -125,7 +125,7 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
         if role in roles and other not in roles:
             yield Problem(("units",), f"has {role} servers and none for {other}; add a unit with `role: {other}`")
     if form.router is None and servers > 1:
-        yield Problem(("units",), f"has {servers} servers and no router; add one: `router: {{kind: sglang-router}}`")
+        yield Problem(("units",), f"has {servers} servers and no router; add one: `router: {{kind: {USUAL_ROUTER}}}`")
     yield from _router_disagreements(form, split=set(roles) != {"both"})
     flags = engine_flags(SERVERS[form.engine.kind].flags_of)
     for n, unit in enumerate(form.units):

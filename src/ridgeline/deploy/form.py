@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ridgeline.deploy.service import USUAL_ROUTER
 from ridgeline.forms.form import CountedIn, Duration, Environment, Form, Lines, Otherwise, Single, Takes, Text, Words
 from ridgeline.ports import LAST_PORT, ROUTER_PORT, SGLANG_PORT
 
@@ -31,7 +32,7 @@ class RouterForm(Form):
 
     whose = "a router"
 
-    kind: Literal["sglang-router", "smg", "vllm-router"] = Field(default="sglang-router", description="Which one.")
+    kind: Literal["sglang-router", "smg", "vllm-router"] = Field(default=USUAL_ROUTER, description="Which one.")
     policy: Annotated[Text, Otherwise("the router's own")] = Field(
         default="", description="How it chooses a server: round_robin, power_of_two, cache_aware, ..."
     )
