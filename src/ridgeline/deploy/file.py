@@ -46,6 +46,14 @@ def load_service(path: Path) -> Service:
     return with_adapters(service, form.preflight, path.parent)
 
 
+def service_from(plain: Mapping[str, Any]) -> Service:
+    """The service that `service_text` would write, without a file between."""
+    form, problems = read_form(ServiceForm, plain, Path())
+    if problems:
+        raise StudyError([str(problem) for problem in problems])
+    return _service(form, Path("service.yaml"))
+
+
 def _beyond_the_site(service: Service) -> Iterator[Problem]:
     site = service.site
     for n, unit in enumerate(service.units):

@@ -27,6 +27,7 @@ class Member:
     after: tuple[str, ...] = ()  # members whose addresses it needs
     more_ports: tuple[int, ...] = ()  # that it listens on beside its own
     follower_words: tuple[str, ...] = ()  # more words where it is not the first of the member's nodes
+    node: int = 0  # its first one, of those that `members_of` deals out
 
     @property
     def is_router(self) -> bool:
@@ -41,13 +42,16 @@ class Member:
         return " ".join(map(shell_word, self.words))
 
 
-def members_of(service: Service) -> list[Member]:
-    """In the order to start them."""
+def members_of(service: Service, node_gpus: int | None = None) -> list[Member]:
+    """In the order to start them. With `node_gpus` they are dealt out over nodes of so many GPUs, without a batch
+    system; else to this machine, or to nobody."""
     servers: list[Member] = []
     backends: list[Backend] = []
+    free = _FreeGpus(node_gpus)
     for unit in service.units:
         for number in range(unit.replicas):
-            at = _place(service, unit, servers)
+            node, gpu = free.take(unit)
+            at = _place(service, unit, len(servers), gpu)
             name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
             words = tuple(server_words(service, unit, at))
             resources = Resources(nodes=unit.nodes, gpus=unit.gpus)
@@ -55,15 +59,32 @@ def members_of(service: Service) -> list[Member]:
             more = (*bootstrap, *derived_ports(service, unit, at.port))
             env = tuple(unit.env.items())
             follow = SERVERS[service.engine].follower_words if unit.nodes > 1 else ()
-            servers.append(Member(name, unit.role, at.port, words, resources, env, (), more, follow))
+            servers.append(Member(name, unit.role, at.port, words, resources, env, (), more, follow, node))
             backends.append(Backend(unit.role, f"http://${variable(name)}:{at.port}", at.bootstrap_port))
     return [*servers, *_router(service, servers, backends)]
 
 
-def _place(service: Service, unit: ServiceUnit, before: Sequence[Member]) -> ServerPlace:
+class _FreeGpus:
+    """Hands out GPUs in order; a server that does not fit on the rest of a node begins the next one."""
+
+    def __init__(self, node_gpus: int | None) -> None:
+        self._size = node_gpus
+        self._node = self._gpu = 0
+
+    def take(self, unit: ServiceUnit) -> tuple[int, int]:
+        size = self._size
+        if size is not None and self._gpu and (unit.nodes > 1 or self._gpu + unit.gpus > size):
+            self._node, self._gpu = self._node + 1, 0
+        found = self._node, self._gpu
+        self._gpu += unit.gpus
+        if size is not None and (unit.nodes > 1 or self._gpu >= size):
+            self._node, self._gpu = self._node + unit.nodes, 0
+        return found
+
+
+def _place(service: Service, unit: ServiceUnit, number: int, gpu: int) -> ServerPlace:
     """Ports of their own for all, as two servers may come to share a node; GPUs are dealt out on this machine only."""
-    number = len(before)
-    gpu = sum(member.resources.gpus for member in before) if service.on_this_machine else 0
+    gpu = gpu if service.on_this_machine else 0
     visible = ",".join(map(str, range(gpu, gpu + unit.gpus))) if service.on_this_machine else ""
     return ServerPlace(
         service.first_port + number * port_step(service.engine, service.units),
