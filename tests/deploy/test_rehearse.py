@@ -144,7 +144,7 @@ def test_an_answer_that_was_still_coming_is_judged_by_what_came() -> None:
     assert not _kept_limits(replace(cut, end_s=9.4), slos), "too slow so far"
     assert not _kept_limits(replace(cut, first_token_s=None), []), "nothing came"
     assert not _kept_limits(replace(cut, status="http-503"), slos)
-    assert _drain_s(slos) == 3.0
+    assert _drain_s(slos) == 1.5
     assert _drain_s([Slo.parse("e2e_p95_ms=20000")]) == 24.0
 
 

@@ -64,11 +64,14 @@ def _pairs(done: Rehearsed) -> list[str]:
 
 
 def _mean(values: Sequence[float], form: str) -> str:
+    """The mean of the logs where there is one, as the comparison takes them, with the interval of the mean."""
     if len(values) < FEWEST_BLOCKS:
         return "-"
-    middle = fmean(values)
-    half = half_width(stdev(values) / math.sqrt(len(values)), len(values) - 1, LEVEL)
-    return f"{middle:{form}} ({middle - half:{form}} to {middle + half:{form}})"
+    logs = min(values) > 0
+    seen = [math.log(value) for value in values] if logs else list(values)
+    middle, half = fmean(seen), half_width(stdev(seen) / math.sqrt(len(seen)), len(seen) - 1, LEVEL)
+    shown = [math.exp(value) if logs else value for value in (middle, middle - half, middle + half)]
+    return f"{shown[0]:{form}} ({shown[1]:{form}} to {shown[2]:{form}})"
 
 
 def _verdict(choice: PolicyChoice) -> list[str]:

@@ -35,7 +35,7 @@ HUNG_S = 20.0  # a run must outlast the looks that find a hung server
 OVERLOAD, OVERLOAD_S = 1.5, 12.0  # places must be taken before any request is too many
 # Pairs of runs, and how sure they must be: a file is changed by them, and goodput and TTFT are both looked at.
 PAIRS, LEVEL = 6, 0.99
-PART = 0.5  # of the time of a run: of each policy's first one, and of each one of a pair
+PART = 0.375  # of the time of a run: of each policy's first one, and of each one of a pair
 WORTH, TTFT_WORTH = 0.03, 0.1  # gains below these shares are no reason to change a file, however sure they are
 PAIRED, SKEWED, KILLED, HUNG, OVERLOADED = "pairs", "skewed", "killed", "hung", "overload"
 

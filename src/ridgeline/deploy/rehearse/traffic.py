@@ -24,7 +24,7 @@ LONG_EVERY, LONG_TIMES = 12, 5  # one prompt in so many is this much longer
 # What a laptop's core carries of token events beside router and load generator, with room to spare.
 MACHINE_TOKENS_S = 8000.0
 PATIENCE_S = 20.0  # of a client that gets nothing; a hung server is found and ended within it
-DRAIN_S = 3.0
+DRAIN_S = 1.5
 UNFINISHED = "unfinished"
 SAMPLE = 1000  # requests that tell how long answers are
 
