@@ -17,7 +17,7 @@ BASES = {"workloads.base", "executors.base", "samplers.base", "analyzers.base"}
 # room -> rooms it may import; a dotted name is one module of a room
 ALLOWED: dict[str, set[str]] = {
     "dashboard": {"report", "store", "records"},
-    "deploy": {"serving", "store", "catalog", "forms", "executors.base", "records"},
+    "deploy": {"serving", "stats", "store", "catalog", "forms", "executors.base", "records"},
     # a run's own files say what the journal does not: requests and queue over time, power
     "report": {"stats", "store", "readers", "records"},
     # the table of how programs fail: a signal, or an exit code that no line explains, is looked up there too

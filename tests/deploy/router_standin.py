@@ -71,6 +71,6 @@ class Router(http.server.BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     start = sys.argv.index("--worker-urls") + 1
-    Router.workers = sys.argv[start:]
+    Router.workers = list(itertools.takewhile(lambda word: not word.startswith("--"), sys.argv[start:]))
     server = http.server.ThreadingHTTPServer((option("--host"), int(option("--port"))), Router)
     server.serve_forever()

@@ -128,7 +128,7 @@ def test_behind_a_router_whose_limit_wears_off_each_server_refuses_by_itself(tmp
     server, _, router = members_of(limited := with_server_limits(plain, found))
     assert f"--max-running-requests {found.most_running // 2} --max-queued-requests" in server.line
     assert "--disable-circuit-breaker" in router.line, "its 503s are no sign of a broken server"
-    assert "--disable-circuit-breaker" not in members_of(plain)[-1].line
+    assert "--disable-circuit-breaker" in members_of(plain)[-1].line, "nor are the 400s of clients"
     assert admission_of(limited, TRAFFIC) == found, "a second rehearsal finds the same"
 
 
@@ -151,6 +151,7 @@ def test_a_servers_limits_are_never_above_the_users_own(tmp_path: Path, settings
         ("kind: smg", "kind: smg", ""),
         ("kind: smg", "kind: sglang-router", "max_queued_requests of each server, which `ridgeline rehearse` writes"),
         ("kind: sglang,", "kind: vllm,", "for more than a minute of it use `kind: smg`. It also refuses without"),
+        ("policy:", "most_waiting: 4, policy:", "408 within a second to whoever waits; write `most_waiting: 0`"),
         ("tp: 4", "tp: 4, max_queued_requests: 3", "refuses without Retry-After; where clients need it use"),
     ],
 )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from string import Template
 
+import pytest
+
+from ridgeline.deploy import from_plan
 from ridgeline.deploy.file import load_service, service_text
 from ridgeline.deploy.from_plan import service_of
-from ridgeline.deploy.members import members_of
+from ridgeline.deploy.members import members_of, variable
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.planner import answer_plan
 
@@ -50,6 +55,58 @@ def test_groups_of_a_plan_become_split_roles_with_the_routers_limits(tmp_path: P
     lines = {member.name: member.line for member in members_of(service)}
     assert "--disaggregation-mode decode" in lines["decode-0"]
     assert f"--max-running-requests {decode.cap}" in lines["decode-0"]
+
+
+SMALL = ["--model", "llama-8b", "--gpu", "h100", "--gpus-per-node", "2", "--traffic", "fixed:200:50", "--top", "1"]
+
+
+def test_printed_commands_are_those_of_the_written_file(tmp_path: Path) -> None:
+    """Ports, policy, limits, flags: there is one place that knows them."""
+    file = tmp_path / "service.yaml"
+    said = ridgeline("plan", *SMALL, "--layout", "tp 1 dp 2", "--deploy", file, "--json")
+    (first, *_) = json.loads(said)["plans"]
+    members = members_of(load_service(file))
+    assert [row["command"] for row in first["commands"]] == [
+        Template(" ".join(member.words)).substitute(
+            {"address": "127.0.0.1", **{variable(other.name): "127.0.0.1" for other in members}}
+        )
+        for member in members
+    ]
+    assert len(members) == 3
+    assert "--policy cache_aware" in first["commands"][-1]["command"]
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_dtypes_that_were_planned_are_those_that_are_served(tmp_path: Path, engine: str) -> None:
+    file = tmp_path / "service.yaml"
+    words = [*SMALL, "--engine", engine, "--concurrency", "8", "--dtype", "fp8", "--kv-dtype", "fp8"]
+    said = ridgeline("plan", *words, "--deploy", file)
+    server = members_of(load_service(file))[0]
+    for flags in ("--quantization fp8", "--kv-cache-dtype fp8_e4m3"):
+        assert flags in server.line
+        assert flags in said
+    plain = answer_plan("deepseek-r1", "h200", 2, 8, "fixed:2000:200", dtype="fp8", concurrency=8, top=1)
+    assert plain.question.told == {}, "a model that ships so needs no flag"
+
+
+def test_weights_that_no_engine_quantises_itself_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    ridgeline("plan", *SMALL, "--concurrency", "8", "--dtype", "int4", "--deploy", file)
+    assert "# planned with int4 weights: name a folder that holds them so" in file.read_text()
+    assert "quantization" not in load_service(file).units[0].settings
+
+
+def test_a_plan_that_breaks_its_limits_is_no_service(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    said = ridgeline("plan", *SMALL, "--slo", "ttft_p95_ms=0.01", "--rate", "5", "--deploy", file, code=1)
+    assert "service.yaml: not written, as no layout on 1 x 2 H100 keeps ttft_p95_ms=0.01" in said
+    assert "relax that limit" in said
+    assert not file.exists()
+
+
+def test_only_a_router_that_can_queue_is_told_how_many_may_wait() -> None:
+    assert from_plan._limits("smg", 100) == {"most_running": 100, "most_waiting": 25}
+    assert from_plan._limits("sglang-router", 100) == {"most_running": 100, "most_waiting": 0}
 
 
 def test_an_answer_becomes_a_server_with_its_settings(tmp_path: Path) -> None:

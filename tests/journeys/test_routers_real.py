@@ -57,7 +57,12 @@ def served(folder: Path, kind: str, units: str, key: str = "") -> Iterator[Opera
 
 
 def status_of(url: str, key: str) -> int:
-    body = json.dumps({"model": "llama-8b", "prompt": "hi", "max_tokens": 2}).encode()
+    return asked(url, key)
+
+
+def asked(url: str, key: str = "", **fields: object) -> int:
+    """The status of a request that is as it should be, but for these fields."""
+    body = json.dumps({"model": "llama-8b", "prompt": "hi", "max_tokens": 2, **fields}).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
     request = urllib.request.Request(f"{url}/v1/completions", body, headers)
     try:
@@ -98,3 +103,21 @@ def test_split_roles_are_paired(tmp_path: Path, kind: str) -> None:
             with operator.acting():
                 restart(operator, operator.servers, READY_LIMIT_S)
             assert [status_of(url, "") for _ in range(4)] == [200] * 4
+
+
+@pytest.mark.parametrize("units", [TOGETHER, SPLIT], ids=["replicas", "split"])
+@pytest.mark.parametrize("kind", EVERY)
+def test_client_errors_do_not_take_the_service_down(tmp_path: Path, kind: str, units: str) -> None:
+    """sglang-router's circuit breaker counts a 400 as a failure of the server: 20 of them were a minute of 503."""
+    with served(tmp_path, kind, units) as operator:
+        url = operator.folder.url(operator.front)
+        assert [asked(url, max_tokens=10**7) for _ in range(50)] == [400] * 50
+        assert [status_of(url, "") for _ in range(10)] == [200] * 10
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_unknown_models_do_not_take_the_service_down(tmp_path: Path, kind: str) -> None:
+    with served(tmp_path, kind, TOGETHER) as operator:
+        url = operator.folder.url(operator.front)
+        assert [asked(url, model="nobody") for _ in range(50)] == [404] * 50
+        assert [status_of(url, "") for _ in range(10)] == [200] * 10

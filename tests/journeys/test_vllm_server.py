@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -170,10 +172,72 @@ def test_a_router_in_front_of_two_servers(servers: list[str], tmp_path: Path) ->
     ]  # fmt: skip
     before = [counters(url).get("vllm:request_success_total", 0.0) for url in servers]
     with process(command, port, tmp_path / "router.log", {}) as router:
-        words = ("--concurrency", "4", "--requests", "40", "--model", "tiny")
-        result = answered(*bench_words(router, *words), cwd=tmp_path)
+        # this router lists the model as `unknown`, which its servers do not know
+        result = answered(*bench_words(router, "--concurrency", "4", "--requests", "40"), cwd=tmp_path)
+    assert result["model"] == "tiny", "as the servers behind it say"
     after = [counters(url)["vllm:request_success_total"] for url in servers]
     assert result["successful_requests"] == 40
     served = [now - then for now, then in zip(after, before, strict=True)]
     assert sum(served) == 40
     assert min(served) >= 15, f"both servers worked: {served}"
+
+
+PROMPT = {"prompt": "one two three", "max_tokens": 4, "seed": 1}
+CHAT = {"messages": [{"role": "user", "content": "one two three"}], "max_tokens": 4, "seed": 1}
+COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    port, log = free_port(), tmp_path_factory.mktemp("twin") / "twin.log"
+    words = ["serve-twin", "--model", "llama-8b", "--gpu", "h200", "--served-model-name", "tiny", "--api", "vllm"]
+    with process([sys.executable, "-m", "ridgeline", *words, "--port", str(port)], port, log, {}) as url:
+        yield url
+
+
+def seen(url: str, path: str, body: dict[str, object]) -> tuple[object, ...]:
+    """What a client can act on: the status, whether it is hung up on, who is to blame, how each choice ended."""
+    connection = HTTPConnection(url.removeprefix("http://"), timeout=120)
+    headers = {"content-type": "application/json", "connection": "close"}
+    connection.request("POST", path, json.dumps(body), headers)
+    answer = connection.getresponse()
+    said, hung_up = json.loads(answer.read()), answer.getheader("connection")
+    connection.close()
+    if answer.status != 200:
+        return answer.status, hung_up, said["error"]["code"], said["error"]["message"].partition("Valid aliases")[0]
+    choices = [(one["index"], one["finish_reason"], bool(one["stop_reason"])) for one in said["choices"]]
+    return answer.status, hung_up, choices, said["usage"]["completion_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, {**PROMPT, "n": 3}),
+        (CHATS, {**CHAT, "n": 2}),
+        (COMPLETIONS, {**PROMPT, "max_tokens": 200, "stop": ["<", "tide"]}),
+        (CHATS, {**CHAT, "max_tokens": 200, "stop": ["<", "tide"]}),
+        (COMPLETIONS, {**PROMPT, "stop": "never"}),
+    ],
+)
+def test_the_twin_answers_as_vllm_does(server: str, twin: str, path: str, body: dict[str, object]) -> None:
+    assert seen(twin, path, {**body, "model": "tiny"}) == seen(server, path, {**body, "model": "tiny"})
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        (COMPLETIONS, {**PROMPT, "model": "nobody"}, True),
+        (CHATS, {**CHAT, "model": "nobody"}, True),
+        (COMPLETIONS, {**PROMPT, "n": 0}, True),
+        (COMPLETIONS, {**PROMPT, "n": "x"}, False),
+        (COMPLETIONS, {**PROMPT, "stop": ""}, True),
+        (COMPLETIONS, {**PROMPT, "stop": 5}, False),
+        (COMPLETIONS, {**PROMPT, "max_tokens": 10**7}, False),
+    ],
+)
+def test_the_twin_refuses_as_vllm_does(server: str, twin: str, path: str, body: dict[str, object], words: bool) -> None:
+    """`words`: also in the same words."""
+    ours, theirs = seen(twin, path, body), seen(server, path, body)
+    assert ours[:3] == theirs[:3]
+    if words:
+        assert str(ours[3]).strip() == str(theirs[3]).strip()

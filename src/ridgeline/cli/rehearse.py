@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,7 @@ from ridgeline.cli.text.json import json_text
 
 if TYPE_CHECKING:
     from ridgeline.deploy.admission import AdmissionLimits
-    from ridgeline.deploy.rehearse.rehearsal import Rehearsal
+    from ridgeline.deploy.rehearse.rehearsal import PolicyChoice, Rehearsed
     from ridgeline.deploy.rehearse.traffic import RehearsedLoad
     from ridgeline.deploy.service import Service
 
@@ -29,11 +28,15 @@ def rehearse(
     rate: Annotated[
         float | None, typer.Option(help="Requests per second; default: 0.8 of what the servers bear.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long each policy is loaded.", min=1)] = 8.0,
+    seconds: Annotated[
+        float, typer.Option(help="How long a run under loss lasts; those that compare policies last half of it.", min=1)
+    ] = 8.0,
     shared_prefix: Annotated[int, typer.Option(help="Tokens at the start of every prompt that are the same.")] = 0,
     policy: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     speed: Annotated[float, typer.Option(help="How much faster than real the servers' time passes.", min=0.05)] = 1.0,
-    write: Annotated[bool, typer.Option(help="Write the best policy and its limits into the file.")] = True,
+    write: Annotated[
+        bool, typer.Option(help="Write a policy that is shown to be better, and the limits, into the file.")
+    ] = True,
     as_json: option.AsJson = False,
 ) -> None:
     """Try every policy of the router on this machine, over servers of the twin; then lose, hang and overload servers.
@@ -44,7 +47,6 @@ def rehearse(
     """
     from ridgeline.deploy.admission import admission_of, with_server_limits
     from ridgeline.deploy.file import load_service
-    from ridgeline.deploy.rehearse.rehearsal import best_of
     from ridgeline.deploy.rehearse.rehearsal import rehearse as run
     from ridgeline.deploy.rehearse.stage import known_policies
 
@@ -54,10 +56,9 @@ def rehearse(
     load = _bearable(traffic, asked_s, seconds, shared_prefix, speed)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
         done = run(with_server_limits(service, limits), Path(folder), load, policy or (), _tell, limits)
-    best = best_of(done)
     if write and not policy:
-        _write(file, service, best, limits)
-    _say(done, best, limits, service, AskedLoad(asked_s, speed), as_json)
+        _write(file, service, done.choice, limits)
+    _say(done, limits, service, AskedLoad(asked_s, speed), as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +67,17 @@ class AskedLoad:
     speed: float
 
 
-def _say(
-    done: Sequence[Rehearsal], best: str, limits: AdmissionLimits, service: Service, asked: AskedLoad, as_json: bool
-) -> None:
+def _say(done: Rehearsed, limits: AdmissionLimits, service: Service, asked: AskedLoad, as_json: bool) -> None:
     from ridgeline.cli.text.rehearsal import limits_text, rehearsals_text
     from ridgeline.deploy.admission import with_server_limits
 
     if as_json:
-        answer: dict[str, object] = {"policy": best, "limits": limits.as_json(), "servers": limits.for_servers(service)}
+        answer: dict[str, object] = {"policy": done.choice.policy, "pairs": done.choice.as_json()}
+        answer |= {"limits": limits.as_json(), "servers": limits.for_servers(service)}
         answer |= {"speed": asked.speed, "asked_requests_s": asked.rate_s, "origin": "modelled"}
-        print(json_text({"runs": [one.as_json() for one in done], **answer}))
+        print(json_text({"runs": [one.as_json() for one in done.runs], **answer}))
     else:
-        print(rehearsals_text(done, best, limits, asked.rate_s, asked.speed))
+        print(rehearsals_text(done, limits, asked.rate_s, asked.speed))
         print(limits_text(with_server_limits(service, limits), limits))
 
 
@@ -91,12 +91,14 @@ def _bearable(traffic: str, rate_s: float, seconds: float, shared_prefix: int, s
     return bearable(RehearsedLoad(traffic, rate_s, seconds, shared_prefix, speed))
 
 
-def _write(file: Path, service: Service, policy: str, limits: AdmissionLimits) -> None:
+def _write(file: Path, service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> None:
     from ridgeline.deploy.file import with_router
     from ridgeline.files import write_whole
 
     assert service.router is not None
-    told = {"policy": policy, **limits.for_router(service.router.kind)}
+    told = limits.for_router(service.router.kind)
+    if choice.changed:
+        told = {"policy": choice.policy, **told}
     edited = with_router(file, told, {"admission": limits.as_json()}, limits.for_servers(service))
     write_whole(file, edited.text)
     if edited.lost:

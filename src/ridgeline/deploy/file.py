@@ -16,7 +16,7 @@ from ridgeline.deploy.form import ServiceForm, UnitForm
 from ridgeline.deploy.keys import reveals_secret
 from ridgeline.deploy.routers import ROUTERS
 from ridgeline.deploy.servers import SERVERS, port_step
-from ridgeline.deploy.service import NotifyChoice, PodChoice, RouterChoice, Service, ServiceUnit
+from ridgeline.deploy.service import USUAL_ROUTER, NotifyChoice, PodChoice, RouterChoice, Service, ServiceUnit
 from ridgeline.errors import InputError, StudyError
 from ridgeline.forms.reading import read_form
 from ridgeline.forms.yaml_edit import YamlEditError, with_value
@@ -52,6 +52,14 @@ def load_service(path: Path) -> Service:
     if impossible:
         raise StudyError([tree.message(problem.where, problem.message) for problem in impossible])
     return with_adapters(service, form.preflight, path.parent)
+
+
+def service_from(plain: Mapping[str, Any]) -> Service:
+    """The service that `service_text` would write, without a file between."""
+    form, problems = read_form(ServiceForm, plain, Path())
+    if problems:
+        raise StudyError([str(problem) for problem in problems])
+    return _service(form, Path("service.yaml"))
 
 
 def _beyond_the_site(service: Service) -> Iterator[Problem]:
@@ -164,7 +172,7 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
         if role in roles and other not in roles:
             yield Problem(("units",), f"has {role} servers and none for {other}; add a unit with `role: {other}`")
     if form.router is None and servers > 1:
-        yield Problem(("units",), f"has {servers} servers and no router; add one: `router: {{kind: sglang-router}}`")
+        yield Problem(("units",), f"has {servers} servers and no router; add one: `router: {{kind: {USUAL_ROUTER}}}`")
     yield from _router_disagreements(form, split=set(roles) != {"both"})
     flags = engine_flags(SERVERS[form.engine.kind].flags_of)
     for n, unit in enumerate(form.units):

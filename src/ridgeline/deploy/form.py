@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from ridgeline.deploy.service import USUAL_ROUTER
 from ridgeline.forms.form import (
     CountedIn,
     Duration,
@@ -65,7 +66,7 @@ class RouterForm(Form):
 
     whose = "a router"
 
-    kind: Literal["sglang-router", "smg", "vllm-router"] = Field(default="sglang-router", description="Which one.")
+    kind: Literal["sglang-router", "smg", "vllm-router"] = Field(default=USUAL_ROUTER, description="Which one.")
     policy: Annotated[OneLine, Otherwise("the router's own")] = Field(
         default="", description="How it chooses a server: round_robin, power_of_two, cache_aware, ..."
     )

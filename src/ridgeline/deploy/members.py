@@ -28,6 +28,7 @@ class Member:
     after: tuple[str, ...] = ()  # members whose addresses it needs
     more_ports: tuple[int, ...] = ()  # that it listens on beside its own
     follower_words: tuple[str, ...] = ()  # more words where it is not the first of the member's nodes
+    node: int = 0  # its first one, of those that `members_of` deals out
 
     @property
     def is_router(self) -> bool:
@@ -47,17 +48,22 @@ def first_slot(name: str) -> str:
     return name.removesuffix(SECOND)
 
 
-def members_of(service: Service, second: Collection[str] = ()) -> list[Member]:
-    """In the order to start them. The servers named in `second` have the names and ports of their second slots.
+def members_of(service: Service, second: Collection[str] = (), node_gpus: int | None = None) -> list[Member]:
+    """In the order to start them. The servers named in `second` have the names and ports of their second slots: a
+    server and the one that takes its place run at the same time, perhaps on one node.
 
-    A server and the one that takes its place run at the same time, perhaps on one node.
+    With `node_gpus` they are dealt out over nodes of so many GPUs, without a batch system; else to this machine, or to
+    nobody.
     """
     servers: list[Member] = []
     backends: list[Backend] = []
+    free = _FreeGpus(node_gpus)
     for unit in service.units:
         for number in range(unit.replicas):
+            node, gpu = free.take(unit)
             name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
-            at = _place(service, unit, servers, moved=name in second)
+            row = len(servers) + (_second_row(service) if name in second else 0)
+            at = _place(service, unit, row, gpu)
             name += SECOND if name in second else ""
             words = tuple(server_words(service, unit, at))
             resources = Resources(nodes=unit.nodes, cores=unit.cores, gpus=unit.gpus, memory_bytes=unit.memory_bytes)
@@ -67,15 +73,32 @@ def members_of(service: Service, second: Collection[str] = ()) -> list[Member]:
             more = (*bootstrap, *derived_ports(service, unit, at.port))
             env = (*_key_variable(service), *unit.env.items())
             follow = SERVERS[service.engine].follower_words if unit.nodes > 1 else ()
-            servers.append(Member(name, unit.role, at.port, words, resources, env, (), more, follow))
+            servers.append(Member(name, unit.role, at.port, words, resources, env, (), more, follow, node))
             backends.append(Backend(unit.role, OnNode(f"http://${variable(name)}:{at.port}"), at.bootstrap_port))
     return [*servers, *_router(service, servers, backends)]
 
 
-def _place(service: Service, unit: ServiceUnit, before: Sequence[Member], moved: bool) -> ServerPlace:
+class _FreeGpus:
+    """Hands out GPUs in order; a server that does not fit on the rest of a node begins the next one."""
+
+    def __init__(self, node_gpus: int | None) -> None:
+        self._size = node_gpus
+        self._node = self._gpu = 0
+
+    def take(self, unit: ServiceUnit) -> tuple[int, int]:
+        size = self._size
+        if size is not None and self._gpu and (unit.nodes > 1 or self._gpu + unit.gpus > size):
+            self._node, self._gpu = self._node + 1, 0
+        found = self._node, self._gpu
+        self._gpu += unit.gpus
+        if size is not None and (unit.nodes > 1 or self._gpu >= size):
+            self._node, self._gpu = self._node + unit.nodes, 0
+        return found
+
+
+def _place(service: Service, unit: ServiceUnit, number: int, gpu: int) -> ServerPlace:
     """Ports of their own for all, as two servers may come to share a node; GPUs are dealt out on this machine only."""
-    number = len(before) + (_second_row(service) if moved else 0)
-    gpu = sum(member.resources.gpus for member in before) if service.on_this_machine else 0
+    gpu = gpu if service.on_this_machine else 0
     visible = ",".join(map(str, range(gpu, gpu + unit.gpus))) if service.on_this_machine else ""
     return ServerPlace(
         service.first_port + number * port_step(service.engine, service.units),

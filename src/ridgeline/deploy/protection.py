@@ -25,10 +25,14 @@ _NO_VETO = "--disable-worker-overload-protection"
 _LOOKS = {"--health-check-interval-secs": 2, "--health-check-timeout-secs": 5, "--health-failure-threshold": 2}
 _LOOK_OFTEN = ("sglang-router", "smg")
 
-# A server with this limit answers 503 when it is full. sglang-router's circuit breaker takes that for a broken server
-# and refuses everything for a minute. Without it only the looks find a dead server, which power_of_two takes for the
-# one with the least to do: so they come more often, and requests are tried again for a little longer than that.
+# A server with this limit answers 503 when it is full.
 QUEUE_KNOB, RUNNING_KNOB = "max_queued_requests", "max_running_requests"
+
+# sglang-router's circuit breaker takes every answer that is no success for a broken server, and refuses everything for
+# a minute: the 503s of full servers, and before replicas also the 400s and 404s of clients (ten of them on each server;
+# smg and vllm-router count neither, nor does sglang-router where roles are split). Without it only the looks find a
+# dead server, which power_of_two takes for the one with the least to do: so they come more often, and requests are
+# tried again for a little longer than that.
 _NO_BREAKER = ["--disable-circuit-breaker", "--retry-initial-backoff-ms", "100"]
 _LOOKS_ALONE = {**_LOOKS, "--health-check-interval-secs": 1, "--health-failure-threshold": 1}
 
@@ -51,15 +55,21 @@ def servers_refuse(service: Service) -> bool:
 def router_promise(service: Service) -> str:
     """What this router's limit is worth when more comes than can be served; empty where it keeps what it says."""
     choice = service.router
-    if choice is None or choice.most_running is None or not leaks(choice.kind):
+    if choice is None:
         return ""
+    waiting = ""
+    if choice.most_waiting and not can_queue(choice.kind):
+        remedy = "write `most_waiting: 0` or `kind: smg`"
+        waiting = f"{choice.kind} answers 408 within a second to whoever waits; {remedy}. "
+    if choice.most_running is None or not leaks(choice.kind):
+        return waiting.removesuffix(". ")
     without = f"{choice.kind} refuses without Retry-After; where clients need it use `kind: smg`"
     if servers_refuse(service):
-        return without
+        return waiting + without
     more = "in every second while overload lasts: for more than a minute of it use `kind: smg`"
     able = service.engine == "sglang" and not service.split
     cure = f", or {QUEUE_KNOB} of each server, which `ridgeline rehearse` writes" if able else ""
-    return f"{choice.kind} lets one request more {more}{cure}. It also {without.partition(' ')[2]}"
+    return f"{waiting}{choice.kind} lets one request more {more}{cure}. It also {without.partition(' ')[2]}"
 
 
 def protection_words(service: Service) -> list[str]:
@@ -74,7 +84,7 @@ def protection_words(service: Service) -> list[str]:
         words += ["--queue-size", str(choice.most_waiting)]
     if choice.longest_wait_s is not None:
         words += ["--queue-timeout-secs", str(max(1, round(choice.longest_wait_s)))]
-    alone = choice.kind == "sglang-router" and servers_refuse(service)
+    alone = choice.kind == "sglang-router" and (not service.split or servers_refuse(service))
     if choice.kind in _LOOK_OFTEN:
         words += [str(word) for pair in (_LOOKS_ALONE if alone else _LOOKS).items() for word in pair]
     words += _NO_BREAKER if alone else []

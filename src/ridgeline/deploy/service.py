@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ridgeline.ports import BOOTSTRAP_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.records.expression import Value
@@ -13,6 +13,9 @@ from ridgeline.records.site import LOCAL, Site
 
 DAY_S = 86400.0
 ROLES = ("both", "prefill", "decode")
+# Beside sglang-router it adds 0.6 ms to a first token instead of 42, keeps its limits, lets waiting requests in,
+# refuses with Retry-After, and lists the model of a vLLM by its name (docs/guides/deploy.md).
+USUAL_ROUTER: Final = "smg"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class ServiceUnit:
 class RouterChoice:
     """Which router, and what it may let through. None leaves a limit to the router's own default."""
 
-    kind: str = "sglang-router"
+    kind: str = USUAL_ROUTER
     policy: str = ""
     port: int = ROUTER_PORT
     most_running: int | None = None

@@ -120,7 +120,7 @@ class Scripted:
                 if request is None:
                     return
                 self.requests.append(request)
-                if request.method == "GET" and self.models is not None:
+                if request.method == "GET" and request.path.endswith("/models") and self.models is not None:
                     line.document({"data": [{"id": name} for name in self.models]})
                 elif self.behaviour(line, request) == "close":
                     sock.close()

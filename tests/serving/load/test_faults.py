@@ -212,6 +212,20 @@ def test_without_a_model_list_the_run_goes_on():
         assert any("/v1/models" in note for note in result.notes)
 
 
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_router_that_does_not_know_its_model_is_asked_for_a_server_that_does(reachable: bool):
+    """sglang-router lists the model of a vLLM as `unknown`, which the vLLM behind it answers with 404."""
+    with Scripted(tokens(4), models=["behind"]) as worker, Scripted(tokens(4), models=["unknown"]) as router:
+        where = worker.url if reachable else "http://127.0.0.1:1"
+        router.behaviour = lambda line, r: (
+            line.document({"workers": [{"url": where}]}) if r.method == "GET" else tokens(4)(line, r)
+        )
+        result = bench(plan_from(BenchOptions(url=router.url, concurrency=1, requests=2, max_tokens=4)))
+        assert router.posts[0].json["model"] == ("behind" if reachable else "unknown")
+        (note,) = [note for note in result.notes if "unknown" in note]
+        assert ("serves `behind`" if reachable else "name it with --model") in note
+
+
 def test_a_moved_wall_clock_moves_no_figure(monkeypatch: pytest.MonkeyPatch):
     real, calls = time.time_ns, 0
 

@@ -11,13 +11,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.cli.text.serving.plan import plan_text
+from ridgeline.deploy.from_plan import commands_for, write_plan
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.memory import plan_memory
 from ridgeline.serving.engine.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit, make_unit, one_engine_layouts
-from ridgeline.serving.planner.commands import commands_for, written_for
+from ridgeline.serving.planner.commands import written_for
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.planner import answer_plan
 from ridgeline.serving.planner.scheme import Scheme
@@ -111,6 +112,6 @@ def test_a_plan_says_for_which_release_its_commands_are(tmp_path) -> None:
     for engine, said in (("sglang", "for SGLang 0.5.23"), ("sglang:0.4.10", "for SGLang 0.4.10")):
         plan = answer_plan("llama-8b", "h100", 1, 1, "fixed:200:50", engine=engine, concurrency=4, top=1)
         assert said in plan_text(plan)
-        plan.write(tmp_path / engine)
+        write_plan(plan, tmp_path / engine)
         assert said in next((tmp_path / engine).glob("*/commands.txt")).read_text()
         assert plan.as_json()["plans"][0]["written_for"] in said

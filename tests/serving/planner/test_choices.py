@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from ridgeline.cli.text.serving.plan import plan_text
+from ridgeline.deploy.from_plan import printed
 from ridgeline.serving.engine.deployment import Deployment
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.settings import EngineSettings
@@ -31,9 +32,9 @@ def test_chunks_are_mixed_into_decode_steps_where_that_keeps_more() -> None:
     found = answer_plan("llama-8b", "h100", 1, 1, "fixed:512:128", rate_s=15, slos=["itl_p95_ms=30"])
     (choice,) = found.choices
     assert choice.option.scheme.main.settings.mixed_chunk
-    assert "--enable-mixed-chunk" in str(choice.commands[0])
+    assert "--enable-mixed-chunk" in str(printed(choice).commands[0])
     assert "enable_mixed_chunk: [true]" in choice.study
-    assert choice.lint.ok
+    assert printed(choice).lint.ok
     assert "mixed" in plan_text(found)
 
 

@@ -9,6 +9,7 @@ import yaml
 
 from ridgeline.campaign.check import check_study
 from ridgeline.cli.text.serving.plan import plan_text
+from ridgeline.deploy.from_plan import commands_for, printed, write_plan
 from ridgeline.errors import InputError
 from ridgeline.serving.engine.layout import Layout, group_layout, group_text
 from ridgeline.serving.engine.layout_rules import layout_problems
@@ -16,7 +17,7 @@ from ridgeline.serving.engine.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, colocated_units, make_unit
-from ridgeline.serving.planner.commands import commands_for, unit_arguments
+from ridgeline.serving.planner.commands import unit_arguments
 from ridgeline.serving.planner.lint import LintPoint, lint_commands
 from ridgeline.serving.planner.pairing import MOST_COUNTS, Pair, pairs, varied_pairs
 from ridgeline.serving.planner.pareto import pareto
@@ -57,8 +58,8 @@ def test_every_choice_is_legal_fits_and_passes_its_own_lint(r1_plan, llama_plan)
             assert not layout_problems(q.model, choice.option.layout, q.cluster.gpu)
             assert choice.option.margin_bytes > 0
             assert choice.option.scheme.gpus <= q.cluster.gpus
-            assert choice.lint.ok, choice.lint.problems
-            assert choice.lint.proofs
+            assert printed(choice).lint.ok, printed(choice).lint.problems
+            assert printed(choice).lint.proofs
 
 
 def test_those_that_keep_the_limits_come_first(r1_plan) -> None:
@@ -273,7 +274,7 @@ def test_what_a_million_tokens_take_stands_beside_each_choice(llama_plan) -> Non
 
 
 def test_writes_a_folder_for_each_choice(llama_plan, tmp_path) -> None:
-    llama_plan.write(tmp_path)
+    write_plan(llama_plan, tmp_path)
     folders = sorted(path for path in tmp_path.iterdir() if path.is_dir())
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"prefill-alone.yaml", "decode-alone.yaml"}
     assert len(folders) == len(llama_plan.choices)
@@ -308,7 +309,7 @@ def test_one_line_for_each_node_of_an_engine_and_one_router() -> None:
 def test_the_running_limit_is_the_whole_engines_in_every_role(r1_plan) -> None:
     for choice in r1_plan.choices:
         scheme = choice.option.scheme
-        for command in choice.commands:
+        for command in printed(choice).commands:
             if "--max-running-requests" not in command.argv:
                 continue
             flag = int(command.argv[command.argv.index("--max-running-requests") + 1])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from ridgeline.deploy.from_plan import commands_for, printed
 from ridgeline.errors import InputError
 from ridgeline.serving.engine.deployment import describe, role_text
 from ridgeline.serving.engine.layout import Layout
@@ -14,7 +15,6 @@ from ridgeline.serving.engine.settings import EngineSettings, resolve
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, colocated_units
-from ridgeline.serving.planner.commands import commands_for
 from ridgeline.serving.planner.lint import read_settings
 from ridgeline.serving.planner.pairing import pairs
 from ridgeline.serving.planner.planner import answer_plan
@@ -78,15 +78,16 @@ def split():
 
 def test_rows_of_a_plan_are_the_flags_of_its_commands(split) -> None:
     row, version = split.as_json(), split.option.scheme.question.settings.version
-    printed = read_settings(map(str, split.commands), version)
+    commands = printed(split).commands
+    read = read_settings(map(str, commands), version)
     for role in ("prefill", "decode"):
         told = row["settings"][role]
-        flags = next(c.argv for c in split.commands if c.what.startswith(role))
+        flags = next(c.argv for c in commands if c.what.startswith(role))
         assert flags[flags.index("--max-running-requests") + 1] == str(told["max_running_requests"])
-        assert told["chunked_prefill_size"] == printed[role].chunked_prefill_size
-        assert told["mem_fraction"] == printed[role].mem_fraction
-        assert told["cuda_graph_max_bs"] == printed[role].cuda_graph_max_bs
-        assert told["attention_backend"] == printed[role].attention_backend
+        assert told["chunked_prefill_size"] == read[role].chunked_prefill_size
+        assert told["mem_fraction"] == read[role].mem_fraction
+        assert told["cuda_graph_max_bs"] == read[role].cuda_graph_max_bs
+        assert told["attention_backend"] == read[role].attention_backend
 
 
 def test_the_study_of_a_split_asks_the_twin_for_the_same_settings(split) -> None:

@@ -12,6 +12,7 @@ import pytest
 from ridgeline.campaign.check import check_study
 from ridgeline.cli.serving.plan import plan as plan_verb
 from ridgeline.cli.text.serving.verdict import verdict_text
+from ridgeline.deploy.from_plan import write_plan
 from ridgeline.serving.planner.planner import Plan, answer_plan
 from ridgeline.serving.planner.verdict import _judged, verdict_on
 from ridgeline.serving.twin.calibrate import calibrate
@@ -115,7 +116,7 @@ def test_the_command_prints_the_verdict_alone(capsys: pytest.CaptureFixture[str]
 
 
 def test_studies_of_the_halves_are_written_and_sound(tmp_path: Path) -> None:
-    long_prompts().write(tmp_path)
+    write_plan(long_prompts(), tmp_path)
     for half, knob in (("prefill", "chunked_prefill_size"), ("decode", "max_running_requests")):
         checked = check_study(tmp_path / f"{half}-alone.yaml")
         assert checked.refusal(checked.study.baseline) is None

@@ -8,7 +8,7 @@ import yaml
 
 from ridgeline.campaign.check import check_study
 from ridgeline.cli.text.serving.plan import plan_text
-from ridgeline.deploy.from_plan import service_of
+from ridgeline.deploy.from_plan import printed, service_of, write_plan
 from ridgeline.serving.engine.knobs.engine_flags import engine_flags
 from ridgeline.serving.planner import vllm
 from ridgeline.serving.planner.lint import LintPoint, lint_commands
@@ -28,9 +28,9 @@ def test_commands_are_vllms_and_name_the_release(planned: Plan) -> None:
     assert "sglang" not in text.partition("for vLLM")[2]
     assert "not planned for vLLM" in text
     for choice in planned.choices:
-        assert choice.lint.ok, choice.lint.problems
+        assert printed(choice).lint.ok, printed(choice).lint.problems
         assert choice.as_json()["written_for"] == "vLLM 0.17.0"
-        servers = [c for c in choice.commands if c.what != "router"]
+        servers = [c for c in printed(choice).commands if c.what != "router"]
         for command in servers:
             flags = engine_flags("vllm").from_arguments(command.argv)
             assert flags["tp"] == choice.option.layout.tp
@@ -49,9 +49,9 @@ def test_engines_stay_within_a_node_and_do_both_phases(planned: Plan) -> None:
 def test_copies_on_one_node_get_gpus_of_their_own() -> None:
     found = answer_plan("llama-8b", "h100", 1, 2, "fixed:200:20", engine="vllm", concurrency=16, requests=64)
     choice = next(c for c in found.choices if str(c.option.layout) == "tp 1 dp 2")
-    *servers, router = choice.commands
+    *servers, router = printed(choice).commands
     assert [c.env["CUDA_VISIBLE_DEVICES"] for c in servers] == ["0", "1"]
-    assert "vllm_router.launch_router" in str(router)
+    assert "-m smg launch" in str(router), "it lists a vLLM's model by its name"
 
 
 def test_a_share_of_the_gpu_and_a_fraction_of_what_is_free_are_the_same_memory(planned: Plan) -> None:
@@ -65,16 +65,17 @@ def test_a_share_of_the_gpu_and_a_fraction_of_what_is_free_are_the_same_memory(p
 
 def test_too_small_a_share_is_found_in_the_printed_line(planned: Plan) -> None:
     choice = planned.choices[0]
-    lines = [str(c).replace("--gpu-memory-utilization", "--gpu-memory-utilization 0.2 --x") for c in choice.commands]
+    commands = printed(choice).commands
+    lines = [str(c).replace("--gpu-memory-utilization", "--gpu-memory-utilization 0.2 --x") for c in commands]
     report = lint_commands(lines, planned.question, LintPoint(8, 400, 460))
     assert not report.ok
-    few = [str(c).replace("--max-num-seqs", "--max-num-seqs 1 --x") for c in choice.commands]
+    few = [str(c).replace("--max-num-seqs", "--max-num-seqs 1 --x") for c in commands]
     problems = lint_commands(few, planned.question, LintPoint(80, 400, 460)).problems
     assert any("raise --max-num-seqs" in p for p in problems)
 
 
 def test_the_study_is_accepted_and_asks_vllms_scheduler(planned: Plan, tmp_path: Path) -> None:
-    planned.write(tmp_path)
+    write_plan(planned, tmp_path)
     path = next(tmp_path.glob("01-*")) / "study.yaml"
     study = yaml.safe_load(path.read_text())
     arguments = shlex.split(study["workload"]["run"])
@@ -89,4 +90,4 @@ def test_the_deployment_file_is_of_the_same_engine_and_release(planned: Plan) ->
     assert (service["engine"]["kind"], service["engine"]["release"]) == ("vllm", "0.17.0")
     assert "max_num_batched_tokens" in service["units"][0]["settings"]
     if "router" in service:
-        assert service["router"]["kind"] == "vllm-router"
+        assert service["router"]["kind"] == "smg"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,43 +80,42 @@ def plan(
         named=layout or (),
         seed=seed,
     )
-    _write(answer, out, deploy)
-    print(_shown(answer, verdict, as_json, gpu_hour))
+    _write("--out", out, answer, _write_folder)
+    print(_shown(answer, verdict, as_json, gpu_hour), flush=True)
+    _write("--deploy", deploy, answer, _write_service)
 
 
 def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -> str:
     from ridgeline.cli.text.serving.plan import plan_text
     from ridgeline.cli.text.serving.verdict import verdict_text
+    from ridgeline.deploy.from_plan import plan_json
 
     if gpu_hour is not None and not gpu_hour < math.inf:
         raise InputError(f"--gpu-hour {gpu_hour:g} is no price; give dollars an hour, such as 2.5")
     if as_json:
-        return json_text(answer.verdict.as_json() if verdict else answer.as_json())
+        return json_text(answer.verdict.as_json() if verdict else plan_json(answer))
     return verdict_text(answer) if verdict else plan_text(answer, gpu_hour)
 
 
-def _write(answer: Plan, out: Path | None, deploy: Path | None) -> None:
-    for name, path, write in (("--out", out, _write_folder), ("--deploy", deploy, _write_service)):
-        if path is None:
-            continue
-        try:
-            write(path, answer)
-        except OSError as error:
-            raise InputError(
-                f"{name} {path}: cannot be written ({error.strerror}); name a place that you may write"
-            ) from None
+def _write(name: str, path: Path | None, answer: Plan, write: Callable[[Path, Plan], None]) -> None:
+    if path is None:
+        return
+    try:
+        write(path, answer)
+    except OSError as error:
+        raise InputError(
+            f"{name} {path}: cannot be written ({error.strerror}); name a place that you may write"
+        ) from None
 
 
 def _write_folder(path: Path, answer: Plan) -> None:
-    answer.write(path)
+    from ridgeline.deploy.from_plan import write_plan
+
+    write_plan(answer, path)
 
 
 def _write_service(path: Path, answer: Plan) -> None:
-    from ridgeline.deploy.from_plan import planned_text
+    from ridgeline.deploy.from_plan import deployable_text
     from ridgeline.files import write_whole
 
-    write_whole(
-        path,
-        f"# `ridgeline deploy check {path.name}` shows every command; name your model's folder and site\n"
-        + planned_text(answer.choices[0].option, f"/models/{answer.question.model.name}"),
-    )
+    write_whole(path, deployable_text(answer, path.name))

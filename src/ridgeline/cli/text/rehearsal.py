@@ -2,35 +2,88 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean, stdev
 
 from ridgeline.deploy.admission import AdmissionLimits
 from ridgeline.deploy.protection import router_promise
-from ridgeline.deploy.rehearse.rehearsal import HUNG, KILLED, OVERLOADED, PLAIN, Rehearsal
+from ridgeline.deploy.rehearse.rehearsal import (
+    HUNG,
+    KILLED,
+    LEVEL,
+    OVERLOADED,
+    PAIRED,
+    PAIRS,
+    PolicyChoice,
+    Rehearsal,
+    Rehearsed,
+)
 from ridgeline.deploy.service import Service
+from ridgeline.stats.student import half_width
+from ridgeline.stats.verdict import FEWEST_BLOCKS
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
 
 
-def rehearsals_text(done: Sequence[Rehearsal], best: str, limits: AdmissionLimits, asked_s: float, speed: float) -> str:
-    """A table of the runs, what was chosen and why, and which runs not to trust."""
-    rows = [_HEAD, *map(_row, done)]
-    widths = [max(len(row[n]) for row in rows) for n in range(len(_HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines.append(f"use {best}; most_running {limits.most_running}: {limits.reason}")
-    if worse := [one.policy for one in done if one.policy not in {o.policy for o in done if o.case == PLAIN}]:
-        lines.append(f"others were better with skewed traffic, so not tried further: {', '.join(worse)}")
-    lines += [said for one in done if (said := _said(one))]
-    sent_s = done[0].offered_s
+def rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:
+    """A table of the runs, one of the pairs with intervals, what was chosen and why, and which runs not to trust."""
+    runs = done.runs
+    lines = _table([_HEAD, *(_row(one) for one in runs if one.case != PAIRED)])
+    lines += [*_pairs(done), *_verdict(done.choice)]
+    lines.append(f"use {done.choice.policy}; most_running {limits.most_running}: {limits.reason}")
+    lines += [said for one in runs if (said := _said(one))]
+    sent_s = runs[0].offered_s
     if sent_s < 0.999 * asked_s:
         lines.append(
             f"this machine carries {sent_s:.3g} of {asked_s:.3g} requests/s: policies were compared at part load"
         )
     if speed != 1:
         lines.append(f"the servers' time passed {speed:g} times as fast as real; the figures are in their time")
-    lines += [f"{one.policy}, {one.case}: do not trust this run: {one.void}" for one in done if one.void]
+    lines += [f"{one.policy}, {one.case}: do not trust this run: {one.void}" for one in runs if one.void]
     return "\n".join([*lines, "servers are the twin's; router, sockets and load generator are real"])
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _pairs(done: Rehearsed) -> list[str]:
+    """Each policy of the pairs with the interval of its mean."""
+    choice = done.choice
+    if not choice.other:
+        return []
+    rows = [(f"{PAIRS} pairs of runs", "goodput/s", "ttft p95")]
+    for policy in (choice.own, choice.other):
+        runs = [one for one in done.runs if one.case == PAIRED and one.policy == policy]
+        first = [one.ttft_p95_ms for one in runs if one.ttft_p95_ms is not None]
+        rows.append((policy, _mean([one.goodput_s for one in runs], ".2f"), f"{_mean(first, ',.0f')} ms"))
+    return ["", *_table(rows)]
+
+
+def _mean(values: Sequence[float], form: str) -> str:
+    """The mean of the logs where there is one, as the comparison takes them, with the interval of the mean."""
+    if len(values) < FEWEST_BLOCKS:
+        return "-"
+    logs = min(values) > 0
+    seen = [math.log(value) for value in values] if logs else list(values)
+    middle, half = fmean(seen), half_width(stdev(seen) / math.sqrt(len(seen)), len(seen) - 1, LEVEL)
+    shown = [math.exp(value) if logs else value for value in (middle, middle - half, middle + half)]
+    return f"{shown[0]:{form}} ({shown[1]:{form}} to {shown[2]:{form}})"
+
+
+def _verdict(choice: PolicyChoice) -> list[str]:
+    if not choice.other:
+        return [f"no policy did better than {choice.own} at first, which stays"]
+    lines = []
+    for name, comparison in (("goodput", choice.goodput), ("ttft p95", choice.ttft)):
+        if comparison is not None:
+            lines.append(f"{choice.other}, {name}: {comparison.text(than=choice.own)}")
+    if not choice.changed:
+        lines.append(f"{choice.other} is not shown to be worth a change: {choice.own} stays")
+    return [*lines, ""]
 
 
 def limits_text(service: Service, limits: AdmissionLimits) -> str:

@@ -12,6 +12,9 @@ from ridgeline.deploy.operate import Operator
 from ridgeline.deploy.service import RouterChoice, Service
 
 READY_S = 180.0
+# Nobody waits for answers that were given up: unless told, these routers wait for minutes, until they are killed.
+_END_AT_ONCE = ("--shutdown-grace-period-secs", "0")
+_AT_ONCE = {"smg": _END_AT_ONCE, "sglang-router": _END_AT_ONCE}
 
 
 class StagedService:
@@ -24,7 +27,8 @@ class StagedService:
     def operator(self, router: RouterChoice) -> Operator:
         assert self._twins.router is not None
         own = self._twins.router  # its place, whatever the choice says
-        return Operator(replace(self._twins, router=replace(router, port=own.port)), self._root)
+        words = (*router.arguments, *_AT_ONCE.get(router.kind, ()))
+        return Operator(replace(self._twins, router=replace(router, port=own.port, arguments=words)), self._root)
 
     def behind(self, router: RouterChoice) -> tuple[Operator, str]:
         """Up behind such a router, with its URL, every prefix forgotten. SiteError where the router does not start."""

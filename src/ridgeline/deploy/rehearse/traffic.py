@@ -24,20 +24,25 @@ LONG_EVERY, LONG_TIMES = 12, 5  # one prompt in so many is this much longer
 # What a laptop's core carries of token events beside router and load generator, with room to spare.
 MACHINE_TOKENS_S = 8000.0
 PATIENCE_S = 20.0  # of a client that gets nothing; a hung server is found and ended within it
-DRAIN_S = 3.0
+DRAIN_S = 1.5
 UNFINISHED = "unfinished"
 SAMPLE = 1000  # requests that tell how long answers are
 
 
 @dataclass(frozen=True, slots=True)
 class RehearsedLoad:
-    """What is sent: as `bench` takes it, for so long. `speed` is how much faster than real the servers' time passes."""
+    """What is sent: as `bench` takes it, for so long. `speed` is how much faster than real the servers' time passes.
+
+    Of skewed traffic a share of `plain` requests stays as it is.
+    """
 
     traffic: str
     rate_s: float
     seconds: float
     shared_prefix: int = 0
     speed: float = 1.0
+    seed: int = SEED
+    plain: float = 0.0
 
     def times(self, share: float) -> RehearsedLoad:
         return replace(self, rate_s=share * self.rate_s)
@@ -68,7 +73,7 @@ def send(
         ignore_eos=True,
         key=probe.key_of(service.api_key_env) or None,
         slos=slos,
-        seed=SEED,
+        seed=load.seed,
         timeout_s=PATIENCE_S,
     )
     if skewed_in is not None:
@@ -86,25 +91,27 @@ def _drain_s(slos: Sequence[Slo]) -> float:
 
 def skewed_trace(load: RehearsedLoad) -> str:
     """The same requests at the same times, most with one of a few prefixes before them, and some prompts long."""
-    rng = random.Random(SEED)
+    rng = random.Random(load.seed)
     weights = [1 / (n + 1) ** ZIPF for n in range(PREFIXES)]
     lines = []
     for arrival in _arrivals(load):
         group = rng.choices(range(PREFIXES), weights)[0]
         own = arrival.input_tokens * (LONG_TIMES if rng.randrange(LONG_EVERY) == 0 else 1)
-        row = {
+        row: dict[str, object] = {
             "at_s": round(arrival.at_s / load.speed, 4),
             "input_length": PREFIX_BLOCKS * PREFIX_BLOCK_TOKENS + own,
             "output_length": arrival.output_tokens,
             "hash_ids": [PREFIX_BLOCKS * group + n for n in range(PREFIX_BLOCKS)],
         }
+        if load.plain and rng.random() < load.plain:
+            row |= {"input_length": arrival.input_tokens, "hash_ids": []}
         lines.append(json.dumps(row))
     return "\n".join([*lines, ""])
 
 
 def _arrivals(load: RehearsedLoad) -> list[Arrival]:
     if Path(load.traffic).exists():
-        recorded = parse_traffic(load.traffic, rate_s=load.rate_s, seed=SEED).arrivals()
+        recorded = parse_traffic(load.traffic, rate_s=load.rate_s, seed=load.seed).arrivals()
         return [arrival for arrival in recorded if arrival.at_s < load.seconds * load.speed] or recorded[:1]
     count = max(10, int(load.rate_s * load.seconds * load.speed))
-    return list(parse_traffic(load.traffic, requests=count, rate_s=load.rate_s, seed=SEED).arrivals())
+    return list(parse_traffic(load.traffic, requests=count, rate_s=load.rate_s, seed=load.seed).arrivals())

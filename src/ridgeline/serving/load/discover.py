@@ -8,15 +8,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ridgeline.errors import SiteError
+from ridgeline.errors import InputError, SiteError
 from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.wire.connect import new_connection
-from ridgeline.serving.load.wire.endpoint import Endpoint
+from ridgeline.serving.load.wire.endpoint import Endpoint, parse_endpoint
 from ridgeline.serving.load.wire.exchange import Exchange
 from ridgeline.serving.load.wire.loop import Loop
 from ridgeline.serving.load.wire.reply import Reply
 from ridgeline.serving.load.workers.assignment import Address
 from ridgeline.serving.traffic.traffic import Arrival
+
+NAMELESS = "unknown"  # what sglang-router calls the model of a server that is no SGLang
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ def discover(endpoint: Endpoint, model: str | None, timeout_s: float = 10.0) -> 
             exchange = _get(endpoint, address, "/v1/models", timeout_s)
             if exchange.status not in ("refused", "unreachable"):
                 found = _model_from(endpoint, address, exchange)
+                if found.model == NAMELESS:
+                    found = _model_behind(endpoint, address, found, timeout_s)
                 return replace(found, settings=_settings(endpoint, address, exchange, timeout_s))
         return Server(addresses[0], "", f"{endpoint.host}:{endpoint.port} refuses connections")
     for address in addresses:
@@ -97,6 +101,22 @@ def _model_from(endpoint: Endpoint, address: Address, exchange: Exchange) -> Ser
         f"the server lists {len(names)} models; the first was asked (--model names another)" if len(names) > 1 else ""
     )
     return Server(address, str(names[0]), note)
+
+
+def _model_behind(endpoint: Endpoint, address: Address, found: Server, timeout_s: float) -> Server:
+    """The name that the first server behind a router gives its model, as the router has none."""
+    asked = _get(endpoint, address, "/workers", timeout_s)
+    try:
+        worker = parse_endpoint(str(json.loads(asked.reply.text)["workers"][0]["url"]), key=endpoint.key)
+        if endpoint.tls and not worker.tls:
+            worker = replace(worker, key=None)  # it was meant for an encrypted connection
+        listed = _get(worker, _addresses(worker)[0], "/v1/models", timeout_s)
+        name = str(json.loads(listed.reply.text)["data"][0]["id"])
+    except (ValueError, KeyError, TypeError, IndexError, SiteError, InputError):
+        why = "and none of its servers can be asked from here"
+        return replace(found, note=f"/v1/models lists the model as `{NAMELESS}`, {why}; name it with --model")
+    note = f"/v1/models lists the model as `{NAMELESS}`; {worker.host}:{worker.port} behind it serves `{name}`"
+    return replace(found, model=name, note=note)
 
 
 # who owns the models of a list, and where that server tells about itself

@@ -7,10 +7,11 @@ prefill step, what memory that leaves. Its rates come straight from step times; 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from ridgeline.records.expression import Value
 from ridgeline.serving.engine.deepep import graphless
 from ridgeline.serving.engine.deployment import Deployment
 from ridgeline.serving.engine.layout import Layout
@@ -48,6 +49,8 @@ class PlanQuestion:
     settings: EngineSettings
     calibration: Calibration
     in_flight: int | None = None  # the most requests there can be at once, where the traffic sets one
+    # what engines must be told to keep the model in dtypes that its files are not in
+    told: Mapping[str, Value] = field(default_factory=dict, hash=False)
 
     def limit_s(self, latency: str) -> float | None:
         limits = [s.limit_ms / 1000 for s in self.slos if s.latency == latency]

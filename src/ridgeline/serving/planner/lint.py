@@ -118,6 +118,9 @@ def _check(
         server = replace(server, values=vllm.meant(server.values, usual, gpu))
     settings = server.settings(question.settings.version, engine)
     problems += [f"{name}: {p}" for p in layout_problems(question.model, layout, gpu, settings, server.role)]
+    for knob, value in question.told.items():
+        if server.values.get(knob) != value:
+            problems.append(f"{name}: {knob} is not {value}, with which it was planned")
     declared = server.number("nnodes", 1)
     if server.ranks != tuple(range(declared)) or declared < layout.replica_nodes:
         started = ", ".join(map(str, server.ranks))

@@ -9,7 +9,9 @@ from pathlib import Path
 from statistics import fmean
 
 from ridgeline.errors import InputError
+from ridgeline.records.expression import Value
 from ridgeline.serving.engine.fitting import nearest_fits
+from ridgeline.serving.engine.knobs.meaning import dtype_values
 from ridgeline.serving.engine.layout import Layout
 from ridgeline.serving.engine.memory import roomiest_plan
 from ridgeline.serving.engine.settings import EngineSettings, parse_engine
@@ -17,9 +19,9 @@ from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.planner.candidates import PlanQuestion
-from ridgeline.serving.planner.commands import Command, commands_for, written_for
+from ridgeline.serving.planner.commands import written_for
 from ridgeline.serving.planner.halves import half_studies
-from ridgeline.serving.planner.lint import LintPoint, LintReport, lint_commands
+from ridgeline.serving.planner.lint import LintPoint
 from ridgeline.serving.planner.operating_point import Option, tried
 from ridgeline.serving.planner.pairing import Pair
 from ridgeline.serving.planner.pareto import pareto
@@ -40,13 +42,13 @@ KNEES = 8
 
 @dataclass(frozen=True)
 class Choice:
-    """One ranked answer with everything needed to try it."""
+    """One ranked answer. Its command lines are those of its deployment (`deploy/from_plan.py`), which must hold
+    `point`."""
 
     rank: int
     option: Option
     on_front: bool  # no other choice is better in GPUs, goodput, TTFT and ITL at once
-    commands: tuple[Command, ...]
-    lint: LintReport
+    point: LintPoint
     study: str
 
     def as_json(self) -> dict[str, object]:
@@ -85,8 +87,6 @@ class Choice:
             "loss": {"gpu": round(o.loss.gpu, 3), "node": round(o.loss.node, 3)},
             "pareto": self.on_front,
             "written_for": written_for(o.scheme),
-            "commands": [c.as_json() for c in self.commands],
-            "lint": self.lint.as_json(),
             "study": self.study,
         }
 
@@ -107,6 +107,7 @@ class Plan:
     simulated: int
     cpu_s: float
     verdict: SplitVerdict
+    asked: PlanInputs
     halves: Mapping[str, str] = field(default_factory=dict)  # studies of prefill alone and decode alone, by file name
 
     def as_json(self) -> dict[str, object]:
@@ -126,19 +127,6 @@ class Plan:
             "verdict": self.verdict.as_json(),
         }
 
-    def write(self, folder: Path) -> None:
-        """For each choice a folder with `commands.txt`, one line a server, and `study.yaml`; beside them the studies
-        that measure the halves of the best split alone."""
-        for choice in self.choices:
-            place = folder / f"{choice.rank:02d}-{str(choice.option.layout).replace(' ', '-')}"
-            place.mkdir(parents=True, exist_ok=True)
-            lines = [f"# for {written_for(choice.option.scheme)}\n"]
-            lines += [f"# {c.what} on {c.node}\n{c}\n" for c in choice.commands]
-            (place / "commands.txt").write_text("\n".join(lines))
-            (place / "study.yaml").write_text(choice.study)
-        for name, text in self.halves.items():
-            (folder / name).write_text(text)
-
 
 def plan(
     model: Model,
@@ -150,13 +138,15 @@ def plan(
     *,
     top: int = 8,
     named: Sequence[str] = (),
-    model_path: str | None = None,
     asked: PlanInputs | None = None,
+    told: Mapping[str, Value] | None = None,
 ) -> Plan:
     """Ranked colocated and disaggregated layouts.
 
     With a rate, the fewest GPUs that keep the limits come first; otherwise the highest goodput does. Layouts in `named`
-    are tried and shown whatever others promise. Raises where the model fits nowhere or the traffic does not fit it.
+    are tried and shown whatever others promise. `told` is what engines must be told of the model's dtypes.
+
+    Raises where the model fits nowhere or the traffic does not fit it.
     """
     started_s = time.process_time()
     arrivals = traffic.arrivals()
@@ -168,7 +158,7 @@ def plan(
     longest = max(a.input_tokens + a.output_tokens for a in arrivals)
     lengths = fmean(a.input_tokens for a in arrivals), fmean(a.output_tokens for a in arrivals)
     known = settings or EngineSettings(), calibration or Calibration()
-    question = PlanQuestion(model, cluster, *lengths, tuple(slos), *known, _in_flight(traffic, slos))
+    question = PlanQuestion(model, cluster, *lengths, tuple(slos), *known, _in_flight(traffic, slos), told or {})
     rate_s = traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None
     considered, schemes = schemes_for(question, rate_s)
     if not schemes:
@@ -184,11 +174,10 @@ def plan(
     options = [with_knee(o) if n < KNEES else o for n, o in enumerate(options)]
     front = pareto(options)
     inputs = asked or PlanInputs(model.name)
-    path = model_path or f"/models/{model.name}"
-    choices = [_choice(n, o, n in front, traffic, longest, path, inputs) for n, o in enumerate(options)]
+    choices = [_choice(n, o, n in front, traffic, longest, inputs) for n, o in enumerate(options)]
     spent_s = time.process_time() - started_s
     halves = half_studies(verdict.apart.scheme, traffic, inputs) if verdict.apart else {}
-    return Plan(question, traffic, tuple(choices), len(considered), len(found), spent_s, verdict, halves)
+    return Plan(question, traffic, tuple(choices), len(considered), len(found), spent_s, verdict, inputs, halves)
 
 
 def answer_plan(
@@ -217,8 +206,10 @@ def answer_plan(
         raise InputError(f"--top {top} shows nothing; give 1 or more")
     settings = parse_engine(engine, EngineSettings(attention_backend=attention_backend))
     recipe = parse_traffic(traffic, requests=requests, rate_s=rate_s, concurrency=concurrency, seed=seed)
+    shipped = load_model(model_name)
+    chosen = shipped.with_dtype(dtype, kv_dtype)
     return plan(
-        load_model(model_name).with_dtype(dtype, kv_dtype),
+        chosen,
         make_cluster(gpu_name, nodes, gpus_per_node, fabric),
         recipe,
         [Slo.parse(text) for text in slos],
@@ -227,6 +218,7 @@ def answer_plan(
         top=top,
         named=named,
         asked=PlanInputs(model_name, dtype, kv_dtype, calibration),
+        told=dtype_values(shipped, chosen),
     )
 
 
@@ -257,11 +249,8 @@ def _in_flight(traffic: Traffic, slos: Sequence[Slo]) -> int | None:
     return traffic.requests if isinstance(traffic.pace, AllAtOnce) and not slos else None
 
 
-def _choice(
-    number: int, option: Option, on_front: bool, traffic: Traffic, longest: int, model_path: str, asked: PlanInputs
-) -> Choice:
+def _choice(number: int, option: Option, on_front: bool, traffic: Traffic, longest: int, asked: PlanInputs) -> Choice:
     scheme = option.scheme
-    commands = commands_for(scheme, model_path)
     engines = scheme.slices * max(1, scheme.parts[1])
     q = scheme.question
     e2e_s = option.summary.e2e_ms.mean / 1000 if option.summary.e2e_ms else 0.0
@@ -270,9 +259,8 @@ def _choice(
     rate_s = option.summary.requests_s * scheme.slices if option.rate_s is None else option.rate_s
     decoding = rate_s * max(0.0, e2e_s - ttft_s)
     running = min(scheme.main.cap * engines, max(1, round(decoding)))
-    report = lint_commands(map(str, commands), q, LintPoint(running, q.context_tokens, longest))
-    study = verification_study(option, traffic, asked)
-    return Choice(number + 1, option, on_front, tuple(commands), report, study)
+    point = LintPoint(running, q.context_tokens, longest)
+    return Choice(number + 1, option, on_front, point, verification_study(option, traffic, asked))
 
 
 def _nothing_fits(question: PlanQuestion, longest: int) -> InputError:

@@ -174,6 +174,11 @@ def test_sglangs_own_interface_counts_in_its_events(twin: Running) -> None:
         ("/v1/completions", {"prompt": "a", "max_tokens": 0}, "at least one token"),
         ("/v1/completions", {"prompt": "a", "max_tokens": "many"}, "at least one token"),
         ("/v1/completions", {"prompt": "a", "max_tokens": 10**7}, "more than the context"),
+        ("/v1/completions", {"prompt": "a", "n": 0}, "n must be at least 1, got 0"),
+        ("/v1/completions", {"prompt": "a", "n": "x"}, "n is 'x'"),
+        ("/v1/completions", {"prompt": "a", "n": 10**9}, "n must be at most 16384"),
+        ("/v1/completions", {"prompt": "a", "stop": ""}, "stop cannot contain an empty string"),
+        ("/v1/completions", {"prompt": "a", "stop": 5}, "stop is neither a text nor a list of texts"),
         ("/v1/chat/completions", {"messages": []}, "at least one message"),
     ],
 )
@@ -181,6 +186,83 @@ def test_what_cannot_be_served_is_refused_with_the_reason(twin: Running, path: s
     status, said = twin.call("POST", path, body)
     assert status == 400
     assert what in json.loads(said)["error"]["message"]
+
+
+PROMPT: dict[str, Any] = {"prompt": "one two", "max_tokens": 5}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 5}
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/completions", PROMPT), ("/v1/chat/completions", CHAT)])
+def test_a_model_that_is_not_served_is_a_404_as_openai_has_it(twin: Running, path: str, body: dict[str, Any]) -> None:
+    status, said = twin.call("POST", path, {"model": "nobody", **body})
+    error = json.loads(said)["error"]
+    assert status == error["code"] == 404
+    assert error["message"] == "The model `nobody` does not exist."
+    assert (error["type"], error["param"]) == ("NotFoundError", "model")
+    assert twin.call("POST", path, {"model": "llama-8b", **body})[0] == 200
+    assert twin.call("POST", path, body)[0] == 200, "without a name there is only one to mean"
+
+
+def texts(answers: list[Any]) -> dict[int, str]:
+    """What came of each choice of a stream of completions or chat."""
+    found: dict[int, str] = {}
+    for event in answers:
+        for choice in event.get("choices", []) if isinstance(event, dict) else []:
+            piece = choice["text"] if "text" in choice else choice["delta"].get("content", "")
+            found[choice["index"]] = found.get(choice["index"], "") + piece
+    return found
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/completions", PROMPT), ("/v1/chat/completions", CHAT)])
+def test_n_is_so_many_choices(twin: Running, path: str, body: dict[str, Any]) -> None:
+    said = twin.json(path, {**body, "n": 3})
+    assert [choice["index"] for choice in said["choices"]] == [0, 1, 2]
+    assert (said["usage"]["prompt_tokens"], said["usage"]["completion_tokens"]) == (2, 15)
+    streamed = events(twin.call("POST", path, {**body, "n": 3, "stream": True})[1])
+    assert {index: len(text.split()) for index, text in texts(streamed).items()} == {0: 5, 1: 5, 2: 5}
+    ends = [c["index"] for e in streamed if isinstance(e, dict) for c in e["choices"] if c["finish_reason"]]
+    assert sorted(ends) == [0, 1, 2]
+
+
+def test_n_of_sglangs_own_interface_is_a_list(twin: Running) -> None:
+    body = {"text": "one two", "sampling_params": {"max_new_tokens": 4, "n": 2, "stop": "de t"}}
+    said = twin.json("/generate", body)
+    assert [one["text"] for one in said] == [" ti", " ti"]
+    assert said[0]["meta_info"]["finish_reason"] == {"type": "stop", "matched": "de t"}
+    streamed = events(twin.call("POST", "/generate", {**body, "stream": True})[1])
+    assert sorted({one["index"] for one in streamed if isinstance(one, dict)}) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "tokens"),
+    [
+        ("tide", " ", 1),
+        (["xyz", "e t"], " tid", 2),
+        (" tide tide tide", "", 3),
+        ([], " tide" * 5, 5),
+        (None, " tide" * 5, 5),
+    ],
+)
+def test_a_stop_string_ends_the_answer_before_it(twin: Running, stop: object, text: str, tokens: int) -> None:
+    said = twin.json("/v1/completions", {**PROMPT, "stop": stop})
+    (choice,) = said["choices"]
+    assert (choice["text"], said["usage"]["completion_tokens"]) == (text, tokens)
+    assert choice["finish_reason"] == ("stop" if tokens < 5 else "length")
+    assert choice.get("matched_stop") == (stop if isinstance(stop, str) else "e t" if tokens < 5 else None)
+    assert texts(events(twin.call("POST", "/v1/completions", {**PROMPT, "stop": stop, "stream": True})[1])) == {0: text}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_wants_no_more_is_hung_up_on_after_its_answer(twin: Running, stream: bool) -> None:
+    with socket.create_connection(("127.0.0.1", twin.port), timeout=30) as sock:
+        body = json.dumps({**PROMPT, "stream": stream}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        sock.sendall(head.encode() + body)
+        said = b""
+        while piece := sock.recv(65536):  # ends only when the server hangs up
+            said += piece
+    assert b"\r\nconnection: close\r\n" in said.partition(b"\r\n\r\n")[0] + b"\r\n"
+    assert said.rstrip().endswith(b"0" if stream else b"}")
 
 
 def test_other_paths_and_other_methods_are_named(twin: Running) -> None:

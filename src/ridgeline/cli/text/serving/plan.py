@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ridgeline.cli.text.table import aligned
+from ridgeline.deploy.from_plan import printed
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.planner.commands import written_for
+from ridgeline.serving.planner.lint import LintReport
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.planner import Choice, Plan
 
@@ -41,9 +43,10 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
             *_way_out(plan.choices),
             "",
         ]
-    lines += [*_details(best), *_safer(plan.choices)]
+    said = printed(best)
+    lines += [*_details(best, said.lint), *_safer(plan.choices)]
     lines += ["", f"  for {written_for(best.option.scheme)}:"]
-    lines += [f"  {c.what} on {c.node}:\n    {c}" for c in best.commands]
+    lines += [f"  {c.what} on {c.node}:\n    {c}" for c in said.commands]
     return "\n".join(lines)
 
 
@@ -172,7 +175,7 @@ def _flags_legend(engine: str) -> list[str]:
     ]
 
 
-def _details(choice: Choice) -> list[str]:
+def _details(choice: Choice, lint: LintReport) -> list[str]:
     o = choice.option
     lines = [f"#{choice.rank}  {o.layout}"]
     if o.knee is not None:
@@ -184,7 +187,7 @@ def _details(choice: Choice) -> list[str]:
     if found := [f"{name} {both[0]:.0f} to {both[1]:.0f} ms" for name, both in latencies if both]:
         lines.append(f"  expected in 9 of 10 cases: {', '.join(found)}")
     lines.append(f"  losing one GPU costs {o.loss.gpu:.0%} of the capacity, one node {o.loss.node:.0%}")
-    checked = f"  checked: {'; '.join(choice.lint.proofs[-2:])}"
-    lines.append(checked if choice.lint.ok else "  these commands do not reach the predicted point:")
-    lines += [f"    {p}" for p in choice.lint.problems]
+    checked = f"  checked: {'; '.join(lint.proofs[-2:])}"
+    lines.append(checked if lint.ok else "  these commands do not reach the predicted point:")
+    lines += [f"    {p}" for p in lint.problems]
     return lines

@@ -65,6 +65,19 @@ def model_of(model: Model, values: Mapping[str, Value]) -> Model:
     return model.with_dtype(weights, cache)
 
 
+def dtype_values(shipped: Model, chosen: Model) -> dict[str, Value]:
+    """What engines must be told to keep a model so that ships otherwise.
+
+    They quantise to FP8 while they load; in other dtypes the weights must come.
+    """
+    values: dict[str, Value] = {}
+    if chosen.weights_dtype != shipped.weights_dtype and chosen.weights_dtype == "fp8":
+        values["quantization"] = "fp8"
+    if chosen.kv_dtype != shipped.kv_dtype and chosen.kv_dtype == "fp8":
+        values["kv_cache_dtype"] = "fp8_e4m3"
+    return values
+
+
 def role_of(values: Mapping[str, Value]) -> str:
     """both, prefill or decode."""
     role = values.get("disaggregation_mode")

@@ -135,26 +135,31 @@ class Api:
     def _generate(self, exchange: HttpExchange) -> None:
         try:
             asked = read_body(exchange.path, exchange.body)
-            self._check_size(asked)
+            self._check_servable(asked)
         except InputError as bad:
             _refuse(exchange, 400, str(bad))
+            return
+        if asked.model not in (None, self.facts.model):
+            _refuse(exchange, 404, f"The model `{asked.model}` does not exist.", "model")
             return
         if self._full():
             _refuse(exchange, 503, "The request queue is full.")
             return
-        self._number += 1
         now_s, counters = self.clock.now_s(), self.counters
         hashes = asked.prefix_hashes if self.facts.radix_cache else ()
-        arrival = Arrival(self._number, now_s, asked.input_tokens, asked.output_tokens, hashes)
-        answer = HttpAnswer(exchange, asked, self.facts.model, self._number)
-        request = LiveRequest(arrival, now_s, asked.input_tokens, sink=answer)
+        answer = HttpAnswer(exchange, asked, self.facts.model, self._number + 1, self.facts.api)
+        requests = []
+        for sink in answer.sinks:  # each choice is a sequence of its own; the prompt they share is found in the cache
+            self._number += 1
+            arrival = Arrival(self._number, now_s, asked.input_tokens, asked.output_tokens, hashes)
+            requests.append(LiveRequest(arrival, now_s, asked.input_tokens, sink=sink))
         if isinstance(self.role, PrefillRole) and asked.kv_transfer is not None:
-            answer.extra = {"kv_transfer_params": self.role.kv_parameters(request)}
+            answer.extra = {"kv_transfer_params": self.role.kv_parameters(requests[0])}
 
         def first() -> None:
-            answer.cached = request.cached
+            answer.cached = requests[0].cached
             counters.prompt_tokens += asked.input_tokens
-            counters.cached_tokens += request.cached
+            counters.cached_tokens += answer.cached
             counters.ttft.add(self.clock.now_s() - now_s)
 
         def end(failure: str) -> None:
@@ -164,12 +169,14 @@ class Api:
             counters.e2e.add(self.clock.now_s() - now_s)
 
         wait_s = (self._tokenizers.ready_s(now_s, asked.input_tokens) - now_s) / self.clock.speed
-        coming = asyncio.get_running_loop().call_later(wait_s, self.role.take, request, asked)
+        loop = asyncio.get_running_loop()
+        coming = [loop.call_later(wait_s, self.role.take, request, asked) for request in requests]
 
         def gone() -> None:
             counters.aborted += 1
-            coming.cancel()
-            self.role.abort(request)
+            for timer, request in zip(coming, requests, strict=True):
+                timer.cancel()
+                self.role.abort(request)
 
         answer.on_first, answer.on_end, exchange.on_gone = first, end, gone
 
@@ -177,7 +184,9 @@ class Api:
         limit = self.facts.queue_limit
         return limit is not None and isinstance(self.role, Together) and self.gauges().waiting >= limit
 
-    def _check_size(self, asked: Asked) -> None:
+    def _check_servable(self, asked: Asked) -> None:
+        if asked.choices > 1 and not isinstance(self.role, Together):
+            raise InputError(f"n is {asked.choices}; split roles serve one choice of each prompt")
         tokens, facts = asked.input_tokens + asked.output_tokens, self.facts
         if tokens > facts.context_tokens:
             raise InputError(
@@ -282,6 +291,7 @@ class Api:
         self._inject(str(kind))
 
 
-def _refuse(exchange: HttpExchange, status: int, why: str) -> None:
+def _refuse(exchange: HttpExchange, status: int, why: str, param: str | None = None) -> None:
     kind = _ERRORS.get(status, "NotFoundError")
-    exchange.answer_json(status, {"object": "error", "error": {"message": why, "type": kind, "code": status}})
+    error = {"message": why, "type": kind, "param": param, "code": status}
+    exchange.answer_json(status, {"object": "error", "error": error})

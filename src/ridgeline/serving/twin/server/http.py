@@ -18,25 +18,46 @@ MOST_BODY_BYTES = 64 * 2**20
 
 
 class HttpExchange:
-    """One request and its answer: whole by `answer`, or `begin`, `write` …, `finish`."""
+    """One request and its answer: whole by `answer`, or `begin`, `write` …, `finish`.
 
-    def __init__(self, transport: asyncio.Transport, method: str, path: str, headers: dict[bytes, bytes], body: bytes):
-        self._transport = transport
+    Without `keep` the client wants no more on this connection, which ends with the answer.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        method: str,
+        path: str,
+        headers: dict[bytes, bytes],
+        body: bytes,
+        keep: bool = True,
+    ):
+        self._transport, self._keep = transport, keep
         self.method, self.path, self.headers, self.body = method, path, headers, body
         self.begun = self.done = False
         self.on_gone: Callable[[], None] = lambda: None  # the client left before the end
 
     def answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
         self.begun = self.done = True
-        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {kind}\r\n"
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {kind}\r\n{self._last}"
         self._transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        self._end()
+
+    @property
+    def _last(self) -> str:
+        return "" if self._keep else "connection: close\r\n"
+
+    def _end(self) -> None:
+        if not self._keep:
+            self._transport.close()
 
     def answer_json(self, status: int, value: object) -> None:
         self.answer(status, json.dumps(value).encode())
 
     def begin(self, kind: str = "text/event-stream; charset=utf-8") -> None:
         self.begun = True
-        self._transport.write(f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode())
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n{self._last}transfer-encoding: chunked\r\n\r\n"
+        self._transport.write(head.encode())
 
     def write(self, piece: bytes) -> None:
         """`piece` as `chunk` made it."""
@@ -45,6 +66,7 @@ class HttpExchange:
     def finish(self) -> None:
         self.done = True
         self._transport.write(b"0\r\n\r\n")
+        self._end()
 
     def drop(self) -> None:
         """Ends the connection in the middle of an answer, as a server that dies does."""
@@ -105,7 +127,7 @@ class HttpConnection(asyncio.Protocol):
         assert self._transport is not None
         method, keep = self._parser.get_method().decode(), self._parser.should_keep_alive()
         path = self._path.partition(b"?")[0].decode(errors="replace")
-        exchange = HttpExchange(self._transport, method, path, self._headers, b"".join(self._body))
+        exchange = HttpExchange(self._transport, method, path, self._headers, b"".join(self._body), keep)
         too_long = self._size > MOST_BODY_BYTES
         self._exchange = exchange
         self._begin_message()
@@ -113,8 +135,6 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(413, f"a body of more than {MOST_BODY_BYTES} bytes")
             return
         self._handle(exchange)
-        if not keep and exchange.done:
-            self._transport.close()
 
     def _refuse(self, status: int, why: str) -> None:
         assert self._transport is not None
