@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ridgeline.books import book
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -90,7 +91,7 @@ def assert_nothing_lost_or_twice(slurm: SlurmCluster, folder: Path) -> None:
     runs = [event["run"] for event in events if event["event"] == "run"]
     ended = [event["run"] for event in events if event["event"] == "ended"]
     assert sorted(runs) == sorted(ended)
-    refused = sum((path / "refused").exists() for path in (folder / "studies/on-slurm/runs").iterdir())
+    refused = sum(book(path, "refused") is not None for path in (folder / "studies/on-slurm/runs").iterdir())
     assert jobs_of(slurm, folder) == len(runs) - refused
 
 
