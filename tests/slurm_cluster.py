@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.free_ports import free_row
 
 NODES = ("n1", "n2", "n3", "n4")
 # of the size of a real cluster's, so that real requests can be tried on them; what they have is only said
@@ -120,23 +121,6 @@ def missing_for_accounting() -> str:
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports outside the kernel's range for outgoing connections, so that no client takes one between asking and use;
-    nor does another cluster that starts at the same time: processes with neighbouring ids look in different places."""
-    ports: list[int] = []
-    candidate = 20000 + os.getpid() * 16 % 12000
-    while len(ports) < count:
-        candidate += 1
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", candidate))
-            except OSError:
-                continue
-        ports.append(candidate)
-    return ports
-
-
 @dataclass
 class SlurmCluster:
     folder: Path
@@ -149,7 +133,8 @@ class SlurmCluster:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "munge").chmod(0o755)
         sizes = {**dict.fromkeys(NODES, "CPUs=2 RealMemory=4000"), **dict.fromkeys(GPU_NODES, GPU_NODE)}
-        ports = free_ports(2 + len(sizes))
+        first = free_row(2 + len(sizes))
+        ports = list(range(first, first + 2 + len(sizes)))
         nodes = "\n".join(
             f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} {size}"
             for (name, size), port in zip(sizes.items(), ports[2:], strict=True)

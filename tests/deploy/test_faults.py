@@ -20,9 +20,10 @@ from ridgeline.deploy.keep.keeper import Keeper
 from ridgeline.deploy.operate import Operator
 from ridgeline.deploy.routers import metrics_port
 from ridgeline.errors import SiteError, StoreError
+from tests.free_ports import free_row
 from tests.slurm_cluster import SlurmCluster
 
-from .test_operate import ask, free_ports, operator, processes_of
+from .test_operate import ask, operator, processes_of
 from .test_operate import file as file  # a service of twins behind a stand-in router
 
 INSIDE = "RIDGELINE_TESTS_IN_A_NAMESPACE"
@@ -52,7 +53,7 @@ def test_a_taken_metrics_port_is_said_before_the_router_dies_of_it(file: Path) -
 
 
 def test_a_taken_bootstrap_port_is_said(tmp_path: Path) -> None:
-    first = free_ports(4)
+    first = free_row(4)
     path = tmp_path / "pd.yaml"
     path.write_text(
         f"version: 1\nmodel: llama-8b\nengine: {{kind: twin, gpu: h200, python: {sys.executable}}}\n"
@@ -247,7 +248,7 @@ def test_a_server_that_lost_a_rank_ends_at_once_and_says_which(tmp_path: Path, s
     path = tmp_path / "wide.yaml"
     path.write_text(
         f"version: 1\nmodel: llama-8b\nengine: {{kind: sglang, python: {engine}}}\nhost: 127.0.0.1\n"
-        f"first_port: {free_ports(3)}\nunits: [{{nodes: 2, settings: {{tp: 2}}}}]\nlimit: 30m\n{SITE}"
+        f"first_port: {free_row(3)}\nunits: [{{nodes: 2, settings: {{tp: 2}}}}]\nlimit: 30m\n{SITE}"
     )
     service = operator(path)
     began_s = time.monotonic()

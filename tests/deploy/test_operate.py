@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import socket
@@ -20,30 +19,15 @@ from ridgeline.deploy import probe
 from ridgeline.deploy.file import load_service
 from ridgeline.deploy.operate import Operator
 from ridgeline.errors import InputError, SiteError, StoreError
+from tests.free_ports import free_row
 from tests.slurm_cluster import SlurmCluster
 
 STANDIN = Path(__file__).with_name("router_standin.py")
 
 
-def free_ports(count: int) -> int:
-    """The first of some neighbouring ports that nobody uses."""
-    for first in range(20100 + os.getpid() % 5000, 60000, 10):
-        sockets = [socket.socket() for _ in range(count)]
-        try:
-            for n, sock in enumerate(sockets):
-                sock.bind(("127.0.0.1", first + n))
-        except OSError:
-            continue
-        finally:
-            for sock in sockets:
-                sock.close()
-        return first
-    raise AssertionError("no free ports")
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[Path]:
-    first = free_ports(8)
+    first = free_row(8)
     python = tmp_path / "router-python"
     # the router is started as `python -m module`; the stand-in takes the place of both. A start script may ask Python
     standin = shlex.join([sys.executable, str(STANDIN)])

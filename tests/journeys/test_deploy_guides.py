@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.journeys.vllm_engine import HOME, ROOT, free_port, missing
+from tests.free_ports import free_row
+from tests.journeys.vllm_engine import HOME, ROOT, missing
 
 pytestmark = [
     pytest.mark.engine,
@@ -123,14 +124,14 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_runs_as_it_stands(page: str, folder: Path) -> None:
-    first = 20000 + free_port() % 9000
-    ports = {"8000": str(30000 + free_port() % 9000), "8300": str(40000 + free_port() % 9000), "30001": str(first + 1)}
+    first = free_row(8)
+    ports = {"8000": str(free_row(2)), "8300": str(free_row(2)), "30001": str(first + 1)}
 
     def moved(text: str) -> str:
         return re.sub(r"\b(8000|8300|30001)\b", lambda found: ports[found[1]], text)
 
     for name, text in (item for each in PAGES for item in files_of(each).items()):
-        (folder / name).write_text(f"{moved(text)}first_port: {first}\n")
+        (folder / name).write_text(f"{moved(text)}first_port: {first}\nfirst_bootstrap_port: {free_row(4)}\n")
     for command in commands_of(page):
         done = shell(moved(here(command)), folder)
         assert done.returncode == 0, f"{page}.md: {command}\n{done.stdout[-1500:]}{done.stderr[-1500:]}"

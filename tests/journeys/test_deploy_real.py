@@ -21,6 +21,7 @@ from ridgeline.deploy.file import load_service
 from ridgeline.deploy.keep.keeper import Keeper
 from ridgeline.deploy.operate import Operator
 from ridgeline.deploy.rolling import RouterAdmin
+from tests.free_ports import free_row
 from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, ROUTER, SMALL, free_port, missing, write_model
 
 pytestmark = [
@@ -108,7 +109,7 @@ def until(holds: Callable[[], bool], said: list[str]) -> float:
 def test_two_real_replicas_can_be_left_alone(tmp_path: Path) -> None:
     """Long prompts on idle servers, a limit that passes, an engine that stands still, and one that is killed."""
     model = write_model(tmp_path / "tiny", context_tokens=16384, shape=SMALL | {"max_position_embeddings": 16384})
-    first = 20000 + free_port() % 9000
+    first = free_row(8)
     variables = ", ".join(f'{name}: "{value}"' for name, value in ENV.items())
     settings = "max_model_len: 16384, max_num_seqs: 4, load_format: dummy, dtype: float32, enforce_eager: true"
     text = (
@@ -151,10 +152,11 @@ def test_two_real_replicas_can_be_left_alone(tmp_path: Path) -> None:
 
 
 def test_prefill_and_decode_of_the_twin_are_paired_by_the_real_router(tmp_path: Path) -> None:
-    first = 30000 + free_port() % 9000
+    first = free_row(8)
     text = (
         f"version: 1\nmodel: llama-8b\nfirst_port: {first}\n"
         f"engine: {{kind: twin, gpu: h200, python: {sys.executable}}}\n"
+        f"first_bootstrap_port: {free_row(1)}\n"
         "units:\n  - {role: prefill, settings: {tp: 1}}\n  - {role: decode, settings: {tp: 1}}\n"
     )
     with served(tmp_path, text) as operator:

@@ -11,7 +11,8 @@ from ridgeline.deploy.file import load_service
 from ridgeline.deploy.operate import Operator
 from ridgeline.errors import SiteError
 from tests.deploy.test_keys import cmdlines
-from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, free_port, missing, write_model
+from tests.free_ports import free_row
+from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, missing, write_model
 
 pytestmark = [
     pytest.mark.engine,
@@ -28,7 +29,7 @@ def test_a_real_vllm_takes_its_key_from_its_environment(tmp_path: Path, monkeypa
     file = tmp_path / "service.yaml"
     file.write_text(
         f"version: 1\nmodel: {write_model(tmp_path / 'tiny')}\nserved_name: tiny\napi_key_env: SERVICE_KEY\n"
-        f"engine: {{kind: vllm, python: {ENGINE / 'bin' / 'python'}}}\nfirst_port: {20000 + free_port() % 9000}\n"
+        f"engine: {{kind: vllm, python: {ENGINE / 'bin' / 'python'}}}\nfirst_port: {free_row(4)}\n"
         f"units:\n  - {{settings: {{{settings}}}, env: {{{variables}}}}}\n"
     )
     operator = Operator(load_service(file), tmp_path / "service")

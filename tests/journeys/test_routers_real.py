@@ -18,7 +18,8 @@ from ridgeline.deploy.operate import Operator
 from ridgeline.deploy.rolling import restart
 from ridgeline.deploy.routers import ROUTERS
 from tests.deploy.test_keys import cmdlines
-from tests.journeys.vllm_engine import HOME, READY_LIMIT_S, ROUTER, free_port, missing
+from tests.free_ports import free_row
+from tests.journeys.vllm_engine import HOME, READY_LIMIT_S, ROUTER, missing
 
 KINDS = {"sglang-router": ROUTER, "smg": HOME / "smg", "vllm-router": HOME / "vllm-router"}
 OPTIONAL = ("vllm-router",)  # made only when it is named
@@ -40,10 +41,10 @@ SPLIT = "[{role: prefill, settings: {tp: 1}}, {role: decode, settings: {tp: 1}}]
 
 @contextlib.contextmanager
 def served(folder: Path, kind: str, units: str, key: str = "") -> Iterator[Operator]:
-    first, port = 20000 + free_port() % 9000, 31000 + free_port() % 9000
+    first, port = free_row(8), free_row(2)
     file = folder / "service.yaml"
     file.write_text(
-        f"version: 1\nmodel: llama-8b\nfirst_port: {first}\n"
+        f"version: 1\nmodel: llama-8b\nfirst_port: {first}\nfirst_bootstrap_port: {free_row(2)}\n"
         f"engine: {{kind: twin, gpu: h200, python: {sys.executable}}}\n"
         f"units: {units}\n{f'api_key_env: {key}' if key else ''}\n"
         f"router: {{kind: {kind}, policy: round_robin, port: {port}, python: {KINDS[kind] / 'bin' / 'python'}}}\n"

@@ -124,6 +124,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
         gpu=form.engine.gpu,
         served_name=form.served_name,
         first_port=form.first_port,
+        first_bootstrap_port=form.first_bootstrap_port,
         in_turn=form.start == "in-turn",
         host=form.host,
         api_key_env=form.api_key_env,

@@ -23,7 +23,7 @@ from ridgeline.forms.form import (
     Variable,
     Words,
 )
-from ridgeline.ports import LAST_PORT, ROUTER_PORT, SGLANG_PORT
+from ridgeline.ports import BOOTSTRAP_PORT, LAST_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.records.secrets import looks_secret
 
 
@@ -186,6 +186,12 @@ class ServiceForm(Form):
     )
     first_port: Annotated[int, CountedIn("")] = Field(
         default=SGLANG_PORT, ge=1024, le=60000, description="Port of the first server on a node; the next ones follow."
+    )
+    first_bootstrap_port: Annotated[int, CountedIn("")] = Field(
+        default=BOOTSTRAP_PORT,
+        ge=1024,
+        le=60000,
+        description="Where decode servers fetch KV from the first prefill server on a node; the next ones follow.",
     )
     preflight: Annotated[Lines, Otherwise("none")] = Field(
         default=[],
