@@ -196,8 +196,8 @@ class Operator:
         for port in member.ports:
             if why := why_not_free(port, self.service.host or "127.0.0.1"):
                 raise SiteError(
-                    f"{member.name}: port {port} cannot be used ({why}); choose another first_port, first_bootstrap_port "
-                    "or router port, or end what holds it"
+                    f"{member.name}: port {port} cannot be used ({why}); choose another first_port, "
+                    "first_bootstrap_port or router port, or end what holds it"
                 )
 
     def ending(self, member: Member) -> Ending | None:
