@@ -54,7 +54,7 @@ def test_comparisons_that_begin_together_get_a_folder_each(study):
 
 def test_a_single_thing_is_said_as_one(study, capsys):
     fixed = (
-        STUDY.replace("[1, 2, 3]", "[1]") + "job: {limit: 20m}\nstages: {confirm: {top: 0}, search: {sampler: grid}}\n"
+        STUDY.replace("[1, 2, 3]", "[1]") + "job: {limit: 15m}\nstages: {confirm: {top: 0}, search: {sampler: grid}}\n"
     )
     study.write_text(fixed.replace("confirm:", "baseline: {repeats: 2}, confirm:") + "budget: {trials: 1}\n")
     with pytest.raises(SystemExit):

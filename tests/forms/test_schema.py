@@ -70,6 +70,8 @@ def example(kind: str) -> dict[str, Any]:
     own: dict[str, Any] = {"model": "llama-8b"}
     if kind == "command":
         own = {"run": "./a"}
+    if kind == "python":
+        own = {"file": "objective.py"}
     if kind == "nwchem":
         own = {"molecule": "a.xyz", "basis": "cc-pvdz"}
     whole = {"version": 1, "name": "x", "space": {"k": [1]}, "goal": {"minimize": "wall_s"}}

@@ -149,7 +149,8 @@ job: {limit: 3m}
     assert "no setting but the baseline passed" in done.stderr
     (_, base), *tried = ended(tmp_path / "out")
     assert base["outcome"]["kind"] == "ok"
-    coarse, loose, broken = (e["outcome"] for _, e in tried)
+    coarse, loose, broken, again = (e["outcome"] for _, e in tried)
+    assert again["kind"] == "ok", "the baseline still works: it is the settings"
     for outcome in (coarse, loose):
         assert outcome["kind"] == "wrong"
         assert "energy_hartree" in outcome["reason"]

@@ -14,6 +14,7 @@ _NOTE = f"<!-- Written by {COMMAND} from the forms that read the files; change t
 # file name, title, and the kinds of workload that it is about
 _WORKLOADS = (
     ("workload-command", "Any program", ("command",)),
+    ("workload-python", "A Python function", ("python",)),
     ("workload-nwchem", "NWChem", ("nwchem",)),
     ("workload-sglang", "SGLang", ("sglang-offline", "sglang-serve")),
     ("workload-vllm", "vLLM", ("vllm-offline", "vllm-serve")),
