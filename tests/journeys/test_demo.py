@@ -76,7 +76,7 @@ def test_the_demo_beats_the_baseline_by_far_and_names_its_report(tmp_path: Path)
     assert demo.stdout.rstrip().endswith(f"report  {tmp_path / 'demo' / 'report.html'}")
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
     assert "node dgx002 is" in demo.stdout, "the slow node of the site is found"
-    assert "what brought it" in demo.stdout
+    assert "gain by change" in demo.stdout
 
     best = json.loads(finish("best", tmp_path / "demo", "--json"))
     assert best["verdict"] == "confirmed"

@@ -67,10 +67,10 @@ def test_equal_nodes_and_no_verdict_give_nothing_to_say(tmp_path: Path) -> None:
     assert told(study(tmp_path), History(tmp_path)) == []
 
 
-def test_what_brought_it_names_the_knob_that_did(tmp_path: Path) -> None:
+def test_gain_by_change_names_the_knob_that_did(tmp_path: Path) -> None:
     past = history(tmp_path, dict.fromkeys(SPEEDS, 1.0))
     (line,) = told(study(tmp_path), past, winner={"x": 5, "y": 1})
-    assert "what brought it" in line
+    assert "gain by change" in line
     assert "x +" in line
     assert line.endswith("no detectable difference: y")
 
@@ -145,4 +145,4 @@ def test_knobs_that_nobody_can_tell_apart_are_named_with_what_would(
     monkeypatch.setattr("ridgeline.report.insights.contributions", lambda *_: found)
     lines = told(study(tmp_path), history(tmp_path), {"x": 5, "y": 1})
     (line,) = (line for line in lines if "brought it" in line)
-    assert "it hardly tried x, z one without the others; `ridgeline steps` measures each step" in line
+    assert "hardly tried x, z one without the others; `ridgeline steps` measures each step" in line

@@ -31,7 +31,7 @@ def insights(study: Study, history: History, answer: Answer) -> list[str]:
         if effect.verdict in ("slow", "fast")
     ]
     return [
-        *_what_brought_it(study, history, answer),
+        *_gain_by_change(study, history, answer),
         *unusual,
         *_unsteady(study, history, effects, answer.reference.label, goal),
         *_compared_through(study, history, effects),
@@ -52,7 +52,7 @@ def node_text(effect: NodeEffect, goal: MetricText) -> str:
     return f"node {effect.node} is {size:.0f}% {side} in {of} than its peers {interval}"
 
 
-def _what_brought_it(study: Study, history: History, answer: Answer) -> list[str]:
+def _gain_by_change(study: Study, history: History, answer: Answer) -> list[str]:
     if answer.candidate is None or answer.conclusion != CONFIRMED:
         return []
     winner = answer.candidate.point
@@ -62,10 +62,10 @@ def _what_brought_it(study: Study, history: History, answer: Answer) -> list[str
     if not any(part.detectable for part in found):
         # a search that knows where to look tries few settings that part the knobs
         together = ", ".join(part.name for part in found if not part.small)
-        told = f"what brought it, the search cannot tell: it hardly tried {together} one without the others"
+        told = f"the gain can't be attributed: the search hardly tried {together} one without the others"
         return [f"{told}; `ridgeline steps` measures each step"] if together else []
     of = study.goal.metric if study.goal.direction == "maximize" else f"speed, the inverse of {study.goal.metric}"
-    return [f"what brought it, in percent of {of}, as far as the search can tell: {text(found)}"]
+    return [f"gain by change, in percent of {of}, as far as the search can tell: {text(found)}"]
 
 
 def _compared_through(study: Study, history: History, effects: Sequence[NodeEffect]) -> list[str]:
