@@ -43,6 +43,19 @@ ACTS = ("mend", "leaving", "replace")  # what keep's journal says when it acts o
 CONTEXT = 16384
 
 
+def listening(port: int) -> list[int]:
+    """Who listens there: a router that names itself anew has no arguments to know it by."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port}
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if any(os.readlink(link) in inodes for link in (entry / "fd").iterdir()):
+                    found.append(int(entry.name))
+    return found
+
+
 @dataclass
 class Struck:
     """One fault: when, on whom (empty: on nobody, so nobody may be touched), and what became of it."""
@@ -146,7 +159,7 @@ class Soak:
             "kill-replica": lambda: self._signal(victim.name, pids_of(victim.port), signal.SIGKILL),
             "stop-api": lambda: self._signal(victim.name, pids_of(victim.port), signal.SIGSTOP),
             "stop-engine": lambda: self._signal(victim.name, [engine_of(victim.port)], signal.SIGSTOP),
-            "kill-router": lambda: self._signal("router", pids_of(self._router_port()), signal.SIGKILL),
+            "kill-router": lambda: self._signal("router", listening(self._router_port()), signal.SIGKILL),
             "kill-keeper": self._kill_keeper,
             "long-prompts": self._long_prompts,
             "bad-requests": self._bad_requests,
