@@ -51,7 +51,7 @@ def listening(port: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if any(os.readlink(link) in inodes for link in (entry / "fd").iterdir()):
+                if any(str(link.readlink()) in inodes for link in (entry / "fd").iterdir()):
                     found.append(int(entry.name))
     return found
 
