@@ -77,8 +77,10 @@ def test_asked_again_it_goes_on_where_it_was_and_measures_nothing_twice(tuned: r
     again = ridgeline.tune(asked(), tuned.folder)
     assert len(again.runs) == len(tuned.runs)
     assert ridgeline.open(tuned.folder).best == tuned.best
-    with pytest.raises(StoreError, match="already holds a campaign"):
+    with pytest.raises(StoreError, match="already holds a campaign of another study"):
         ridgeline.tune(asked(budget={"trials": 4}), tuned.folder)
+    with pytest.raises(StoreError, match="already holds another campaign"):
+        ridgeline.tune(asked(), tuned.folder, trials=9)
 
 
 def test_a_finished_one_goes_on_by_blocks(home: Path) -> None:

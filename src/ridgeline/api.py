@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ridgeline.campaign.assembly import assemble_campaign, assemble_folder, assemble_next_folder
+from ridgeline.campaign.assembly import assemble_campaign, assemble_next_folder, assemble_or_go_on
 from ridgeline.campaign.check import CheckedStudy, check_new, check_study
+from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.compare import comparison
 from ridgeline.campaign.kinds.extension import parse_extension
@@ -28,7 +29,7 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.campaign.verify.verification import Verification
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, StoreError
 from ridgeline.files import write_whole
 from ridgeline.records.answer import Answer, Gain
 from ridgeline.records.study import DEFAULT_SAMPLER, Study
@@ -44,7 +45,7 @@ from ridgeline.report.figures.shapes import (
 )
 from ridgeline.report.html import Folders
 from ridgeline.report.page import whole_page, write_report
-from ridgeline.report.parts import Fold, Part
+from ridgeline.report.parts import Fold, Part, Section
 from ridgeline.report.sections import sections
 from ridgeline.report.table import Row, rows
 from ridgeline.serving.engine.deployment import describe
@@ -56,6 +57,7 @@ from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin.calibration import read_calibration
 from ridgeline.serving.twin.simulate import SimulationResult
 from ridgeline.serving.twin.simulate import simulate as simulate_deployment
+from ridgeline.store.events import Extension
 from ridgeline.store.folder import ORIGIN, SOURCES, STUDY, StudyFolder
 from ridgeline.store.study_file import read_study_file
 
@@ -168,7 +170,7 @@ class StudyResult:
         _run(StudyFolder.open(self.folder), None, progress, more)
         return StudyResult(self.folder)
 
-    def _sections(self) -> list[Any]:
+    def _sections(self) -> list[Section]:
         now = self._status
         return sections(now.study, now.history, self.answer, now.exhibits)
 
@@ -218,11 +220,11 @@ def tune(
     question = SearchQuestion(trials, seed, DEFAULT_SAMPLER)
     with _Given(study) as given:
         path = Path(out) if out is not None else Path("studies") / given.found.study.name
-        if (path / STUDY).exists() and (path / STUDY).read_text() == given.found.file.text:
-            folder, asked = StudyFolder.open(path), None
-        else:
-            folder, asked = assemble_folder(given.found, path, given.found.study.name), question
-            given.settle(folder)
+        other = (path / STUDY).exists() and (path / STUDY).read_text() != given.found.file.text
+        if other:
+            raise StoreError(f"{path} already holds a campaign of another study; name another folder with `out`")
+        folder, asked = assemble_or_go_on(given.found, path, given.found.study.name, question)
+        given.settle(folder)
     _run(folder, asked, progress)
     return StudyResult(folder.path)
 
@@ -303,11 +305,11 @@ def _run(
     folder: StudyFolder,
     question: CampaignQuestion | None,
     progress: Callable[[str], None] | None,
-    extension: Any = None,
+    extension: Extension | None = None,
 ) -> None:
     seen = [0]
 
-    def tell(campaign: Any) -> None:
+    def tell(campaign: Campaign) -> None:
         runs = list(campaign.history.runs.values())
         for run in runs[seen[0] :]:
             trial = campaign.history.trials[run.trial]

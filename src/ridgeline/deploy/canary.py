@@ -17,11 +17,11 @@ from ridgeline.deploy import probe
 from ridgeline.deploy.keep.look import look_at
 from ridgeline.deploy.keep.watch import ServerLook
 from ridgeline.deploy.members import Member
-from ridgeline.deploy.operate import LOOK_S, Operator
-from ridgeline.deploy.rolling import RouterAdmin, drain, restart
+from ridgeline.deploy.operate import Operator
+from ridgeline.deploy.rolling import RouterAdmin, drain, restart, start_again
 from ridgeline.deploy.scripts import START_FILE
 from ridgeline.errors import InputError, SiteError
-from ridgeline.files import read_text, write_whole
+from ridgeline.files import read_text
 
 LOSS = 0.1  # of the others' speed, which a change may cost
 STEP_S = 5.0  # between two looks: long enough for a mean of many tokens
@@ -119,27 +119,12 @@ def _go_back(operator: Operator, member: Member, script: str, limit_s: float) ->
     assert operator.router is not None, "a service of several servers has one"
     if operator.ending(member) is None and folder.url(member):
         drain(operator, member)
-    while not _started_as(operator, member, script):
-        operator.executor.wait(LOOK_S)
+    start_again(operator, member, folder.started[member.name].generation, script)
     operator.until_ready([member], limit_s)
     with operator.acting():
         folder.record({"event": "back", "member": member.name})
         RouterAdmin(folder.url(operator.router), operator.key).add(folder.url(member), member.role)
     operator.say(f"{member.name}: serves again, as before")
-
-
-def _started_as(operator: Operator, member: Member, script: str) -> bool:
-    """Whether it has ended and was started by this script; where it has not ended yet it is told to."""
-    folder = operator.folder
-    with operator.acting():
-        if not operator.cancel(member):
-            return False
-        generation = folder.started[member.name].generation + 1
-        folder.record({"event": "planned", "member": member.name, "generation": generation})
-        job = folder.prepare(member, generation)
-        write_whole(folder.of(member) / START_FILE, script, mode=0o755)
-        folder.record({"event": "submitted", "member": member.name, "ticket": operator.executor.submit(job)})
-    return True
 
 
 def _look(operator: Operator) -> Looks:

@@ -20,10 +20,12 @@ from ridgeline import catalog
 from ridgeline.deploy import keys, probe
 from ridgeline.deploy.folder import ServiceFolder
 from ridgeline.deploy.members import Member, first_slot, members_of
+from ridgeline.deploy.scripts import START_FILE
 from ridgeline.deploy.service import Service
 from ridgeline.deploy.status import MemberState, asked_for_tokens, state_of
 from ridgeline.errors import InputError, SiteError
 from ridgeline.executors.base import Activity, Executor
+from ridgeline.files import write_whole
 from ridgeline.ports import why_not_free
 from ridgeline.records.run import Ending, Resources
 from ridgeline.store.lock import LockHeld, StudyLock
@@ -157,8 +159,8 @@ class Operator:
             self.say(f"serves after {time.monotonic() - began_s:.0f} s")
         return self.folder.url(self.front)
 
-    def ensure(self, member: Member) -> None:
-        """Running, or started now."""
+    def ensure(self, member: Member, script: str | None = None) -> None:
+        """Running, or started now; by this start script instead of the file's where one is given."""
         with self.acting():
             start = self.folder.started.get(member.name)
             if start is not None and not start.ended:
@@ -170,6 +172,8 @@ class Operator:
             generation = 1 if start is None else start.generation + 1
             self.folder.record({"event": "planned", "member": member.name, "generation": generation})
             job = self.folder.prepare(member, generation)
+            if script is not None:
+                write_whole(self.folder.of(member) / START_FILE, script, mode=0o755)
             ticket = self.executor.submit(job)
             self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
         shown = job.folder.relative_to(Path.cwd()) if job.folder.is_relative_to(Path.cwd()) else job.folder

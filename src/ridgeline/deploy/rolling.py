@@ -158,15 +158,15 @@ def restart(operator: Operator, members: list[Member], limit_s: float, force: bo
         operator.say(f"{member.name}: serves again")
 
 
-def start_again(operator: Operator, member: Member, generation: int) -> None:
-    """Ended and started, unless somebody else did that since it was in this generation."""
+def start_again(operator: Operator, member: Member, generation: int, script: str | None = None) -> None:
+    """Ended and started, by `script` where it is given, unless somebody else did that since it was in this generation."""
     while True:
         with operator.acting():
             start = operator.folder.started.get(member.name)
             if start is not None and start.generation != generation:
                 return
             if operator.cancel(member):
-                operator.ensure(member)
+                operator.ensure(member, script)
                 return
         operator.executor.wait(LOOK_S)
 
