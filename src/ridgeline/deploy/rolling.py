@@ -159,7 +159,7 @@ def restart(operator: Operator, members: list[Member], limit_s: float, force: bo
 
 
 def start_again(operator: Operator, member: Member, generation: int, script: str | None = None) -> None:
-    """Ended and started, by `script` where it is given, unless somebody else did that since it was in this generation."""
+    """Ended and started, by `script` where it is given, unless somebody else did that since this generation."""
     while True:
         with operator.acting():
             start = operator.folder.started.get(member.name)
