@@ -229,25 +229,31 @@ def fault(url: str, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_before_a_real_slurm_ends_them_servers_are_replaced(file: Path, slurm: SlurmCluster) -> None:
-    """Its jobs may take two minutes; requests go on through all of that."""
-    from ridgeline.deploy.keep.keeper import Keeper
+def test_before_a_real_slurm_ends_them_servers_are_replaced(
+    file: Path, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replacement begins five seconds into jobs of ten minutes, so that Slurm itself ends none, however slow this
+    machine is; requests go on through all of it."""
+    from ridgeline.deploy.keep import keeper as keeping
 
     site = "site: {name: virtual, batch: slurm, nodes: 4, cores_per_node: 2, launcher: srun, poll_s: 0.2}\n"
-    file.write_text(f"{file.read_text()}host: 127.0.0.1\nlimit: 2m\n{site}")
+    file.write_text(f"{file.read_text()}host: 127.0.0.1\nlimit: 10m\n{site}")
     service = operator(file)
     said: list[str] = []
     service.say = said.append
     try:
         url = service.up(180)
-        keeper, deadline, asked = Keeper(service, ready_s=120), time.monotonic() + 240, 0
+        keeper, deadline, asked = keeping.Keeper(service, ready_s=120), time.monotonic() + 400, 0
+        as_always = keeping.renewal_lead_s
+        monkeypatch.setattr(keeping, "renewal_lead_s", lambda limit_s, starting_s: limit_s - 5)
         while {member.name for member in service.servers} != {"server-0-b", "server-1-b"}:
             assert time.monotonic() < deadline, said
             keeper.step()
             assert ask(url) == 2
             asked += 1
             time.sleep(0.5)
-        assert asked > 10
+        assert asked > 2
+        monkeypatch.setattr(keeping, "renewal_lead_s", as_always)
         while service.folder.retiring:
             assert time.monotonic() < deadline, said
             keeper.step()
@@ -255,6 +261,9 @@ def test_before_a_real_slurm_ends_them_servers_are_replaced(file: Path, slurm: S
         assert {s.name for s in operator(file).status()} == {"server-0-b", "server-1-b", "router"}
     finally:
         operator(file).down()
+    assert as_always(7200.0, 60.0) == 720.0, "a tenth of the limit"
+    assert as_always(7200.0, 600.0) == 1800.0, "longer where starts are slow"
+    assert as_always(7200.0, 3600.0) == 3600.0, "never more than half of it"
     assert subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout == ""
 
 

@@ -31,12 +31,15 @@ P = ParamSpec("P")
 LOOK_EVERY_S = 2.0
 AGAIN_AFTER_S = 60.0  # the same word about the same member is said once in so long
 RETRY_S, LONGEST_RETRY_S = 5.0, 300.0  # before an act that failed is tried again; twice as long each time
-RENEW_SHARE = (
-    0.1  # of a batch system's limit: so long before its end a server is replaced, and longer if starts are slow
-)
+RENEW_SHARE = 0.1  # of a batch system's limit
 REPLACE_AGAIN_S = 300.0  # after a replacement that did not start
 ROTATE_EVERY = 30  # looks
 STARTS = 3.0  # times the longest start that was seen, for each member
+
+
+def renewal_lead_s(limit_s: float, starting_s: float) -> float:
+    """How long before a batch system's limit members begin to be replaced; starting all of them takes `starting_s`."""
+    return min(limit_s / 2, max(RENEW_SHARE * limit_s, STARTS * starting_s))
 
 
 MEMBER_STATES = ("ready", "drained", "leaving", "starting", "ended")
@@ -289,7 +292,7 @@ class Keeper:
         if math.isinf(limit_s) or folder.leaving or folder.retiring or folder.replacing:
             return
         starts = [s.ready_at_s - s.at_s for s in folder.started.values() if s.ready]
-        lead_s = min(limit_s / 2, max(RENEW_SHARE * limit_s, STARTS * max(starts, default=0.0) * len(operator.members)))
+        lead_s = renewal_lead_s(limit_s, max(starts, default=0.0) * len(operator.members))
         serving = [m for m in operator.members if m.name in folder.started and self._serves(m) and folder.began_s(m)]
         left = {m.name: folder.began_s(m) + limit_s - time.time() for m in serving}
         for member in sorted(serving, key=lambda m: (m.is_router, left[m.name])):
