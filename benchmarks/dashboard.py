@@ -28,7 +28,7 @@ from ridgeline.campaign.assembly import assemble_folder
 from ridgeline.campaign.check import check_study
 from ridgeline.records.run import Resources
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.store.events import run_event, trial_event
+from ridgeline.study.events import run_event, trial_event
 
 STUDY = """\
 version: 1

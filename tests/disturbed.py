@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.store.history import read_history
+from ridgeline.study.history import read_history
 from tests.slurm_cluster import SlurmCluster
 
 PATIENCE_S = 240.0  # for anything that must come; a machine may be busy with other things

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ridgeline.cli.main import VERBS
-from ridgeline.deploy.file import load_service
-from ridgeline.store.study_file import read_study_file
+from ridgeline.service.file import load_service
+from ridgeline.study.study_file import read_study_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -107,11 +107,11 @@ RECORDED = [
 
 
 def leads_somewhere(path: str) -> bool:
-    """Whether a path is there, from the root, the package, its serving room or the example of a plugin; a bare name
+    """Whether a path is there, from the root, the package or the example of a plugin; a bare name
     anywhere in the package."""
     if "/" not in path:
         return any((ROOT / "src/ridgeline").rglob(path))
-    roots = (ROOT, ROOT / "src/ridgeline", ROOT / "src/ridgeline/serving", ROOT / "tests/plugin_package")
+    roots = (ROOT, ROOT / "src/ridgeline", ROOT / "tests/plugin_package")
     return any((root / path).exists() for root in roots)
 
 
@@ -135,8 +135,8 @@ def test_modules_named_in_the_docs_exist(page: Path) -> None:
 
 
 def test_a_missing_module_would_be_noticed() -> None:
-    assert paths_named("`records/a.py`, `serving/engine` or `ok`") == {"records/a.py", "serving/engine"}
-    assert leads_somewhere("serving/engine")
+    assert paths_named("`records/a.py`, `engines/knobs` or `ok`") == {"records/a.py", "engines/knobs"}
+    assert leads_somewhere("engines/knobs")
     assert leads_somewhere("catalog.py")
     assert not leads_somewhere("records/nothing.py")
 
@@ -151,11 +151,7 @@ def test_every_room_and_wing_is_on_the_map() -> None:
     text = (ROOT / "docs/map.md").read_text()
     package = ROOT / "src/ridgeline"
     rooms = {p.parent.relative_to(package).as_posix() for p in package.glob("*/*.py")}
-    wings = {
-        p.parent.relative_to(package).as_posix()
-        for room in ("serving", "workloads")
-        for p in package.glob(f"{room}/*/*.py")
-    }
+    wings = {p.parent.relative_to(package).as_posix() for p in package.glob("workloads/*/*.py")}
     assert not [folder for folder in rooms | wings if f"| `{folder}` |" not in text]
 
 

@@ -22,11 +22,11 @@ from dataclasses import replace
 from overload import limits_of
 from service import TRAFFIC, Setup, arguments, load, served, setup_of
 
-from ridgeline.deploy import probe
-from ridgeline.deploy.operate import Operator
-from ridgeline.deploy.rolling import RouterAdmin
-from ridgeline.serving.traffic.requests import RequestRecord, Spread
-from ridgeline.store.journal import read_events
+from ridgeline.service import probe
+from ridgeline.service.operate import Operator
+from ridgeline.service.rolling import RouterAdmin
+from ridgeline.study.journal import read_events
+from ridgeline.traffic.requests import RequestRecord, Spread
 
 SMALL = {"units": "{replicas: 1, settings: {tp: 1}}", "model": "llama-8b", "gpu": "h200"}
 

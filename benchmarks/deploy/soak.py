@@ -30,10 +30,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ridgeline.deploy import probe
-from ridgeline.deploy.file import load_service
-from ridgeline.deploy.operate import Operator
-from ridgeline.store.journal import read_events
+from ridgeline.service import probe
+from ridgeline.service.file import load_service
+from ridgeline.service.operate import Operator
+from ridgeline.study.journal import read_events
 from tests.free_ports import free_row
 from tests.journeys.test_deploy_real import engine_of, pids_of
 from tests.journeys.vllm_engine import ENGINE, ENV, HOME, READY_LIMIT_S, SMALL, missing, write_model

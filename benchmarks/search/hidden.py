@@ -19,13 +19,13 @@ from pathlib import Path
 
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.guidance.expectations import prior_of
+from ridgeline.engines.memory import STARTUP_OOM
 from ridgeline.records.observation import Expectation
 from ridgeline.records.space import Point, Settings, point_key
 from ridgeline.samplers.base import SensitivityPrior
-from ridgeline.serving.engine.memory import STARTUP_OOM
-from ridgeline.serving.traffic.requests import Slo, summarise
-from ridgeline.serving.twin.factors import NAMES
-from ridgeline.serving.twin.simulate import SimulationResult
+from ridgeline.traffic.requests import Slo, summarise
+from ridgeline.twin.factors import NAMES
+from ridgeline.twin.simulate import SimulationResult
 from ridgeline.workloads.twin.workload import TwinWorkload, _Case
 
 START_S = 240.0  # start-up, load and capture of a run; a crash costs about that much

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from ridgeline.records.trial import Stage
-from ridgeline.store.history import read_history
+from ridgeline.study.history import read_history
 
 WATER = """3
 one water molecule

@@ -41,7 +41,7 @@ from ridgeline.records.observation import Observation  # noqa: E402
 from ridgeline.records.space import Point  # noqa: E402
 from ridgeline.records.trial import PredictedRange, Stage  # noqa: E402
 from ridgeline.stats.stated_range import LEVEL, widening  # noqa: E402
-from ridgeline.store.history import read_history  # noqa: E402
+from ridgeline.study.history import read_history  # noqa: E402
 
 EARLY = 10  # trials of a search that are shown apart
 NORMAL_90 = 1.645

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from ridgeline.records.trial import Stage
-from ridgeline.store.history import History, read_history
+from ridgeline.study.history import History, read_history
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "04-deepseek-r1-16-gpus"

@@ -29,8 +29,12 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.campaign.verify.verification import Verification
+from ridgeline.engines.deployment import describe
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.settings import EngineSettings, parse_engine
 from ridgeline.errors import InputError, StoreError
 from ridgeline.files import write_whole
+from ridgeline.planner.planner import Plan, answer_plan
 from ridgeline.records.answer import Answer, Gain
 from ridgeline.records.study import DEFAULT_SAMPLER, Study
 from ridgeline.report.drawing.draw import draw
@@ -48,21 +52,17 @@ from ridgeline.report.page import whole_page, write_report
 from ridgeline.report.parts import Fold, Part, Section
 from ridgeline.report.sections import sections
 from ridgeline.report.table import Row, rows
-from ridgeline.serving.engine.deployment import describe
-from ridgeline.serving.engine.layout import Layout
-from ridgeline.serving.engine.settings import EngineSettings, parse_engine
-from ridgeline.serving.planner.planner import Plan, answer_plan
-from ridgeline.serving.traffic.requests import Slo
-from ridgeline.serving.traffic.traffic import parse_traffic
-from ridgeline.serving.twin.calibration import read_calibration
-from ridgeline.serving.twin.simulate import SimulationResult
-from ridgeline.serving.twin.simulate import simulate as simulate_deployment
-from ridgeline.store.events import Extension
-from ridgeline.store.folder import ORIGIN, SOURCES, STUDY, StudyFolder
-from ridgeline.store.study_file import read_study_file
+from ridgeline.study.events import Extension
+from ridgeline.study.folder import ORIGIN, SOURCES, STUDY, StudyFolder
+from ridgeline.study.study_file import read_study_file
+from ridgeline.traffic.requests import Slo
+from ridgeline.traffic.traffic import parse_traffic
+from ridgeline.twin.calibration import read_calibration
+from ridgeline.twin.simulate import SimulationResult
+from ridgeline.twin.simulate import simulate as simulate_deployment
 
 if TYPE_CHECKING:
-    from ridgeline.serving.load.bench import BenchResult
+    from ridgeline.load.bench import BenchResult
 
 Objective = Callable[..., "float | Mapping[str, float | str]"]
 
@@ -377,9 +377,9 @@ def plan(
 def bench(url: str, **options: Any) -> BenchResult:
     """Loads a server and measures it. `options` are those of `ridgeline bench`, as `BenchOptions` spells them:
     concurrency, rate_s, requests, duration_s, traffic, slos, model, ..."""
-    from ridgeline.serving.load.bench import BenchResult
-    from ridgeline.serving.load.options import BenchOptions, plan_from
-    from ridgeline.serving.load.session import run_session
+    from ridgeline.load.bench import BenchResult
+    from ridgeline.load.options import BenchOptions, plan_from
+    from ridgeline.load.session import run_session
 
     options |= {name: tuple(options[name]) for name in ("slos", "headers") if name in options}
     asked = plan_from(BenchOptions(url, **options))

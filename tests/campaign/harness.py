@@ -19,8 +19,8 @@ from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Rule, Settings, Space
 from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage, Study, WorkloadChoice
-from ridgeline.store.history import History
-from ridgeline.store.journal import Journal
+from ridgeline.study.history import History
+from ridgeline.study.journal import Journal
 from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
 
 

@@ -24,8 +24,8 @@ from ridgeline.records.space import Continuous, Discrete, Settings, Space, point
 from ridgeline.records.study import Budget, ConfirmStage, SearchStage, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.table import rows
-from ridgeline.store.history import History
-from ridgeline.store.journal import read_events
+from ridgeline.study.history import History
+from ridgeline.study.journal import read_events
 from ridgeline.testing import ScriptedAnswer, World
 from tests.campaign.harness import campaign, rule, slots, study
 

@@ -20,7 +20,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.study import Builds, JobLimits
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 
 class Workshop:

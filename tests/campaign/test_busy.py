@@ -14,7 +14,7 @@ from ridgeline.cli.campaign.live import Face
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.records.run import Cause, Ending, Job, Resources, Run
 from ridgeline.records.site import LOCAL
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 from ridgeline.testing import MemoryExecutor
 from tests.campaign.harness import campaign, study
 

@@ -10,7 +10,7 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.errors import NothingFound, StoreError
-from ridgeline.store.folder import StudyFolder
+from ridgeline.study.folder import StudyFolder
 
 STUDY = r"""version: 1
 name: corrected

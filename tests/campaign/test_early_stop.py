@@ -9,8 +9,8 @@ import pytest
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.records.outcome import Kind
 from ridgeline.records.trial import Stage
-from ridgeline.store.events import EarlyStop, stopping_event
-from ridgeline.store.history import History, read_history
+from ridgeline.study.events import EarlyStop, stopping_event
+from ridgeline.study.history import History, read_history
 from ridgeline.testing import MemoryExecutor, World
 from tests.campaign.harness import campaign, study
 from tests.cli.test_faces import ridgeline

@@ -27,11 +27,11 @@ from ridgeline.errors import InputError, StoreError
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome, Signature
 from ridgeline.records.space import Continuous, Discrete, Settings, Space
 from ridgeline.records.study import Budget, Goal, Study, WorkloadChoice
-from ridgeline.store.folder import StudyFolder
-from ridgeline.store.history import History
-from ridgeline.store.journal import Journal
-from ridgeline.store.study_file import StudyFile
-from ridgeline.store.yaml_tree import parse_yaml
+from ridgeline.study.folder import StudyFolder
+from ridgeline.study.history import History
+from ridgeline.study.journal import Journal
+from ridgeline.study.study_file import StudyFile
+from ridgeline.study.yaml_tree import parse_yaml
 from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
 
 SIGNATURES = (

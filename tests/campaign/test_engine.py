@@ -21,7 +21,7 @@ from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
 from tests.campaign.harness import campaign, guards, rate, rule, slots, study
 

@@ -30,8 +30,8 @@ from ridgeline.records.study import Budget, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import confirm
 from ridgeline.stats.verdict import Block, Confirmation, Verdict
-from ridgeline.store.events import Extension, extended_event
-from ridgeline.store.history import History, read_history
+from ridgeline.study.events import Extension, extended_event
+from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, rate, study
 

@@ -16,8 +16,8 @@ from ridgeline.campaign import engine
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.store.folder import StudyFolder
-from ridgeline.store.study_file import read_study_file
+from ridgeline.study.folder import StudyFolder
+from ridgeline.study.study_file import read_study_file
 from tests.slurm_cluster import SlurmCluster
 
 STUDY = """\

@@ -20,7 +20,7 @@ from ridgeline.errors import InputError, StoreError, StudyError
 from ridgeline.records.observation import Expectation
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import DEFAULT_SAMPLER, SearchStage
-from ridgeline.store.history import read_history
+from ridgeline.study.history import read_history
 from tests.campaign.harness import campaign, rate, study
 
 STUDY = """

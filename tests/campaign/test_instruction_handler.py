@@ -18,8 +18,8 @@ from ridgeline.cli.campaign.live import Face
 from ridgeline.records.run import Cause
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage
-from ridgeline.store.history import History, read_history
-from ridgeline.store.live.instructions import (
+from ridgeline.study.history import History, read_history
+from ridgeline.study.live.instructions import (
     INSTRUCTIONS,
     AppliedInstructions,
     instruction_from,

@@ -34,9 +34,9 @@ from ridgeline.records.run import Job
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.store.events import QuestionLine, VerdictLine
-from ridgeline.store.folder import StudyFolder
-from ridgeline.store.history import History, read_history
+from ridgeline.study.events import QuestionLine, VerdictLine
+from ridgeline.study.folder import StudyFolder
+from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from ridgeline.testing.standins import answer_of as answered
 from tests.campaign.harness import campaign, study

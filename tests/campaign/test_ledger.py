@@ -17,8 +17,8 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources
 from ridgeline.records.study import Budget, ConfirmStage
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.store.events import ended_event, run_event, trial_event
-from ridgeline.store.history import History
+from ridgeline.study.events import ended_event, run_event, trial_event
+from ridgeline.study.history import History
 from ridgeline.testing import World
 from tests.campaign.harness import campaign, rate, slots, study
 

@@ -26,7 +26,7 @@ from ridgeline.stats.drift import drift
 from ridgeline.stats.nodes import corrected
 from ridgeline.stats.regimes import Regimes
 from ridgeline.stats.stated_range import ELSEWHERE, widening
-from ridgeline.store.history import History, read_history
+from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
 

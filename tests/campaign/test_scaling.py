@@ -15,7 +15,7 @@ from ridgeline.campaign.status import read_answer, read_status
 from ridgeline.cli.text.answer import answer_lines
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.records.trial import Stage
-from ridgeline.store.folder import StudyFolder
+from ridgeline.study.folder import StudyFolder
 
 STUDY = """\
 version: 1

@@ -14,8 +14,8 @@ from ridgeline.campaign.short_trials import ShortTrials, short_problems, shorten
 from ridgeline.records.outcome import Kind
 from ridgeline.records.study import Goal
 from ridgeline.records.trial import Stage
-from ridgeline.store.history import History, read_history
-from ridgeline.store.study_file import read_study_file
+from ridgeline.study.history import History, read_history
+from ridgeline.study.study_file import read_study_file
 from tests.cli.test_faces import ridgeline
 
 # a short run shows 60% of a whole one's rate; what passed is counted in work done

@@ -27,7 +27,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.stats.nodes import NodeRun, NodeRuns, node_effects
 from ridgeline.stats.survey import MOST_MORE_IF_LIKELY, MOST_URGENT, Look, next_look
 from ridgeline.stats.wording import MetricText
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
 from ridgeline.testing.standins import answer_of
 from tests.campaign.harness import campaign, slots, study

@@ -25,7 +25,7 @@ from ridgeline.records.observation import Observation
 from ridgeline.records.space import Discrete, Rule, Settings, Space, point_key
 from ridgeline.records.study import Budget, ConfirmStage, SearchStage, Study
 from ridgeline.records.trial import Stage
-from ridgeline.store.study_file import read_study_file
+from ridgeline.study.study_file import read_study_file
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
 from ridgeline.testing.standins import answer_of
 from tests.campaign.harness import campaign, slots, study

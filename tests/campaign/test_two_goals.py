@@ -24,7 +24,7 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Goal, Study
 from ridgeline.stats.pareto import tradeoffs
 from ridgeline.stats.student import t_quantile
-from ridgeline.store.site_file import load_site
+from ridgeline.study.site_file import load_site
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
 

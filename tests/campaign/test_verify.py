@@ -28,9 +28,9 @@ from ridgeline.campaign.verify.scripts import _anywhere, _same_numbers
 from ridgeline.campaign.verify.verification import Mismatch, Verification, differences, reworded, same
 from ridgeline.cli.main import run as command_line
 from ridgeline.cli.text.verify import verification_lines
-from ridgeline.store.folder import StudyFolder
-from ridgeline.store.history import read_history
-from ridgeline.store.study_file import read_study_file
+from ridgeline.study.folder import StudyFolder
+from ridgeline.study.history import read_history
+from ridgeline.study.study_file import read_study_file
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "tests" / "samples" / "study-folders"

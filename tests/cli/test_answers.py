@@ -28,8 +28,8 @@ from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import Job
 from ridgeline.records.study import Budget, ConfirmStage, Goal, Study
 from ridgeline.records.trial import Stage
-from ridgeline.store.events import VerdictLine
-from ridgeline.store.history import History, read_history
+from ridgeline.study.events import VerdictLine
+from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
 from tests.cli.test_faces import ridgeline

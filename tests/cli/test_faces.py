@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from ridgeline.cli.text.answer import paste_lines
 from ridgeline.cli.text.wording import leftover_text, run_time_text, yaml_text
-from ridgeline.store.yaml_tree import resolve
+from ridgeline.study.yaml_tree import resolve
 
 QUICK = """\
 version: 1

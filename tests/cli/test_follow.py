@@ -20,7 +20,7 @@ from ridgeline.records.study import Budget
 from tests.campaign.harness import campaign
 from tests.cli.test_faces import message, ridgeline
 from tests.cli.test_terminal import PLANNED_S, rate, start_run, wide_study
-from tests.dashboard.test_access import quick
+from tests.report.live.test_access import quick
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from ridgeline.campaign.check import check_study
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.cli.main import main
 from ridgeline.cli.terminal import json_escaped
-from ridgeline.store.history import read_history
+from ridgeline.study.history import read_history
 
 WAIT_S = 120  # a verb that waits for a pipe would wait for ever
 STUDY = r"""

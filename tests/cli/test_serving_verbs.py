@@ -14,7 +14,7 @@ import pytest
 
 from ridgeline.cli.main import main
 from ridgeline.cli.text.json import json_text
-from ridgeline.serving.load.records_file import read_records
+from ridgeline.load.records_file import read_records
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "sglang"
 R1 = "--model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16"
@@ -260,7 +260,7 @@ def test_a_wrong_option_of_bench_is_named(arguments: list[str], said: str) -> No
 
 def test_bench_options_on_the_command_line_are_those_of_the_load_generator() -> None:
     from ridgeline.cli.serving.bench import BenchArguments
-    from ridgeline.serving.load.options import BenchOptions
+    from ridgeline.load.options import BenchOptions
 
     assert BenchArguments("http://h").options() == BenchOptions("http://h")
     assert {f.name for f in fields(BenchArguments)} == {f.name for f in fields(BenchOptions)}

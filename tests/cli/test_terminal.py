@@ -32,8 +32,8 @@ from ridgeline.cli.text.wording import clock_text, status_lines
 from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.store.events import run_event, trial_event
-from ridgeline.store.live.logs import latest_line
+from ridgeline.study.events import run_event, trial_event
+from ridgeline.study.live.logs import latest_line
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, slots, study
 from tests.cli.test_faces import QUICK, ridgeline

@@ -16,7 +16,7 @@ from ridgeline.executors.slurm.answers import COLUMNS, read_history, read_squeue
 from ridgeline.executors.slurm.dialect import slurm as slurm_executor
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 from tests.executors.test_slurm_campaign import ridgeline
 from tests.slurm_cluster import SlurmCluster
 

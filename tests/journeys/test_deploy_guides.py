@@ -38,11 +38,11 @@ INSTEAD: dict[str, tuple[str, str]] = {
     "export PATH=": ("true", "the test's shells have it: each command is a shell of its own"),
     "kubectl apply": (
         "grep -l 'kind: DisaggregatedSet' manifests/servers.yaml && grep -l 'kind: Deployment' manifests/router.yaml",
-        "there is no cluster here; tests/deploy/test_kubernetes.py holds the manifests against its schemas",
+        "there is no cluster here; tests/service/test_kubernetes.py holds the manifests against its schemas",
     ),
     "ridgeline rehearse seventy.yaml": (
         "ridgeline rehearse seventy.yaml --traffic sharegpt:220:100 --seconds 1 --policy round_robin",
-        "all policies take minutes; tests/deploy/test_rehearse.py runs every step of it",
+        "all policies take minutes; tests/service/test_rehearse.py runs every step of it",
     ),
     "ridgeline rehearse service.yaml": (
         "ridgeline rehearse service.yaml --traffic sharegpt --seconds 1 --policy cache_aware",

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.deploy import probe
-from ridgeline.deploy.file import load_service
-from ridgeline.deploy.keep.keeper import Keeper
-from ridgeline.deploy.operate import Operator
-from ridgeline.deploy.rolling import RouterAdmin
+from ridgeline.service import probe
+from ridgeline.service.file import load_service
+from ridgeline.service.keep.keeper import Keeper
+from ridgeline.service.operate import Operator
+from ridgeline.service.rolling import RouterAdmin
 from tests.free_ports import free_row
 from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, ROUTER, SMALL, free_port, missing, write_model
 

@@ -22,9 +22,9 @@ import yaml
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.engines.knobs.engine_flags import engine_flags
+from ridgeline.engines.knobs.releases import LATEST, parse_version
 from ridgeline.errors import StudyError
-from ridgeline.serving.engine.knobs.engine_flags import engine_flags
-from ridgeline.serving.engine.knobs.releases import LATEST, parse_version
 from tests.slurm_cluster import SlurmCluster
 from tests.workloads.engine.test_guide import blocks, merged
 

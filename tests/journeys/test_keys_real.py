@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.deploy import probe
-from ridgeline.deploy.file import load_service
-from ridgeline.deploy.operate import Operator
 from ridgeline.errors import SiteError
-from tests.deploy.test_keys import cmdlines
+from ridgeline.service import probe
+from ridgeline.service.file import load_service
+from ridgeline.service.operate import Operator
 from tests.free_ports import free_row
 from tests.journeys.vllm_engine import ENGINE, ENV, READY_LIMIT_S, missing, write_model
+from tests.service.test_keys import cmdlines
 
 pytestmark = [
     pytest.mark.engine,

@@ -19,8 +19,8 @@ import pytest
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.status import read_answer
 from ridgeline.errors import StoreError
-from ridgeline.store.folder import StudyFolder
-from ridgeline.store.lock import StudyLock
+from ridgeline.study.folder import StudyFolder
+from ridgeline.study.lock import StudyLock
 
 STUDY = """\
 version: 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.store.journal import read_events
+from ridgeline.study.journal import read_events
 from tests.workloads.nwchem.runs import WATER
 
 ROOT = Path(__file__).parent.parent.parent

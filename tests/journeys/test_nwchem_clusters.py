@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.records.template import render
-from ridgeline.store.study_file import read_study_file
+from ridgeline.study.study_file import read_study_file
 from tests.journeys.test_nwchem import EXAMPLES, SHORT, copied, ended, measured, needs_nwchem, ridgeline
 from tests.slurm_cluster import SlurmCluster
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.deploy import probe
-from ridgeline.deploy.file import load_service
-from ridgeline.deploy.operate import Operator
-from ridgeline.deploy.rolling import restart
-from ridgeline.deploy.routers import ROUTERS
-from tests.deploy.test_keys import cmdlines
+from ridgeline.service import probe
+from ridgeline.service.file import load_service
+from ridgeline.service.operate import Operator
+from ridgeline.service.rolling import restart
+from ridgeline.service.routers import ROUTERS
 from tests.free_ports import free_row
 from tests.journeys.vllm_engine import HOME, READY_LIMIT_S, ROUTER, missing
+from tests.service.test_keys import cmdlines
 
 KINDS = {"sglang-router": ROUTER, "smg": HOME / "smg", "vllm-router": HOME / "vllm-router"}
 OPTIONAL = ("vllm-router",)  # made only when it is named

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from ridgeline.campaign.judge import find_signature
+from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.records.outcome import Kind
-from ridgeline.serving.engine.knobs.engine_flags import engine_flags
-from ridgeline.store.history import History
-from ridgeline.store.journal import read_events
+from ridgeline.study.history import History
+from ridgeline.study.journal import read_events
 from ridgeline.workloads.engine.failures import signatures
 from tests.journeys.vllm_engine import ALONE, ENGINE, answered, missing, ridgeline, vllm_command, write_model
 

@@ -29,7 +29,7 @@ from ridgeline.report.figures.proof import proof, proof_blocks, proof_table
 from ridgeline.report.figures.science import closeness
 from ridgeline.report.figures.serving import against_load, energy_and_cost
 from ridgeline.report.figures.shapes import IntervalFigure, PlotFigure
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 from tests.campaign.harness import campaign, study
 
 SAMPLES = Path(__file__).parents[1] / "samples/study-folders"

@@ -13,7 +13,7 @@ from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_stat
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.space import Discrete, Space
 from ridgeline.report.page import write_report
-from ridgeline.store.history import read_history
+from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.browser import CHROMIUM, Browser, browser, pixels
 from tests.campaign.harness import campaign, study

@@ -20,7 +20,7 @@ from ridgeline.report.table import origins
 from ridgeline.stats.contribution import Contribution
 from ridgeline.stats.nodes import NodeEffect
 from ridgeline.stats.wording import MetricText
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 SPEEDS = {"n1": 1.0, "n2": 0.9, "n3": 1.0, "n4": 1.0}
 SCATTER = (1.004, 0.997, 1.001, 0.998, 1.003)

@@ -17,8 +17,8 @@ from ridgeline.report.html import Folders, _cell, _key
 from ridgeline.report.measured import _facts
 from ridgeline.report.page import page, write_report
 from ridgeline.report.sections import sections
-from ridgeline.store.history import read_history
-from ridgeline.store.partial import read_history_as_far
+from ridgeline.study.history import read_history
+from ridgeline.study.partial import read_history_as_far
 from tests.campaign.harness import campaign, guards, study
 
 SAMPLES = Path(__file__).parents[1] / "samples/study-folders"

@@ -17,7 +17,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.study import Goal
 from ridgeline.report.markdown import markdown
 from ridgeline.report.studies import StudySeen, compare_studies, studies_sections
-from ridgeline.store.history import read_history
+from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
 

@@ -8,7 +8,7 @@ from ridgeline.executors.pbs.dialect import Pbs
 from ridgeline.executors.slurm.dialect import Slurm
 from ridgeline.records.run import Job, Resources
 from ridgeline.records.study import Study
-from ridgeline.store.study_file import read_study_file
+from ridgeline.study.study_file import read_study_file
 from ridgeline.workloads.run_folder import job_in
 
 STUDY = """

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline import catalog
+from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.knobs.releases import NEWEST, parse_version, read_flags
 from ridgeline.records.expression import Expression, Value
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Goal, JobLimits, Study, WorkloadChoice
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.serving.engine.deployment import Deployment
-from ridgeline.serving.engine.knobs.releases import NEWEST, parse_version, read_flags
 from ridgeline.workloads.base import Workload
 from ridgeline.workloads.engine.rules import expected_deployment
 from ridgeline.workloads.engine.workload import EngineWorkload

@@ -25,8 +25,8 @@ from ridgeline.records.space import Continuous, Knob, Point, Space, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.samplers.base import Refusal
-from ridgeline.store.history import History
-from ridgeline.store.yaml_tree import parse_yaml, read_text
+from ridgeline.study.history import History
+from ridgeline.study.yaml_tree import parse_yaml, read_text
 
 PROPOSER = "advice"
 CONTINUOUS_STEP = 0.05  # of the range of a knob without steps of its own

@@ -21,8 +21,8 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.stats.survey import MOST_URGENT, Look, most_looks
-from ridgeline.store.events import SetAside
-from ridgeline.store.history import History
+from ridgeline.study.events import SetAside
+from ridgeline.study.history import History
 
 MOST_CANCELS = 5  # of one trial by others, under one controller, before somebody has to ask who does that
 FAULTS_IN_A_ROW = 3  # trials lost to the site, each after all its retries, before we stop asking it

@@ -21,13 +21,13 @@ from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.executors.base import Executor
 from ridgeline.records.site import LOCAL
 from ridgeline.records.study import Study
-from ridgeline.store.agreement import asked, binding
-from ridgeline.store.events import Extension, extended_event
-from ridgeline.store.folder import StudyFolder
-from ridgeline.store.history import History, read_history
-from ridgeline.store.journal import Journal
-from ridgeline.store.lock import StudyLock
-from ridgeline.store.study_file import StudyFile
+from ridgeline.study.agreement import asked, binding
+from ridgeline.study.events import Extension, extended_event
+from ridgeline.study.folder import StudyFolder
+from ridgeline.study.history import History, read_history
+from ridgeline.study.journal import Journal
+from ridgeline.study.lock import StudyLock
+from ridgeline.study.study_file import StudyFile
 
 
 def as_asked(file: StudyFile, question: CampaignQuestion) -> StudyFile:

@@ -16,8 +16,8 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.block_order import order_of_block
-from ridgeline.store.events import SetAside
-from ridgeline.store.history import History
+from ridgeline.study.events import SetAside
+from ridgeline.study.history import History
 
 STOPPED = "the campaign was stopped in the middle of it"
 IDLE_S = 120.0  # without a run, after which clocks are down and caches may have been taken over

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 ENOUGH_CPU = 0.8  # of its time a thread that computes has a core on a quiet machine; the rest is start and files
 

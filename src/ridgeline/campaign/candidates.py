@@ -16,7 +16,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.compare import both_sides, reach, where_they_ran
 from ridgeline.stats.search_gain import search_gain
 from ridgeline.stats.verdict import Block, Comparison, Verdict
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 
 def trial_of(history: History, key: str) -> Trial | None:

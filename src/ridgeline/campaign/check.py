@@ -18,8 +18,6 @@ from ridgeline.campaign.judge import secret_values
 from ridgeline.campaign.short_trials import WHERE as SHORT_TRIALS
 from ridgeline.campaign.short_trials import short_problems, shortened
 from ridgeline.errors import InputError, StudyError
-from ridgeline.forms.reading import read_form
-from ridgeline.forms.shape import fields
 from ridgeline.records.expression import Expression, ExpressionError, Value
 from ridgeline.records.problem import Where
 from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
@@ -27,9 +25,11 @@ from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.template import TOO_WIDE, bare_fields, grouped, wide_fields
 from ridgeline.stats.survey import MOST_URGENT, most_looks
-from ridgeline.store.stage_forms import SearchForm
-from ridgeline.store.study_file import COUNTS, StudyFile, read_study_file
-from ridgeline.store.study_space import MOST_COMBINATIONS, sampled_values
+from ridgeline.study.forms.reading import read_form
+from ridgeline.study.forms.shape import fields
+from ridgeline.study.stage_forms import SearchForm
+from ridgeline.study.study_file import COUNTS, StudyFile, read_study_file
+from ridgeline.study.study_space import MOST_COMBINATIONS, sampled_values
 from ridgeline.workloads.base import Workload
 
 LISTED_POINTS = 200_000  # spaces up to this size are counted, larger ones sampled

@@ -20,8 +20,8 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import confirm, first_run_effect, nearest
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Verdict
-from ridgeline.store.events import SetAside, VerdictLine, set_aside_from
-from ridgeline.store.history import History
+from ridgeline.study.events import SetAside, VerdictLine, set_aside_from
+from ridgeline.study.history import History
 
 UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict
 NO_DIFFERENCE = "no-difference"

@@ -14,7 +14,7 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.records.run import Job
 from ridgeline.records.space import Point
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.store.study_file import read_study_file
+from ridgeline.study.study_file import read_study_file
 
 
 @dataclass(frozen=True, slots=True)

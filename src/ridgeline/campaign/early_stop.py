@@ -16,8 +16,8 @@ from ridgeline.records.run import Run
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.early import same_stretch_ratio, times_worse
-from ridgeline.store.events import EarlyStop
-from ridgeline.store.history import History, OpenRun
+from ridgeline.study.events import EarlyStop
+from ridgeline.study.history import History, OpenRun
 from ridgeline.workloads.base import Streaming, Workload
 
 LOOK_EVERY_S = 2.0  # at one run: its output is read again each time

@@ -37,10 +37,10 @@ from ridgeline.records.run import Ending, Job, Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.store import events
-from ridgeline.store.events import SetAside
-from ridgeline.store.history import History, OpenRun
-from ridgeline.store.journal import Journal, failure
+from ridgeline.study import events
+from ridgeline.study.events import SetAside
+from ridgeline.study.history import History, OpenRun
+from ridgeline.study.journal import Journal, failure
 from ridgeline.workloads.base import Workload
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.executors.base import Executor
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.trial import Stage
-from ridgeline.store.events import Event
-from ridgeline.store.history import History
-from ridgeline.store.live.instructions import Act, Instruction, put_away, waiting_instructions
+from ridgeline.study.events import Event
+from ridgeline.study.history import History
+from ridgeline.study.live.instructions import Act, Instruction, put_away, waiting_instructions
 
 CANCELLED = Outcome(Kind.CANCELLED, "a person asked for it")
 

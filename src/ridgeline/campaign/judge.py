@@ -26,7 +26,7 @@ from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.wording import count
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 LONGEST_LINE = 400
 LONGEST_SEARCHED_LINE = 4096

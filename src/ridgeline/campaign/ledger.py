@@ -12,7 +12,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Budget
 from ridgeline.records.trial import Stage
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 TRIALS_WITHOUT_BUDGET = 40
 FAIR_SHARE = 0.5  # of a budget the confirmation may have, if the search would otherwise take it

@@ -15,8 +15,8 @@ from ridgeline.errors import InputError, near
 from ridgeline.records.expression import Value
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
-from ridgeline.store.folder import needed_files
-from ridgeline.store.yaml_tree import resolve
+from ridgeline.study.folder import needed_files
+from ridgeline.study.yaml_tree import resolve
 from ridgeline.workloads.base import Workload
 
 

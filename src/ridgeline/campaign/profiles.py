@@ -12,7 +12,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 # what mpiP and IPM name after the program, and IPM's banner on stdout
 FILES = ("perf.txt", "vtune.csv", "*.mpiP", "*.ipm.xml", "stdout")

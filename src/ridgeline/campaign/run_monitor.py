@@ -9,8 +9,8 @@ from ridgeline.campaign.early_stop import EarlyStops
 from ridgeline.campaign.under_way import cut_output, too_much_output
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending
-from ridgeline.store.events import Event, stopping_event
-from ridgeline.store.history import OpenRun
+from ridgeline.study.events import Event, stopping_event
+from ridgeline.study.history import OpenRun
 
 
 @dataclass

@@ -14,7 +14,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.nodes import NodeEffect, NodeRuns, corrected, corrections, node_runs
 from ridgeline.stats.regimes import Regimes, baseline_course
 from ridgeline.stats.survey import Look, next_look
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 
 def better_than_baseline(study: Study, history: History) -> list[Point]:

@@ -19,7 +19,7 @@ from ridgeline.records.space import Point, Settings, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.short_runs import ShortRunRatio, short_run_ratio
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 WHERE = ("stages", "search", "short")
 

@@ -25,10 +25,10 @@ from ridgeline.records.space import Point
 from ridgeline.records.study import Budget, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.contribution import contributions
-from ridgeline.store.controller import ControllerSighting, look_for_controller
-from ridgeline.store.folder import StudyFolder
-from ridgeline.store.history import History, read_history
-from ridgeline.store.partial import read_history_as_far
+from ridgeline.study.controller import ControllerSighting, look_for_controller
+from ridgeline.study.folder import StudyFolder
+from ridgeline.study.history import History, read_history
+from ridgeline.study.partial import read_history_as_far
 from ridgeline.workloads.base import Workload
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.records.run import Cause, Ending
 from ridgeline.records.trial import Trial
-from ridgeline.store.history import History
-from ridgeline.store.live.logs import latest_line
+from ridgeline.study.history import History
+from ridgeline.study.live.logs import latest_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.stats.verdict import Comparison
 from ridgeline.stats.wording import MetricText, ratio_range
-from ridgeline.store.events import VerdictLine
-from ridgeline.store.history import History
+from ridgeline.study.events import VerdictLine
+from ridgeline.study.history import History
 
 
 class CampaignVerdict(Protocol):

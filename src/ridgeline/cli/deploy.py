@@ -12,8 +12,8 @@ from ridgeline.cli.text.json import json_text
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
-    from ridgeline.deploy.operate import Operator
-    from ridgeline.deploy.service import Service
+    from ridgeline.service.operate import Operator
+    from ridgeline.service.service import Service
 
 
 def deploy(
@@ -43,9 +43,9 @@ def deploy(
 
     Example: ridgeline deploy up service.yaml
     """
-    from ridgeline.deploy.check import check_service
-    from ridgeline.deploy.file import load_service
-    from ridgeline.deploy.operate import Operator
+    from ridgeline.service.check import check_service
+    from ridgeline.service.file import load_service
+    from ridgeline.service.operate import Operator
 
     if action not in ACTIONS:
         raise InputError(f"{action!r} is not something deploy does; use {', '.join(ACTIONS)}")
@@ -70,15 +70,15 @@ def deploy(
 
 def _check(service: Service, notes: Sequence[str]) -> None:
     from ridgeline.cli.text.deploy import service_summary
-    from ridgeline.deploy.check import requests_of
-    from ridgeline.deploy.members import members_of
+    from ridgeline.service.check import requests_of
+    from ridgeline.service.members import members_of
 
     members = members_of(service)
     print(service_summary(service, members, requests_of(service, members), notes))
 
 
 def _render(service: Service, out: Path, target: str, file: Path) -> None:
-    from ridgeline.deploy.render import render
+    from ridgeline.service.render import render
 
     for path in render(service, out, target, file):
         print(path)
@@ -91,7 +91,7 @@ def _up(operator: Operator, member: str, timeout_s: float, rolling: bool, force:
 
 def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
     from ridgeline.cli.text.deploy import front_text, status_text
-    from ridgeline.deploy.scripts import URL_FILE
+    from ridgeline.service.scripts import URL_FILE
 
     states = operator.status()
     if as_json:
@@ -103,7 +103,7 @@ def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, fo
 
 
 def _drain(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
-    from ridgeline.deploy.rolling import drain, refuse_last
+    from ridgeline.service.rolling import drain, refuse_last
 
     if not member:
         raise InputError("name the server to drain, such as server-0; `ridgeline deploy status` lists them")
@@ -113,7 +113,7 @@ def _drain(operator: Operator, member: str, timeout_s: float, rolling: bool, for
 
 
 def _undrain(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
-    from ridgeline.deploy.rolling import undrain
+    from ridgeline.service.rolling import undrain
 
     if not member:
         raise InputError("name the server to put back, such as server-0; `ridgeline deploy status` lists them")
@@ -122,7 +122,7 @@ def _undrain(operator: Operator, member: str, timeout_s: float, rolling: bool, f
 
 
 def _restart(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
-    from ridgeline.deploy.rolling import restart
+    from ridgeline.service.rolling import restart
 
     if not member and not rolling:
         raise InputError("name the server to restart, or restart all of them one after the other with --rolling")
@@ -131,7 +131,7 @@ def _restart(operator: Operator, member: str, timeout_s: float, rolling: bool, f
 
 
 def _restart_with_canary(operator: Operator, action: str, rolling: bool, timeout_s: float, watch_s: float) -> None:
-    from ridgeline.deploy.canary import canary_restart
+    from ridgeline.service.canary import canary_restart
 
     if action != "restart" or not rolling:
         raise InputError("--canary goes with `restart --rolling`: the first server is compared with the others")

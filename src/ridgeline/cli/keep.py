@@ -28,11 +28,11 @@ def keep(
 
     Example: ridgeline keep service.yaml --dry-run
     """
-    from ridgeline.deploy.file import load_service
-    from ridgeline.deploy.keep.exporter import serve_metrics
-    from ridgeline.deploy.keep.keeper import Keeper
-    from ridgeline.deploy.keep.notify import Notifier
-    from ridgeline.deploy.operate import Operator
+    from ridgeline.service.file import load_service
+    from ridgeline.service.keep.exporter import serve_metrics
+    from ridgeline.service.keep.keeper import Keeper
+    from ridgeline.service.keep.notify import Notifier
+    from ridgeline.service.operate import Operator
 
     told: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):

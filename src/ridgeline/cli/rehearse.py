@@ -14,10 +14,10 @@ from ridgeline.cli.serving import options as option
 from ridgeline.cli.text.json import json_text
 
 if TYPE_CHECKING:
-    from ridgeline.deploy.admission import AdmissionLimits
-    from ridgeline.deploy.rehearse.rehearsal import PolicyChoice, Rehearsed
-    from ridgeline.deploy.rehearse.traffic import RehearsedLoad
-    from ridgeline.deploy.service import Service
+    from ridgeline.service.admission import AdmissionLimits
+    from ridgeline.service.rehearse.rehearsal import PolicyChoice, Rehearsed
+    from ridgeline.service.rehearse.traffic import RehearsedLoad
+    from ridgeline.service.service import Service
 
 SHARE_OF_CAPACITY = 0.8
 
@@ -45,10 +45,10 @@ def rehearse(
 
     Example: ridgeline rehearse service.yaml --traffic sharegpt
     """
-    from ridgeline.deploy.admission import admission_of, with_server_limits
-    from ridgeline.deploy.file import load_service
-    from ridgeline.deploy.rehearse.rehearsal import rehearse as run
-    from ridgeline.deploy.rehearse.stage import known_policies
+    from ridgeline.service.admission import admission_of, with_server_limits
+    from ridgeline.service.file import load_service
+    from ridgeline.service.rehearse.rehearsal import rehearse as run
+    from ridgeline.service.rehearse.stage import known_policies
 
     known_policies(service := load_service(file))  # says what is missing before anything takes time
     limits = admission_of(service, traffic)
@@ -69,7 +69,7 @@ class AskedLoad:
 
 def _say(done: Rehearsed, limits: AdmissionLimits, service: Service, asked: AskedLoad, as_json: bool) -> None:
     from ridgeline.cli.text.rehearsal import limits_text, rehearsals_text
-    from ridgeline.deploy.admission import with_server_limits
+    from ridgeline.service.admission import with_server_limits
 
     if as_json:
         answer: dict[str, object] = {"policy": done.choice.policy, "pairs": done.choice.as_json()}
@@ -86,14 +86,14 @@ def _tell(line: str) -> None:
 
 
 def _bearable(traffic: str, rate_s: float, seconds: float, shared_prefix: int, speed: float) -> RehearsedLoad:
-    from ridgeline.deploy.rehearse.traffic import RehearsedLoad, bearable
+    from ridgeline.service.rehearse.traffic import RehearsedLoad, bearable
 
     return bearable(RehearsedLoad(traffic, rate_s, seconds, shared_prefix, speed))
 
 
 def _write(file: Path, service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> None:
-    from ridgeline.deploy.file import with_router
     from ridgeline.files import write_whole
+    from ridgeline.service.file import with_router
 
     assert service.router is not None
     told = limits.for_router(service.router.kind)

@@ -18,7 +18,7 @@ def schema(
 ) -> None:
     """Print the JSON schema of study, site or deployment files; editors complete keys and show what they mean."""
     from ridgeline import catalog
-    from ridgeline.store.editor_schema import schema_with_site, site_schema, study_schema
+    from ridgeline.study.editor_schema import schema_with_site, site_schema, study_schema
 
     if of not in FILES:
         raise InputError(f"there is no schema of {of!r}; use {', '.join(FILES)}")
@@ -26,7 +26,7 @@ def schema(
     if site or of == "site":
         document = site_schema(executors)
     elif of == "deploy":
-        from ridgeline.deploy.form import ServiceForm
+        from ridgeline.service.form import ServiceForm
 
         document = schema_with_site(ServiceForm, "ridgeline-deployment-1", executors)
     else:

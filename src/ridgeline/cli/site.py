@@ -37,7 +37,7 @@ def site(
 def _list(as_json: bool) -> None:
     from ridgeline import catalog
     from ridgeline.cli.text.site import sites_text
-    from ridgeline.store.site_file import SHIPPED, load_site, shipped_names
+    from ridgeline.study.site_file import SHIPPED, load_site, shipped_names
 
     sites = [(load_site(name, Path()), SHIPPED / f"{name}.yaml") for name in shipped_names()]
     batch = catalog.origins("executors")
@@ -53,7 +53,7 @@ def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:
     from ridgeline import catalog
     from ridgeline.cli.text.site import site_head, step_text
     from ridgeline.executors.site_check import CheckStep, SiteCheck
-    from ridgeline.store.site_file import load_site
+    from ridgeline.study.site_file import load_site
 
     chosen = load_site(name, Path())
     executor = catalog.part("executors", chosen.batch)(replace(chosen, poll_s=min(chosen.poll_s, POLL_S)))

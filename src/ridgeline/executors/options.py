@@ -12,8 +12,8 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from ridgeline.executors.base import ExecutorFactory
 from ridgeline.files import is_there
-from ridgeline.forms.form import FOLDER, CountedIn, Form, OneLine, Otherwise, Takes
 from ridgeline.records.site import Site
+from ridgeline.study.forms.form import FOLDER, CountedIn, Form, OneLine, Otherwise, Takes
 
 Made = TypeVar("Made", bound=ExecutorFactory)
 

@@ -28,11 +28,11 @@ from ridgeline.books import text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.files import write_whole
-from ridgeline.forms.form import Form, OneLine, Otherwise, Single, Takes
 from ridgeline.records.machine import Machine
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
 from ridgeline.records.site import Site
+from ridgeline.study.forms.form import Form, OneLine, Otherwise, Single, Takes
 
 PLACEMENT_FILE = "placement.json"
 

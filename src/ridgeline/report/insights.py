@@ -16,7 +16,7 @@ from ridgeline.stats.drift import Repeat, drift, outliers
 from ridgeline.stats.nodes import NodeEffect, corrected, corrections, node_effects, node_runs
 from ridgeline.stats.regimes import MOST_REPEATS, baseline_course
 from ridgeline.stats.wording import MetricText, count
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 FEWEST_FOR_OUTLIERS = 10  # repeats; of fewer, a usual scatter makes an odd one too often
 

@@ -14,8 +14,8 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.parts import CodeText, Fold, Paragraph, Part
 from ridgeline.stats.wording import count
-from ridgeline.store.folder import STUDY
-from ridgeline.store.history import History
+from ridgeline.study.folder import STUDY
+from ridgeline.study.history import History
 
 LARGEST_TEXT = 40_000  # characters of a study or script on the page
 RECEIPT = {

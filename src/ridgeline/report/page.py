@@ -15,7 +15,7 @@ from ridgeline.records.study import Study
 from ridgeline.report.html import Folders, contents, section_html
 from ridgeline.report.parts import Section
 from ridgeline.report.sections import sections
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 
 def write_report(

@@ -7,7 +7,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.parts import RunRows
 from ridgeline.report.table import Row, columns, rows
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 WINNER_MARK, BASELINE_MARK = "the setting", "baseline"
 HIDDEN = ("attempt", "started_s", "node_hours", "origin", "evidence", "run", "proposer")

@@ -24,7 +24,7 @@ from ridgeline.report.measured import measured
 from ridgeline.report.parts import Bullets, CodeText, FactTiles, Fold, Paragraph, Part, RunRows, Section
 from ridgeline.report.runs import runs_part
 from ridgeline.stats.wording import count, metric_text, ratio_range
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 # these answer another question than which setting is best: their own exhibits come first, and a search's are left out
 NO_SEARCH = ("compare", "edge", "scale", "steps")

@@ -17,7 +17,7 @@ from ridgeline.report.measured import versions
 from ridgeline.report.parts import Bullets, FactTiles, Paragraph, Part, Section
 from ridgeline.stats.unpaired import UnpairedRatio, together, unpaired
 from ridgeline.stats.wording import count, metric_text, ratio_range
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 CAUTION = (
     "The two campaigns did not run interleaved: whatever else changed between them is in these ratios too. "

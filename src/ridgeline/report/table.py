@@ -11,8 +11,8 @@ from typing import Any, TextIO
 from ridgeline.records.answer import Answer
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Trial
-from ridgeline.store.folder import StudyFolder
-from ridgeline.store.history import History, read_history
+from ridgeline.study.folder import StudyFolder
+from ridgeline.study.history import History, read_history
 
 Row = dict[str, Any]
 

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from ridgeline.errors import InputError
-from ridgeline.forms.form import CountedIn, ExpressionText, Form, Otherwise
-from ridgeline.forms.reading import read_form
+from ridgeline.study.forms.form import CountedIn, ExpressionText, Form, Otherwise
+from ridgeline.study.forms.reading import read_form
 
 F = TypeVar("F", bound=Form)
 

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ridgeline.engines.knobs.engine_flags import EngineFlags
+from ridgeline.engines.knobs.releases import Flag, Version
+from ridgeline.engines.knobs.table import ROWS, Domain, Knob, Spelling
 from ridgeline.records.measurement import Measurement
-from ridgeline.serving.engine.knobs.engine_flags import EngineFlags
-from ridgeline.serving.engine.knobs.releases import Flag, Version
-from ridgeline.serving.engine.knobs.table import ROWS, Domain, Knob, Spelling
 from ridgeline.workloads.engine.dialect import (
     DATASET,
     MODEL,

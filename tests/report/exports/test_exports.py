@@ -19,7 +19,7 @@ from ridgeline.report.exports.mlflow import write_mlflow
 from ridgeline.report.exports.optuna import write_optuna
 from ridgeline.report.exports.parquet import write_parquet
 from ridgeline.report.exports.prometheus import metrics_text
-from ridgeline.store.history import read_history
+from ridgeline.study.history import read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
+from ridgeline.engines.knobs.engine_flags import EngineFlags
+from ridgeline.engines.knobs.releases import Flag
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.serving.engine.knobs.engine_flags import EngineFlags
-from ridgeline.serving.engine.knobs.releases import Flag
 from ridgeline.workloads.engine.session.main import Session
 from ridgeline.workloads.engine.sglang import SglangDialect
 from tests.workloads.engine.studies import study
@@ -72,7 +72,7 @@ def test_no_module_asks_which_engine_it_is() -> None:
 
 
 def test_what_runs_on_the_node_needs_no_pydantic() -> None:
-    modules = "ridgeline.workloads.engine.session.main, ridgeline.serving.load.bench, ridgeline.catalog"
+    modules = "ridgeline.workloads.engine.session.main, ridgeline.load.bench, ridgeline.catalog"
     parts = "[ridgeline.catalog.part('engines', name) for name in ridgeline.catalog.TABLE['engines']]"
     code = f"import sys, {modules}; {parts}; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

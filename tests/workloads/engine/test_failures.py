@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ridgeline.engines.knobs.releases import NEWEST
 from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.outcome import Kind
-from ridgeline.serving.engine.knobs.releases import NEWEST
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.failures import BY_NAME, FAILURES, FailureCause, advice, cause_of, signatures
 from ridgeline.workloads.engine.sglang import SGLANG

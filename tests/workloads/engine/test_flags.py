@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.serving.engine.knobs.releases import NEWEST, Flag, parse_version, read_flags
+from ridgeline.engines.knobs.releases import NEWEST, Flag, parse_version, read_flags
 from ridgeline.workloads.engine.sglang import SGLANG
 from ridgeline.workloads.engine.vllm import VLLM
 

@@ -12,7 +12,7 @@ import yaml
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.forms.shape import fields
+from ridgeline.study.forms.shape import fields
 from ridgeline.workloads.engine.form import ServeForm
 from ridgeline.workloads.engine.prepare import REHEARSE
 from ridgeline.workloads.engine.reading import METRICS

@@ -12,8 +12,8 @@ from ridgeline.campaign.assembly import assemble_folder
 from ridgeline.campaign.check import check_file, check_study
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.model.folder import write_model_folder
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.serving.model.folder import write_model_folder
 from ridgeline.workloads.engine.options import install_from_text, placed_model
 
 STUDY = {

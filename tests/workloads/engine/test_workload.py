@@ -12,12 +12,12 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.campaign.check import check_study
+from ridgeline.engines.knobs.releases import parse_version
 from ridgeline.records.expression import Expression
 from ridgeline.records.guard import parse_guard
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.records.study import Goal, JobLimits
-from ridgeline.serving.engine.knobs.releases import parse_version
 from ridgeline.workloads.engine.options import Install, Load
 from ridgeline.workloads.engine.session.files import write_dataset
 from ridgeline.workloads.engine.sglang import SGLANG

@@ -422,7 +422,7 @@ def test_paste_is_a_script_one_can_run(tmp_path: Path) -> None:
 
 
 def test_the_guide_names_every_knob_option_and_metric() -> None:
-    from ridgeline.forms.shape import fields
+    from ridgeline.study.forms.shape import fields
     from ridgeline.workloads.nwchem.form import NwchemForm
     from ridgeline.workloads.nwchem.knobs import KNOBS
     from ridgeline.workloads.nwchem.reading import UNITS

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from ridgeline.forms.shape import fields
-from ridgeline.serving.engine.knobs.table import modelled
-from ridgeline.store.site_file import load_site
+from ridgeline.engines.knobs.table import modelled
+from ridgeline.study.forms.shape import fields
+from ridgeline.study.site_file import load_site
 from ridgeline.workloads.twin.form import TwinForm
 from ridgeline.workloads.twin.workload import UNITS
 

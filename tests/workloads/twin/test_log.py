@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.settings import EngineSettings
+from ridgeline.hardware.cluster import make_cluster
+from ridgeline.model.config import load_model
 from ridgeline.readers.sglang.log import read_sglang_log
-from ridgeline.serving.engine.deployment import Deployment
-from ridgeline.serving.engine.layout import Layout
-from ridgeline.serving.engine.settings import EngineSettings
-from ridgeline.serving.hardware.cluster import make_cluster
-from ridgeline.serving.model.config import load_model
-from ridgeline.serving.traffic.traffic import parse_traffic
-from ridgeline.serving.twin.simulate import SimulationResult, simulate
+from ridgeline.traffic.traffic import parse_traffic
+from ridgeline.twin.simulate import SimulationResult, simulate
 from ridgeline.workloads.twin.log import compose
 
 LAYOUTS = {

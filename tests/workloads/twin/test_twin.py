@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.judge import judge
+from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.settings import EngineSettings
 from ridgeline.errors import StudyError
+from ridgeline.hardware.cluster import make_cluster
+from ridgeline.model.config import load_model
 from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.simulation import SPEED_ENV, STOPS_AT_ENV
 from ridgeline.records.space import Settings
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.serving.engine.deployment import Deployment
-from ridgeline.serving.engine.layout import Layout
-from ridgeline.serving.engine.settings import EngineSettings
-from ridgeline.serving.hardware.cluster import make_cluster
-from ridgeline.serving.model.config import load_model
-from ridgeline.serving.traffic.traffic import parse_traffic
-from ridgeline.serving.twin.factors import PRIOR_SPREAD
-from ridgeline.serving.twin.simulate import simulate
+from ridgeline.traffic.traffic import parse_traffic
+from ridgeline.twin.factors import PRIOR_SPREAD
+from ridgeline.twin.simulate import simulate
 from ridgeline.workloads.twin.workload import TwinWorkload
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "04-deepseek-r1-16-gpus" / "study.yaml"

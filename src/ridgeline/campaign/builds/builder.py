@@ -19,8 +19,8 @@ from ridgeline.executors.base import Executor
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Job, job_name
 from ridgeline.records.space import Settings
-from ridgeline.store.events import Event, outcome_line
-from ridgeline.store.history import History
+from ridgeline.study.events import Event, outcome_line
+from ridgeline.study.history import History
 
 # the host went down or somebody killed it: the build itself may be right
 _NOT_ITS_FAULT = (Cause.LOST, Cause.NODE_FAILED, Cause.CANCELLED)

@@ -17,7 +17,7 @@ from ridgeline.files import is_there
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Builds, JobLimits
 from ridgeline.records.template import field_names
-from ridgeline.store.folder import shell_words
+from ridgeline.study.folder import shell_words
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ridgeline.records.study import Goal, Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.pareto import Level, Tradeoff, tradeoffs
 from ridgeline.stats.wording import count, metric_text
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 NOT_MEASURED = "no good run measured it"
 

@@ -18,7 +18,7 @@ from ridgeline.records.trial import PredictedRange, Stage
 from ridgeline.stats.nodes import corrected
 from ridgeline.stats.stated_range import LEVEL, widening
 from ridgeline.stats.wording import metric_text
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 LARGEST_LOG = 700.0  # beyond, a float ends
 

@@ -17,8 +17,8 @@ from ridgeline.records.observation import Observation
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.store.folder import StudyFolder
-from ridgeline.store.history import History, read_history
+from ridgeline.study.folder import StudyFolder
+from ridgeline.study.history import History, read_history
 
 FILE = "warm-start.json"
 

@@ -23,8 +23,8 @@ from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
-from ridgeline.store.events import QuestionLine, VerdictLine
-from ridgeline.store.history import History
+from ridgeline.study.events import QuestionLine, VerdictLine
+from ridgeline.study.history import History
 
 
 class CampaignQuestion(Protocol):

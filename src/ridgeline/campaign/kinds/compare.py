@@ -25,8 +25,8 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.verdict import Comparison, Verdict
 from ridgeline.stats.wording import metric_text
-from ridgeline.store.events import VerdictLine
-from ridgeline.store.history import History
+from ridgeline.study.events import VerdictLine
+from ridgeline.study.history import History
 
 WORSE = "worse"
 CONCLUSIONS = {

@@ -22,8 +22,8 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.wording import count
-from ridgeline.store.events import VerdictLine
-from ridgeline.store.history import History
+from ridgeline.study.events import VerdictLine
+from ridgeline.study.history import History
 from ridgeline.workloads.base import Foreseeing
 
 FOUND, UNFINISHED = "edge", "unfinished"  # the edge is known; the budget ended before it was

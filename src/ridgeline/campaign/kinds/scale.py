@@ -30,8 +30,8 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.block_order import order_of_block
 from ridgeline.stats.scaling import scaling
-from ridgeline.store.events import VerdictLine
-from ridgeline.store.history import History
+from ridgeline.study.events import VerdictLine
+from ridgeline.study.history import History
 
 UNITS = {"nodes": "node", "ranks_per_node": "rank", "ranks": "rank", "threads": "thread", "gpus": "GPU"}
 RESAMPLING_SEED = 1  # the same runs give the same intervals

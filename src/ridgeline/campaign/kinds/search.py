@@ -23,8 +23,8 @@ from ridgeline.records.space import point_key
 from ridgeline.records.study import DEFAULT_SAMPLER, SAMPLER_BEFORE, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.verdict import Verdict
-from ridgeline.store.events import VerdictLine
-from ridgeline.store.history import History
+from ridgeline.study.events import VerdictLine
+from ridgeline.study.history import History
 
 
 @dataclass(frozen=True, slots=True)

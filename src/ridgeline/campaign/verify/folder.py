@@ -17,11 +17,11 @@ from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.files import text_of
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.study import Study
-from ridgeline.store.agreement import require_consistent, require_same_question
-from ridgeline.store.folder import JOURNAL, STUDY, StudyFolder, to_be_read
-from ridgeline.store.history import History
-from ridgeline.store.journal import read_events
-from ridgeline.store.study_file import StudyFile
+from ridgeline.study.agreement import require_consistent, require_same_question
+from ridgeline.study.folder import JOURNAL, STUDY, StudyFolder, to_be_read
+from ridgeline.study.history import History
+from ridgeline.study.journal import read_events
+from ridgeline.study.study_file import StudyFile
 from ridgeline.workloads.base import Workload
 
 

@@ -21,9 +21,9 @@ from ridgeline.records.run import Cause, Run
 from ridgeline.records.secrets import HIDDEN
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.store.events import Event, measurement_line, outcome_line
-from ridgeline.store.folder import JOURNAL, RUNS
-from ridgeline.store.history import History
+from ridgeline.study.events import Event, measurement_line, outcome_line
+from ridgeline.study.folder import JOURNAL, RUNS
+from ridgeline.study.history import History
 from ridgeline.workloads.base import Workload
 
 TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was removed or shortened, one a line

@@ -24,7 +24,7 @@ from ridgeline.records.run import Job, Run
 from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.store.folder import RUNS
+from ridgeline.study.folder import RUNS
 from ridgeline.workloads.base import Workload
 
 SCRIPT, ENV = "run.sh", "env"

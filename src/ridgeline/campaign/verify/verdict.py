@@ -13,9 +13,9 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.verify.verification import NUMBERS, WORDS, Verification, differences, reworded
 from ridgeline.errors import RidgelineError
-from ridgeline.store.events import Event, VerdictLine
-from ridgeline.store.folder import JOURNAL
-from ridgeline.store.history import History
+from ridgeline.study.events import Event, VerdictLine
+from ridgeline.study.folder import JOURNAL
+from ridgeline.study.history import History
 
 # fields, also nested ones, that hold text for people, and what of it no release changes
 TEXTS = {**dict.fromkeys(("headline", "notes", "why", "reason", "disqualified", "failed"), NUMBERS), "paste": WORDS}

@@ -29,8 +29,8 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.wording import count
-from ridgeline.store.events import Extension
-from ridgeline.store.folder import StudyFolder
+from ridgeline.study.events import Extension
+from ridgeline.study.folder import StudyFolder
 
 if TYPE_CHECKING:
     from rich.console import Console

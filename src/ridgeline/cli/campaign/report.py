@@ -28,7 +28,7 @@ def report(
     from ridgeline.report.page import write_page, write_report
     from ridgeline.report.pdf import browser_path, write_pdf
     from ridgeline.report.sections import sections
-    from ridgeline.store.partial import read_ladder
+    from ridgeline.study.partial import read_ladder
 
     if form is ReportFormat.pdf:
         browser_path()  # before anything is worked out

@@ -25,6 +25,6 @@ def resume(
     """Go on with a campaign that was stopped or killed; a finished one shows its answer again."""
     from ridgeline.campaign.kinds.extension import parse_extension
     from ridgeline.cli.campaign.live import drive
-    from ridgeline.store.folder import StudyFolder
+    from ridgeline.study.folder import StudyFolder
 
     drive(StudyFolder.open(folder), None, as_json, parse_extension(trials, blocks, wall, node_hours))

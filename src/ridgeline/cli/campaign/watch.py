@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ridgeline.dashboard.snapshot import Watched
+    from ridgeline.report.live.snapshot import Watched
 
 
 def watch(
@@ -25,8 +25,8 @@ def watch(
 
     Example: ridgeline watch studies --port 8765
     """
-    from ridgeline.dashboard.serve import serve, token_from
-    from ridgeline.dashboard.server import Dashboard
+    from ridgeline.report.live.serve import serve, token_from
+    from ridgeline.report.live.server import Dashboard
 
     token = token_from(token_file, host)
     found = FoundFolders(folder)
@@ -43,9 +43,9 @@ class FoundFolders:
     """The studies and services at a path: itself, or those one or two folders below; they may come and go."""
 
     def __init__(self, root: Path) -> None:
-        from ridgeline.dashboard.service import is_service
         from ridgeline.errors import StoreError
-        from ridgeline.store.folder import StudyFolder
+        from ridgeline.report.live.service import is_service
+        from ridgeline.study.folder import StudyFolder
 
         self._root = root
         self._known: dict[Path, Watched] = {}
@@ -62,7 +62,7 @@ class FoundFolders:
 
     def look_around(self) -> dict[str, Watched]:
         from ridgeline.cli.campaign.watched import WatchedStudy
-        from ridgeline.dashboard.service import WatchedService, is_service
+        from ridgeline.report.live.service import WatchedService, is_service
 
         shown: dict[str, Watched] = {}
         for path in self._paths():

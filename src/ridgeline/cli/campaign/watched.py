@@ -12,19 +12,19 @@ from pathlib import Path
 from ridgeline.campaign.kinds.base import question_of
 from ridgeline.campaign.status import CampaignStatus, answer_on_paper
 from ridgeline.cli.text.snapshot import snapshot_of
-from ridgeline.dashboard.figures import live_figures
-from ridgeline.dashboard.snapshot import Snapshot, State
 from ridgeline.errors import RidgelineError
 from ridgeline.files import stamp
 from ridgeline.records.space import Knob, Point
 from ridgeline.records.study import Study
 from ridgeline.report.exports.prometheus import metrics_text
-from ridgeline.store.controller import Presence, look_for_controller
-from ridgeline.store.folder import STUDY, StudyFolder
-from ridgeline.store.history import History
-from ridgeline.store.live.instructions import INSTRUCTIONS, Instruction, waiting_instructions
-from ridgeline.store.live.logs import newest_log
-from ridgeline.store.live.tail import JournalTail
+from ridgeline.report.live.figures import live_figures
+from ridgeline.report.live.snapshot import Snapshot, State
+from ridgeline.study.controller import Presence, look_for_controller
+from ridgeline.study.folder import STUDY, StudyFolder
+from ridgeline.study.history import History
+from ridgeline.study.live.instructions import INSTRUCTIONS, Instruction, waiting_instructions
+from ridgeline.study.live.logs import newest_log
+from ridgeline.study.live.tail import JournalTail
 
 # what a folder that is damaged, edited or half gone may bring: said on the page, whoever looks next
 TROUBLE = (RidgelineError, OSError, ValueError, LookupError, ArithmeticError)

@@ -15,7 +15,7 @@ from ridgeline.cli.serving import options as option
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
-    from ridgeline.serving.load.options import BenchOptions
+    from ridgeline.load.options import BenchOptions
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class BenchArguments:
     ] = False
 
     def options(self) -> BenchOptions:
-        from ridgeline.serving.load.options import BenchOptions
+        from ridgeline.load.options import BenchOptions
 
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         lists = {"headers": tuple(self.headers or ()), "slos": tuple(self.slos or ())}
@@ -101,9 +101,9 @@ def bench(
     """
     gc.set_threshold(50_000)  # little garbage is made here, and looking for it would cost more than the imports below
     from ridgeline.cli.text.serving.bench import progress_text, session_text
-    from ridgeline.serving.load.edge import goodput_terms
-    from ridgeline.serving.load.options import plan_from
-    from ridgeline.serving.load.session import run_session
+    from ridgeline.load.edge import goodput_terms
+    from ridgeline.load.options import plan_from
+    from ridgeline.load.session import run_session
 
     if arguments.find_goodput and sweep is not None:
         raise InputError("--find-goodput and --sweep are two different questions; ask one at a time")

@@ -36,8 +36,8 @@ def calibrate(
     Example: ridgeline calibrate --from bench.json --gpu h200 --out site.json
     """
     from ridgeline.cli.text.serving.calibration import calibration_text
-    from ridgeline.serving.twin.calibrate import calibrate as run
-    from ridgeline.serving.twin.calibration import write_calibration
+    from ridgeline.twin.calibrate import calibrate as run
+    from ridgeline.twin.calibration import write_calibration
 
     if os.path.isdir(out):  # noqa: PTH112  pathlib raises for names no file can have
         raise InputError(f"--out {out} is a folder; name the file to write, such as {out / 'site.json'}")

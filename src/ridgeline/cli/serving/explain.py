@@ -24,8 +24,8 @@ def explain(
     Example: ridgeline explain --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --batch 512 --context 450
     """
     from ridgeline.cli.text.serving.explain import explanation_text
-    from ridgeline.serving.twin.calibration import read_calibration
-    from ridgeline.serving.twin.explain import explain as answer
+    from ridgeline.twin.calibration import read_calibration
+    from ridgeline.twin.explain import explain as answer
 
     deployment = arguments.deployment()
     found = answer(deployment, batch, context, prompt, read_calibration(calibration) if calibration else None)

@@ -24,7 +24,7 @@ def fleet(
     --decode-tok-s 14.8e3
     """
     from ridgeline.cli.text.serving.fleet import fleet_text
-    from ridgeline.serving.planner.fleet import size_fleet
+    from ridgeline.planner.fleet import size_fleet
 
     answer = size_fleet(input_tokens_per_day, output_tokens_per_day, prefill_tok_s, decode_tok_s, utilisation)
     print(json_text(answer.as_json()) if as_json else fleet_text(answer))

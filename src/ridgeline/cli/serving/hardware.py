@@ -12,7 +12,7 @@ def hardware(as_json: option.AsJson = False) -> None:
     Example: RIDGELINE_HARDWARE=ours.yaml ridgeline hardware
     """
     from ridgeline.cli.text.serving.hardware import hardware_text
-    from ridgeline.serving.hardware.listing import list_hardware
+    from ridgeline.hardware.listing import list_hardware
 
     answer = list_hardware()
     print(json_text(answer.as_json()) if as_json else hardware_text(answer))

@@ -21,7 +21,7 @@ def import_results(
     Figures that were not measured, or that contradict each other, are marked with the reason.
     """
     from ridgeline.cli.text.serving.imported import imported_text
-    from ridgeline.serving.load.imported import import_results as run
+    from ridgeline.load.imported import import_results as run
 
     found = run(paths, out)
     print(json.dumps({"runs": [one.as_json() for one in found]}) if as_json else imported_text(found))

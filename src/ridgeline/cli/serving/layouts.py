@@ -24,7 +24,7 @@ def layouts(
     Example: ridgeline layouts --model deepseek-r1 --gpus 16 --gpu h200
     """
     from ridgeline.cli.text.serving.memory import layouts_text
-    from ridgeline.serving.engine.fitting import list_layouts
+    from ridgeline.engines.fitting import list_layouts
 
     listing = list_layouts(model, gpu, gpus, gpus_per_node, engine, dtype)
     print(json_text(listing.as_json()) if as_json else layouts_text(listing))

@@ -23,7 +23,7 @@ def make_model(
     Example: ridgeline make-model llama-8b /tmp/llama-8b
     """
     from ridgeline.cli.text.serving.model import folder_text
-    from ridgeline.serving.model.folder import write_model_folder
+    from ridgeline.model.folder import write_model_folder
 
     made = write_model_folder(shape, folder, layers=layers, context_tokens=context)
     print(json.dumps(made.as_json()) if as_json else folder_text(made))

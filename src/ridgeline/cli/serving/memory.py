@@ -13,7 +13,7 @@ def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) ->
     Example: ridgeline memory --model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16
     """
     from ridgeline.cli.text.serving.memory import memory_text
-    from ridgeline.serving.engine.fitting import answer_memory
+    from ridgeline.engines.fitting import answer_memory
 
     layout = arguments.layout(whole_nodes=False)
     answer = answer_memory(

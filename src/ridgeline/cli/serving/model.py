@@ -25,7 +25,7 @@ def model(
     Example: ridgeline model deepseek-r1
     """
     from ridgeline.cli.text.serving.model import costs_text
-    from ridgeline.serving.model.costs import answer_costs
+    from ridgeline.model.costs import answer_costs
 
     answer = answer_costs(name, dtype, kv_dtype, tokens, batch)
     print(json_text(answer.as_json()) if as_json else costs_text(answer))

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 if TYPE_CHECKING:
-    from ridgeline.serving.engine.deployment import Deployment
-    from ridgeline.serving.engine.layout import Layout
-    from ridgeline.serving.engine.settings import EngineSettings
+    from ridgeline.engines.deployment import Deployment
+    from ridgeline.engines.layout import Layout
+    from ridgeline.engines.settings import EngineSettings
 
 ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
 GpuName = Annotated[str, typer.Option(help="h100, h200, b200, ... (see `ridgeline hardware`), or one of your own.")]
@@ -77,8 +77,8 @@ class EngineArguments:
 
     def settings(self, **own: Any) -> EngineSettings:
         """`own` are settings that only one verb takes."""
-        from ridgeline.serving.engine.knobs.meaning import settings_of
-        from ridgeline.serving.engine.settings import EngineSettings, parse_engine
+        from ridgeline.engines.knobs.meaning import settings_of
+        from ridgeline.engines.settings import EngineSettings, parse_engine
 
         names = ("max_running_requests", "cuda_graph_max_bs", "chunked_prefill_size")
         given = {"mem_fraction_static": self.mem_fraction, **{name: getattr(self, name) for name in names}}
@@ -89,7 +89,7 @@ class EngineArguments:
 
     def layout(self, *, whole_nodes: bool = True) -> Layout:
         """Nodes that were left out follow from the ranks; without `whole_nodes` a node is no larger than they need."""
-        from ridgeline.serving.engine.layout import Layout
+        from ridgeline.engines.layout import Layout
 
         need = self.tp * self.pp * self.dp
         size = self.gpus_per_node
@@ -122,9 +122,9 @@ class DeploymentArguments(EngineArguments):
     detokenizer_workers: Annotated[int, typer.Option(help="--detokenizer-worker-num.")] = 1
 
     def deployment(self, routing: str = "round-robin", **own: Any) -> Deployment:
+        from ridgeline.engines.deployment import describe
+        from ridgeline.engines.fitting import with_room
         from ridgeline.errors import InputError
-        from ridgeline.serving.engine.deployment import describe
-        from ridgeline.serving.engine.fitting import with_room
 
         ranks = {name: getattr(self, name) for name in ("tp", "pp", "dp", "ep", "attn_dp")}
         if self.prefill_groups and (unused := [f"--{n.replace('_', '-')} {v}" for n, v in ranks.items() if v != 1]):

@@ -14,7 +14,7 @@ from ridgeline.cli.text.json import json_text
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
-    from ridgeline.serving.planner.planner import Plan
+    from ridgeline.planner.planner import Plan
 
 
 def plan(
@@ -58,7 +58,7 @@ def plan(
     Example: ridgeline plan --model deepseek-r1 --gpu h200 --nodes 2 --traffic fixed:313:194 --slo ttft_p95_ms=2000
     --slo itl_p95_ms=50
     """
-    from ridgeline.serving.planner.planner import answer_plan
+    from ridgeline.planner.planner import answer_plan
 
     answer = answer_plan(
         model,
@@ -88,7 +88,7 @@ def plan(
 def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -> str:
     from ridgeline.cli.text.serving.plan import plan_text
     from ridgeline.cli.text.serving.verdict import verdict_text
-    from ridgeline.deploy.from_plan import plan_json
+    from ridgeline.service.from_plan import plan_json
 
     if gpu_hour is not None and not gpu_hour < math.inf:
         raise InputError(f"--gpu-hour {gpu_hour:g} is no price; give dollars an hour, such as 2.5")
@@ -109,13 +109,13 @@ def _write(name: str, path: Path | None, answer: Plan, write: Callable[[Path, Pl
 
 
 def _write_folder(path: Path, answer: Plan) -> None:
-    from ridgeline.deploy.from_plan import write_plan
+    from ridgeline.service.from_plan import write_plan
 
     write_plan(answer, path)
 
 
 def _write_service(path: Path, answer: Plan) -> None:
-    from ridgeline.deploy.from_plan import deployable_text
     from ridgeline.files import write_whole
+    from ridgeline.service.from_plan import deployable_text
 
     write_whole(path, deployable_text(answer, path.name))

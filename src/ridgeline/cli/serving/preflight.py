@@ -31,7 +31,7 @@ def preflight(
     if files:
         raise InputError("files go with --compare; without it, this node is checked")
     from ridgeline.cli.text.serving.preflight import node_text
-    from ridgeline.serving.node.preflight.run import preflight as look
+    from ridgeline.node.preflight.run import preflight as look
 
     node = look(python, scratch.absolute(), port or ())
     print(json.dumps(node.as_json(), indent=1) if as_json else node_text(node))
@@ -41,7 +41,7 @@ def preflight(
 
 def _compare(files: list[Path], as_json: bool) -> None:
     from ridgeline.cli.text.serving.preflight import comparison_text
-    from ridgeline.serving.node.preflight.compare import compare, read_nodes
+    from ridgeline.node.preflight.compare import compare, read_nodes
 
     result = compare(read_nodes(files))
     print(json.dumps(result.as_json(), indent=1) if as_json else comparison_text(result))

@@ -11,8 +11,8 @@ from ridgeline.cli.serving import options as option
 from ridgeline.ports import BOOTSTRAP_PORT, SGLANG_PORT
 
 if TYPE_CHECKING:
-    from ridgeline.serving.engine.deployment import Deployment
-    from ridgeline.serving.twin.server.serve import ServedTwin
+    from ridgeline.engines.deployment import Deployment
+    from ridgeline.twin.server.serve import ServedTwin
 
 
 @option.takes(option.EngineArguments)
@@ -43,8 +43,8 @@ def serve_twin(
 
     Example: ridgeline serve-twin --model llama-8b --gpu h200 --tp 1 --port 30000
     """
-    from ridgeline.serving.twin.server.faults import parse_fault
-    from ridgeline.serving.twin.server.serve import ServedTwin
+    from ridgeline.twin.server.faults import parse_fault
+    from ridgeline.twin.server.serve import ServedTwin
 
     faults = tuple(parse_fault(text) for text in fault or ())
     where = (role, api, host, port, bootstrap_port, api_key, speed, faults, served_model_name, max_queued_requests)
@@ -52,15 +52,15 @@ def serve_twin(
 
 
 def _described(a: option.EngineArguments, fabric: str | None) -> Deployment:
-    from ridgeline.serving.engine.deployment import describe
+    from ridgeline.engines.deployment import describe
 
     layout = a.layout(whole_nodes=False)
     return describe(a.model, a.gpu, layout, a.settings(), fabric=fabric, dtype=a.dtype, kv_dtype=a.kv_dtype)
 
 
 def _serve(served: ServedTwin, calibration: Path | None) -> None:
-    from ridgeline.serving.twin.calibration import read_calibration
-    from ridgeline.serving.twin.server.serve import TwinServer, serve_until_told
+    from ridgeline.twin.calibration import read_calibration
+    from ridgeline.twin.server.serve import TwinServer, serve_until_told
 
     def ready(server: TwinServer) -> None:
         part = "" if served.role == "both" else f", {served.role} only"

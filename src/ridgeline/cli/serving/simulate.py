@@ -40,10 +40,10 @@ def simulate(
     Example: ridgeline simulate --model deepseek-r1 --gpu h100 --nodes 2 --tp 16 --traffic sharegpt --requests 2000
     """
     from ridgeline.cli.text.serving.simulation import simulation_text
-    from ridgeline.serving.traffic.requests import Slo
-    from ridgeline.serving.traffic.traffic import parse_traffic
-    from ridgeline.serving.twin.calibration import read_calibration
-    from ridgeline.serving.twin.simulate import simulate as run
+    from ridgeline.traffic.requests import Slo
+    from ridgeline.traffic.traffic import parse_traffic
+    from ridgeline.twin.calibration import read_calibration
+    from ridgeline.twin.simulate import simulate as run
 
     deployment = arguments.deployment(
         routing,
@@ -59,7 +59,7 @@ def simulate(
     limits = [Slo.parse(text) for text in slo or ()]
     result = run(deployment, sent, read_calibration(calibration) if calibration else None, limits)
     if out is not None:
-        from ridgeline.serving.load.records_file import write_records
+        from ridgeline.load.records_file import write_records
 
         write_records(out, result.records)
     print(json_text(result.as_json()) if as_json else simulation_text(str(deployment), result))

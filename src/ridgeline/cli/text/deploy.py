@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ridgeline.deploy.keys import without_key
-from ridgeline.deploy.members import Member
-from ridgeline.deploy.protection import router_promise
-from ridgeline.deploy.quoting import shell_line
-from ridgeline.deploy.routers import ROUTERS
-from ridgeline.deploy.service import Service
-from ridgeline.deploy.status import MemberState
-from ridgeline.serving.engine.knobs.releases import release_text
+from ridgeline.engines.knobs.releases import release_text
+from ridgeline.service.keys import without_key
+from ridgeline.service.members import Member
+from ridgeline.service.protection import router_promise
+from ridgeline.service.quoting import shell_line
+from ridgeline.service.routers import ROUTERS
+from ridgeline.service.service import Service
+from ridgeline.service.status import MemberState
 
 
 def service_summary(

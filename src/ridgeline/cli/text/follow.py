@@ -10,7 +10,7 @@ from ridgeline.cli.text.snapshot import expected_end, run_rows
 from ridgeline.cli.text.table import aligned
 from ridgeline.cli.text.wording import controller_text
 from ridgeline.stats.wording import count
-from ridgeline.store.live.logs import last_lines, newest_log
+from ridgeline.study.live.logs import last_lines, newest_log
 
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 LEAST_HEIGHT = 12

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ridgeline import catalog
-from ridgeline.deploy.form import ServiceForm
-from ridgeline.forms.form import Form
-from ridgeline.forms.reference import described, key_rows, section, table
-from ridgeline.store.schema import BuildsForm, StudyForm
-from ridgeline.store.site_form import SiteForm
+from ridgeline.service.form import ServiceForm
+from ridgeline.study.forms.form import Form
+from ridgeline.study.forms.reference import described, key_rows, section, table
+from ridgeline.study.schema import BuildsForm, StudyForm
+from ridgeline.study.site_form import SiteForm
 
 COMMAND = "scripts/reference"
 _NOTE = f"<!-- Written by {COMMAND} from the forms that read the files; change those, then run it again. -->"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 
-from ridgeline.deploy.admission import AdmissionLimits
-from ridgeline.deploy.protection import router_promise
-from ridgeline.deploy.rehearse.rehearsal import (
+from ridgeline.service.admission import AdmissionLimits
+from ridgeline.service.protection import router_promise
+from ridgeline.service.rehearse.rehearsal import (
     HUNG,
     KILLED,
     LEVEL,
@@ -20,7 +20,7 @@ from ridgeline.deploy.rehearse.rehearsal import (
     Rehearsal,
     Rehearsed,
 )
-from ridgeline.deploy.service import Service
+from ridgeline.service.service import Service
 from ridgeline.stats.student import half_width
 from ridgeline.stats.verdict import FEWEST_BLOCKS
 

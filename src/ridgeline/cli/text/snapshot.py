@@ -23,13 +23,13 @@ from ridgeline.cli.text.wording import (
     setting_text,
     time_text,
 )
-from ridgeline.dashboard.snapshot import Gauge, RunningRun, Said, Snapshot, State
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.store.controller import Presence
-from ridgeline.store.history import History
-from ridgeline.store.live.instructions import Instruction
-from ridgeline.store.live.logs import last_lines, newest_log
+from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
+from ridgeline.study.controller import Presence
+from ridgeline.study.history import History
+from ridgeline.study.live.instructions import Instruction
+from ridgeline.study.live.logs import last_lines, newest_log
 
 RUNS_SHOWN, TOLD_SHOWN, LOG_LINES, RUNNING_SHOWN = 15, 6, 40, 8
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.campaign.verdict import goal_text
 from ridgeline.stats.wording import count
-from ridgeline.store.controller import ControllerSighting, Presence
+from ridgeline.study.controller import ControllerSighting, Presence
 
 if TYPE_CHECKING:
     from ridgeline.campaign.check import Stake
@@ -42,7 +42,7 @@ def value_text(value: object) -> str:
 
 def yaml_text(value: object) -> str:
     """A value as a study file says it: every digit, and quotes where a reader would take a word for something else."""
-    from ridgeline.store.yaml_tree import resolve
+    from ridgeline.study.yaml_tree import resolve
 
     if isinstance(value, str) and not (re.fullmatch(r"[\w./+-]+", value) and resolve(value) == value):
         quoted = json.dumps(value, ensure_ascii=False)

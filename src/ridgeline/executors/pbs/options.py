@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ridgeline.executors.options import BatchOptions
-from ridgeline.forms.form import OneLine, Otherwise, Takes
+from ridgeline.study.forms.form import OneLine, Otherwise, Takes
 
 
 class PbsOptions(BatchOptions):

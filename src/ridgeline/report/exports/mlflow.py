@@ -15,7 +15,7 @@ from ridgeline.files import in_one_step
 from ridgeline.records.run import Run
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 FINISHED, FAILED = 3, 4
 LONGEST_VALUE = 6000  # of a parameter, as MLflow holds it

@@ -14,7 +14,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Continuous, Knob
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 
 def write_optuna(study: Study, history: History, out: Path) -> int:

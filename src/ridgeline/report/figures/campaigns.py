@@ -21,7 +21,7 @@ from ridgeline.report.figures.shapes import (
 )  # fmt: skip
 from ridgeline.report.figures.values import goal_axis, is_ok, knob_scale
 from ridgeline.stats.wording import metric_text
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 
 def edge_climb(study: Study, history: History, answer: Answer, knob: str) -> PlotFigure | None:

@@ -29,7 +29,7 @@ from ridgeline.report.figures.shapes import (
     PlotSeries,
 )  # fmt: skip
 from ridgeline.stats.wording import count, metric_text
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 LOGS = ("engine.log", "sglang.log")
 LARGEST_LOG_BYTES = 64 * 2**20  # read for a figure; what is larger is for `ridgeline diagnose`

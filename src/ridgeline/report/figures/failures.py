@@ -15,7 +15,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.shapes import HeatCell, HeatFigure
 from ridgeline.report.figures.values import is_ok, judged_runs, varied_knobs
 from ridgeline.stats.wording import count, metric_text
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 OUT_OF_MEMORY = ("oom-start", "oom-run")
 MOST_PARTS = 12  # columns or lines of the map; a number with more values is cut into about that many ranges

@@ -10,7 +10,7 @@ from ridgeline.records.guard import Closeness, Condition, Guard
 from ridgeline.records.outcome import Kind
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 _SIMPLE = re.compile(r"^\s*(\w+)\s*(<=|>=|==|<|>)\s*([-+0-9.eE]+)\s*$")
 

@@ -35,7 +35,7 @@ from ridgeline.report.figures.shapes import (
 from ridgeline.report.figures.values import KnobScale, goal_axis, is_ok, judged_runs, knob_scale, varied_knobs
 from ridgeline.stats.contribution import contributions
 from ridgeline.stats.wording import metric_text, percent
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 FEWEST_FOR_IMPORTANCE = 6  # runs of the search; of fewer, any knob explains everything
 PARTS = 4  # a number of many values is cut into so many parts of equal size before its share is worked out

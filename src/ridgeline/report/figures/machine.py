@@ -27,7 +27,7 @@ from ridgeline.report.figures.values import is_ok
 from ridgeline.stats.nodes import NodeEffect, node_effects, node_runs
 from ridgeline.stats.stated_range import LEVEL
 from ridgeline.stats.wording import count, metric_text, percent
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 PREDICTED = "predicted_"
 MEASURED_AS = {"tok_s": "total_tok_s"}  # engines' sessions predict the rate of all tokens

@@ -31,7 +31,7 @@ from ridgeline.report.figures.values import goal_axis, is_ok, seconds_axis
 from ridgeline.stats.nodes import node_effects, node_runs
 from ridgeline.stats.regimes import baseline_course
 from ridgeline.stats.wording import count, metric_text
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 NAMES = {
     BASELINE: "baseline",

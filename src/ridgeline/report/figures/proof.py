@@ -28,7 +28,7 @@ from ridgeline.report.figures.shapes import (
 )  # fmt: skip
 from ridgeline.report.figures.values import goal_axis
 from ridgeline.stats.wording import count, metric_text, ratio_range
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
 

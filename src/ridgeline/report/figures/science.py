@@ -19,7 +19,7 @@ from ridgeline.report.figures.shapes import (
     PlotPoint,
     PlotSeries,
 )  # fmt: skip
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 
 def time_split(study: Study, history: History, answer: Answer) -> BarFigure | None:

@@ -23,7 +23,7 @@ from ridgeline.report.figures.shapes import (
 )  # fmt: skip
 from ridgeline.report.figures.values import needs_log, unit_of
 from ridgeline.stats.wording import metric_text
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 LOADS = ("rate", "rate_s", "request_rate", "concurrency")  # knobs that say how much is sent
 LATENCIES = {"ttft": "time to first token", "itl": "time between tokens"}

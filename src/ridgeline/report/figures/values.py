@@ -11,7 +11,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.shapes import Axis
-from ridgeline.store.history import History
+from ridgeline.study.history import History
 
 LOG_FROM = 20.0  # times between the smallest and the largest value, from which on a log axis shows more
 

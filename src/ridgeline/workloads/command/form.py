@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from ridgeline.forms.form import TEXT_OR_MAPPING, Entry, Environment, FileBeside, Form, Otherwise, Pattern, Takes
-from ridgeline.forms.reading import read_form
 from ridgeline.records.outcome import Kind, Signature
 from ridgeline.records.problem import Problem
+from ridgeline.study.forms.form import TEXT_OR_MAPPING, Entry, Environment, FileBeside, Form, Otherwise, Pattern, Takes
+from ridgeline.study.forms.reading import read_form
 from ridgeline.workloads.command.extract import ByCsv, ByJson, ByRegex, Metric, Pick
 from ridgeline.workloads.command.options import CommandOptions
 

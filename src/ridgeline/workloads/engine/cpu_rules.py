@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ridgeline.engines.knobs.releases import Version
+from ridgeline.model.model import Model
 from ridgeline.records.expression import Value
-from ridgeline.serving.engine.knobs.releases import Version
-from ridgeline.serving.model.model import Model
 
 # The first release with each list, newest first; before 0.12 another back end was at work, which is not judged.
 _HEADS: tuple[tuple[Version, tuple[int, ...]], ...] = (

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
+from ridgeline.engines.knobs.engine_flags import EngineFlags
+from ridgeline.engines.knobs.releases import Version
+from ridgeline.model.model import Model
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Measurement
-from ridgeline.serving.engine.knobs.engine_flags import EngineFlags
-from ridgeline.serving.engine.knobs.releases import Version
-from ridgeline.serving.model.model import Model
 from ridgeline.workloads.engine.options import Install, Load
 
 ENGINE_LOG = "engine.log"

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ridgeline.engines.knobs.engine_flags import EngineFlags
 from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.outcome import Kind, Move, Signature
-from ridgeline.serving.engine.knobs.engine_flags import EngineFlags
 
 MARK, AT_START = "ridgeline: failure=", " at start"
 

@@ -10,7 +10,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 
 from ridgeline.errors import InputError
-from ridgeline.forms.form import (
+from ridgeline.hardware.cluster import load_gpu
+from ridgeline.records.expression import Value
+from ridgeline.records.problem import Problem
+from ridgeline.study.forms.form import (
     TEXT_OR_MAPPING,
     CountedIn,
     Duration,
@@ -24,11 +27,8 @@ from ridgeline.forms.form import (
     Text,
     accepted_by,
 )
-from ridgeline.forms.reading import read_form
-from ridgeline.records.expression import Value
-from ridgeline.records.problem import Problem
-from ridgeline.serving.hardware.cluster import load_gpu
-from ridgeline.serving.traffic.requests import Slo
+from ridgeline.study.forms.reading import read_form
+from ridgeline.traffic.requests import Slo
 from ridgeline.workloads.engine.options import (
     EngineOptions,
     Install,

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 
-from ridgeline.serving.engine.knobs.releases import NEWEST, Version, parse_version
+from ridgeline.engines.knobs.releases import NEWEST, Version, parse_version
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.options import Install
 

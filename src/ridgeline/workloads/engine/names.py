@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
+from ridgeline.engines.knobs.releases import TITLES, Version
 from ridgeline.errors import near, nearest
 from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
-from ridgeline.serving.engine.knobs.releases import TITLES, Version
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.install import flags_of, release_of
 from ridgeline.workloads.engine.options import EngineOptions

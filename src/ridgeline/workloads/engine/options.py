@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
-from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
+from ridgeline.traffic.traffic import Traffic, parse_traffic
 
 
 @dataclass(frozen=True, slots=True)

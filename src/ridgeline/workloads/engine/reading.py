@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ridgeline.engines.knobs.scope import engine_total, rank_share
 from ridgeline.errors import ReadError
 from ridgeline.files import read_text
 from ridgeline.readers.lines import TextFile
@@ -17,7 +18,6 @@ from ridgeline.readers.nccl_log import read_nccl_log
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.run import Run
-from ridgeline.serving.engine.knobs.scope import engine_total, rank_share
 from ridgeline.workloads.engine.dialect import ENGINE_LOG, OFFLINE_RESULT, EngineDialect, EngineLog
 
 MEASURED = "measured.json"

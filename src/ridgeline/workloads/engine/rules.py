@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
+from ridgeline.engines.knobs.releases import NEWEST, Version
+from ridgeline.engines.layout_rules import layout_problems
+from ridgeline.engines.memory import STARTUP_OOM, plan_memory
+from ridgeline.engines.settings import DEFAULTS, EngineSettings
 from ridgeline.errors import InputError
+from ridgeline.hardware.cluster import Gpu, load_gpu, make_cluster
+from ridgeline.model.config import load_model
+from ridgeline.model.model import Model
 from ridgeline.records.expression import Value
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
-from ridgeline.serving.engine.deployment import Deployment
-from ridgeline.serving.engine.knobs.meaning import layout_of, model_of, role_of, settings_of
-from ridgeline.serving.engine.knobs.releases import NEWEST, Version
-from ridgeline.serving.engine.layout_rules import layout_problems
-from ridgeline.serving.engine.memory import STARTUP_OOM, plan_memory
-from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings
-from ridgeline.serving.hardware.cluster import Gpu, load_gpu, make_cluster
-from ridgeline.serving.model.config import load_model
-from ridgeline.serving.model.model import Model
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.options import EngineOptions, Install
 
@@ -70,7 +70,7 @@ def predicted_tok_s(
     options: EngineOptions, values: Mapping[str, Value], version: Version, asked: Resources, site: Site, *, paced: bool
 ) -> float | None:
     """What the twin expects of the engine, said before it runs; None where it cannot know model and GPU."""
-    from ridgeline.serving.twin.simulate import simulate
+    from ridgeline.twin.simulate import simulate
 
     try:
         deployment = expected_deployment(options, values, version, asked, site)

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
+from ridgeline.engines.knobs.releases import OWN_CHOICE
+from ridgeline.model.config import preset_names
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import Binding, contained, launch, rank_text
 from ridgeline.records.run import Resources
@@ -15,8 +17,6 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render_env
-from ridgeline.serving.engine.knobs.releases import OWN_CHOICE
-from ridgeline.serving.model.config import preset_names
 from ridgeline.workloads.engine.dialect import EngineDialect, Span
 from ridgeline.workloads.engine.install import release_of
 from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, Names

@@ -7,16 +7,16 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TypeVar
 
+from ridgeline.engines.deepep import mode_refusal
+from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
+from ridgeline.engines.knobs.meaning import role_of
+from ridgeline.engines.knobs.releases import Version, release_meant
+from ridgeline.model.model import Model
 from ridgeline.readers.sglang.facts import OfflineResult, SglangLog, Stamp
 from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.readers.sglang.offline import read_offline_jsonl
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Measurement
-from ridgeline.serving.engine.deepep import mode_refusal
-from ridgeline.serving.engine.knobs.engine_flags import EngineFlags, engine_flags
-from ridgeline.serving.engine.knobs.meaning import role_of
-from ridgeline.serving.engine.knobs.releases import Version, release_meant
-from ridgeline.serving.model.model import Model
 from ridgeline.workloads.engine.dialect import (
     DATASET,
     ENGINE_LOG,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ridgeline.serving.engine.knobs.meaning import layout_of
+from ridgeline.engines.knobs.meaning import layout_of
 from ridgeline.workloads.engine.dialect import HEAD, KEEP, MODEL, PORT, RENDEZVOUS, OneTimeStep, Span, StepNeeds, joined
 
 _FUSED_MOE = "benchmark/kernels/fused_moe_triton/tuning_fused_moe_triton.py"

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
+from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
+from ridgeline.engines.knobs.releases import Version
+from ridgeline.model.model import Model
 from ridgeline.readers.vllm_log import VllmLog, read_vllm_log
 from ridgeline.records.expression import Value
 from ridgeline.records.measurement import Measurement
-from ridgeline.serving.engine.knobs.engine_flags import EngineFlags, engine_flags
-from ridgeline.serving.engine.knobs.releases import Version
-from ridgeline.serving.model.model import Model
 from ridgeline.workloads.engine.cpu_rules import cpu_refusal
 from ridgeline.workloads.engine.dialect import (
     DATASET,

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ridgeline.engines.knobs.releases import NEWEST, release_text
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Reading
 from ridgeline.records.problem import Problem, Where
@@ -20,7 +21,6 @@ from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Continuous, Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
-from ridgeline.serving.engine.knobs.releases import NEWEST, release_text
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
 from ridgeline.workloads.engine.failures import signatures

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, Tag
 
-from ridgeline.forms.form import TEXT_OR_MAPPING, CountedIn, Environment, Form, Otherwise, Takes, Text
-from ridgeline.forms.reading import read_form
 from ridgeline.records.problem import Problem
+from ridgeline.study.forms.form import TEXT_OR_MAPPING, CountedIn, Environment, Form, Otherwise, Takes, Text
+from ridgeline.study.forms.reading import read_form
 from ridgeline.workloads.nwchem.knobs import MPI_BUILDS
 from ridgeline.workloads.nwchem.options import DEBIAN_BLAS, TASKS, THEORIES, NwchemOptions
 

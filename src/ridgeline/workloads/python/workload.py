@@ -10,10 +10,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from ridgeline.forms.form import Environment, FileBeside, Form, Takes
-from ridgeline.forms.reading import read_form
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.study import Study
+from ridgeline.study.forms.form import Environment, FileBeside, Form, Takes
+from ridgeline.study.forms.reading import read_form
 from ridgeline.workloads.command.extract import ByJson, Metric
 from ridgeline.workloads.command.options import CommandOptions
 from ridgeline.workloads.command.workload import BUILT_IN, CommandWorkload

@@ -8,17 +8,17 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
+from ridgeline.engines.settings import DEFAULTS, parse_engine
 from ridgeline.errors import InputError
-from ridgeline.forms.form import CountedIn, Otherwise, Text, accepted_by
-from ridgeline.forms.reading import read_form
+from ridgeline.hardware.cluster import Cluster, load_gpu, make_cluster
+from ridgeline.model.config import load_model
 from ridgeline.records.problem import Problem
 from ridgeline.records.site import Site
 from ridgeline.records.study import Study
-from ridgeline.serving.engine.settings import DEFAULTS, parse_engine
-from ridgeline.serving.hardware.cluster import Cluster, load_gpu, make_cluster
-from ridgeline.serving.model.config import load_model
-from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
-from ridgeline.serving.twin.calibration import Calibration, read_calibration
+from ridgeline.study.forms.form import CountedIn, Otherwise, Text, accepted_by
+from ridgeline.study.forms.reading import read_form
+from ridgeline.traffic.traffic import Traffic, parse_traffic
+from ridgeline.twin.calibration import Calibration, read_calibration
 from ridgeline.workloads.engine.form import ServeForm, TrafficForm
 from ridgeline.workloads.engine.options import placed_model
 from ridgeline.workloads.twin.options import TwinOptions

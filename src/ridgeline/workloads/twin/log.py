@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ridgeline.serving.engine.deployment import Deployment
-from ridgeline.serving.engine.knobs.scope import rank_share
-from ridgeline.serving.engine.layout import Layout
-from ridgeline.serving.engine.memory import STARTUP_OOM, MemoryPlan
-from ridgeline.serving.engine.reserve import decode_graph_sizes
-from ridgeline.serving.engine.settings import resolve
-from ridgeline.serving.hardware.cluster import GIB
-from ridgeline.serving.twin.simulate import SimulationResult, first_run_tax_s
+from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.knobs.scope import rank_share
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan
+from ridgeline.engines.reserve import decode_graph_sizes
+from ridgeline.engines.settings import resolve
+from ridgeline.hardware.cluster import GIB
+from ridgeline.twin.simulate import SimulationResult, first_run_tax_s
 
 INIT_S = 25.0  # imports, processes, communicators
 LOAD_S, LOAD_S_PER_GIB = 10.0, 1.0

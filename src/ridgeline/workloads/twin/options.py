@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ridgeline.engines.settings import DEFAULTS, EngineSettings
+from ridgeline.hardware.cluster import Cluster
+from ridgeline.model.model import Model
 from ridgeline.records.problem import Problem
-from ridgeline.serving.engine.settings import DEFAULTS, EngineSettings
-from ridgeline.serving.hardware.cluster import Cluster
-from ridgeline.serving.model.model import Model
-from ridgeline.serving.traffic.traffic import Traffic
-from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.traffic.traffic import Traffic
+from ridgeline.twin.calibration import Calibration
 
 
 @dataclass(frozen=True, slots=True)

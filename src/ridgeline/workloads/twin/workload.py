@@ -15,8 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 
+from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
+from ridgeline.engines.knobs.releases import Version
+from ridgeline.engines.knobs.table import ROWS
+from ridgeline.engines.layout_rules import layout_problems
+from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.errors import InputError, ReadError
 from ridgeline.files import read_text
+from ridgeline.hardware.cluster import GIB
 from ridgeline.readers.lines import TextFile
 from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.expression import ExpressionError, Value
@@ -29,15 +36,8 @@ from ridgeline.records.site import LOCAL
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
-from ridgeline.serving.engine.deployment import Deployment
-from ridgeline.serving.engine.knobs.meaning import layout_of, model_of, role_of, settings_of
-from ridgeline.serving.engine.knobs.releases import Version
-from ridgeline.serving.engine.knobs.table import ROWS
-from ridgeline.serving.engine.layout_rules import layout_problems
-from ridgeline.serving.engine.memory import STARTUP_OOM, MemoryPlan, plan_memory
-from ridgeline.serving.hardware.cluster import GIB
-from ridgeline.serving.twin.factors import PRIOR_SPREAD, Factors
-from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
+from ridgeline.twin.factors import PRIOR_SPREAD, Factors
+from ridgeline.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.workloads.engine.failures import signatures
 from ridgeline.workloads.engine.form import read_options as engine_options
 from ridgeline.workloads.engine.names import Names

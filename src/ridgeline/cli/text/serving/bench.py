@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ridgeline.cli.text.table import aligned
-from ridgeline.serving.load.bench import BenchResult
-from ridgeline.serving.load.edge import Edge
-from ridgeline.serving.load.flow import Flow
-from ridgeline.serving.load.goodput import FirstLook
-from ridgeline.serving.load.probe import Probe, ProbeVerdict
-from ridgeline.serving.load.sweep import Sweep, SweepPoint
-from ridgeline.serving.traffic.requests import Spread, Summary
+from ridgeline.load.bench import BenchResult
+from ridgeline.load.edge import Edge
+from ridgeline.load.flow import Flow
+from ridgeline.load.goodput import FirstLook
+from ridgeline.load.probe import Probe, ProbeVerdict
+from ridgeline.load.sweep import Sweep, SweepPoint
+from ridgeline.traffic.requests import Spread, Summary
 
 
 def session_text(found: BenchResult | Edge | Sweep) -> str:

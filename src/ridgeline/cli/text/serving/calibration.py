@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from ridgeline.serving.twin.evidence.scope import Scenes
-from ridgeline.serving.twin.fit import FactorFit, Learned
+from ridgeline.twin.evidence.scope import Scenes
+from ridgeline.twin.fit import FactorFit, Learned
 
 MOST = 6  # doubtful points and measured settings that are named
 # What is left of the belief before: below the first a factor is known, above the second nothing was learned of it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.serving.twin.explain import Explanation
+from ridgeline.twin.explain import Explanation
 
 REMEDIES = {
     "compute": "faster tensor cores, a smaller dtype, or more GPUs",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.serving.planner.fleet import Fleet
+from ridgeline.planner.fleet import Fleet
 
 
 def fleet_text(fleet: Fleet) -> str:

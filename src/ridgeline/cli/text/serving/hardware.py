@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ridgeline.serving.hardware.cluster import GIB
-from ridgeline.serving.hardware.listing import HardwareList
+from ridgeline.hardware.cluster import GIB
+from ridgeline.hardware.listing import HardwareList
 
 
 def hardware_text(found: HardwareList) -> str:

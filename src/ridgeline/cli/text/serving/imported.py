@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ridgeline.load.imported import Imported
 from ridgeline.readers.bench.run import BenchRun
-from ridgeline.serving.load.imported import Imported
 
 
 def imported_text(found: Sequence[Imported]) -> str:

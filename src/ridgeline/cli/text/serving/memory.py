@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ridgeline.serving.engine.fitting import LegalLayouts, MemoryAnswer, kv_tokens
-from ridgeline.serving.engine.memory import FITS, REQUEST_TOKENS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan
-from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.engines.fitting import LegalLayouts, MemoryAnswer, kv_tokens
+from ridgeline.engines.memory import FITS, REQUEST_TOKENS, RUNTIME_OOM, STARTUP_OOM, MemoryPlan
+from ridgeline.hardware.cluster import GIB
 
 _HEADS = {FITS: "fits", RUNTIME_OOM: "may run out of memory while running", STARTUP_OOM: "does not fit"}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from ridgeline.serving.hardware.cluster import GIB
-from ridgeline.serving.model.costs import ModelCosts
-from ridgeline.serving.model.folder import MadeModel
+from ridgeline.hardware.cluster import GIB
+from ridgeline.model.costs import ModelCosts
+from ridgeline.model.folder import MadeModel
 
 
 def costs_text(costs: ModelCosts) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ridgeline.cli.text.table import aligned
-from ridgeline.deploy.from_plan import printed
-from ridgeline.serving.hardware.cluster import GIB
-from ridgeline.serving.planner.commands import written_for
-from ridgeline.serving.planner.lint import LintReport
-from ridgeline.serving.planner.operating_point import Option
-from ridgeline.serving.planner.planner import Choice, Plan
+from ridgeline.hardware.cluster import GIB
+from ridgeline.planner.commands import written_for
+from ridgeline.planner.lint import LintReport
+from ridgeline.planner.operating_point import Option
+from ridgeline.planner.planner import Choice, Plan
+from ridgeline.service.from_plan import printed
 
 # A choice that serves less than this share of the best is not offered for its smaller loss alone.
 WORTH_LESS_RISK = 0.5

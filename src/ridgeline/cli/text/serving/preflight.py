@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ridgeline.serving.node.preflight.check import NodeReport
-from ridgeline.serving.node.preflight.compare import NOTICEABLE, NodeComparison
+from ridgeline.node.preflight.check import NodeReport
+from ridgeline.node.preflight.compare import NOTICEABLE, NodeComparison
 
 
 def node_text(node: NodeReport) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ridgeline.serving.traffic.requests import Spread
-from ridgeline.serving.twin.simulate import SimulationResult
+from ridgeline.traffic.requests import Spread
+from ridgeline.twin.simulate import SimulationResult
 
 
 def simulation_text(title: str, result: SimulationResult) -> str:

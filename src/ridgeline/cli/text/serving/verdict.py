@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ridgeline.cli.text.table import aligned
-from ridgeline.serving.planner.operating_point import Option
-from ridgeline.serving.planner.planner import Plan
+from ridgeline.planner.operating_point import Option
+from ridgeline.planner.planner import Plan
 
 
 def verdict_text(plan: Plan) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ridgeline.serving.traffic.prompts import Prompts
-from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.traffic.prompts import Prompts
+from ridgeline.traffic.traffic import Arrival
 from ridgeline.workloads.engine.dialect import DATASET, HEAD, MODEL, OFFLINE_RESULT, PORT, RENDEZVOUS
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session.rank import RANKS
@@ -29,7 +29,7 @@ def make_files(
     """`ports` are the server's and the rendezvous's, `head` is where other nodes find it. An offline benchmark reads
     data, with so many decoys a request."""
     if make_model:
-        from ridgeline.serving.model.folder import write_model_folder
+        from ridgeline.model.folder import write_model_folder
 
         write_model_folder(model, folder / MADE_MODEL)
         model = str(folder / MADE_MODEL)

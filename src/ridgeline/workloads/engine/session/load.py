@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ridgeline.ports import BOOTSTRAP_PORT
 from ridgeline.readers.lines import TextFile
-from ridgeline.serving.traffic.traffic import ClosedLoop
+from ridgeline.traffic.traffic import ClosedLoop
 from ridgeline.workloads.engine.dialect import EngineDialect
 from ridgeline.workloads.engine.failures import FailureCause
 from ridgeline.workloads.engine.options import Load
@@ -58,10 +58,10 @@ def _log_says_ready(log: Path, mark: str) -> bool:
 
 def plan_of(load: Load, port: int, records_path: Path | None) -> Any:
     """The measured load on the server at `port`."""
-    from ridgeline.serving.load.bench import BenchPlan
-    from ridgeline.serving.load.options import cut_short
-    from ridgeline.serving.load.wire.endpoint import parse_endpoint
-    from ridgeline.serving.traffic.requests import Slo
+    from ridgeline.load.bench import BenchPlan
+    from ridgeline.load.options import cut_short
+    from ridgeline.load.wire.endpoint import parse_endpoint
+    from ridgeline.traffic.requests import Slo
 
     traffic = load.recipe()
     return BenchPlan(
@@ -79,7 +79,7 @@ def plan_of(load: Load, port: int, records_path: Path | None) -> Any:
 
 def send_other(plan: Any, count: int, at_once: int) -> None:
     """Requests of other lengths and other words than the plan's own, so that nothing measured is in a cache."""
-    from ridgeline.serving.load.bench import bench
+    from ridgeline.load.bench import bench
 
     seed = plan.traffic.seed + OTHER
     traffic = replace(plan.traffic, requests=count, pace=ClosedLoop(min(count, at_once)), seed=seed)
@@ -90,7 +90,7 @@ def measure(
     engine: node.EngineProcess, port: int, plan: Any, exit_diagnosis: ExitDiagnosis, measured: dict[str, Any]
 ) -> None:
     """Adds to `measured` what the load found, and, of a failed run too, how the machine was used meanwhile."""
-    from ridgeline.serving.load.bench import bench
+    from ridgeline.load.bench import bench
 
     watcher = watch(plan.records_path.parent)
     result = bench(plan)
@@ -133,7 +133,7 @@ def heed(result: Any) -> None:
 def watch(folder: Path) -> Watcher | None:
     """GPU and host use are sampled into the run folder where that part is there."""
     try:
-        monitor = importlib.import_module("ridgeline.serving.node.monitor").Monitor(folder)
+        monitor = importlib.import_module("ridgeline.node.monitor").Monitor(folder)
     except ModuleNotFoundError:
         return None
     monitor.start()

@@ -11,8 +11,8 @@ from contextlib import nullcontext
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
+from ridgeline.node.nvidia_smi import query
 from ridgeline.ports import is_free
-from ridgeline.serving.node.nvidia_smi import query
 
 ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
 # What a session may need from being told to end to its end: the engine's grace here and on other nodes, and the books.

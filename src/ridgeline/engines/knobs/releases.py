@@ -1,0 +1,90 @@
+"""The flags an engine's releases have, and how a value is written on their command line.
+
+The lists are literal files (`presets/*_flags.txt`), read from the releases themselves. Where an engine can be imported,
+its own list is read instead: ours decides nothing that the engine can say itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+
+from ridgeline.records.expression import Value
+
+Version = tuple[int, ...]
+NEWEST: Version = (999,)
+_NEVER: Version = (9999,)
+OWN_CHOICE = "default"  # the value that leaves a flag out: the engine then chooses itself
+# the newest release of each engine whose flags were read
+LATEST: Mapping[str, Version] = {"sglang": (0, 5, 23), "vllm": (0, 32, 0)}
+TITLES: Mapping[str, str] = {"sglang": "SGLang", "vllm": "vLLM"}
+
+
+def parse_version(text: str) -> Version:
+    """(0, 5, 15) from 0.5.15.post1; empty where there is no number."""
+    found = re.match(r"\s*v?(\d+(?:\.\d+){0,3})", text)
+    return tuple(int(part) for part in found[1].split(".")) if found else ()
+
+
+def release_meant(version: Version) -> Version:
+    """A line such as (0, 5) stands for its newest release."""
+    return version if len(version) > 2 else (*version, 999)
+
+
+def release_written(engine: str, version: Version) -> Version:
+    """The release whose flags are written for `version`: the newest that is known, where a line is named."""
+    latest = LATEST[engine]
+    return latest if release_meant(version) > latest else version
+
+
+def release_text(engine: str, version: Version) -> str:
+    """`SGLang 0.5.23`: the release whose flags are written for `version`."""
+    return f"{TITLES[engine]} {'.'.join(map(str, release_written(engine, version)))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """`kind` is value, switch (there or not), toggle (--x or --no-x) or list. `gone`: the first release without it."""
+
+    name: str
+    kind: str
+    since: Version = ()
+    gone: Version = _NEVER
+
+    def there(self, version: Version) -> bool:
+        return self.since <= release_meant(version)[: max(3, len(self.since))] < self.gone
+
+    def arguments(self, value: Value) -> list[str]:
+        """The flag on a command line; nothing where the value says to leave it out."""
+        dashed = "--" + self.name.replace("_", "-")
+        if value is None or value == OWN_CHOICE:
+            return []
+        if self.kind in ("switch", "toggle") and isinstance(value, bool | int):
+            if value:
+                return [dashed]
+            return [f"--no-{dashed[2:]}"] if self.kind == "toggle" else []
+        if self.kind == "list":
+            return [dashed, *str(value).replace(",", " ").split()]
+        return [dashed, str(value).lower() if isinstance(value, bool) else str(value)]
+
+
+@lru_cache(maxsize=4)
+def read_flags(engine: str) -> Mapping[str, Flag]:
+    """The flags of `presets/ENGINE_flags.txt`."""
+    text = (resources.files("ridgeline.engines") / "presets" / f"{engine}_flags.txt").read_text()
+    return {flag.name: flag for flag in _rows(text.splitlines())}
+
+
+def _rows(lines: Iterable[str]) -> Iterable[Flag]:
+    for line in lines:
+        if line.strip() and not line.startswith("#"):
+            name, kind, since, gone = line.split()
+            yield Flag(
+                name,
+                kind,
+                () if since == "-" else parse_version(since),
+                _NEVER if gone == "-" else parse_version(gone),
+            )

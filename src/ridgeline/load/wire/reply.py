@@ -1,0 +1,280 @@
+"""What a response body says: when tokens came, how many, and whether the stream ended as it should.
+
+A stream is kept in pieces as they arrive, each with its arrival time, and read only when it ends or grows large: while
+it lasts next to nothing stands between the socket and the next stream. A token is recognised in the raw bytes and JSON
+is decoded only where that leaves doubt and for the last events, which carry the counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from typing import Any
+
+from ridgeline.load.wire.chunks import token_stretch
+
+# Inside a JSON string every quote is escaped, so these can only match a key of the object and a non-empty string.
+_TEXT = {
+    "chat": re.compile(rb'"(reasoning_content|reasoning|content|refusal|arguments)"\s*:\s*"(?!")'),
+    "completions": re.compile(rb'"(text)"\s*:\s*"(?!")'),
+}
+# The spelling most servers use, found faster still; anything else goes through the patterns.
+_USUAL = {"chat": b'"content":"', "completions": b'"text":"'}
+_COUNTS = re.compile(rb'"(?:usage|meta_info)"\s*:\s*\{')
+_FINISH = re.compile(rb'"finish_reason"\s*:\s*["{]')
+_SOFAR = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+_BODIES = 512
+_ENDING_EVENTS = 3
+
+
+class Reply:
+    """One response body. Append to `bodies` and `times_s` as it arrives, `close` when it has ended, then read it."""
+
+    __slots__ = (
+        "_began_s", "_cumulative", "_endings", "_held", "_junk", "_pattern", "_streamed", "_tail", "_usual", "bodies",
+        "cached_tokens", "done", "error", "finished", "last_event_s", "malformed", "output_tokens",
+        "prompt_tokens", "reasoning_events", "reasoning_tokens", "text", "times_s", "token_times_s",
+    )  # fmt: skip
+
+    def __init__(self, interface: str, streamed: bool = True) -> None:
+        self._pattern = _TEXT.get(interface)
+        self._usual = _USUAL.get(interface, b"")
+        self._cumulative = 0
+        self._streamed = streamed
+        # the unread body and when each part of it arrived, appended by the connection
+        self.times_s: list[float] = []
+        self.bodies: list[bytes] = []
+        self._tail = b""
+        self._junk = ""
+        self._began_s = 0.0
+        self._held: list[bytes] = []
+        self._endings: deque[bytes] = deque(maxlen=_ENDING_EVENTS)
+        self.token_times_s: list[float] = []
+        self.last_event_s: float | None = None
+        self.text = b""  # the whole body, where one document was asked for
+        self.done = False  # the stream said [DONE]
+        self.finished = False  # an event gave a finish reason
+        self.malformed = ""
+        self.error = ""
+        self.prompt_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.reasoning_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.reasoning_events = 0
+
+    def expect_whole(self) -> None:
+        """The server announced one JSON document although a stream was asked for."""
+        self._streamed = False
+
+    def shorten(self) -> None:
+        """Reads what has come so far, so that a long answer does not pile up in memory."""
+        if self._streamed and len(self.bodies) > _BODIES:
+            self._digest()
+
+    def read_so_far(self) -> None:
+        """Reads what has come so far, so that `token_times_s` says when."""
+        if self._streamed:
+            self._digest()
+
+    @property
+    def partial(self) -> bool:
+        """Whether the body ended in the middle of an event (after `close`)."""
+        return bool(self._tail)
+
+    @property
+    def said_anything(self) -> bool:
+        return bool(self.token_times_s or self.finished or self.output_tokens)
+
+    def raw(self, limit: int) -> bytes:
+        """The unread beginning of the body: what an HTTP error says."""
+        return b"".join(self.bodies[:64])[:limit]
+
+    def close(self) -> None:
+        """Reads what is left. Call once, after the last piece."""
+        if not self._streamed:
+            self._read_whole()
+            return
+        self._digest()
+        line = self._tail.strip()
+        # a last line without its line break: whole if it reads as an event, else the stream was cut inside it
+        if not line or (line.startswith(b"data:") and _reads(line[5:])):
+            self._tail = b""
+            self._held += [line[5:]] if line else []
+        self._dispatch()
+        if self._junk and not self.said_anything:
+            self.malformed = self._junk
+        self._read_endings()
+
+    def plain(self, chunks: list[bytes]) -> tuple[int, int]:
+        """The stretch of chunks that are one token each, as `take_plain` wants them."""
+        if not self._usual or not self._streamed or self._tail or self._held:
+            return 0, 0
+        return token_stretch(chunks, self._usual)
+
+    def take_plain(self, times_s: list[float], pieces: list[bytes]) -> None:
+        """Takes a stretch that `plain` has found, after whatever came before it."""
+        self._digest()
+        self.token_times_s += times_s
+        self._endings.extend(piece[piece.find(b"{") : -4] for piece in pieces[-_ENDING_EVENTS:])
+        self.last_event_s = times_s[-1]
+
+    def _digest(self) -> None:
+        # in place: the connection holds on to these lists and goes on appending
+        times, bodies = self.times_s[:], self.bodies[:]
+        self.times_s.clear()
+        self.bodies.clear()
+        for at_s, body in zip(times, bodies, strict=True):
+            self._digest_lines(at_s, body)
+
+    def _digest_lines(self, at_s: float, piece: bytes) -> None:
+        if not self._tail and not self._held:
+            self._began_s = at_s
+        text = self._tail + piece if self._tail else piece
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, self._tail = text.split(b"\n")
+        for line in lines:
+            if not line:
+                if self._held:
+                    self._dispatch()
+                # an event came when its first byte did; only the first of a piece may have begun before it
+                self._began_s = at_s
+            elif line.startswith(b"data:"):
+                self._held.append(line[5:])
+            elif line.startswith(b"{") and not self._held:
+                self._held.append(line)  # servers that forget the framing for an error body in mid-stream
+            elif not line.startswith((b":", b"event", b"id", b"retry")):
+                self._junk = self._junk or line[:80].decode("latin-1")
+
+    def _dispatch(self) -> None:
+        if not self._held:
+            return
+        at_s = self._began_s
+        payload = (self._held[0] if len(self._held) == 1 else b"\n".join(self._held)).strip()
+        self._held.clear()
+        self.last_event_s = at_s
+        if payload == b"[DONE]":
+            self.done = True
+            return
+        if payload[-1:] == b"}" and self._holds_token(payload):
+            self.token_times_s.append(at_s)
+            self._endings.append(payload)
+        else:
+            self._doubt(payload)
+
+    def _holds_token(self, payload: bytes) -> bool:
+        if self._pattern is not None:
+            found = self._pattern.search(payload)
+            if found is not None and found[1] in (b"reasoning_content", b"reasoning"):
+                self.reasoning_events += 1
+            return found is not None
+        # SGLang's own interface repeats the text so far; what grows is its count
+        sofar = _SOFAR.search(payload)
+        if sofar is None or int(sofar[1]) <= self._cumulative:
+            return False
+        self._cumulative = int(sofar[1])
+        return True
+
+    def _doubt(self, payload: bytes) -> None:
+        """An event that shows no token: a role, a finish reason, usage, an error, or damage."""
+        if not payload:
+            return
+        try:
+            event = json.loads(payload)
+        except (ValueError, RecursionError):
+            self.malformed = self.malformed or payload[:80].decode("latin-1")
+            return
+        if not isinstance(event, dict):
+            self.malformed = self.malformed or payload[:80].decode("latin-1")
+            return
+        if event.get("error"):
+            self.error = error_text(event)
+        self._counts(event)
+
+    def _read_endings(self) -> None:
+        """The last tokens' events: one of them may also end the stream or carry counts."""
+        together = b"".join(self._endings)
+        self.finished = self.finished or _FINISH.search(together) is not None
+        if _COUNTS.search(together) is None:
+            return
+        for payload in self._endings:
+            try:
+                event = json.loads(payload)
+            except (ValueError, RecursionError):
+                self.malformed = self.malformed or payload[:80].decode("latin-1")
+                return
+            if isinstance(event, dict):
+                self._counts(event)
+
+    def _counts(self, event: dict[str, Any]) -> None:
+        for choice in _dicts(event.get("choices")):
+            self.finished = self.finished or choice.get("finish_reason") is not None
+        usage = event.get("usage")
+        meta = event.get("meta_info")
+        if isinstance(meta, dict):
+            self.finished = self.finished or meta.get("finish_reason") is not None
+            usage = meta
+        if not isinstance(usage, dict):
+            return
+        self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt_tokens)
+        self.output_tokens = _count(usage.get("completion_tokens"), self.output_tokens)
+        self.cached_tokens = _count(usage.get("cached_tokens"), self.cached_tokens)
+        self.reasoning_tokens = _count(usage.get("reasoning_tokens"), self.reasoning_tokens)
+        prompt, output = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+        if isinstance(prompt, dict):
+            self.cached_tokens = _count(prompt.get("cached_tokens"), self.cached_tokens)
+        if isinstance(output, dict):
+            self.reasoning_tokens = _count(output.get("reasoning_tokens"), self.reasoning_tokens)
+
+    def _read_whole(self) -> None:
+        text = b"".join(self.bodies)
+        self.text = text
+        if text.lstrip()[:5] in (b"data:", b"event"):
+            self._streamed = True  # a stream under the wrong content type; its pieces still hold their times
+            self.close()
+            return
+        if self.times_s:
+            self.last_event_s = self.times_s[-1]
+        self.times_s.clear()
+        self.bodies.clear()
+        try:
+            answer = json.loads(text)
+        except (ValueError, RecursionError):
+            self.malformed = text[:80].decode("latin-1") or "an empty body"
+            return
+        answer = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+        if not isinstance(answer, dict):
+            self.malformed = text[:80].decode("latin-1")
+            return
+        self.done = True
+        if answer.get("error"):
+            self.error = error_text(answer)
+        self._counts(answer)
+        self.finished = self.finished or bool(_dicts(answer.get("choices"))) or "text" in answer
+
+
+def error_text(answer: object) -> str:
+    """The sentence in an error body, whichever of the usual shapes it has."""
+    for name in ("error", "message", "detail"):
+        if isinstance(answer, dict) and answer.get(name):
+            return error_text(answer[name])
+    return (answer if isinstance(answer, str) else json.dumps(answer))[:300]
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+
+
+def _count(value: object, otherwise: int | None) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else otherwise
+
+
+def _reads(payload: bytes) -> bool:
+    if payload.strip() == b"[DONE]":
+        return True
+    try:
+        json.loads(payload)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,83 @@
+"""What the servers of a scheme are told, in our names and in the flags of their release."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ridgeline.engines.deepep import deepep_mode, uses_deepep
+from ridgeline.engines.knobs.engine_flags import engine_flags
+from ridgeline.engines.knobs.meaning import values_of
+from ridgeline.engines.knobs.releases import release_text
+from ridgeline.planner import vllm
+from ridgeline.planner.candidates import Unit
+from ridgeline.planner.pairing import Pair
+from ridgeline.planner.scheme import Scheme
+from ridgeline.records.expression import Value
+
+# DeepEP's low-latency kernels take this many tokens a rank unless told otherwise.
+DEEPEP_RANK_TOKENS = 128
+DEEPEP_LIMIT = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One line to run on one node."""
+
+    what: str  # engine 0, prefill 1, router
+    node: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        env = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        return " ".join([*env, *map(shlex.quote, self.argv)])
+
+    def as_json(self) -> dict[str, object]:
+        return {"what": self.what, "node": self.node, "command": str(self)}
+
+
+def groups_of(scheme: Scheme) -> list[tuple[Unit, int]]:
+    if isinstance(scheme.shape, Pair):
+        p, d = scheme.shape.prefill_groups, scheme.shape.decode_groups
+        return [(scheme.shape.prefill, scheme.copies * p), (scheme.shape.decode, scheme.copies * d)]
+    return [(scheme.shape, scheme.copies)]
+
+
+def unit_env(unit: Unit) -> dict[str, str]:
+    """What must be in the environment of its servers."""
+    rank_batch = -(-unit.cap // (unit.layout.attn_dp * unit.layout.pp))
+    if unit.role != "prefill" and uses_deepep(unit.layout) and rank_batch > DEEPEP_RANK_TOKENS:
+        return {DEEPEP_LIMIT: str(rank_batch)}
+    return {}
+
+
+def unit_values(unit: Unit) -> dict[str, Value]:
+    """Layout, memory, scheduling and dtypes of one engine under our names, every value written out; not its role."""
+    told = dict(unit.question.told)
+    if unit.settings.engine == "vllm":
+        return {**vllm.vllm_values(unit), **told}
+    return {**values_of(unit.layout, unit.settings), **deepep_values(unit), **told}
+
+
+def deepep_values(unit: Unit) -> dict[str, Value]:
+    """How tokens travel to their experts, where they do."""
+    if not uses_deepep(unit.layout):
+        return {}
+    mode = deepep_mode(unit.role, unit.settings.version)
+    return {"moe_a2a_backend": "deepep", "deepep_mode": mode, "moe_dense_tp_size": 1}
+
+
+def unit_arguments(unit: Unit) -> list[str]:
+    """The same in the flags of its release, with its role."""
+    values = unit_values(unit)
+    if unit.role != "both":
+        values["disaggregation_mode"] = unit.role
+    return engine_flags(unit.settings.engine).arguments(values, unit.settings.version)
+
+
+def written_for(scheme: Scheme) -> str:
+    """`SGLang 0.5.23`: the release whose flags the commands have."""
+    settings = scheme.question.settings
+    return release_text(settings.engine, settings.version)

@@ -1,0 +1,93 @@
+"""The pages: frames around sections. No script and no style stands in them, so that none has to be allowed there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+
+from ridgeline.records.space import Knob, Point
+from ridgeline.report.live.sections import index_rows, knob_fields, sections
+from ridgeline.report.live.snapshot import Snapshot
+
+HEAD = (
+    "<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
+    "<meta name=viewport content='width=device-width,initial-scale=1'><link rel=stylesheet href=/static/watch.css>"
+    "<link rel=icon href='data:,'><script src=/static/watch.js defer></script></head>"
+)
+SCRIPTLESS = (
+    "<noscript><p class='note warn'>Without JavaScript this page shows one moment; "
+    "reload it for the next.</p></noscript>"
+)
+PANELS = (
+    ("running", "Now running"),
+    ("crashes", "Runs that failed"),
+    ("figures", ""),
+    ("runs", "Latest runs"),
+    ("events", "What happened"),
+)
+
+
+def study_page(slug: str, now: Snapshot, knobs: tuple[Knob, ...], start: Point, several: bool) -> str:
+    drawn = sections(now)
+    back = "<a href=/>all studies</a>" if several else ""
+    report = "" if now.is_service else f"<a href='/study/{escape(slug)}/report'>report</a>"
+    links = f"<nav>{back}{report}</nav>"
+    panels = "".join(_panel(name, title, drawn[name]) for name, title in PANELS if _shown(name, now))
+    body = (
+        f"<header><div class=top><h1>{escape(now.name)}</h1>{links}</div>"
+        f"<p class=question>{escape(now.question)}</p><div id=state>{drawn['state']}</div></header>{SCRIPTLESS}"
+        f"<p id=away class='note bad' hidden></p><div id=headline>{drawn['headline']}</div>"
+        f"<div id=gauges>{drawn['gauges']}</div>{_steering(now, drawn['buttons'], knobs, start)}"
+        f"<div id=told>{drawn['told']}</div>{panels}{'' if now.is_service else _report(slug)}"
+    )
+    return _framed(now.name, f"/study/{slug}/", body)
+
+
+def index_page(studies: Mapping[str, Snapshot], where: str) -> str:
+    empty = "" if studies else f"<p class=sub>There is no study in {escape(where)} yet.</p>"
+    body = (
+        f"<header><h1>Studies</h1><p class=question>{escape(where)}</p></header>{SCRIPTLESS}"
+        f"<p id=away class='note bad' hidden></p>{empty}<div id=studies>{index_rows(studies)['studies']}</div>"
+    )
+    return _framed("Studies", "/", body)
+
+
+def _framed(title: str, base: str, body: str) -> str:
+    head = HEAD.format(title=escape(title))
+    return f"{head}<body data-base='{escape(base)}'><main>{body}</main></body></html>"
+
+
+def _report(slug: str) -> str:
+    """The whole report below, drawn when somebody opens it; as a stranger, whose scripts can do nothing here."""
+    return (
+        f"<section class=panel><details id=report data-from='/study/{escape(slug)}/report'><summary>Every figure: the "
+        "report as of now</summary><iframe title=report sandbox=allow-scripts></iframe></details></section>"
+    )
+
+
+def _shown(name: str, now: Snapshot) -> bool:
+    """A service has no runs and no figures; a study tells what happened in its runs."""
+    return now.is_service == (name == "events") or name == "running"
+
+
+def _panel(name: str, title: str, html: str) -> str:
+    heading = f"<h2>{escape(title)}</h2>" if title else ""
+    return f"<section class=panel>{heading}<div id={name}>{html}</div></section>"
+
+
+def _steering(now: Snapshot, buttons: str, knobs: tuple[Knob, ...], start: Point) -> str:
+    if now.is_service:
+        return ""
+    hidden = "" if now.steerable else " hidden"
+    wish = (
+        "<details><summary>Try a setting</summary><form data-act=try>"
+        f"<div class=fields>{knob_fields(knobs, start)}</div><button>Try it</button></form></details>"
+    )
+    return (
+        f"<section class=panel id=steering{hidden}><div id=buttons>{buttons}</div>{wish if knobs else ''}"
+        "<details><summary>Extend the budget</summary><form data-act=extend><div class=fields>"
+        "<label><span>more trials</span><input data-more=trials autocomplete=off></label>"
+        "<label><span>more hours</span><input data-more=wall_s data-times=3600 autocomplete=off></label>"
+        "<label><span>more node-hours</span><input data-more=node_hours autocomplete=off></label>"
+        "</div><button>Extend</button></form></details><p id=answer role=status></p></section>"
+    )

@@ -1,0 +1,144 @@
+"""A snapshot as pieces of HTML, each with an id: drawn here alone, with every text escaped.
+
+The page is made of these pieces when it is first sent; later only those that changed are sent again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from ridgeline.records.space import Discrete, Knob, Point
+from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
+
+LONGEST_LIST = 60  # values that a list to choose from may have; of more, any may be typed
+
+
+def sections(now: Snapshot) -> dict[str, str]:
+    return {
+        "state": _state(now),
+        "headline": _headline(now),
+        "buttons": _buttons(now),
+        "gauges": "".join(map(_gauge, now.gauges)),
+        "running": _running(now),
+        "told": _told(now),
+        "crashes": _crashes(now.crashes),
+        "figures": now.figures,
+        "runs": _runs(now.runs),
+        "events": _events(now.events),
+    }
+
+
+def _state(now: Snapshot) -> str:
+    look = {State.RUNNING: "good", State.PAUSED: "warn", State.GONE: "bad", State.DAMAGED: "bad"}.get(now.state, "calm")
+    note = f"<p class='note bad'>{escape(now.note)}</p>" if now.note else ""
+    return (
+        f"<span class='badge {look}'>{escape(now.state)}</span> <span class=sub>{escape(now.state_text)}</span>{note}"
+    )
+
+
+def _headline(now: Snapshot) -> str:
+    best = "".join(f"<p class=best-line>{escape(line)}</p>" for line in now.best)
+    return f"<p class=headline>{escape(now.headline)}</p>{best}" if now.headline else best
+
+
+def _buttons(now: Snapshot) -> str:
+    if not now.steerable:
+        return ""
+    turn = (
+        "<button data-act=resume>Resume</button>"
+        if now.state is State.PAUSED
+        else "<button data-act=pause>Pause</button>"
+    )
+    return f"{turn}<button data-act=stop data-sure='Stop the campaign? What runs now is ended.'>Stop</button>"
+
+
+def _gauge(gauge: Gauge) -> str:
+    bar = ""
+    if gauge.share is not None:
+        share = min(1.0, max(0.0, gauge.share)) * 100
+        bar = f"<svg class=bar viewBox='0 0 100 6' preserveAspectRatio=none><rect width={share:.1f} height=6 /></svg>"
+    return f"<div class=gauge><b>{escape(gauge.label)}</b><span>{escape(gauge.text)}</span>{bar}</div>"
+
+
+def _running(now: Snapshot) -> str:
+    if not now.running:
+        return "<p class=sub>Nothing runs at this moment.</p>"
+    return "".join(_run(run, now.steerable) for run in now.running)
+
+
+def _run(run: RunningRun, steerable: bool) -> str:
+    cancel = f"<button data-act=cancel data-run={run.run}>Cancel this run</button>" if steerable and run.run else ""
+    why = f"<p class=sub>why: {escape(run.why)}</p>" if run.why else ""
+    setting = f"<p class=setting>{escape(run.setting)}</p>" if run.setting else ""
+    named = f"<p class=sub>{escape(run.log_name)}</p>" if run.log_name else ""
+    log = (
+        f"{named}<pre class=log>{escape(run.log)}</pre>" if run.log else "<p class=sub>It has written nothing yet.</p>"
+    )
+    return f"<article><h3>{escape(run.title)} {cancel}</h3>{setting}{why}{log}</article>"
+
+
+def _told(now: Snapshot) -> str:
+    waiting = "".join(f"<li class=warn>{escape(text)}</li>" for text in now.waiting)
+    return f"<ul class=said>{waiting}{''.join(map(_said, now.told))}</ul>" if waiting or now.told else ""
+
+
+def _said(said: Said) -> str:
+    when = f"<time>{escape(said.when)}</time> " if said.when else ""
+    return f"<li{' class=bad' if said.bad else ''}>{when}{escape(said.text)}</li>"
+
+
+def _crashes(rows: Sequence[tuple[str, int, str]]) -> str:
+    if not rows:
+        return "<p class=sub>None so far.</p>"
+    lines = (
+        f"<tr><td class=bad>{escape(kind)}<td class=num>{count}<td class=story>{escape(story)}</tr>"
+        for kind, count, story in rows
+    )
+    return f"<div class=scroll><table><tr><th>kind<th>runs<th>the latest of them</tr>{''.join(lines)}</table></div>"
+
+
+def _runs(rows: Sequence[Sequence[str]]) -> str:
+    if len(rows) < 2:
+        return "<p class=sub>No run has ended yet.</p>"
+    head, *body = rows
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}' for cell in row)}</tr>" for row in body)
+    return f"<div class=scroll><table><tr>{''.join(f'<th>{escape(name)}' for name in head)}</tr>{lines}</table></div>"
+
+
+def _events(events: Sequence[Said]) -> str:
+    return f"<ul class=said>{''.join(map(_said, events))}</ul>" if events else ""
+
+
+def knob_fields(knobs: Iterable[Knob], start: Point) -> str:
+    """A field for each knob; its value is JSON, so that 1, true and '1' stay what they are."""
+    return "".join(
+        f"<label><span>{escape(knob.name)}</span>{_field(knob, start.get(knob.name))}</label>" for knob in knobs
+    )
+
+
+def _field(knob: Knob, value: object) -> str:
+    name = f"data-knob='{escape(knob.name)}'"
+    if isinstance(knob, Discrete) and len(knob.values) <= LONGEST_LIST:
+        options = "".join(
+            f"<option value='{escape(json.dumps(each))}'{' selected' if _same(each, value) else ''}>{escape(str(each))}"
+            for each in knob.values
+        )
+        return f"<select {name}>{options}</select>"
+    shown = "" if value is None else json.dumps(value)
+    return f"<input {name} value='{escape(shown)}' autocomplete=off>"
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def index_rows(studies: Mapping[str, Snapshot]) -> dict[str, str]:
+    """The list of several folders, as one section."""
+    rows = "".join(
+        f"<tr><td><a href='/study/{escape(slug)}/'>{escape(now.name)}</a><td>{escape(now.state)}"
+        f"<td class=story>{escape(now.headline or now.note or now.state_text)}</tr>"
+        for slug, now in studies.items()
+    )
+    return {"studies": f"<div class=scroll><table><tr><th>study<th>state<th>what it says</tr>{rows}</table></div>"}

@@ -1,0 +1,171 @@
+"""The dashboard's addresses: a page, its events, what people tell a campaign, its report and its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ridgeline.report.live.access import Access, Guarded
+from ridgeline.report.live.feed import Feed, Picture
+from ridgeline.report.live.page import index_page, study_page
+from ridgeline.report.live.sections import index_rows, sections
+from ridgeline.report.live.snapshot import Folders, Watched
+from ridgeline.study.live.instructions import LARGEST_BYTES, instruction_from, leave_instruction
+
+STATIC = {"watch.js": "text/javascript", "watch.css": "text/css"}
+# the report brings its own scripts: it may run them, as a stranger that cannot use our cookie
+REPORT_POLICY = (
+    "sandbox allow-scripts allow-downloads allow-modals; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+
+
+class Dashboard:
+    """`look_around` gives the folders there are, by their name in the address; they may come and go."""
+
+    def __init__(self, look_around: Callable[[], Folders], where: str, several: bool) -> None:
+        self._look_around, self._where, self._several = look_around, where, several
+        self._feeds: dict[str, Feed] = {}
+        self._index = Feed(self._index_pulse, self._draw_index)
+
+    def app(self, access: Access) -> Guarded:
+        study = "/study/{slug}"
+        routes = [
+            Route("/", self.index),
+            Route("/events", self.index_events),
+            Route("/metrics", self.metrics),
+            Route("/static/{name}", self.static),
+            Route(f"{study}/", self.page),
+            Route(f"{study}/events", self.events),
+            Route(f"{study}/report", self.report),
+            Route(f"{study}/metrics", self.metrics),
+            Route(f"{study}/instructions", self.told, methods=["POST"]),
+        ]
+        return Guarded(Starlette(routes=routes), access)
+
+    def end(self) -> None:
+        for feed in (self._index, *self._feeds.values()):
+            feed.end()
+
+    # pages
+
+    async def index(self, request: Request) -> Response:
+        found = await asyncio.to_thread(self._look_around)
+        if not self._several and found:
+            return await self._page(*next(iter(found.items())))
+        shown = await asyncio.to_thread(lambda: {slug: folder.snapshot() for slug, folder in found.items()})
+        return HTMLResponse(index_page(shown, self._where))
+
+    async def page(self, request: Request) -> Response:
+        return await self._page(request.path_params["slug"], await self._folder(request))
+
+    async def _page(self, slug: str, folder: Watched) -> Response:
+        now = await asyncio.to_thread(folder.snapshot)
+        knobs, start = await asyncio.to_thread(folder.knobs)
+        return HTMLResponse(study_page(slug, now, tuple(knobs), start, self._several))
+
+    async def static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise HTTPException(404)
+        return Response(files("ridgeline.report.live").joinpath("static", name).read_bytes(), media_type=STATIC[name])
+
+    async def report(self, request: Request) -> Response:
+        folder = await self._folder(request)
+        page = await asyncio.to_thread(folder.report)
+        if not page:
+            return PlainTextResponse("there is no report of this folder yet\n", 404)
+        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY, "X-Frame-Options": "SAMEORIGIN"})
+
+    async def metrics(self, request: Request) -> Response:
+        chosen = [await self._folder(request)] if "slug" in request.path_params else [*self._look_around().values()]
+        texts = await asyncio.to_thread(lambda: [folder.metrics() for folder in chosen])
+        return PlainTextResponse(joined(texts), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    # events
+
+    async def events(self, request: Request) -> Response:
+        slug, folder = request.path_params["slug"], await self._folder(request)
+        return _stream(self._feeds.setdefault(slug, Feed(folder.pulse, lambda: _drawn(folder))))
+
+    async def index_events(self, request: Request) -> Response:
+        return _stream(self._index)
+
+    def _index_pulse(self) -> object:
+        return {slug: folder.pulse() for slug, folder in self._look_around().items()}
+
+    def _draw_index(self) -> Picture:
+        return Picture(index_rows({slug: folder.snapshot() for slug, folder in self._look_around().items()}))
+
+    # what people tell
+
+    async def told(self, request: Request) -> Response:
+        folder = await self._folder(request)
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return _answer(415, "send JSON")
+        try:
+            told = instruction_from(json.loads(await _body(request)))
+        except (ValueError, RecursionError) as error:
+            return _answer(400, str(error))
+        if why := await asyncio.to_thread(folder.refusal, told):
+            return _answer(409, why)
+        try:
+            await asyncio.to_thread(leave_instruction, folder.path, told)
+        except OSError as error:
+            return _answer(507, f"{folder.path}: cannot be written ({error.strerror}); free space or check permissions")
+        return _answer(202, f"{told.act}: left for the controller, which answers below")
+
+    async def _folder(self, request: Request) -> Watched:
+        found = (await asyncio.to_thread(self._look_around)).get(request.path_params["slug"])
+        if found is None:
+            raise HTTPException(404, "there is no such study; it may have been moved")
+        return found
+
+
+def _drawn(folder: Watched) -> Picture:
+    now = folder.snapshot()
+    return Picture(sections(now), now.steerable)
+
+
+def _stream(feed: Feed) -> Response:
+    return StreamingResponse(feed.listen(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LARGEST_BYTES:
+            raise ValueError(f"an instruction has at most {LARGEST_BYTES} bytes")
+    return body
+
+
+def _answer(status: int, told: str) -> Response:
+    document: dict[str, Any] = {"told": told}
+    return JSONResponse(document, status)
+
+
+def joined(texts: list[str]) -> str:
+    """Several texts of metrics as one: Prometheus wants what a name means once, before all its values."""
+    heads: dict[str, list[str]] = {}
+    for text in texts:
+        name = ""
+        for line in text.splitlines():
+            if line.startswith("# "):
+                name = line.split()[2]
+                if line not in heads.setdefault(name, []) and all(
+                    not each.startswith(line[:7]) for each in heads[name]
+                ):
+                    heads[name].append(line)
+            else:
+                heads[name].append(line)
+    return "".join(f"{line}\n" for lines in heads.values() for line in lines)

@@ -1,0 +1,134 @@
+"""A deployed service as `deploy` and `keep` tell it in its journal: who runs, what was mended, and why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import StoreError
+from ridgeline.files import stamp
+from ridgeline.records.secrets import masked
+from ridgeline.records.space import Knob, Point
+from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
+from ridgeline.study.journal import read_events
+from ridgeline.study.live.instructions import Instruction
+from ridgeline.study.live.logs import last_lines
+
+EVENTS_SHOWN = 60
+TAIL_LINES = 20
+SPEAK = ("why", "evidence", "reason", "url")  # details that need no name
+BAD = ("mend", "mend-failed", "replace-failed", "ended")
+
+
+@dataclass
+class _Member:
+    generation: int = 0
+    state: str = "planned"
+    mended: int = 0
+
+
+def is_service(path: Path) -> bool:
+    return (path / "journal.jsonl").is_file() and (path / "members").is_dir() and not (path / "study.yaml").exists()
+
+
+@dataclass
+class WatchedService:
+    """Only looked at: `keep` has no instructions, and `deploy` is a command."""
+
+    path: Path
+    _members: dict[str, _Member] = field(default_factory=dict, init=False)
+
+    def pulse(self) -> object:
+        return [
+            stamp(self.path / "journal.jsonl"),
+            *(stamp(log) for name in self._members for log in self._logs(name)),
+        ]
+
+    def snapshot(self) -> Snapshot:
+        name = self.path.name.removesuffix(".service")
+        try:
+            events = list(read_events(self.path / "journal.jsonl"))
+        except StoreError as error:
+            return Snapshot(name, State.DAMAGED, "", note=str(error), is_service=True)
+        members: dict[str, _Member] = {}
+        is_down = False
+        for event in events:
+            _apply(members, event)
+            is_down = event.get("event") == "down" or (is_down and event.get("event") != "planned")
+        self._members = members
+        up = sum(member.state == "ready" for member in members.values())
+        return Snapshot(
+            name,
+            State.STOPPED if is_down else State.RUNNING,
+            "taken down" if is_down else f"{up} of {len(members)} members ready, as far as the journal tells",
+            gauges=(
+                Gauge("members ready", f"{up} of {len(members)}", up / len(members) if members else None),
+                Gauge("mended", _times(sum(member.mended for member in members.values()))),
+            ),
+            running=[self._shown(name, member) for name, member in members.items()],
+            events=[_said(event) for event in reversed(events[-EVENTS_SHOWN:])]
+            or [Said("", "nothing has happened yet")],
+            is_service=True,
+        )
+
+    def _shown(self, name: str, member: _Member) -> RunningRun:
+        logs = self._logs(name)
+        newest = max(logs, key=lambda log: log.stat().st_mtime, default=None) if logs else None
+        mended = f", mended {_times(member.mended)}" if member.mended else ""
+        title = f"{name}: {member.state}"
+        named = "" if newest is None else newest.relative_to(self.path).as_posix()
+        return RunningRun(
+            0, title, f"start {member.generation}{mended}", "", "\n".join(last_lines(newest, TAIL_LINES)), named
+        )
+
+    def _logs(self, name: str) -> list[Path]:
+        member = self._members.get(name)
+        folder = self.path / "members" / name / "runs" / f"{member.generation if member else 0:03d}"
+        return [log for log in (folder / "stdout", folder / "stderr") if log.is_file() and log.stat().st_size]
+
+    def knobs(self) -> tuple[Sequence[Knob], Point]:
+        return (), {}
+
+    def refusal(self, told: Instruction) -> str:
+        return "a service takes no instructions here; use `ridgeline deploy`"
+
+    def metrics(self) -> str:
+        return ""
+
+    def report(self) -> bytes:
+        return b""
+
+
+def _apply(members: dict[str, _Member], event: Mapping[str, Any]) -> None:
+    name, kind = str(event.get("member", "")), event.get("event")
+    if not name:
+        return
+    if kind == "retired":  # another one has its place
+        members.pop(name, None)
+        return
+    member = members.setdefault(name, _Member())
+    if kind == "planned":
+        member.generation = int(event.get("generation", 0))
+    elif kind == "mend":
+        member.mended += 1
+    states = {"planned": "planned", "submitted": "starting", "ready": "ready", "ended": "ended", "drained": "drained"}
+    states |= {"mend": "being mended", "mend-failed": "could not be mended", "back": "ready"}
+    states |= {"leaving": "leaving", "replacing": "ready, being replaced", "replaced": "leaving"}
+    member.state = states.get(str(kind), member.state)
+
+
+def _said(event: Mapping[str, Any]) -> Said:
+    at = event.get("at")
+    when = time.strftime("%m-%d %H:%M:%S", time.localtime(at)) if isinstance(at, int | float) else ""
+    member = f"{event['member']}: " if event.get("member") else ""
+    details = {name: value for name, value in event.items() if name not in ("event", "at", "member") and value != ""}
+    more = ", ".join(f"{value}" if name in SPEAK else f"{name} {value}" for name, value in details.items())
+    told = f"{member}{event.get('event')}{f' ({more})' if more else ''}"
+    return Said(when, masked(told), event.get("event") in BAD)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,103 @@
+"""What a page shows at one moment: plain records, filled by whoever knows the folder, drawn by `sections`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from ridgeline.records.space import Knob, Point
+from ridgeline.study.live.instructions import Instruction
+
+
+class State(StrEnum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    GONE = "nobody at work"  # its controller was killed
+    STOPPED = "stopped"
+    FINISHED = "finished"
+    DAMAGED = "cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRun:
+    """A run under way, with the end of its log and why it was chosen."""
+
+    run: int
+    title: str
+    setting: str
+    why: str
+    log: str
+    log_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """How much of a limit is spent; `share` is None where there is no limit."""
+
+    label: str
+    text: str
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One thing that happened or was told, for a list: when, what, and whether it is bad news."""
+
+    when: str
+    text: str
+    bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A study, or a service that `keep` watches, at one moment. Every text is plain; only `figures` is HTML."""
+
+    name: str
+    state: State
+    state_text: str
+    question: str = ""
+    headline: str = ""
+    best: Sequence[str] = ()
+    gauges: Sequence[Gauge] = ()
+    running: Sequence[RunningRun] = ()
+    crashes: Sequence[tuple[str, int, str]] = ()  # kind, how many, the latest
+    runs: Sequence[Sequence[str]] = ()  # the latest, newest first, with a head
+    told: Sequence[Said] = ()  # instructions and their answers, newest first
+    waiting: Sequence[str] = ()  # instructions nobody has answered yet
+    events: Sequence[Said] = ()
+    figures: str = ""  # HTML that the report's room has drawn and escaped
+    note: str = ""  # what is wrong, where something is
+    steerable: bool = False
+    is_service: bool = False
+
+
+class Watched(Protocol):
+    """A folder that can be looked at. `pulse` is cheap and changes whenever `snapshot` would."""
+
+    path: Path
+
+    def pulse(self) -> object: ...
+
+    def snapshot(self) -> Snapshot: ...
+
+    def knobs(self) -> tuple[Sequence[Knob], Point]:
+        """What may be tried, and the setting to begin with; no knobs where nothing can be told."""
+        ...
+
+    def refusal(self, told: Instruction) -> str:
+        """Why an instruction would be in vain; empty where it may be left."""
+        ...
+
+    def metrics(self) -> str:
+        """Prometheus' text."""
+        ...
+
+    def report(self) -> bytes:
+        """The report as it is now; empty where there is none."""
+        ...
+
+
+Folders = Mapping[str, Watched]  # by the name in the address

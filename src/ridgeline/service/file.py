@@ -1,0 +1,338 @@
+"""Deployment files: YAML in, a Service out, or every problem with its line; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ridgeline import catalog
+from ridgeline.engines.knobs.engine_flags import engine_flags
+from ridgeline.engines.knobs.meaning import layout_of
+from ridgeline.engines.knobs.releases import LATEST, parse_version
+from ridgeline.engines.layout_rules import layout_problems
+from ridgeline.engines.settings import EngineSettings
+from ridgeline.errors import InputError, StudyError
+from ridgeline.model.config import load_model
+from ridgeline.ports import LAST_PORT, highest_port
+from ridgeline.records.problem import Problem
+from ridgeline.records.secrets import looks_secret
+from ridgeline.service.adapters import with_adapters
+from ridgeline.service.form import ServiceForm, UnitForm
+from ridgeline.service.keys import reveals_secret
+from ridgeline.service.routers import ROUTERS
+from ridgeline.service.servers import SERVERS, port_step
+from ridgeline.service.service import USUAL_ROUTER, NotifyChoice, PodChoice, RouterChoice, Service, ServiceUnit
+from ridgeline.study.forms.reading import read_form
+from ridgeline.study.forms.yaml_edit import YamlEditError, with_value
+from ridgeline.study.site_file import load_site
+from ridgeline.study.yaml_tree import parse_yaml, read_text
+
+
+def load_service(path: Path) -> Service:
+    """StudyError lists every problem of the file."""
+    tree = parse_yaml(read_text(path), str(path))
+    plain = tree.plain()
+    problems = list(tree.problems)
+    if not isinstance(plain, Mapping):
+        raise StudyError([*problems, f"{tree.name}:1: a deployment file is a mapping that begins with `version: 1`"])
+    form, found = read_form(ServiceForm, plain, path.parent)
+    if not found and not problems:
+        found = list(_disagreements(form))
+    problems += [tree.message(problem.where, problem.message) for problem in found]
+    if problems:
+        raise StudyError(problems)
+    service = _service(form, path)
+    catalog.part("executors", service.site.batch)  # refuses a batch system that nobody knows
+    impossible = [*_beyond_the_site(service), *_impossible_layouts(service)]
+    if impossible:
+        raise StudyError([tree.message(problem.where, problem.message) for problem in impossible])
+    return with_adapters(service, form.preflight, path.parent)
+
+
+def service_from(plain: Mapping[str, Any]) -> Service:
+    """The service that `service_text` would write, without a file between."""
+    form, problems = read_form(ServiceForm, plain, Path())
+    if problems:
+        raise StudyError([str(problem) for problem in problems])
+    return _service(form, Path("service.yaml"))
+
+
+def _beyond_the_site(service: Service) -> Iterator[Problem]:
+    site = service.site
+    for n, unit in enumerate(service.units):
+        if not service.on_this_machine and unit.nodes > site.nodes:
+            what = f"a server of {unit.nodes} nodes does not fit {site.name}, which has {site.nodes}"
+            yield Problem(("units", n, "nodes"), f"{what}; use fewer, or correct the site")
+        if site.gpus_per_node and unit.gpus > site.gpus_per_node:
+            what = f"{unit.gpus} GPUs of a node are more than the {site.gpus_per_node} that nodes of {site.name} have"
+            yield Problem(("units", n, "gpus"), f"{what}; spread it over more nodes, or correct the site")
+
+
+def _impossible_layouts(service: Service) -> Iterator[Problem]:
+    """Ranks that the GPUs, or the heads of a model that is known here, do not divide into."""
+    flags = engine_flags(SERVERS[service.engine].flags_of)
+    try:
+        model = load_model(service.model)
+    except InputError:
+        model = None  # a name that only the engine knows; what a folder lacks, the engine says
+    for n, unit in enumerate(service.units):
+        values = flags.canonical(unit.settings)
+        named = next((name for name in unit.settings if "tp" in flags.canonical({name: unit.settings[name]})), "")
+        where = ("units", n, "settings", named) if named else ("units", n)
+        try:
+            layout = layout_of(values, unit.nodes, unit.gpus or None)
+        except InputError as error:
+            yield Problem(where, str(error))
+            continue
+        if model is not None:
+            settings = EngineSettings(engine=SERVERS[service.engine].flags_of, version=service.release)
+            yield from (Problem(where, str(p)) for p in layout_problems(model, layout, None, settings, unit.role))
+        elif layout.nodes * layout.gpus_per_node % layout.gpus:
+            given = f"{unit.nodes} x {unit.gpus} are given"
+            yield Problem(where, f"{layout} is {layout.gpus} GPUs, and {given}; make `nodes` x `gpus` as many")
+
+
+def _service(form: ServiceForm, path: Path) -> Service:
+    router = form.router
+    return Service(
+        name=form.name or path.stem,
+        model=_model(form.model, path),
+        engine=form.engine.kind,
+        release=_release(form),
+        units=tuple(_unit(unit) for unit in form.units),
+        router=None
+        if router is None
+        else RouterChoice(
+            router.kind,
+            router.policy,
+            router.port,
+            router.most_running,
+            router.most_waiting,
+            _from_file(router.python, path),
+            tuple(router.arguments),
+            router.longest_wait,
+            router.cores,
+            router.memory,
+        ),
+        site=load_site(form.site, path.parent),
+        python=_from_file(form.engine.python, path),
+        gpu=form.engine.gpu,
+        served_name=form.served_name,
+        first_port=form.first_port,
+        first_bootstrap_port=form.first_bootstrap_port,
+        in_turn=form.start == "in-turn",
+        host=form.host,
+        api_key_env=form.api_key_env,
+        secrets=tuple(form.secrets),
+        limit_s=form.limit,
+        slo=form.slo,
+        expected=form.expected,
+        pods=PodChoice(**form.kubernetes.model_dump()),
+        notify=NotifyChoice(**form.notify.model_dump()),
+        planned_release=form.engine.release,
+    )
+
+
+def _from_file(text: str, file: Path) -> str:
+    """A path, as those of a file are meant: from where it lies. A plain name is left to the PATH."""
+    return str((file.parent / Path(text).expanduser()).absolute()) if "/" in text else text
+
+
+def _model(text: str, file: Path) -> str:
+    """A folder beside the file also by its plain name; what is neither there nor written as a path is a name."""
+    path = file.parent / Path(text).expanduser()
+    return str(path.absolute()) if path.is_dir() or text.startswith(("./", "../", "~/")) else text
+
+
+def _unit(form: UnitForm) -> ServiceUnit:
+    return ServiceUnit(
+        form.role,
+        form.replicas,
+        form.nodes,
+        form.gpus,
+        dict(form.settings),
+        tuple(form.arguments),
+        dict(form.env),
+        form.cores,
+        form.memory,
+    )
+
+
+def _disagreements(form: ServiceForm) -> Iterator[Problem]:
+    """What each key alone cannot see."""
+    roles = [unit.role for unit in form.units]
+    servers = sum(unit.replicas for unit in form.units)
+    if "both" in roles and set(roles) != {"both"}:
+        yield Problem(("units",), "mixes servers of role both with split ones; deploy them as two services")
+    for role, other in (("prefill", "decode"), ("decode", "prefill")):
+        if role in roles and other not in roles:
+            yield Problem(("units",), f"has {role} servers and none for {other}; add a unit with `role: {other}`")
+    if form.router is None and servers > 1:
+        yield Problem(("units",), f"has {servers} servers and no router; add one: `router: {{kind: {USUAL_ROUTER}}}`")
+    yield from _router_disagreements(form, split=set(roles) != {"both"})
+    flags = engine_flags(SERVERS[form.engine.kind].flags_of)
+    for n, unit in enumerate(form.units):
+        for name in unit.settings:
+            if not flags.knows(name):
+                yield Problem(
+                    ("units", n, "settings", name), f"{form.engine.kind} has no such flag; check its spelling"
+                )
+        since = SERVERS[form.engine.kind].over_nodes_from
+        if unit.nodes > 1 and _release(form) < since:
+            what = f"{form.engine.kind} before {'.'.join(map(str, since))} spreads over nodes with Ray only"
+            yield Problem(("units", n, "nodes"), f"{what}; name a newer release, or write `nodes: 1` and more replicas")
+    yield from _port_clashes(form, servers)
+    yield from _plain_secrets(form)
+    if form.engine.kind == "twin" and not form.engine.gpu:
+        yield Problem(("engine",), "the twin must know its GPU; add one, such as `gpu: h200`")
+    if not _release(form):
+        yield Problem(("engine", "release"), f"{form.engine.release!r} is not a release; write one such as 0.5.15")
+
+
+def _plain_secrets(form: ServiceForm) -> Iterator[Problem]:
+    """Whoever can read the file, a script, a manifest or the list of processes would have them. None is repeated."""
+    for n, unit in enumerate(form.units):
+        for name, value in unit.env.items():
+            if reveals_secret(name, value) or name in form.secrets:
+                what = f"holds a key, token or password; remove it here and write `secrets: [{name}]`"
+                yield Problem(("units", n, "env", name), f"{what}: its value is then taken from your environment")
+        for name, value in unit.settings.items():
+            if reveals_secret(f"--{name.replace('_', '-')}", str(value)):
+                yield Problem(("units", n, "settings", name), _PLAIN)
+        if _revealed(unit.arguments):
+            yield Problem(("units", n, "arguments"), _PLAIN)
+    if form.router is not None and _revealed(form.router.arguments):
+        yield Problem(("router", "arguments"), _PLAIN)
+
+
+_PLAIN = (
+    "holds a key, token or password, which every user of the node would see among the processes; remove it, and name "
+    "the variable that holds it: `api_key_env` for the API key, `secrets` for tokens"
+)
+
+
+def _revealed(words: Sequence[str]) -> bool:
+    """`--flag value` or `--flag=value` of a secret, or a word that is one by its shape."""
+    pairs = [(flag, value) for flag, equals, value in (word.partition("=") for word in words) if equals]
+    pairs += pairwise(words)
+    named = any(reveals_secret(flag, value) for flag, value in pairs if flag.startswith("-"))
+    return named or any(map(looks_secret, words))
+
+
+def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:
+    """Members may come to share a node, so each has ports of its own, and those that an engine derives from it."""
+    step = port_step(form.engine.kind, map(_unit, form.units))
+    last, highest = form.first_port + (servers - 1) * step, highest_port(form.engine.kind)
+    if last > highest:
+        reach = LAST_PORT - highest
+        why = f"{form.engine.kind} also takes the port {reach} above it" if reach else "there is no such port"
+        yield Problem(
+            ("first_port",),
+            f"the last of {servers} servers would be told port {last}, and {why}; start at "
+            f"{highest - (servers - 1) * step} or below",
+        )
+    if form.router is None:
+        return
+    for port, what in ((form.router.port, "the router"), (form.router.port + 1, "the router's metrics")):
+        if form.first_port <= port <= last:
+            yield Problem(
+                ("router", "port"),
+                f"{what} would take port {port}, which is a server's ({form.first_port} to {last}); move `port` or "
+                "`first_port`",
+            )
+
+
+def _router_disagreements(form: ServiceForm, split: bool) -> Iterator[Problem]:
+    if form.router is None:
+        return
+    kind, policy, engine = form.router.kind, form.router.policy, form.engine.kind
+    dialect = ROUTERS[kind]
+    if policy and policy not in dialect.policies:
+        known = ", ".join(dialect.policies)
+        yield Problem(("router", "policy"), f"{kind} has no policy {policy!r}; it knows {known}")
+    if policy in dialect.prefill_policies and not split:
+        yield Problem(("router", "policy"), f"{policy} chooses among prefill servers, and no unit has `role: prefill`")
+    if split and engine not in dialect.engines:
+        able = ", ".join(name for name, other in ROUTERS.items() if engine in other.engines)
+        yield Problem(
+            ("router", "kind"), f"{kind} cannot pair the prefill and decode servers of {engine}; use one of: {able}"
+        )
+    if split and form.api_key_env and not dialect.checks_keys:
+        # it would send its own key along with everybody's requests
+        yield Problem(
+            ("api_key_env",),
+            f"{kind} neither checks nor passes on the keys of users where roles are split; remove it and put a proxy "
+            "that checks them in front",
+        )
+
+
+def _release(form: ServiceForm) -> tuple[int, ...]:
+    return parse_version(form.engine.release) if form.engine.release else LATEST[SERVERS[form.engine.kind].flags_of]
+
+
+def service_text(service: Mapping[str, Any]) -> str:
+    """A deployment file from its mapping, keys in the order given."""
+    return yaml.safe_dump(dict(service), sort_keys=False, default_flow_style=None, width=110)
+
+
+@dataclass(frozen=True, slots=True)
+class EditedFile:
+    """A deployment file's text after an edit. `lost` says why its comments could not be kept, where they were not."""
+
+    text: str
+    lost: str = ""
+
+
+def with_router(
+    path: Path,
+    router: Mapping[str, Any],
+    expected: Mapping[str, Any] | None = None,
+    servers: Sequence[Mapping[str, Any]] = (),
+) -> EditedFile:
+    """The file with other values for its router, what is expected of it, and settings of each unit's `servers`.
+
+    None takes a key away.
+
+    Only the lines concerned are changed. Where that cannot be done, as with aliases, the whole file is written anew.
+    """
+    text = read_text(path)
+    plain = parse_yaml(text, str(path)).plain()
+    assert isinstance(plain, dict), "it was read as a service before"
+    told = {key: value for key, value in {**plain["router"], **router}.items() if value is not None}
+    meant = {**plain, "router": told}
+    if expected:
+        meant["expected"] = {**plain.get("expected", {}), **expected}
+    units = [*servers, *({} for _ in plain["units"][len(servers) :])]
+    meant["units"] = [_with_settings(unit, own) for unit, own in zip(plain["units"], units, strict=True)]
+    edited, why = text, "what was written would not have meant the same"
+    try:
+        for key, value in router.items():
+            edited = with_value(edited, ("router", key), value)
+        for n, own in enumerate(servers):
+            for key, value in own.items():
+                edited = with_value(edited, ("units", n, "settings", key), value)
+        for where, value in _leaves(expected or {}, ("expected",)):
+            edited = with_value(edited, where, value)
+        if parse_yaml(edited, str(path)).plain() == meant:
+            return EditedFile(edited)
+    except (YamlEditError, StudyError, yaml.YAMLError) as error:
+        why = str(error).splitlines()[0]
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    return EditedFile("\n".join([*head, service_text(meant)]), why)
+
+
+def _with_settings(unit: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**unit, "settings": {**unit.get("settings", {}), **own}} if own else unit
+
+
+def _leaves(tree: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value

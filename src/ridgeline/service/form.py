@@ -1,0 +1,213 @@
+"""The deployment file as forms."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from ridgeline.ports import BOOTSTRAP_PORT, LAST_PORT, ROUTER_PORT, SGLANG_PORT
+from ridgeline.records.secrets import looks_secret
+from ridgeline.service.service import USUAL_ROUTER
+from ridgeline.study.forms.form import (
+    CountedIn,
+    Duration,
+    Environment,
+    Form,
+    Lines,
+    OneLine,
+    Otherwise,
+    Single,
+    Size,
+    Takes,
+    Text,
+    Variable,
+    Words,
+)
+
+
+def _key_variable(name: str) -> str:
+    """People write the key itself here. It is not repeated: whatever says so may be kept in a log."""
+    # a key drawn from capitals alone: variables of that length are several words
+    drawn = len(name) >= 20 and "_" not in name
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name) or looks_secret(name) or drawn:
+        raise ValueError(
+            "is not the name of an environment variable in capital letters; if it is the key itself, remove it here, "
+            "put it into a variable such as SERVICE_KEY, and write `api_key_env: SERVICE_KEY`"
+        )
+    return name
+
+
+class UnitForm(Form):
+    """Equal servers of one role."""
+
+    whose = "a unit"
+
+    role: Literal["both", "prefill", "decode"] = Field(default="both", description="What its servers do.")
+    replicas: Annotated[int, CountedIn("servers")] = Field(default=1, ge=1, le=512, description="How many of them.")
+    nodes: Annotated[int, CountedIn("nodes")] = Field(default=1, ge=1, description="Nodes of each server.")
+    gpus: Annotated[int, CountedIn("GPUs")] = Field(default=0, ge=0, description="GPUs of each of these nodes.")
+    settings: dict[str, Single] = Field(default={}, description="Knobs of the engine, as in a study.")
+    arguments: Annotated[Words, Otherwise("none")] = Field(
+        default=[], description="Further words of the server's command line, as they are."
+    )
+    env: Environment = Field(default={}, description="Environment of these servers.")
+    cores: Annotated[int | None, CountedIn("cores"), Otherwise("the share of its GPUs")] = Field(
+        default=None, ge=1, description="Cores of each node, where a batch system or Kubernetes is asked for them."
+    )
+    memory: Annotated[Size | None, Otherwise("the share of its GPUs")] = Field(
+        default=None, description="Memory of each node, likewise."
+    )
+
+
+class RouterForm(Form):
+    """The router in front of the servers."""
+
+    whose = "a router"
+
+    kind: Literal["sglang-router", "smg", "vllm-router"] = Field(default=USUAL_ROUTER, description="Which one.")
+    policy: Annotated[OneLine, Otherwise("the router's own")] = Field(
+        default="", description="How it chooses a server: round_robin, power_of_two, cache_aware, ..."
+    )
+    port: Annotated[int, CountedIn("")] = Field(
+        default=ROUTER_PORT, ge=1, le=LAST_PORT, description="Where users reach it."
+    )
+    most_running: Annotated[int | None, CountedIn("requests"), Otherwise("no limit")] = Field(
+        default=None, ge=1, description="Requests under way at once; more wait."
+    )
+    most_waiting: Annotated[int | None, CountedIn("requests"), Otherwise("the router's own")] = Field(
+        default=None, ge=0, description="Requests that may wait; more are refused with 429."
+    )
+    longest_wait: Annotated[Duration | None, Otherwise("the router's own")] = Field(
+        default=None, description="How long a request may wait there before it is refused."
+    )
+    python: OneLine = Field(default="python3", description="The interpreter of the environment that has the router.")
+    arguments: Annotated[Words, Otherwise("none")] = Field(
+        default=[], description="Further words of the router's command line, as they are."
+    )
+    cores: Annotated[int | None, CountedIn("cores"), Otherwise("an eighth of a node's, at most 4")] = Field(
+        default=None, ge=1, description="Cores of the router's own small job."
+    )
+    memory: Annotated[Size | None, Otherwise("an eighth of a node's, at most 8 GiB")] = Field(
+        default=None, description="Memory of the router's own small job."
+    )
+
+
+class ServedEngineForm(Form):
+    """What the servers run."""
+
+    whose = "an engine"
+
+    kind: Literal["sglang", "vllm", "twin"] = Field(description="The engine; twin: servers that only pretend.")
+    release: Annotated[OneLine, Otherwise("the newest that is known")] = Field(
+        default="", description="The release whose flags are used, such as 0.5.15."
+    )
+    python: OneLine = Field(default="python3", description="The interpreter of the environment that has the engine.")
+    gpu: Annotated[OneLine, Otherwise("needed by twin only")] = Field(
+        default="", description="What it runs on, such as h200: the twin keeps its time."
+    )
+
+
+class PodForm(Form):
+    """What Kubernetes must be told; read by `deploy render --for kubernetes`."""
+
+    whose = "kubernetes"
+
+    image: Annotated[OneLine, Otherwise("the engine's published one of this release")] = Field(
+        default="", description="The image of the servers."
+    )
+    router_image: Annotated[OneLine, Otherwise("needed where there is a router")] = Field(
+        default="", description="An image that has the router."
+    )
+    namespace: OneLine = Field(default="default", description="Where everything is made.")
+    model_claim: Annotated[OneLine, Otherwise("the folder lies on every node")] = Field(
+        default="", description="The PersistentVolumeClaim that holds the model's folder."
+    )
+    secret: Annotated[OneLine, Otherwise("the service's name, then `-key`")] = Field(
+        default="", description="The Secret that holds the API key, under the name that `api_key_env` gives."
+    )
+    devices: dict[str, Annotated[int, CountedIn("")]] = Field(
+        default={}, description="Further resources of each pod of a server, such as `rdma/hca: 8`."
+    )
+    user: Annotated[int, CountedIn("")] = Field(
+        default=1000, ge=0, description="Whom pods run as, as the standard `restricted` wants it; 0: the image decides."
+    )
+    ipc_lock: bool = Field(
+        default=False, description="Let servers pin memory (IPC_LOCK) for RDMA; `restricted` does not allow it."
+    )
+
+
+class NotifyForm(Form):
+    """Whom `keep` tells; each that is written is told."""
+
+    whose = "notify"
+
+    webhook: Annotated[Text, Otherwise("none")] = Field(
+        default="", description="An address to POST each alert to, as JSON with `text` and its parts."
+    )
+    webhook_env: Annotated[Text, Otherwise("none")] = Field(
+        default="", description="The environment variable that holds that address, where it is a secret."
+    )
+    command: Annotated[Text, Otherwise("none")] = Field(
+        default="", description="A shell line: the alert in $RIDGELINE_ALERT, and as JSON on its input."
+    )
+    mail: Annotated[Text, Otherwise("none")] = Field(default="", description="An address to write to.")
+    mail_from: Annotated[Text, Otherwise("ridgeline at this machine")] = Field(
+        default="", description="The sender of these mails."
+    )
+    smtp: Text = Field(default="localhost:25", description="The server that takes them.")
+    most_an_hour: Annotated[int, CountedIn("alerts")] = Field(
+        default=20, ge=1, description="More are counted, and the number sent with the next one."
+    )
+
+
+class ServiceForm(Form):
+    """A service: servers, their router, and where they run."""
+
+    whose = "a deployment"
+
+    version: Annotated[Literal[1], Takes("1: write 1")] = Field(description="The version of this format.")
+    name: Annotated[OneLine, Otherwise("the file's name")] = Field(default="", description="Shown in jobs and reports.")
+    model: OneLine = Field(description="The model's folder or name, as the engine takes it; a preset for twin.")
+    served_name: Annotated[OneLine, Otherwise("the model's")] = Field(default="", description="What requests call it.")
+    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
+        default=[],
+        description="Variables that hold tokens of the servers: from the environment, ~/.ridgeline/secrets/NAME or a "
+        "Kubernetes Secret; no file that is written holds their value.",
+    )
+    engine: ServedEngineForm
+    units: list[UnitForm] = Field(min_length=1, description="The servers.")
+    router: Annotated[RouterForm | None, Otherwise("none: one server alone")] = Field(default=None)
+    site: Any = Field(default="local", description="A site's name or file, or the mapping itself.")
+    start: Literal["together", "in-turn"] = Field(
+        default="together",
+        description="in-turn: each server only when the one before is ready, as servers that share a GPU need it.",
+    )
+    first_port: Annotated[int, CountedIn("")] = Field(
+        default=SGLANG_PORT, ge=1024, le=60000, description="Port of the first server on a node; the next ones follow."
+    )
+    first_bootstrap_port: Annotated[int, CountedIn("")] = Field(
+        default=BOOTSTRAP_PORT,
+        ge=1024,
+        le=60000,
+        description="Where decode servers fetch KV from the first prefill server on a node; the next ones follow.",
+    )
+    preflight: Annotated[Lines, Otherwise("none")] = Field(
+        default=[],
+        description="Records of `ridgeline preflight --json` of the nodes (`nodes/*.json`): their InfiniBand adapters.",
+    )
+    host: Annotated[OneLine, Otherwise("loopback here, the node's address on a cluster")] = Field(
+        default="", description="The address that servers and router listen on."
+    )
+    api_key_env: Annotated[OneLine, AfterValidator(_key_variable), Otherwise("no key")] = Field(
+        default="", description="The environment variable that holds the API key."
+    )
+    limit: Annotated[Duration | None, Otherwise("a day on a batch system, none here")] = Field(
+        default=None,
+        description="Time that a batch system is asked for; `keep` replaces members before it is over.",
+    )
+    slo: dict[str, float] = Field(default={}, description="Limits such as `ttft_p95_ms: 2000`.")
+    expected: dict[str, Any] = Field(default={}, description="The plan's figures, each with its interval.")
+    notify: Annotated[NotifyForm, Otherwise("nobody")] = Field(default=NotifyForm())
+    kubernetes: Annotated[PodForm, Otherwise("nothing beyond the defaults")] = Field(default=PodForm())

@@ -1,0 +1,57 @@
+"""`keep --metrics PORT`: what it sees and does, as Prometheus reads it, on loopback."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+
+from ridgeline.errors import SiteError
+from ridgeline.service.keep.keeper import MEMBER_STATES, Keeper
+
+
+def metrics_text(keeper: Keeper) -> str:
+    """Of its last look; the journal is not read again for it."""
+    own = f'service="{keeper.operator.service.name}"'
+    lines = [
+        "# TYPE ridgeline_keep_looks_total counter",
+        f"ridgeline_keep_looks_total{{{own}}} {keeper.counts['looks']}",
+        "# TYPE ridgeline_keep_events_total counter",
+    ]
+    kinds = sorted(kind for kind in list(keeper.counts) if kind != "looks")
+    lines += [f'ridgeline_keep_events_total{{{own},kind="{kind}"}} {keeper.counts[kind]}' for kind in kinds]
+    seen = keeper.seen
+    for name, about, value in (
+        ("ridgeline_member_starts_total", "counter", lambda row: row.starts),
+        ("ridgeline_member_stalled", "gauge", lambda row: int(row.stalled)),
+    ):
+        lines.append(f"# TYPE {name} {about}")
+        lines += [f'{name}{{{own},member="{row.member}"}} {value(row)}' for row in seen]
+    lines.append("# TYPE ridgeline_member_state gauge")
+    for row in seen:
+        labels = f'{own},member="{row.member}"'
+        lines += [f'ridgeline_member_state{{{labels},state="{s}"}} {int(s == row.state)}' for s in MEMBER_STATES]
+    return "\n".join([*lines, ""])
+
+
+def serve_metrics(keeper: Keeper, port: int) -> http.server.ThreadingHTTPServer:
+    """In a thread of its own, until `shutdown`. SiteError where the port is taken."""
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path.partition("?")[0] == "/metrics"
+            body = metrics_text(keeper).encode() if found else b"see /metrics\n"
+            self.send_response(200 if found else 404)
+            self.send_header("content-type", "text/plain; version=0.0.4")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    try:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Page)
+    except OSError as error:
+        raise SiteError(f"127.0.0.1:{port}: {error.strerror}; choose another port for --metrics") from None
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server

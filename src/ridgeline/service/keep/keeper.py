@@ -1,0 +1,339 @@
+"""Keeping a service well: looks at its members again and again, and mends what several looks agree on.
+
+Nothing here waits for a server: a restart is begun, and the server is put back by a later look that finds it ready. So
+the others stay watched meanwhile, and a keeper that was killed at any point is simply followed by the next one: all it
+must know is in the journal, where every act is a line, with its reason, before it happens.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ParamSpec
+
+from ridgeline.errors import RidgelineError
+from ridgeline.service import probe
+from ridgeline.service.keep.acts import Acts
+from ridgeline.service.keep.canary import Canaries, FrontDoor
+from ridgeline.service.keep.log_files import rotate
+from ridgeline.service.keep.look import look_at, step_tokens
+from ridgeline.service.keep.plan_check import PlanCheck, commands_after
+from ridgeline.service.keep.watch import Concern, ServerLook, Watch
+from ridgeline.service.members import Member
+from ridgeline.service.operate import Operator
+from ridgeline.study.lock import LockHeld
+
+P = ParamSpec("P")
+
+LOOK_EVERY_S = 2.0
+AGAIN_AFTER_S = 60.0  # the same word about the same member is said once in so long
+RETRY_S, LONGEST_RETRY_S = 5.0, 300.0  # before an act that failed is tried again; twice as long each time
+RENEW_SHARE = 0.1  # of a batch system's limit
+REPLACE_AGAIN_S = 300.0  # after a replacement that did not start
+ROTATE_EVERY = 30  # looks
+STARTS = 3.0  # times the longest start that was seen, for each member
+
+
+def renewal_lead_s(limit_s: float, starting_s: float) -> float:
+    """How long before a batch system's limit members begin to be replaced; starting all of them takes `starting_s`."""
+    return min(limit_s / 2, max(RENEW_SHARE * limit_s, STARTS * starting_s))
+
+
+MEMBER_STATES = ("ready", "drained", "leaving", "starting", "ended")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMember:
+    """A member after a look, for whoever watches `keep`. `stalled`: it leaves a canary unanswered."""
+
+    member: str
+    state: str  # of MEMBER_STATES
+    starts: int
+    stalled: bool
+
+
+@dataclass
+class Keeper:
+    """`dry_run` says what would be done and does nothing; `lower_limits` may restart the router for a lower limit.
+
+    `alert` is told of what a person may have to know: a kind, a member and what was seen and done.
+    """
+
+    operator: Operator
+    dry_run: bool = False
+    ready_s: float = 1800.0
+    lower_limits: bool = False
+    file: str = "FILE"
+    clock: Callable[[], float] = time.monotonic
+    alert: Callable[[str, str, str], None] = lambda kind, member, text: None
+    counts: Counter[str] = field(default_factory=Counter)  # looks, and acts by kind
+    looks: dict[str, ServerLook] = field(default_factory=dict)  # the last ones
+    seen: tuple[SeenMember, ...] = ()
+    _said: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._watch = Watch()
+        self._plan = PlanCheck(self.operator.service.expected, self.operator.service.engine)
+        self._acts = Acts(self.operator, self.file, self.lower_limits, self._tell)
+        self._absent: dict[str, int] = {}  # looks in a row at which the router did not list it
+        self._canaries: dict[str, tuple[int, Canaries]] = {}  # by member: the start they are of, and they
+        self._front: tuple[int, FrontDoor] | None = None
+        self._failed: dict[str, tuple[int, float]] = {}  # by member: acts that failed in a row, and when to try again
+        units = self.operator.service.units
+        self._step_tokens = {unit.role: step_tokens(self.operator.service.engine, unit) for unit in units}
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Until `stop` says so."""
+        while not stop():
+            began_s = self.clock()
+            try:
+                self.step()
+            except (RidgelineError, OSError) as error:
+                # the batch system is away, or another `deploy` is at work: the next look may find it otherwise
+                self._say("keep", "waits", str(error))
+            time.sleep(max(0.0, LOOK_EVERY_S - (self.clock() - began_s)))
+
+    def step(self) -> list[Concern]:
+        """One look at every member, and what follows."""
+        folder = self.operator.folder
+        self.operator.refresh()
+        self.counts["looks"] += 1
+        if folder.is_down:
+            self._note()
+            return []
+        members = [member for member in self.operator.present if member.name in folder.started]
+        pages = {m.name: probe.metrics_page(folder.url(m)) for m in members if self._serves(m) and not m.is_router}
+        self.looks = {m.name: self._look(m, pages.get(m.name, "")) for m in members}
+        concerns = self._watch.take(self.looks)
+        for member in members:
+            self._ask_for_a_token(member)
+        concerns += [found for m in members if (found := self._late(m)) is not None]
+        concerns += self._refusing()
+        for concern in concerns:
+            self._attempt(concern.member, self._follow, concern)
+        if not self.dry_run:
+            self._go_on(members)
+            self._renew()
+        self._hold_against_plan(members, pages)
+        self._rotate_logs(members)
+        self._note()
+        return concerns
+
+    # looking
+
+    def _serves(self, member: Member) -> bool:
+        start = self.operator.folder.started[member.name]
+        return start.ready and not start.ended
+
+    def _look(self, member: Member, page: str) -> ServerLook:
+        operator, now_s = self.operator, self.clock()
+        start = operator.folder.started[member.name]
+        ended = start.ended
+        if not ended and start.ticket and (ending := operator.ending(member)) is not None:
+            ended = ending.reason or f"exit code {ending.exit_code}"
+        moving = {*operator.folder.leaving, *operator.folder.retiring, *operator.folder.replacing.values()}
+        if member.name in moving:
+            return ServerLook(now_s, running=0.0, tokens=0.0, role=member.role)
+        if ended or not start.ready:
+            return ServerLook(now_s, running=0.0, tokens=0.0, ended=ended, role=member.role)
+        if member.is_router:
+            alive = probe.is_healthy(operator.folder.url(member))
+            return ServerLook(now_s, role=member.role, asked=not alive, confirmed=not alive)
+        canaries = self._canaries_of(member)
+        found = replace(
+            look_at(operator.service.engine, member.role, page, now_s),
+            asked=canaries.waiting,
+            confirmed=canaries.confirmed,
+            answers=canaries.answers,
+            pace_s=canaries.pace_s,
+            step_tokens=self._step_tokens.get(member.role, 0),
+            on_gpus=member.resources.gpus > 0,
+        )
+        activity = operator.activity(member) if canaries.waiting else None
+        if activity is None:
+            return found
+        return replace(found, cpu_s=activity.cpu_s, stopped=activity.stopped, runnable=activity.runnable)
+
+    def _canaries_of(self, member: Member) -> Canaries:
+        operator = self.operator
+        generation = operator.folder.started[member.name].generation
+        known = self._canaries.get(member.name)
+        if known is None or known[0] != generation:
+            url, service = operator.folder.url(member), operator.service
+            model = service.served_name or probe.served_model(url, operator.key) or service.model
+            fresh = Canaries(service.engine, member.role, url, model, operator.key, self.clock)
+            known = self._canaries[member.name] = (generation, fresh)
+            self._watch.forget(member.name)
+        return known[1]
+
+    def _ask_for_a_token(self, member: Member) -> None:
+        if (known := self._canaries.get(member.name)) is None or not self._serves(member):
+            return
+        canaries, look = known[1], self.looks[member.name]
+        quiet, verdict_in_s = self._watch.is_quiet(member.name), self._watch.verdict_in_s(member.name)
+        canaries.tend(quiet, look.on_it > 0, verdict_in_s)
+        if canaries.refused:
+            self._say(member.name, "takes no canaries", canaries.refused)
+
+    def _refusing(self) -> list[Concern]:
+        """Servers that answer, and a router that lets nobody through to them."""
+        operator, router = self.operator, self.operator.router
+        start = operator.folder.started.get(router.name) if router is not None else None
+        if router is None or start is None or not self._serves(router) or router.name in operator.folder.leaving:
+            return []
+        if self._front is None or self._front[0] != start.generation:
+            first = operator.folder.url(operator.servers[0])
+            service = operator.service
+            model = service.served_name or probe.served_model(first, operator.key) or service.model
+            self._front = (start.generation, FrontDoor(operator.folder.url(router), model, operator.key, self.clock))
+        door = self._front[1]
+        serving = [m for m in operator.servers if m.name in self.looks and self._serves(m)]
+        idle = [m for m in serving if self.looks[m.name].on_it == 0 and not self.looks[m.name].asked]
+        door.tend(servers_idle=bool(serving) and len(idle) == len(serving))
+        if not door.refuses:
+            return []
+        names = ", ".join(member.name for member in idle)
+        return [Concern(router.name, "refuses", f"{door.why}, though {names} make tokens", certain=True)]
+
+    def _late(self, member: Member) -> Concern | None:
+        """Started, and not ready in its time; how long it waits in a queue is not its fault."""
+        folder = self.operator.folder
+        start, began_s = folder.started[member.name], folder.began_s(member)
+        waited_s = time.time() - (began_s or start.at_s)
+        queued = not began_s and not self.operator.service.on_this_machine
+        if start.ready or start.ended or not start.ticket or queued or waited_s < self.ready_s:
+            return None
+        return Concern(member.name, "hung", f"not ready {waited_s:.0f} s after its start", certain=True)
+
+    def _note(self) -> None:
+        folder, rows = self.operator.folder, list[SeenMember]()
+        for name, start in sorted(folder.started.items()):
+            state = "ended" if start.ended else "ready" if start.ready else "starting"
+            if state == "ready" and name in {*folder.leaving, *folder.retiring}:
+                state = "leaving"
+            elif state == "ready" and name in folder.drained:
+                state = "drained"
+            stalled = name in self.looks and self.looks[name].asked
+            rows.append(SeenMember(name, state, start.generation, stalled))
+        self.seen = tuple(rows)
+
+    # acting
+
+    def _follow(self, concern: Concern) -> None:
+        if self.dry_run:
+            would = "would be restarted" if concern.needs_restart else "its limit would be lowered"
+            self._say(concern.member, concern.kind, f"{concern.evidence}; {would}")
+        elif concern.member in self.operator.folder.replacing:
+            return  # another one is on its way to its place
+        elif concern.needs_restart:
+            if self._acts.mend(concern):
+                self._watch.forget(concern.member)
+                self._canaries.pop(concern.member, None)
+            else:
+                self._say(concern.member, concern.kind, f"{concern.evidence}; nothing is done yet")
+        else:
+            self._acts.near_cliff(concern)
+
+    def _go_on(self, members: list[Member]) -> None:
+        """What an earlier look, or an earlier keeper, began."""
+        folder = self.operator.folder
+        listed = self._acts.listed()
+        for member in members:
+            self._attempt(member.name, self._acts.go_on, member, listed)
+        begun = [m for m in self.operator.present if m.name not in folder.started]
+        for member in begun:
+            if member.name in folder.replacing.values():
+                self._attempt(member.name, self._acts.go_on, member, listed)
+        moving = {*folder.leaving, *folder.retiring, *folder.drained, *folder.replacing.values()}
+        for member in members:
+            if member.is_router or listed is None or member.name in moving or not self._serves(member):
+                continue
+            absent = folder.url(member) not in listed
+            self._absent[member.name] = self._absent.get(member.name, 0) + 1 if absent else 0
+            if self._absent[member.name] > 1:
+                self._attempt(member.name, self._acts.put_back, member)
+
+    def _attempt(self, name: str, act: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
+        """An act that fails is tried again, ever more rarely, and keeps nobody from the others."""
+        times, again_s = self._failed.get(name, (0, -math.inf))
+        if self.clock() < again_s:
+            return
+        try:
+            act(*args, **named)
+        except LockHeld:
+            raise
+        except (RidgelineError, OSError) as error:
+            wait_s = min(RETRY_S * 2**times, LONGEST_RETRY_S)
+            self._failed[name] = (times + 1, self.clock() + wait_s)
+            self.operator.say(f"{name}: {error}; tried again in {wait_s:.0f} s")
+            self._tell("failed", name, str(error))
+            self._note_failure(name, str(error))
+        else:
+            if name in self.operator.folder.started and self._serves_now(name):
+                self._failed.pop(name, None)
+
+    def _note_failure(self, name: str, reason: str) -> None:
+        try:
+            self._acts.record({"event": "mend-failed", "member": name, "reason": reason})
+        except (RidgelineError, OSError) as error:
+            self._say("keep", "cannot write its journal", str(error))
+
+    def _serves_now(self, name: str) -> bool:
+        start = self.operator.folder.started[name]
+        return start.ready and not start.ended
+
+    def _renew(self) -> None:
+        """Jobs of a batch system end at their limit: each member gives its place to another one before, in turn."""
+        operator, folder = self.operator, self.operator.folder
+        limit_s = operator.service.job_limit_s
+        if math.isinf(limit_s) or folder.leaving or folder.retiring or folder.replacing:
+            return
+        starts = [s.ready_at_s - s.at_s for s in folder.started.values() if s.ready]
+        lead_s = renewal_lead_s(limit_s, max(starts, default=0.0) * len(operator.members))
+        serving = [m for m in operator.members if m.name in folder.started and self._serves(m) and folder.began_s(m)]
+        left = {m.name: folder.began_s(m) + limit_s - time.time() for m in serving}
+        for member in sorted(serving, key=lambda m: (m.is_router, left[m.name])):
+            if left[member.name] > lead_s or time.time() - folder.not_replaced.get(member.name, 0.0) < REPLACE_AGAIN_S:
+                continue
+            why = f"its job ends in {left[member.name] / 60:.0f} min"
+            if not member.is_router:
+                self._attempt(member.name, self._acts.replace, member, why)
+            elif left[member.name] < lead_s / 2 or not any(look.on_it for look in self.looks.values()):
+                self._attempt(member.name, self._acts.renew_router, member, why)
+            return
+
+    def _rotate_logs(self, members: list[Member]) -> None:
+        """Jobs on this machine append to their logs, so that these can be emptied under them."""
+        if self.dry_run or not self.operator.service.on_this_machine or self.counts["looks"] % ROTATE_EVERY:
+            return
+        for member in members:
+            log = self.operator.folder.log(member)
+            for path in (log, log.with_name("stdout")):
+                rotate(path)
+
+    def _hold_against_plan(self, members: list[Member], pages: dict[str, str]) -> None:
+        answering = [pages[m.name] for m in members if m.name in pages and m.role != "prefill"]
+        for doubt in self._plan.take(self.clock(), answering):
+            if doubt.overloaded:
+                planned = self.operator.service.expected["requests_s"]
+                self._say("plan", doubt.figure, f"{doubt.evidence}: more than the {planned:g} that were planned for")
+                continue
+            logs = [str(self.operator.folder.log(m)) for m in members if not m.is_router]
+            commands = commands_after(self.operator.service, self.file, logs)
+            self._say("plan", doubt.figure, "; ".join([f"no longer holds: {doubt.evidence}. Learn from it", *commands]))
+            self._tell("plan", doubt.figure, f"no longer holds: {doubt.evidence}")
+            if not self.dry_run:
+                self._acts.record({"event": "plan-doubted", "evidence": doubt.evidence, "commands": commands})
+
+    def _tell(self, kind: str, member: str, text: str) -> None:
+        self.counts[kind] += 1
+        self.alert(kind, member, text)
+
+    def _say(self, member: str, kind: str, what: str) -> None:
+        now_s, key = self.clock(), (member, kind)
+        if now_s - self._said.get(key, -AGAIN_AFTER_S) >= AGAIN_AFTER_S:
+            self._said[key] = now_s
+            self.operator.say(f"{member}: {kind} ({what})")

@@ -1,0 +1,182 @@
+"""The processes of a service: one for each server, and the router last."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from ridgeline.records.run import Resources
+from ridgeline.service.quoting import OnNode, shell_line
+from ridgeline.service.routers import Backend, metrics_port, router_words
+from ridgeline.service.servers import SERVERS, ServerPlace, derived_ports, port_step, server_words
+from ridgeline.service.service import Service, ServiceUnit
+
+ROUTER = "router"
+SECOND = "-b"  # ends the names of servers that took the place of others
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One server, or the router."""
+
+    name: str
+    role: str  # both, prefill, decode or router
+    port: int
+    words: tuple[str, ...]
+    resources: Resources
+    env: tuple[tuple[str, str], ...] = ()
+    after: tuple[str, ...] = ()  # members whose addresses it needs
+    more_ports: tuple[int, ...] = ()  # that it listens on beside its own
+    follower_words: tuple[str, ...] = ()  # more words where it is not the first of the member's nodes
+    node: int = 0  # its first one, of those that `members_of` deals out
+
+    @property
+    def is_router(self) -> bool:
+        return self.role == ROUTER
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (self.port, *self.more_ports)
+
+    @property
+    def line(self) -> str:
+        return shell_line(self.words)
+
+
+def first_slot(name: str) -> str:
+    """What a server is called before it was replaced for the first time."""
+    return name.removesuffix(SECOND)
+
+
+def members_of(service: Service, second: Collection[str] = (), node_gpus: int | None = None) -> list[Member]:
+    """In the order to start them. The servers named in `second` have the names and ports of their second slots: a
+    server and the one that takes its place run at the same time, perhaps on one node.
+
+    With `node_gpus` they are dealt out over nodes of so many GPUs, without a batch system; else to this machine, or to
+    nobody.
+    """
+    servers: list[Member] = []
+    backends: list[Backend] = []
+    free = _FreeGpus(node_gpus)
+    for unit in service.units:
+        for number in range(unit.replicas):
+            node, gpu = free.take(unit)
+            name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
+            row = len(servers) + (_second_row(service) if name in second else 0)
+            at = _place(service, unit, row, gpu)
+            name += SECOND if name in second else ""
+            words = tuple(server_words(service, unit, at))
+            resources = Resources(nodes=unit.nodes, cores=unit.cores, gpus=unit.gpus, memory_bytes=unit.memory_bytes)
+            if not servers:
+                resources = _leaving_room(service, resources)
+            bootstrap = (at.bootstrap_port,) if unit.role == "prefill" else ()
+            more = (*bootstrap, *derived_ports(service, unit, at.port))
+            env = (*_key_variable(service), *unit.env.items())
+            follow = SERVERS[service.engine].follower_words if unit.nodes > 1 else ()
+            servers.append(Member(name, unit.role, at.port, words, resources, env, (), more, follow, node))
+            backends.append(Backend(unit.role, OnNode(f"http://${variable(name)}:{at.port}"), at.bootstrap_port))
+    return [*servers, *_router(service, servers, backends)]
+
+
+class _FreeGpus:
+    """Hands out GPUs in order; a server that does not fit on the rest of a node begins the next one."""
+
+    def __init__(self, node_gpus: int | None) -> None:
+        self._size = node_gpus
+        self._node = self._gpu = 0
+
+    def take(self, unit: ServiceUnit) -> tuple[int, int]:
+        size = self._size
+        if size is not None and self._gpu and (unit.nodes > 1 or self._gpu + unit.gpus > size):
+            self._node, self._gpu = self._node + 1, 0
+        found = self._node, self._gpu
+        self._gpu += unit.gpus
+        if size is not None and (unit.nodes > 1 or self._gpu >= size):
+            self._node, self._gpu = self._node + unit.nodes, 0
+        return found
+
+
+def _place(service: Service, unit: ServiceUnit, number: int, gpu: int) -> ServerPlace:
+    """Ports of their own for all, as two servers may come to share a node; GPUs are dealt out on this machine only."""
+    gpu = gpu if service.on_this_machine else 0
+    visible = ",".join(map(str, range(gpu, gpu + unit.gpus))) if service.on_this_machine else ""
+    return ServerPlace(
+        service.first_port + number * port_step(service.engine, service.units),
+        service.first_bootstrap_port + number,
+        gpu,
+        number,
+        visible,
+    )
+
+
+def _second_row(service: Service) -> int:
+    """How many places further second slots begin: past all servers, and past the router where its ports lie there."""
+    count, step = sum(unit.replicas for unit in service.units), port_step(service.engine, service.units)
+    taken = {service.router.port, metrics_port(service.router)} if service.router is not None else set()
+    row = count
+    while any(service.first_port + n * step in taken for n in range(row, row + count)):
+        row += 1
+    return row
+
+
+def _router(service: Service, servers: Sequence[Member], backends: Sequence[Backend]) -> list[Member]:
+    if service.router is None:
+        return []
+    words = tuple(router_words(service, backends))
+    after, more = tuple(server.name for server in servers), (metrics_port(service.router),)
+    resources = _router_resources(service)
+    return [Member(ROUTER, ROUTER, service.router.port, words, resources, after=after, more_ports=more)]
+
+
+# On a cluster the router is a small job of its own: it outlives restarts of any server, and may move. The first server
+# leaves that little of its share of a node, for the servers may fill all nodes that there are.
+ROUTER_CORES, ROUTER_MEMORY_BYTES = 4, 8 * 2**30  # of its job, at most: it forwards, and keeps a tree of prefixes
+
+
+def room_for_router(service: Service) -> bool:
+    """Whether a small job of the router's finds a place beside the servers, however few the nodes are."""
+    site, first = service.site, service.units[0]
+    if site.options.get("exclusive"):
+        return False
+    if first.cores is not None or (site.cores_per_node and site.memory_bytes_per_node):
+        return True
+    # without sizes a job gets little, unless it takes all GPUs of a node and so the whole of it
+    return not site.cores_per_node and not 0 < site.gpus_per_node <= first.gpus
+
+
+def _leaving_room(service: Service, wanted: Resources) -> Resources:
+    """What the first server asks for where a router must fit beside it."""
+    site = service.site
+    if service.router is None or service.on_this_machine or site.options.get("exclusive"):
+        return wanted
+    if wanted.cores is not None or site.cores_per_node is None:
+        return wanted
+    router = _router_resources(service)
+    share = min(1.0, wanted.gpus / site.gpus_per_node) if wanted.gpus and site.gpus_per_node else 1.0
+    cores = max(1, int(site.cores_per_node * share) - (router.cores or 0))
+    memory = wanted.memory_bytes
+    if memory is None and site.memory_bytes_per_node is not None:
+        memory = int(site.memory_bytes_per_node * share) - (router.memory_bytes or 0)
+    return replace(wanted, cores=cores, memory_bytes=memory)
+
+
+def _router_resources(service: Service) -> Resources:
+    choice, site = service.router, service.site
+    assert choice is not None
+    if service.on_this_machine:
+        return Resources()
+    cores = choice.cores or max(1, min(ROUTER_CORES, (site.cores_per_node or 8 * ROUTER_CORES) // 8))
+    memory = choice.memory_bytes
+    if memory is None and site.memory_bytes_per_node is not None:
+        memory = min(ROUTER_MEMORY_BYTES, site.memory_bytes_per_node // 8)
+    return Resources(cores=cores, memory_bytes=memory)
+
+
+def variable(name: str) -> str:
+    """The shell variable that holds a member's address."""
+    return "at_" + name.replace("-", "_")
+
+
+def _key_variable(service: Service) -> list[tuple[str, str]]:
+    name = SERVERS[service.engine].key_variable
+    return [(name, OnNode(f"${service.api_key_env}"))] if name and service.api_key_env else []

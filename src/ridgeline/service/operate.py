@@ -1,0 +1,373 @@
+"""Bringing a service up, looking at it, and taking it down: each may be killed and called again.
+
+Every start is a line in the journal before it happens. Whoever comes next finds each member by that line: still
+running, ended, or never handed over.
+
+Two locks: a command of a person holds one from its beginning to its end, so that two of them don't mix. Whoever writes
+to the journal holds the other, for one act: nobody waits for a server with it, so that `keep` can mend one member while
+a person waits for another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from ridgeline import catalog
+from ridgeline.errors import InputError, SiteError
+from ridgeline.executors.base import Activity, Executor
+from ridgeline.files import write_whole
+from ridgeline.ports import why_not_free
+from ridgeline.records.run import Ending, Resources
+from ridgeline.service import keys, probe
+from ridgeline.service.folder import ServiceFolder
+from ridgeline.service.members import Member, first_slot, members_of
+from ridgeline.service.scripts import START_FILE
+from ridgeline.service.service import Service
+from ridgeline.service.status import MemberState, asked_for_tokens, state_of
+from ridgeline.study.lock import LockHeld, StudyLock
+
+LOOK_S = 0.2
+DRAIN_S = 600.0
+END_S = 120.0
+ACT_WAIT_S = 30.0  # for another's act to end
+CANCEL_AGAIN_S = 60.0  # a batch system may have lost what it was told
+
+
+class Operator:
+    """Acts on one service. `say` is told, a line each, what happens."""
+
+    def __init__(self, service: Service, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
+        self.service, self.say = service, say
+        self.file_limit = service.router.most_running or 0 if service.router is not None else 0
+        self.folder = ServiceFolder(root, service)
+        self.members = members_of(service, self.folder.second)
+        self._endings: dict[str, Ending] = {}
+        self._cancelled: dict[str, float] = {}  # ticket -> when the site was told last
+        self.apply_journal()
+        self.key = probe.key_of(service.api_key_env)
+        self.executor: Executor = catalog.part("executors", service.site.batch)(service.site)
+        if service.api_key_env and not self.key:
+            raise InputError(
+                f"{service.api_key_env} is empty; set it to the API key, put the key into "
+                f"{keys.kept_in(service.api_key_env)} (mode 600), or remove api_key_env"
+            )
+
+    def apply_journal(self) -> None:
+        """What `keep` has changed of what the file says: a lower limit, and servers that run in their second slots.
+
+        A lowered limit holds until the file is given another one, or the service is taken down.
+        """
+        lowered, router = self.folder.lowered, self.service.router
+        if router is not None:
+            holds = lowered is not None and lowered.instead_of == self.file_limit
+            most = lowered.most_running if holds and lowered is not None else self.file_limit or None
+            if most != router.most_running:
+                self.service = replace(self.service, router=replace(router, most_running=most))
+                self.folder.service = self.service
+        self.members = members_of(self.service, self.folder.second)
+
+    def refresh(self) -> None:
+        """What others have done meanwhile."""
+        self.folder.refresh()
+        self.apply_journal()
+
+    @property
+    def servers(self) -> list[Member]:
+        return [member for member in self.members if not member.is_router]
+
+    @property
+    def router(self) -> Member | None:
+        return next((member for member in self.members if member.is_router), None)
+
+    @property
+    def front(self) -> Member:
+        """Where users go."""
+        return self.router or self.members[0]
+
+    def member(self, name: str) -> Member:
+        found = next((member for member in (*self.members, *self._replacements()) if member.name == name), None)
+        if found is None:
+            raise InputError(
+                f"{name!r} is not part of {self.service.name}; it has {', '.join(m.name for m in self.members)}"
+            )
+        return found
+
+    def _replacements(self) -> list[Member]:
+        """Servers that were started to take the place of others, and do not serve yet."""
+        replacing = self.folder.replacing
+        if not replacing:
+            return []
+        other = members_of(self.service, self.folder.second ^ {first_slot(name) for name in replacing})
+        return [member for member in other if member.name in replacing.values()]
+
+    @property
+    def present(self) -> list[Member]:
+        """The members, those that will take the place of one, and those whose place was taken."""
+        flipped = members_of(self.service, {first_slot(m.name) for m in self.servers} - self.folder.second)
+        retiring = [member for member in flipped if member.name in self.folder.retiring]
+        return [*self.members, *self._replacements(), *retiring]
+
+    @contextmanager
+    def commanding(self) -> Iterator[None]:
+        """One command of a person at a time; `keep` goes on meanwhile. StoreError where another one is at work."""
+        with self.folder.command_lock():
+            self.refresh()
+            yield
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """One act, with the journal; another's is waited for. Within an act it is the same one."""
+        if self.folder.journal is not None:
+            yield
+            return
+        lock = self.folder.act_lock()
+        _acquire(lock)
+        try:
+            self.folder.begin()
+            self.apply_journal()
+            try:
+                yield
+            finally:
+                self.folder.end()
+        finally:
+            lock.release()
+
+    # up
+
+    def up(self, limit_s: float) -> str:
+        """The URL that serves, after a real request through it. Members that already run are left alone."""
+        with self.commanding():
+            began_s = time.monotonic()
+            with self.acting():
+                self.folder.record({"event": "going-up"})
+            for stray in [m for m in self._everybody() if m not in self.present]:
+                self.say(f"{stray.name}: runs and is no longer in the file; `ridgeline deploy down` ends it too")
+            for group in [[member] for member in self.servers] if self.service.in_turn else [self.servers]:
+                for member in group:
+                    self.ensure(member)
+                self.until_ready(group, limit_s)
+            if self.router is not None:
+                self.ensure(self.router)
+                self.until_ready([self.router], limit_s)
+            self._first_request(limit_s)
+            with self.acting():
+                self.folder.record({"event": "up", "url": self.folder.url(self.front)})
+            self.say(f"serves after {time.monotonic() - began_s:.0f} s")
+        return self.folder.url(self.front)
+
+    def ensure(self, member: Member, script: str | None = None) -> None:
+        """Running, or started now; by this start script instead of the file's where one is given."""
+        with self.acting():
+            start = self.folder.started.get(member.name)
+            if start is not None and not start.ended:
+                ticket = self._handed_over(member)
+                if ticket and self.note_ending(member) is None:
+                    self.say(f"{member.name}: runs already{self._as_before(member)}")
+                    return
+            self._check_ports(member)
+            generation = 1 if start is None else start.generation + 1
+            self.folder.record({"event": "planned", "member": member.name, "generation": generation})
+            job = self.folder.prepare(member, generation)
+            if script is not None:
+                write_whole(self.folder.of(member) / START_FILE, script, mode=0o755)
+            ticket = self.executor.submit(job)
+            self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
+        shown = job.folder.relative_to(Path.cwd()) if job.folder.is_relative_to(Path.cwd()) else job.folder
+        self.say(f"{member.name}: started, log in {shown}")
+
+    def _handed_over(self, member: Member) -> str:
+        """Its ticket, also where whoever submitted it died before that was written down; empty where it never was."""
+        start = self.folder.started[member.name]
+        if start.ticket:
+            return start.ticket
+        ticket = self.executor.find(self.folder.job(member, start.generation))
+        if ticket:
+            self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
+        return ticket or ""
+
+    def _as_before(self, member: Member) -> str:
+        if self.folder.has_script_of(member):
+            return ""
+        return f", as the file was before: `ridgeline deploy restart FILE {member.name}` applies what was changed"
+
+    def _check_ports(self, member: Member) -> None:
+        if not self.service.on_this_machine:
+            return
+        for port in member.ports:
+            if why := why_not_free(port, self.service.host or "127.0.0.1"):
+                raise SiteError(
+                    f"{member.name}: port {port} cannot be used ({why}); choose another first_port, "
+                    "first_bootstrap_port or router port, or end what holds it"
+                )
+
+    def ending(self, member: Member) -> Ending | None:
+        """How the member's job ended, if it did. One question to the site for all."""
+        start = self.folder.started[member.name]
+        open_tickets = [s.ticket for s in self.folder.started.values() if s.ticket and not s.ended]
+        self._endings.update(self.executor.poll([t for t in open_tickets if t not in self._endings]))
+        return self._endings.get(start.ticket)
+
+    def note_ending(self, member: Member) -> Ending | None:
+        """The same, and recorded."""
+        ending = self.ending(member)
+        if ending is not None and not self.folder.started[member.name].ended:
+            code = ending.exit_code if ending.exit_code is not None else ""
+            reason = ending.reason or f"{ending.cause} {code}".strip()
+            self.folder.record({"event": "ended", "member": member.name, "reason": reason})
+        return ending
+
+    def activity(self, member: Member) -> Activity | None:
+        """What the processes of its job have done, where they can be seen from here."""
+        look: Callable[[str], Activity | None] | None = getattr(self.executor, "activity", None)
+        start = self.folder.started.get(member.name)
+        return look(start.ticket) if look is not None and start is not None and start.ticket else None
+
+    def _waits(self, member: Member) -> str:
+        """Why the batch system has not started it yet, where it says so."""
+        start = self.folder.started.get(member.name)
+        why: dict[str, str] = getattr(self.executor, "waiting", {})
+        return why.get(start.ticket, "") if start is not None else ""
+
+    def until_ready(self, members: Sequence[Member], limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        waiting, said = list(members), ""
+        while waiting:
+            self.refresh()  # `keep` may have started one of them anew
+            for member in list(waiting):
+                url = self.folder.url(member)
+                if url and probe.is_healthy(url) and self._alive(member):
+                    waiting.remove(member)
+                    with self.acting():
+                        self.folder.record({"event": "ready", "member": member.name, "url": url})
+                    self.say(f"{member.name}: ready at {url}")
+                elif (ending := self.ending(member)) is not None:
+                    raise SiteError(self._died(member, ending))
+            said = self._say_what_is_waited_for(waiting, said)
+            if waiting and time.monotonic() > deadline:
+                names = ", ".join(member.name for member in waiting)
+                raise SiteError(
+                    f"{names} not ready after {limit_s:g} s{f' ({said})' if said else ''}; look at "
+                    f"{self.folder.of(waiting[0])}, and give more time with --timeout or take it down with "
+                    "`ridgeline deploy down`"
+                )
+            if waiting:
+                time.sleep(LOOK_S)
+
+    def _say_what_is_waited_for(self, waiting: Sequence[Member], said: str) -> str:
+        """A queue's reason, once; what it was last."""
+        for member in waiting:
+            if (why := self._waits(member)) and why != said:
+                self.say(f"{member.name}: waits in the queue ({why})")
+                return why
+        return said
+
+    def _alive(self, member: Member) -> bool:
+        """Somebody else may answer at its port."""
+        return self.ending(member) is None
+
+    def _died(self, member: Member, ending: Ending) -> str:
+        said = self.folder.last_lines(member)
+        how = ending.reason or f"exit code {ending.exit_code}"
+        return (
+            f"{member.name} ended before it was ready: {how}\n{said}\n"
+            f"its log is in {self.folder.of(member)}; correct the cause and run `ridgeline deploy up` again"
+        )
+
+    def _first_request(self, limit_s: float) -> None:
+        """A router may be healthy before it knows its workers."""
+        url, deadline = self.folder.url(self.front), time.monotonic() + limit_s
+        while True:
+            try:
+                model = self.service.served_name or probe.served_model(self.folder.url(self.servers[0]), self.key)
+                probe.first_answer(url, model or self.service.model, self.key)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise SiteError(
+                        f"{url} does not answer a request: {error}; see `ridgeline deploy status`"
+                    ) from None
+                if self.router is not None and (ending := self.ending(self.router)) is not None:
+                    raise SiteError(self._died(self.router, ending)) from None
+                time.sleep(LOOK_S)
+            else:
+                return
+
+    # status
+
+    def status(self) -> list[MemberState]:
+        """Each of them, after a request for a token."""
+        states = [self._state(member) for member in self._everybody()]
+        return asked_for_tokens(states, self.service.engine, self.service.served_name, self.key)
+
+    def _state(self, member: Member) -> MemberState:
+        start = self.folder.started.get(member.name)
+        runs = start is not None and bool(start.ticket) and not start.ended
+        ending = self.ending(member) if runs else None
+        found = state_of(member, start, ending, self.folder.url(member), self.service.engine, self._waits(member))
+        out = found.state == "ready" and (member.name in self.folder.drained or member.name in self.folder.leaving)
+        return replace(found, state="drained") if out else found
+
+    # down
+
+    def down(self) -> None:
+        """Everything of this service ends, the router first; nothing else is touched."""
+        with self.commanding():
+            with self.acting():
+                self.folder.record({"event": "going-down"})  # so that `keep` does not mend what we end
+            for member in reversed(self._everybody()):
+                self.stop(member)
+            with self.acting():
+                self.folder.record({"event": "down"})
+
+    def _everybody(self) -> list[Member]:
+        """Also those that were started by an earlier text of the file, which no longer names them."""
+        present = self.present
+        known = {member.name for member in present}
+        left = [name for name, start in self.folder.started.items() if name not in known and not start.ended]
+        return [*(Member(name, "left over", 0, (), Resources()) for name in left), *present]
+
+    def stop(self, member: Member) -> None:
+        """Its job has ended afterwards."""
+        deadline = time.monotonic() + END_S
+        while not self.cancel(member):
+            if time.monotonic() > deadline:
+                ticket = self.folder.started[member.name].ticket
+                raise SiteError(f"{member.name} did not end within {END_S:g} s; end it by hand: {ticket}")
+            self.executor.wait(LOOK_S)
+
+    def cancel(self, member: Member) -> bool:
+        """Asks the site to end its job, without waiting for it; whether it has ended."""
+        with self.acting():
+            start = self.folder.started.get(member.name)
+            if start is None or start.ended:
+                return True
+            if not self._handed_over(member):
+                self.folder.record({"event": "ended", "member": member.name, "reason": "was never handed over"})
+                return True
+            told_s = self._cancelled.get(start.ticket)
+            if self.note_ending(member) is None:
+                if told_s is None or time.monotonic() - told_s >= CANCEL_AGAIN_S:
+                    told_s = self._cancelled[start.ticket] = time.monotonic()
+                    self.executor.cancel(start.ticket)
+                if self.note_ending(member) is None:
+                    return False
+        if told_s is not None:
+            self.say(f"{member.name}: ended")
+        return True
+
+
+def _acquire(lock: StudyLock) -> None:
+    """Acts of others are short, so that they are waited for."""
+    deadline = time.monotonic() + ACT_WAIT_S
+    while True:
+        try:
+            lock.acquire()
+        except LockHeld:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return

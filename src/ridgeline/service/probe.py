@@ -1,0 +1,159 @@
+"""Asking servers over HTTP: whether they are ready, what they count, and one real request."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import re
+import urllib.error
+import urllib.request
+from typing import Any
+
+from ridgeline.errors import SiteError
+from ridgeline.service.keys import kept_secret
+
+TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 120.0
+_TOKEN_IDS = (100, 1000)  # in every vocabulary
+
+
+def ask(url: str, body: object = None, *, key: str = "", method: str = "", timeout_s: float = TIMEOUT_S) -> bytes:
+    """The answer's body. Raises OSError: nobody there, too slow, or an HTTP status above 299."""
+    if url.startswith("/"):
+        raise OSError("it has not said where it listens")
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"} if data else {}
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(url, data, headers, method=method or None)  # noqa: S310  addresses are ours
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
+        content: bytes = answer.read()
+    return content
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        ask(f"{url}/health")
+    except OSError:
+        return False
+    return True
+
+
+def metrics(url: str) -> dict[str, float]:
+    """Every figure of /metrics, summed over its labels; empty where there are none."""
+    return figures(metrics_page(url))
+
+
+def metrics_page(url: str) -> str:
+    """The text of /metrics; empty where there is none."""
+    try:
+        return ask(f"{url}/metrics").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def figures(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE):
+        try:
+            found[name] = found.get(name, 0.0) + float(value)
+        except ValueError:
+            continue
+    return found
+
+
+def buckets(text: str, name: str) -> dict[float, float]:
+    """A histogram of a metrics page: upper edge -> how many so far lie below it, over all other labels."""
+    found: dict[float, float] = {}
+    row = rf'^{re.escape(name)}_bucket\{{[^}}]*le="([^"]+)"[^}}]*\}} (\S+)$'
+    for edge, count in re.findall(row, text, re.MULTILINE):
+        try:
+            found[float(edge)] = found.get(float(edge), 0.0) + float(count)
+        except ValueError:
+            continue
+    return found
+
+
+def first_answer(url: str, model: str, key: str) -> dict[str, Any]:
+    """A real request through the front door. Raises OSError with what was said."""
+    body = {"model": model, "prompt": "Say one word.", "max_tokens": 4}
+    try:
+        content = ask(f"{url}/v1/completions", body, key=key, timeout_s=REQUEST_TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        refuse_wrong_key(url, error)
+        raise OSError(f"{error.code}: {error.read().decode(errors='replace')[:300]}") from None
+    answer: dict[str, Any] = json.loads(content)
+    return answer
+
+
+def makes_token(
+    url: str, model: str, key: str, limit_s: float, *, engine: str = "", role: str = "both", tokens: int = 0
+) -> bool:
+    """A canary: a request for one token, and whether it was made. OSError where the server refuses to try, with why.
+
+    SGLang's servers of split roles make tokens for nobody but a router, and for /health_generate, which pretends the
+    other half. `tokens` is the length of a random prompt, which no prefix cache has; 0: a word.
+    """
+    try:
+        if role in ("prefill", "decode") and engine != "vllm":
+            ask(f"{url}/health_generate", timeout_s=limit_s)
+        else:
+            prompt = [random.randrange(*_TOKEN_IDS) for _ in range(tokens)] if tokens else "Hi"
+            body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+            json.loads(ask(f"{url}/v1/completions", body, key=key, timeout_s=limit_s))["choices"]
+    except urllib.error.HTTPError as error:
+        if error.code >= 500:
+            return False
+        raise OSError(f"{error.code}: {error.read().decode(errors='replace')[:200]}") from None
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
+def why_refused(url: str, model: str, key: str, limit_s: float) -> str:
+    """Why a request through a router was not served, in its own words; empty where it was, or only too much came."""
+    body = {"model": model, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
+    try:
+        ask(f"{url}/v1/completions", body, key=key, timeout_s=limit_s)
+    except urllib.error.HTTPError as error:
+        if error.code < 500 and error.code != 408:
+            return ""
+        return f"{error.code}: {' '.join(error.read().decode(errors='replace').split())[:200]}"
+    except (OSError, http.client.HTTPException) as error:
+        return f"no answer within {limit_s:g} s" if isinstance(error, TimeoutError) else str(error)
+    return ""
+
+
+def refuse_wrong_key(url: str, error: urllib.error.HTTPError) -> None:
+    """SiteError where the answer says that the key is wrong: no waiting mends that."""
+    if error.code in (401, 403):
+        raise SiteError(
+            f"{url} refuses our API key ({error.code}): it was started with another one; set the variable that "
+            "api_key_env names to that key, or take the service down and up again"
+        ) from None
+
+
+def served_model(url: str, key: str) -> str:
+    """What the server calls its model; empty where it does not say."""
+    return str(_model_card(url, key).get("id", ""))
+
+
+def context_tokens(url: str, key: str) -> int:
+    """The longest prompt with its answer; 0 where the server does not say."""
+    found = _model_card(url, key).get("max_model_len")
+    return found if isinstance(found, int) else 0
+
+
+def _model_card(url: str, key: str) -> dict[str, Any]:
+    try:
+        card = json.loads(ask(f"{url}/v1/models", key=key))["data"][0]
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return {}
+    return card if isinstance(card, dict) else {}
+
+
+def key_of(variable: str) -> str:
+    """From the environment, or from the file where its owner keeps it."""
+    return os.environ.get(variable) or kept_secret(variable) if variable else ""

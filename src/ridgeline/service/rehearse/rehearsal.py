@@ -1,0 +1,276 @@
+"""A service rehearsed on this machine: the real router over servers of the twin, under the user's own traffic.
+
+Every policy of the router is loaded with skewed traffic; where one looks better than the file's own, both are loaded in
+pairs of runs with the same requests, and the file's own stays unless the other is shown to be better. The policy that
+is kept then loses a server, has one that hangs, and is offered more than it can serve. Servers and time are the
+twin's; router, sockets and load generator are real, so what they add is in the figures, and so is a machine that is
+too slow for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline.errors import SiteError
+from ridgeline.load.bench import BenchResult
+from ridgeline.service import probe
+from ridgeline.service.admission import AdmissionLimits
+from ridgeline.service.operate import Operator
+from ridgeline.service.rehearse.faults import kept, struck, victim
+from ridgeline.service.rehearse.stage import as_twins, known_policies
+from ridgeline.service.rehearse.staged import StagedService, staged
+from ridgeline.service.rehearse.traffic import UNFINISHED, RehearsedLoad, send
+from ridgeline.service.servers import SERVERS
+from ridgeline.service.service import RouterChoice, Service
+from ridgeline.stats.block_order import order_of_block
+from ridgeline.stats.compare import Block, Comparison, Direction, Verdict, confirm
+from ridgeline.traffic.requests import RequestRecord, Slo
+
+STRIKE_AT, STRIKE_S = 1 / 3, 4.0  # of the time of a run, and at the latest
+LOSS_DRAIN_S = 12.0  # what a lost server had is given to others by then, or to nobody
+HUNG_S = 30.0  # a run must outlast the looks that find a hung server
+OVERLOAD, OVERLOAD_S = 1.5, 12.0  # places must be taken before any request is too many
+# Pairs of runs, and how sure they must be: a file is changed by them, and goodput and TTFT are both looked at.
+PAIRS, LEVEL = 6, 0.99
+PART = 0.375  # of the time of a run: of each policy's first one, and of each one of a pair
+WORTH, TTFT_WORTH = 0.03, 0.1  # gains below these shares are no reason to change a file, however sure they are
+PAIRED, SKEWED, KILLED, HUNG, OVERLOADED = "pairs", "skewed", "killed", "hung", "overload"
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """One run. `case` is skewed, pairs, killed, hung or overload.
+
+    `goodput_s` are requests a second that kept every limit; `lost` those that failed before their first token, `cut`
+    after it, `refused` with 429 and its like. `imbalance` is the busiest server's prompt tokens over the mean.
+    `recovery_s` is how long after a loss requests still failed. `void` says why not to trust the run.
+    """
+
+    policy: str
+    case: str
+    offered_s: float
+    goodput_s: float
+    ttft_p95_ms: float | None
+    itl_p95_ms: float | None
+    lost: int
+    cut: int
+    refused: int
+    imbalance: float
+    recovery_s: float | None
+    void: str
+
+    def as_json(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """The file's `own` policy, the one to use, and how the best other one compares with it in pairs of runs."""
+
+    own: str
+    policy: str
+    other: str = ""  # empty where none looked better at first
+    goodput: Comparison | None = None
+    ttft: Comparison | None = None
+
+    @property
+    def changed(self) -> bool:
+        return self.policy != self.own
+
+    def as_json(self) -> dict[str, object]:
+        found: dict[str, object] = {"own": self.own, "other": self.other or None, "level": LEVEL}
+        for name, comparison in (("goodput", self.goodput), ("ttft_p95", self.ttft)):
+            if comparison is not None:
+                interval = [comparison.low, comparison.high]
+                own = {"verdict": comparison.verdict.value, "estimate": comparison.estimate, "interval": interval}
+                found[name] = {**own, "scale": comparison.scale, "pairs": comparison.blocks}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    runs: tuple[Rehearsal, ...]
+    choice: PolicyChoice
+
+
+def rehearse(
+    service: Service,
+    root: Path,
+    load: RehearsedLoad,
+    policies: Sequence[str],
+    say: Callable[[str], None],
+    limits: AdmissionLimits | None = None,
+) -> Rehearsed:
+    """Every policy, pairs of runs where one looks better than the file's own, then the choice under loss and, with
+    limits, under overload with them."""
+    assert service.router is not None
+    twins = as_twins(service, load.speed)
+    router = service.router
+    done: list[Rehearsal] = []
+    short = replace(load, seconds=max(1.0, PART * load.seconds))
+    with staged(twins, root) as stage:
+
+        def run(case: str, sent: RehearsedLoad, choice: RouterChoice) -> Rehearsal:
+            done.append(_run(stage, twins, choice, case, sent, root))
+            return done[-1]
+
+        for policy in policies or known_policies(service):
+            try:
+                say(f"{policy}, {SKEWED} ...")
+                run(SKEWED, short, replace(router, policy=policy))
+            except SiteError as error:
+                say(f"{policy}: left out: {error}")
+        if not done:
+            raise SiteError("the router came up with none of these policies; see what it says above")
+        tried = [one.policy for one in done]
+        own = next((policy for policy in known_policies(service)[:1] if policy in tried), tried[0])
+        decided = PolicyChoice(own, own)
+        if other := challenger(done, own):
+            say(f"{own} and {other}, {PAIRED} ...")
+            both = (own, other)
+
+            def one_of(pair: int, which: int) -> Rehearsal:
+                sent = replace(short, plain=0.5, seed=load.seed + 1 + pair)
+                return run(PAIRED, sent, replace(router, policy=both[which]))
+
+            decided = in_pairs(own, other, one_of, load.seed)
+        chosen = replace(router, policy=decided.policy)
+        if limits is not None:
+            say(f"{chosen.policy}, {OVERLOADED} ...")
+            over = replace(load, rate_s=OVERLOAD * limits.requests_s, seconds=max(OVERLOAD_S, load.seconds))
+            run(OVERLOADED, over, _limited(chosen, limits))
+        if victim(stage.operator(chosen)) is not None:
+            say(f"{chosen.policy}, {HUNG} and {KILLED} ...")
+            run(HUNG, replace(load.times(0.5), seconds=max(HUNG_S, load.seconds)), chosen)
+            run(KILLED, load, chosen)
+    return Rehearsed(tuple(done), decided)
+
+
+def challenger(first: Sequence[Rehearsal], own: str) -> str:
+    """The policy that did best of the others at first, or none where even that one did no better than the file's.
+
+    So much goodput and so much TTFT weigh the same as are worth a change of the file.
+    """
+
+    def score(one: Rehearsal) -> float:
+        if one.goodput_s <= 0 or not one.ttft_p95_ms:
+            return -math.inf
+        return math.log(one.goodput_s) / WORTH - math.log(one.ttft_p95_ms) / TTFT_WORTH
+
+    kept = next(score(one) for one in first if one.policy == own)
+    others = [one for one in first if one.policy != own and score(one) > kept]
+    return max(others, key=score).policy if others else ""
+
+
+def in_pairs(own: str, other: str, run: Callable[[int, int], Rehearsal], seed: int, pairs: int = PAIRS) -> PolicyChoice:
+    """`run(pair, which)` loads the file's own policy (0) or the other (1); both of a pair get the same requests.
+
+    Which of them begins is drawn, each as often; two pairs in turn are each other's reverse, so that drift cancels.
+    """
+    seen: list[list[Rehearsal]] = []
+    for pair in range(pairs):
+        found = {which: run(pair, which) for which in order_of_block(2, pair, 1, seed)}
+        seen.append([found[0], found[1]])
+    goodput = _compared(other, [(a.goodput_s, b.goodput_s) for a, b in seen], "maximize")
+    times = [(a.ttft_p95_ms, b.ttft_p95_ms) for a, b in seen]
+    ttft = _compared(other, [(a, b) for a, b in times if a is not None and b is not None], "minimize")
+    more = _shown(goodput, WORTH)
+    sooner = _shown(ttft, TTFT_WORTH) and goodput.verdict is not Verdict.WORSE
+    return PolicyChoice(own, other if more or sooner else own, other, goodput, ttft)
+
+
+def _compared(other: str, pairs: Sequence[tuple[float, float]], direction: Direction) -> Comparison:
+    blocks = [Block(n, (), [own], {other: [new]}) for n, (own, new) in enumerate(pairs)] or [
+        Block(0, (), [], {other: []})
+    ]
+    # half of what may go wrong for each of the two figures
+    return confirm(blocks, LEVEL, direction, share=0.5, by_node=False).comparisons[other]
+
+
+def _shown(comparison: Comparison, worth: float) -> bool:
+    if comparison.verdict is not Verdict.BETTER or comparison.estimate is None:
+        return False
+    return comparison.scale == "difference" or comparison.estimate >= 1 + worth
+
+
+def _limited(router: RouterChoice, limits: AdmissionLimits) -> RouterChoice:
+    told = limits.for_router(router.kind)
+    wait = limits.longest_wait_s if told["longest_wait"] else None
+    waiting = limits.most_waiting if wait else 0
+    return replace(router, most_running=limits.most_running, most_waiting=waiting, longest_wait_s=wait)
+
+
+def _run(
+    stage: StagedService, twins: Service, router: RouterChoice, case: str, load: RehearsedLoad, scratch: Path
+) -> Rehearsal:
+    operator, url = stage.behind(router)
+    before = _prompt_tokens(operator)
+    how = case if case in (KILLED, HUNG) else ""
+    watched = kept(lambda: stage.operator(router), wanted=case == HUNG)
+    with watched, struck(operator, how, min(STRIKE_S, STRIKE_AT * load.seconds)) as lost:
+        result = send(
+            twins, url, load, scratch if case in (SKEWED, PAIRED) else None, at_least_s=LOSS_DRAIN_S if how else 0.0
+        )
+    if how:
+        stage.servers_were_lost()
+    return _rehearsal(router.policy, case, result, load, _imbalance(before, _prompt_tokens(operator)), lost)
+
+
+def _rehearsal(
+    policy: str, case: str, result: BenchResult, load: RehearsedLoad, imbalance: float, lost: Sequence[float]
+) -> Rehearsal:
+    summary, records = result.summary, result.records
+    refused = [record for record in records if _refused(record)]
+    failed = [r for r in records if not r.ok and not _refused(r) and not (r.status == UNFINISHED and _comes(r, lost))]
+    good = sum(_kept_limits(record, summary.slos) for record in records)
+    ends = [record.end_s or record.sent_s for record in failed]
+    return Rehearsal(
+        policy=policy,
+        case=case,
+        offered_s=load.rate_s,
+        goodput_s=good / load.seconds / load.speed,
+        ttft_p95_ms=summary.ttft_ms.p95 * load.speed if summary.ttft_ms else None,
+        itl_p95_ms=summary.itl_ms.p95 * load.speed if summary.itl_ms else None,
+        lost=sum(record.first_token_s is None for record in failed),
+        cut=sum(record.first_token_s is not None for record in failed),
+        refused=len(refused),
+        imbalance=imbalance,
+        recovery_s=max([0.0, *(end_s - lost[0] for end_s in ends)]) if lost else None,
+        void="; ".join(result.fidelity.why) if result.void else "",
+    )
+
+
+def _comes(record: RequestRecord, lost: Sequence[float]) -> bool:
+    """Of an answer that nobody waited for to its end. Without a first token so long after a loss it is lost, too."""
+    return record.first_token_s is not None or not lost
+
+
+def _kept_limits(record: RequestRecord, slos: Sequence[Slo]) -> bool:
+    """An answer that was still coming when the run ended is judged by what came of it."""
+    seen = replace(record, status="ok") if record.status == UNFINISHED else record
+    return seen.ok and seen.first_token_s is not None and all(slo.met_by(seen) for slo in slos)
+
+
+def _refused(record: RequestRecord) -> bool:
+    """Over a limit, and told so: sglang-router answers 408 to whoever waited in vain, smg and SGLang answer 503."""
+    full = "admission" in record.error or "queue is full" in record.error
+    return record.status in ("http-429", "http-408") or (record.status == "http-503" and full)
+
+
+def _imbalance(before: dict[str, float], after: dict[str, float]) -> float:
+    # a server that was started again counts from zero
+    given = [(tokens, before.get(name, 0.0)) for name, tokens in after.items()]
+    shares = [tokens - had if tokens >= had else tokens for tokens, had in given]
+    mean = sum(shares) / len(shares) if shares else 0.0
+    return max(shares) / mean if mean > 0 else 1.0
+
+
+def _prompt_tokens(operator: Operator) -> dict[str, float]:
+    """What each server that answers has been given so far."""
+    name = SERVERS["twin"].prompt_metric
+    asked = [member for member in operator.servers if member.role != "decode"]
+    seen = {member.name: probe.metrics(operator.folder.url(member)) for member in asked}
+    return {member: found[name] for member, found in seen.items() if name in found}

@@ -1,0 +1,61 @@
+"""The JSON schemas of study files, site files, and other files that name a site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ridgeline.study.forms.form import Form
+from ridgeline.study.forms.schema import DIALECT, Schema, chosen_by, decided_by, definitions, reference
+from ridgeline.study.schema import StudyForm
+from ridgeline.study.site_form import SiteForm
+from ridgeline.study.stage_forms import SearchForm
+
+Forms = Mapping[str, type[Form] | None]  # of all parts of a room by name; None for a part that offers none
+
+
+def study_schema(workloads: Forms, samplers: Forms, executors: Forms) -> Schema:
+    offered = [*_offered(workloads).values(), *_offered(samplers).values()]
+    defined = definitions([StudyForm, SiteForm, *_offered(executors).values(), *offered])
+    schemas = {form: defined[form.__name__] for form in offered}
+    study = defined.pop(StudyForm.__name__)
+    kinds = {name: schemas[form] if form else None for name, form in workloads.items()}
+    defined["WorkloadForm"] = chosen_by("kind", defined["WorkloadForm"], kinds)
+    searches = {name: schemas[form] if form else None for name, form in samplers.items()}
+    usual = SearchForm.model_fields["sampler"].default
+    defined["SearchForm"] = chosen_by("sampler", defined["SearchForm"], searches, default=usual)
+    defined["SiteForm"] = _site(defined, executors)
+    study["properties"]["site"] = _name_or_site(study)
+    for form in schemas:  # their keys are now part of the mappings that choose them
+        del defined[form.__name__]
+    return {"$schema": DIALECT, "$id": "ridgeline-study-1", **study, "$defs": defined}
+
+
+def schema_with_site(form: type[Form], name: str, executors: Forms) -> Schema:
+    """Of a file whose `site` is a name or the mapping itself, as a deployment file's."""
+    defined = definitions([form, SiteForm, *_offered(executors).values()])
+    schema = defined.pop(form.__name__)
+    defined["SiteForm"] = _site(defined, executors)
+    schema["properties"]["site"] = _name_or_site(schema)
+    return {"$schema": DIALECT, "$id": name, **schema, "$defs": defined}
+
+
+def _name_or_site(schema: Schema) -> Schema:
+    site = schema["properties"]["site"]
+    return {**site, "type": ["string", "object"], "if": {"type": "object"}, "then": reference(SiteForm.__name__)}
+
+
+def site_schema(executors: Forms) -> Schema:
+    defined = definitions([SiteForm, *_offered(executors).values()])
+    site = _site(defined, executors)
+    del defined[SiteForm.__name__]
+    return {"$schema": DIALECT, "$id": "ridgeline-site-1", **site, "$defs": defined}
+
+
+def _offered(parts: Forms) -> dict[str, type[Form]]:
+    return {name: form for name, form in parts.items() if form is not None}
+
+
+def _site(defined: Mapping[str, Schema], executors: Forms) -> Schema:
+    options = {batch: reference(form.__name__) for batch, form in _offered(executors).items()}
+    default = SiteForm.model_fields["batch"].default
+    return decided_by("batch", defined[SiteForm.__name__], "options", options, default)

@@ -1,0 +1,232 @@
+"""The study folder: everything of a campaign in one place that can be copied, opened and resumed elsewhere.
+
+study.yaml  site.yaml  journal.jsonl  lock  report.html
+origin               where the study was written: names of engines and models, which are never copied, start there
+runs/0023-tp8-pp2/   one plain folder per run
+builds/HASH/         one per built variant
+sources/             the files that the study names, at the same relative places as beside the original
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline.errors import StoreError, StudyError
+from ridgeline.files import is_there, read_text, write_whole
+from ridgeline.records.study import Study
+from ridgeline.study.agreement import binding, require_consistent, require_same_question
+from ridgeline.study.history import History
+from ridgeline.study.study_file import StudyFile, read_study_file
+
+STUDY, JOURNAL, LOCK, REPORT = "study.yaml", "journal.jsonl", "lock", "report.html"
+ORIGIN = "origin"
+RUNS, SOURCES, SITES = "runs", "sources", "sites"
+LARGEST_COPY_BYTES = 64 * 2**20  # larger inputs are linked, not copied
+_FIELD = re.compile(r"\{[^{}]*\}")
+_WORD = re.compile(r"[^\s'\"=,;:<>|&()\[\]]+")
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    path: Path
+
+    @classmethod
+    def create(
+        cls, path: Path, source: StudyFile, extra: Iterable[Path] = (), in_place: Collection[str] = ()
+    ) -> StudyFolder:
+        """A new folder for this study, with the site file and the files it needs; `extra` are further ones.
+
+        What the workload options `in_place` name stays where it is.
+
+        Never overwrites a campaign. Called again after a crash before the first event, it completes what is missing.
+        """
+        folder = cls(path)
+        try:
+            folder._check_free(source)
+            # logs and settings are nobody else's affair, on machines that many people share
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (path / SOURCES).mkdir(exist_ok=True)
+            for file in dict.fromkeys((*needed_files(source.study, in_place), *extra)):
+                folder._take(file, source.study.folder, path / SOURCES)
+            if source.site_path is not None:
+                beside = source.site_path.parent.absolute()
+                for file in (source.site_path.absolute(), *_site_files(source.study, beside)):
+                    folder._take(file, beside, path / SITES)
+            if not _same(source.path, path / STUDY):
+                write_whole(path / ORIGIN, f"{source.study.origin.absolute()}\n")
+                write_whole(path / STUDY, source.text)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written ({error.strerror}); free space or check permissions") from None
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> StudyFolder:
+        """The folder of a campaign that was started before."""
+        if path.is_file():
+            raise StoreError(f"{path} is a file; name the study folder, or start one with `ridgeline tune {path}`")
+        if not path.is_dir():
+            raise StoreError(f"{path}: no such folder; name the one that `ridgeline tune` wrote")
+        missing = [name for name in (STUDY, JOURNAL) if not (path / name).is_file()]
+        if missing:
+            inside = sorted(p.parent.name for p in path.glob(f"*/{JOURNAL}"))
+            hint = f"; there are study folders inside: {', '.join(inside[:5])}" if inside else ""
+            raise StoreError(f"{path}: no {' and no '.join(missing)} here, so this is not a study folder{hint}")
+        if not (path / JOURNAL).stat().st_size and any((path / RUNS).glob("*")):
+            raise StoreError(
+                f"{path / JOURNAL}: is empty though there are run folders; restore a copy of it, "
+                "or start anew with `ridgeline tune` and another --out"
+            )
+        return cls(path)
+
+    def load(self, history: History | None = None, *, to_run: bool = False) -> StudyFile:
+        """The study as it was run; StoreError where it and the folder's history no longer fit together.
+
+        Relative paths in it start in this folder's sources. Unless it is loaded `to_run`, no program that it names may
+        be started: what they said when the campaign ran is taken from the journal.
+        """
+        site_path = next(iter(sorted((self.path / SITES).glob("*.y*ml"))), None)
+        file = read_study_file(self.path / STUDY, site_path=site_path, files=self.path / SOURCES, home=self._origin())
+        if history is not None:
+            require_same_question(file.path, file.tree, binding(history))
+            require_consistent(file.study, history)
+        return file if to_run else to_be_read(file, history)
+
+    @property
+    def journal_path(self) -> Path:
+        return self.path / JOURNAL
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / LOCK
+
+    @property
+    def report_path(self) -> Path:
+        return self.path / REPORT
+
+    def _origin(self) -> Path | None:
+        try:
+            return Path(read_text(self.path / ORIGIN).rstrip("\n"))
+        except OSError:
+            return None  # a folder from before 0.1.0
+
+    def missing(self, recorded: Iterable[Path]) -> list[Path]:
+        """Of the recorded folders (as in the journal, relative), those that somebody deleted."""
+        return [folder for folder in recorded if not (self.path / folder).is_dir()]
+
+    def _check_free(self, source: StudyFile) -> None:
+        journal = self.path / JOURNAL
+        if journal.exists() and (journal.stat().st_size or any((self.path / RUNS).glob("*"))):
+            raise StoreError(
+                f"{self.path} already holds a campaign; go on with `ridgeline resume {self.path}` or name another --out"
+            )
+        if self.path.exists() and not self.path.is_dir():
+            raise StoreError(f"{self.path} is a file; name a folder with --out")
+        if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / STUDY).exists():
+            raise StoreError(f"{self.path} is not empty and not a study folder; name another --out")
+
+    def _take(self, file: Path, beside: Path, into: Path) -> None:
+        """Copy a file to the same relative place in another folder; link it where it is large or lies elsewhere."""
+        if file.resolve().is_relative_to(self.path.resolve()):
+            return  # a pattern of the study also matched the campaign's own folder
+        target = into / file.relative_to(beside)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        # what a link beside the study leads to may be private, or huge: it is used where it is
+        if file.stat().st_size > LARGEST_COPY_BYTES or not file.resolve().is_relative_to(beside.resolve()):
+            target.symlink_to(file.resolve())
+        else:
+            shutil.copy2(file, target)
+
+
+def to_be_read(file: StudyFile, history: History | None) -> StudyFile:
+    """The study with what its programs said when the campaign ran, so that none of them is started to be asked."""
+    said = (receipt.get("programs") for receipt in reversed(history.receipts if history is not None else ()))
+    recorded: Mapping[str, object] = next((found for found in said if isinstance(found, dict)), {})
+    return replace(file, study=replace(file.study, recorded=recorded))
+
+
+def needed_files(study: Study, in_place: Collection[str] = ()) -> list[Path]:
+    """Files beside the study file that it names: in workload options, build commands and build sources.
+
+    A name with a {knob} in it stands for every file that fits. An option that is just a name means
+    that file or folder.
+    """
+    found: dict[Path, None] = {}
+    builds = study.builds
+    options = {name: value for name, value in study.workload.options.items() if name not in in_place}
+    for text in (*_texts(options), *_texts(list(builds.make) if builds else [])):
+        named = _FIELD.sub("*", text)
+        for word in dict.fromkeys((*_WORD.findall(named), *shell_words(named))):
+            found.update(dict.fromkeys(_named(study.folder, word)))
+        if _is_inside(text) and is_there(study.folder / text):
+            found.update(dict.fromkeys(_files_in(study.folder / text)))
+    for pattern in builds.sources if builds else ():
+        for path in _matches(study.folder, pattern):
+            found.update(dict.fromkeys(_files_in(path)))
+    found.update(dict.fromkeys(_site_files(study, study.folder)))
+    return list(found)
+
+
+def _site_files(study: Study, beside: Path) -> list[Path]:
+    """The container image and the job script that a site names, where they lie below `beside`."""
+    named = (study.site.container, study.site.options.get("script"))
+    paths = [Path(name) for name in named if isinstance(name, str) and name]
+    return [path for path in paths if path.is_file() and path.is_relative_to(beside)]
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def shell_words(text: str) -> list[str]:
+    """The words of a command as a shell takes it apart, without their quotes; none where a quote stays open."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a text can be a path below the study's folder."""
+    parts = Path(name).parts
+    return 0 < len(name) <= 255 and "\0" not in name and bool(parts) and ".." not in parts and parts[0] != "/"
+
+
+def _files_in(path: Path) -> list[Path]:
+    return [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
+
+
+def _named(folder: Path, word: str) -> list[Path]:
+    """The files beside the study that a word of a command names: one, several by pattern, mostly none."""
+    if not _is_inside(word):
+        return []
+    if "*" in word and len(word.replace("*", "")) < 3:
+        return []  # a bare {knob} is a value, not a file
+    try:
+        candidates = sorted(folder.glob(word)) if "*" in word else [folder / word]
+        return [file for file in candidates if file.is_file()]
+    except (OSError, ValueError, NotImplementedError):
+        return []  # a word that cannot be a file's name names no file
+
+
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return [path for path in sorted(folder.glob(pattern)) if path.is_relative_to(folder) and ".." not in path.parts]
+    except (ValueError, NotImplementedError) as error:
+        raise StudyError(f"builds.sources: {pattern!r} is not a pattern inside the study's folder ({error})") from None
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)

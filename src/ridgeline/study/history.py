@@ -1,0 +1,389 @@
+"""What has happened in a study so far: the journal, replayed.
+
+The campaign, the report and the dashboard all see a study through this one view. The live campaign applies each event
+right after it is on disk, so what it knows is always what a replay would know.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import StoreError
+from ridgeline.records.measurement import Measurement
+from ridgeline.records.outcome import Kind, Outcome
+from ridgeline.records.run import Resources, Run
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.study.event_shapes import require_shape
+from ridgeline.study.events import (
+    EarlyStop,
+    Extension,
+    QuestionLine,
+    SetAside,
+    VerdictLine,
+    early_stop_from,
+    ending_from,
+    extension_from,
+    outcome_from,
+    question_from,
+    resources_from,
+    set_aside_from,
+    trial_from,
+    verdict_from,
+)
+from ridgeline.study.journal import read_events
+from ridgeline.study.live.instructions import AppliedInstructions
+
+_MOVES_THE_CLOCK = frozenset({"opened", "run", "ended", "instruction", "stopped"})  # kinds of events, see `_set_clock`
+
+
+@dataclass(slots=True)
+class OpenRun:
+    """A run that was planned and has not ended. `ticket` is empty until the site has taken it."""
+
+    number: int
+    trial: int
+    attempt: int
+    folder: Path
+    resources: Resources
+    planned_s: float
+    ticket: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    key: str
+    outcome: Outcome
+    files_kept: int
+    duration_s: float
+    settings: Mapping[str, Any]
+    missing: Mapping[str, Any] = field(default_factory=dict)  # the setting that names what is not there
+    node_s: float = 0.0  # what it cost, where it was built on the site
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """One confirmation: its first block, its settings, and how many trials earlier ones had taken."""
+
+    first_block: int
+    candidates: tuple[Mapping[str, Any], ...]
+    trials_before: int
+
+
+@dataclass
+class History:
+    """Mutable only through `apply`. `root` is the study folder; run folders are resolved against it."""
+
+    root: Path
+    trials: dict[int, Trial] = field(default_factory=dict)
+    runs: dict[int, Run] = field(default_factory=dict)  # ended ones, in the order they ended
+    open_runs: dict[int, OpenRun] = field(default_factory=dict)
+    runs_of: dict[int, list[Run]] = field(default_factory=dict)  # by trial, in the order they ended
+    builds: dict[str, Build] = field(default_factory=dict)
+    build_outcomes: set[Outcome] = field(default_factory=set)  # of all builds, also those that were made again
+    question: QuestionLine = field(default_factory=QuestionLine)
+    asked: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the question, see agreement
+    receipts: list[Mapping[str, Any]] = field(default_factory=list)  # machine, versions and command of each opening
+    candidates: tuple[Mapping[str, Any], ...] | None = None  # points under confirmation
+    search_ended: str = ""  # why no more search trials were started, and what more of them could bring
+    blocks: int = 0  # planned so far; those after an extension by trials are numbered on
+    confirmations: list[Confirmed] = field(default_factory=list)  # the last one is the one under way
+    protocol: int = 1  # how blocks are ordered and judged: 1 in journals that do not say, see campaign/confirmation.py
+    order_seed: int | None = None  # that orders of blocks are drawn from; None: the baseline begins each
+    set_aside: list[SetAside] = field(default_factory=list)
+    uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside
+    openings: int = 0  # how often a controller took up the campaign
+    pinned_to: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes it was told to run on
+    early_stops: dict[int, EarlyStop] = field(default_factory=dict)  # run -> why it was told to stop
+    opening_of: dict[int, int] = field(default_factory=dict)  # run -> in which of these it was started
+    verdict: VerdictLine | None = None
+    extensions: list[Extension] = field(default_factory=list)
+    verdicts_before: list[VerdictLine] = field(default_factory=list)  # one an extension: what it found
+    last_trial_before: int = 0  # the last extension
+    searched_before: int = 0  # search trials at the last extension
+    extensions_compared: set[int] = field(default_factory=set)  # how many there had been when blocks were run
+    search_limit: int | None = None  # how many search trials there may be, once an extension says so
+    stopped: Mapping[str, Any] | None = None
+    instructions: AppliedInstructions = field(default_factory=AppliedInstructions)  # what people told it meanwhile
+    busy_until_s: float | None = None  # when a run last ended; None: nothing ran since it was taken up, or was built
+    wall_s: float = 0.0  # time during which a controller was at work and a run in flight
+    node_hours: float = 0.0  # of all runs, and of builds on the site
+    uncharged: dict[str, Run | float] = field(default_factory=dict)  # ticket -> ended run, or node-seconds of a build,
+    # of which the batch system has not said yet for how long they are charged
+    last_run_number: int = 0
+    reference: Mapping[str, Any] = field(default_factory=dict)  # what the first good baseline run measured
+    short_reference: Mapping[str, Any] = field(default_factory=dict)  # and the first good short one, the baseline's too
+    outcomes: Counter[Kind] = field(default_factory=Counter)
+    # what others worked out from the runs so far and bring up to date themselves, by their own type
+    kept: dict[type, Any] = field(default_factory=dict, compare=False, repr=False)
+    _trials_in: Counter[Stage] = field(default_factory=Counter)
+    _spending_since_s: float | None = None  # when the wall clock began to count; None while nothing is in flight
+    _wall_before_s: float = 0.0  # what it had counted by then
+
+    @classmethod
+    def replay(cls, root: Path, events: Iterable[Mapping[str, Any]]) -> History:
+        history = cls(root)
+        # nothing made here is garbage before the end; looking for it would take a third of the time
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            history.apply_all(events)
+        finally:
+            if collecting:
+                gc.enable()
+        return history
+
+    def apply_all(self, events: Iterable[Mapping[str, Any]], first_line: int = 1) -> None:
+        """StoreError names the line of the first event that makes no sense; those before it are applied."""
+        for number, event in enumerate(events, first_line):
+            try:
+                require_shape(event)
+                self.apply(event)
+            except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+                raise StoreError(
+                    f"{self.root / 'journal.jsonl'}:{number}: this event makes no sense here ({_told(error)}); lines "
+                    "were edited or the folder was written by another version. Restore a copy of the journal; "
+                    f"or cut it off from line {number} on and resume: later runs are repeated"
+                ) from error
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        at, kind = float(event["at"]), event["event"]
+        if kind == "opened":
+            self._spending_since_s = None  # nobody knows how long a controller that was killed had been at work
+        elif self._spending_since_s is not None:
+            self.wall_s = self.wall_now_s(at)
+        match kind:
+            case "opened":
+                self._open(event)
+            case "trial":
+                trial = trial_from(event)
+                if trial.number != len(self.trials) + 1:
+                    raise ValueError(f"trial {trial.number} follows trial {len(self.trials)}")
+                self.trials[trial.number] = trial
+                self._trials_in[trial.stage] += 1
+                if trial.stage is Stage.CONFIRM:
+                    self.extensions_compared.add(len(self.extensions))
+            case "run":
+                self._begin(event, at)
+            case "submitted":
+                self._open_run(event).ticket = event["ticket"]
+            case "stopping":
+                self.early_stops[self._open_run(event).number] = early_stop_from(event)
+            case "ended":
+                self._end(event)
+                self.busy_until_s = at
+            case "build":
+                self._build(event)
+            case "charged":
+                self._charge(event["ticket"], event["seconds"])
+            case "confirm":
+                self._confirm(event)
+            case "set-aside":
+                self._set_aside(set_aside_from(event))
+            case "verdict":
+                self.verdict = verdict_from(event)
+            case "extended":
+                self._extend(extension_from(event))
+            case "instruction":
+                self._apply_instruction(event)
+            case "stopped":
+                self.stopped = event
+        if kind in _MOVES_THE_CLOCK:
+            self._set_clock(at)
+
+    def _set_clock(self, at: float) -> None:
+        """The wall clock counts while a controller is at work and a run is in flight; a pause is no work."""
+        counts = self.openings > 0 and self.stopped is None and bool(self.open_runs) and not self.instructions.paused
+        if not counts:
+            self._spending_since_s = None
+        elif self._spending_since_s is None:
+            self._spending_since_s, self._wall_before_s = at, self.wall_s
+
+    def _open(self, event: Mapping[str, Any]) -> None:
+        self.question = question_from(event)
+        self.asked = event.get("asked", {})
+        self.openings += 1
+        self.receipts.append(event.get("receipt", {}))
+        self.stopped = None
+        self.busy_until_s = None
+        self.instructions.take_up()
+        # somebody may have installed it or loaded its module meanwhile
+        self.builds = {key: build for key, build in self.builds.items() if not build.missing}
+
+    def _build(self, event: Mapping[str, Any]) -> None:
+        outcome, missing = outcome_from(event["outcome"]), event.get("missing", {})
+        self.busy_until_s = None
+        self.build_outcomes.add(outcome)
+        node_s = event.get("node_s", 0.0)
+        self.builds[event["key"]] = Build(
+            event["key"], outcome, event["files"], event["seconds"], event["settings"], missing, node_s
+        )
+        self.node_hours += node_s / 3600.0
+        if "estimated_s" in event:
+            self.uncharged[event["ticket"]] = event["estimated_s"]
+
+    def _charge(self, ticket: str, seconds: float) -> None:
+        """What the batch system says in the end, instead of what was known when the job ended."""
+        what = self.uncharged.pop(ticket)
+        if not isinstance(what, Run):
+            self.node_hours += (seconds - what) / 3600.0  # builds take one node
+            return
+        run = replace(self.runs[what.number], ending=replace(what.ending, charged_s=seconds))
+        self.node_hours += run.node_hours - what.node_hours
+        self.runs[run.number] = run
+        self.runs_of[run.trial] = [run if each.number == run.number else each for each in self.runs_of[run.trial]]
+
+    def build_that_lacked(self, settings: Mapping[str, Any]) -> Build | None:
+        """A build that failed because a compiler or module was not there, which these settings name too."""
+        for build in self.builds.values():
+            if build.missing and all(settings.get(name) == value for name, value in build.missing.items()):
+                return build
+        return None
+
+    def _begin(self, event: Mapping[str, Any], at: float) -> None:
+        number, resources = event["run"], resources_from(event["resources"])
+        if event["trial"] not in self.trials or number in self.runs or number in self.open_runs:
+            raise ValueError(f"run {number} of trial {event['trial']} cannot begin here")
+        self.last_run_number = max(self.last_run_number, number)
+        self.opening_of[number] = self.openings
+        if on_nodes := tuple(event.get("on_nodes", ())):
+            self.pinned_to[number] = on_nodes
+        folder = self.root / event["folder"]
+        self.open_runs[number] = OpenRun(number, event["trial"], event["attempt"], folder, resources, at)
+
+    def _open_run(self, event: Mapping[str, Any]) -> OpenRun:
+        if event["run"] not in self.open_runs:
+            raise ValueError(f"run {event['run']} is not under way")
+        return self.open_runs[event["run"]]
+
+    def _end(self, event: Mapping[str, Any]) -> None:
+        planned = self._open_run(event)
+        del self.open_runs[planned.number]
+        planned_as = (planned.number, planned.trial, planned.attempt, planned.folder, planned.resources)
+        measured = tuple([Measurement(*m) for m in event.get("measurements", ())])
+        came_out = (ending_from(event["ending"]), outcome_from(event["outcome"]), measured, event.get("texts", {}))
+        run = Run(*planned_as, *came_out)
+        self.runs[run.number] = run
+        self.runs_of.setdefault(run.trial, []).append(run)
+        self.node_hours += run.node_hours
+        if planned.ticket and run.ending.charged_s is None:
+            self.uncharged[planned.ticket] = run
+        if run.outcome is not None:
+            self.outcomes[run.outcome.kind] += 1
+            if run.outcome.kind is Kind.OK:
+                self._refer_to(run, self.trials[run.trial].stage)
+
+    def _refer_to(self, run: Run, stage: Stage) -> None:
+        if stage is Stage.BASELINE and not self.reference:
+            self.reference = {**run.texts, **run.metrics}
+        elif stage is Stage.SHORT and not self.short_reference:
+            self.short_reference = {**run.texts, **run.metrics}
+
+    def _set_aside(self, found: SetAside) -> None:
+        self.set_aside.append(found)
+        self.uncounted.update(found.trials)
+        for number in found.trials:
+            self._trials_in[self.trials[number].stage] -= 1
+
+    def _confirm(self, event: Mapping[str, Any]) -> None:
+        """`first_block` is the number of its first block. Journals that lack it number every confirmation from 0, and
+        of theirs only the last one counts."""
+        if ("protocol" in event) != ("seed" in event):
+            raise ValueError("protocol and seed belong together")
+        first = event.get("first_block", 0)
+        if not first:
+            of_blocks = (Stage.CONFIRM, Stage.WARM_UP)
+            before = {number for number, trial in self.trials.items() if trial.stage in of_blocks} - self.uncounted
+            self._trials_in.subtract(self.trials[number].stage for number in before)
+            self.uncounted |= before
+            self.set_aside, self.confirmations = [], []
+        self.candidates = tuple(event["candidates"])
+        self.search_ended = event.get("search_ended", "")
+        self.blocks = event["blocks"]
+        self.protocol, self.order_seed = event.get("protocol", 1), event.get("seed")
+        self.confirmations.append(Confirmed(first, self.candidates, self.count(Stage.CONFIRM, Stage.WARM_UP)))
+
+    def candidates_of(self, block: int) -> tuple[Mapping[str, Any], ...]:
+        """The points under confirmation in this block."""
+        return next((each.candidates for each in reversed(self.confirmations) if each.first_block <= block), ())
+
+    @property
+    def first_block(self) -> int:
+        """The first block of the confirmation under way; those before it belong to earlier ones."""
+        return self.confirmations[-1].first_block if self.confirmations and self.candidates is not None else self.blocks
+
+    def _extend(self, asked: Extension) -> None:
+        """More blocks join those there are. More trials may bring other settings: blocks for them are added too."""
+        if self.verdict is None or (asked.blocks and not self.candidates):
+            raise ValueError("a campaign without a verdict cannot be extended")
+        self.extensions.append(asked)
+        self.instructions.extend(asked.wall_s, asked.node_hours)
+        self.verdicts_before.append(self.verdict)
+        self.verdict = None
+        self.last_trial_before, self.searched_before = len(self.trials), self.count(Stage.SEARCH)
+        if asked.blocks:
+            self.blocks += asked.blocks
+            return
+        self.search_limit = self.searched_before + asked.trials
+        self.candidates = None
+
+    def _apply_instruction(self, event: Mapping[str, Any]) -> None:
+        self.instructions.apply(event)
+        if not event["refused"] and "search_limit" in event:
+            self.search_limit = event["search_limit"]
+
+    # what the other rooms ask
+
+    def reference_of(self, stage: Stage) -> Mapping[str, Any]:
+        """What guards compare a run of this stage with; empty before the first."""
+        return self.short_reference if stage is Stage.SHORT else self.reference
+
+    def wall_now_s(self, now_s: float) -> float:
+        """Seconds with a controller at work and a run in flight, up to now. Clocks may step back; this does not."""
+        if self._spending_since_s is None:
+            return self.wall_s
+        return max(self.wall_s, self._wall_before_s + now_s - self._spending_since_s)
+
+    @property
+    def looks(self) -> int:
+        """How many verdicts this one is the last of: extensions after which nothing was compared are no looks."""
+        return 1 + len(self.extensions_compared - {0})
+
+    def final_run(self, trial: Trial) -> Run | None:
+        """The run that counts for a trial: its last one."""
+        runs = self.runs_of.get(trial.number)
+        return runs[-1] if runs else None
+
+    def ok_runs(self, *stages: Stage) -> list[tuple[Trial, Run]]:
+        """Runs that may be ranked, oldest first: no warm-up, none short, under a profiler or of a block set aside."""
+        return self.good(self.runs.values(), *stages)
+
+    def good(self, runs: Iterable[Run], *stages: Stage) -> list[tuple[Trial, Run]]:
+        """As `ok_runs`, of these only."""
+        asked = frozenset(stages) - {Stage.PROFILE, Stage.SHORT, Stage.WARM_UP}
+        trials, uncounted = self.trials, self.uncounted
+        return [
+            (trial, run)
+            for run in runs
+            if run.outcome is not None
+            and run.outcome.kind is Kind.OK
+            and (trial := trials[run.trial]).stage in asked
+            and run.trial not in uncounted
+        ]
+
+    def count(self, *stages: Stage) -> int:
+        """How many trials were started for these stages, without those of blocks that were set aside."""
+        return sum(self._trials_in[stage] for stage in stages)
+
+
+def read_history(folder: Path) -> History:
+    """The history of the study folder at this path, as far as it is on disk."""
+    return History.replay(folder.resolve(), read_events(folder / "journal.jsonl"))
+
+
+def _told(error: Exception) -> str:
+    return f"it has no {error.args[0]!r}" if isinstance(error, KeyError) and error.args else str(error)

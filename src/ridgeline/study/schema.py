@@ -1,0 +1,253 @@
+"""The study file, version 1, as pydantic models: types, limits and a description of every key.
+
+Only the boundary knows pydantic. What a model cannot say alone (a baseline inside the space, names that exist) is said
+in study_file.py, where lines are known.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Tag, WithJsonSchema
+
+from ridgeline.records.expression import is_number
+from ridgeline.study.forms.form import (
+    TEXT_OR_MAPPING,
+    CountedIn,
+    Duration,
+    Entry,
+    ExpressionText,
+    Form,
+    Lines,
+    Otherwise,
+    Single,
+    Size,
+    Takes,
+    Variable,
+)
+from ridgeline.study.space_form import KnobForm
+from ridgeline.study.stage_forms import ConfirmForm, SearchForm, StagesForm
+
+
+def _switch_as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _site(value: object) -> object:
+    if not isinstance(value, str | dict) or not value:
+        raise ValueError(f"{value!r} is not a site; write `local`, a site's name, a path to a site file, or a mapping")
+    return value
+
+
+SiteChoice = Annotated[
+    Any,
+    BeforeValidator(_site),
+    Takes("`local`, a site's name, the path of a site file, or the site itself as a mapping"),
+    WithJsonSchema({"type": ["string", "object"]}),
+]
+Point = Annotated[dict[str, Single], Takes("a mapping of knobs to values")]
+
+
+class WorkloadForm(Form):
+    """The program and how to run and read it; keys besides `kind` belong to that workload."""
+
+    model_config = ConfigDict(extra="allow")
+    kind: str = Field(description="Which workload: `command` for any program, or a named one.")
+
+
+class RuleForm(Form):
+    """A rule that refuses points before anything runs."""
+
+    refuse: ExpressionText = Field(description="Points for which this expression holds are never run.")
+    because: str = Field(description="The reason, shown to people.", min_length=1)
+
+
+class GoalForm(Form):
+    """What is best: exactly one of the two keys."""
+
+    maximize: Annotated[str | None, Otherwise("`minimize` is given")] = Field(
+        default=None, description="The metric whose largest value is best."
+    )
+    minimize: Annotated[str | None, Otherwise("`maximize` is given")] = Field(
+        default=None, description="The metric whose smallest value is best."
+    )
+
+
+class ToleranceForm(Form):
+    """How far a value may be off: abs + rel x |reference|."""
+
+    abs_: float = Field(default=0.0, alias="abs", ge=0, description="The absolute part, in the metric's unit.")
+    rel: float = Field(default=0.0, ge=0, description="The relative part, as a share: 0.001 is 0.1%.")
+
+
+def _reference(value: object) -> object:
+    if value == "baseline" or (is_number(value)):
+        return value
+    raise ValueError(f"{value!r} is not a reference; write `baseline` or a number")
+
+
+class GuardForm(Form):
+    """Closeness of a metric to the baseline's value or to a number."""
+
+    metric: str = Field(description="The metric that must be close.")
+    within: ToleranceForm = Field(description="The tolerance.")
+    of: Annotated[
+        Any,
+        BeforeValidator(_reference),
+        Takes("`baseline` or a number"),
+        WithJsonSchema({"anyOf": [{"const": "baseline"}, {"type": "number"}]}),
+    ] = Field(default="baseline", description="What it is compared with: `baseline`, or a number.")
+
+
+GuardChoice = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[GuardForm, Tag("<mapping>")],
+    TEXT_OR_MAPPING,
+    Takes("a sentence such as `error < 1e-6`, or a mapping"),
+]
+
+
+class BudgetForm(Form):
+    """Limits of the whole campaign; what is not named is not limited."""
+
+    trials: Annotated[int | None, CountedIn("trials"), Otherwise("40 where nothing else is limited")] = Field(
+        default=None, ge=0, description="Search trials; baseline and confirmation runs are extra."
+    )
+    wall: Annotated[Duration | None, Otherwise("no limit")] = Field(
+        default=None,
+        description="Wall-clock time with `ridgeline` at work and a run in flight, waiting in the queue included.",
+    )
+    node_hours: Annotated[float | None, CountedIn("node-hours"), Otherwise("no limit")] = Field(
+        default=None, gt=0, description="Nodes x hours over all runs, retries included."
+    )
+
+
+CountOf = Annotated[ExpressionText | None, Takes("a whole number, or an expression that gives one")]
+
+
+class JobForm(Form):
+    """What one run asks of the site. The counts may be expressions over settings."""
+
+    nodes: Annotated[CountOf, Otherwise("1")] = Field(default=None, description="Nodes of a run.")
+    ranks_per_node: Annotated[CountOf, Otherwise("1")] = Field(default=None, description="MPI ranks on each node.")
+    cores: Annotated[CountOf, Otherwise("the site decides")] = Field(default=None, description="Cores on each node.")
+    gpus: Annotated[CountOf, Otherwise("0")] = Field(default=None, description="GPUs on each node.")
+    limit: Duration = Field(default=3600.0, description="A run that takes longer is ended and counts as a time-out.")
+    silence: Annotated[Duration | None, Otherwise("no limit")] = Field(
+        default=None, description="A run that writes nothing for this long is ended as a hang."
+    )
+    output: Annotated[Size, Field(gt=0), Otherwise("1 GiB")] = Field(
+        default=1 << 30, description="A run whose stdout, stderr and logs are larger in all is ended as a crash."
+    )
+    retries: Annotated[int, CountedIn("attempts")] = Field(
+        default=2, ge=0, description="Further attempts after a node's or the site's fault."
+    )
+    modules: Annotated[Lines, Otherwise("the site's alone")] = Field(
+        default=[],
+        description="Modules loaded after the site's, for runs and builds; {knob} fields allowed, such as gcc/{gcc}.",
+    )
+
+
+BuildText = Annotated[
+    str,
+    BeforeValidator(_switch_as_text),
+    Takes("text"),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
+
+
+def _inside_the_build(patterns: list[str]) -> list[str]:
+    for pattern in patterns:
+        path = PurePosixPath(pattern)
+        if path.is_absolute() or ".." in path.parts or "\0" in pattern:
+            raise ValueError(f"{pattern!r} leads out of the build's folder; name what the build leaves in it")
+        try:
+            any(NOWHERE.glob(pattern))
+        except (ValueError, NotImplementedError) as error:
+            if pattern.strip():  # an empty list of names is told elsewhere
+                raise ValueError(f"{pattern!r} is not a pattern of file names ({error}); correct it") from None
+    return patterns
+
+
+NOWHERE = Path("/nowhere/to/look")  # a pattern is only read here
+
+
+class BuildsForm(Form):
+    """How a variant of the program is built from settings; each distinct one is built once."""
+
+    make: Lines = Field(description="Shell commands with {knob} fields; one text or a list of lines.")
+    keep: Annotated[Lines, AfterValidator(_inside_the_build)] = Field(
+        description="Files or globs to keep of the build; everything else is removed."
+    )
+    sources: Annotated[Lines, Otherwise("files that the commands name")] = Field(
+        default=[], description="Files or globs beside the study file that the commands need."
+    )
+    env: dict[Variable, BuildText] = Field(
+        default={}, description="Environment of the build commands; {knob} fields allowed."
+    )
+    limit: Duration = Field(default=3600.0, description="A build that takes longer is ended.")
+    where: Literal["here", "site"] = Field(
+        default="here",
+        description="`here`: on this machine, one by one; `site`: as its jobs, with its modules, several at once.",
+    )
+
+
+class StudyForm(Form):
+    """A Ridgeline study file, version 1."""
+
+    version: Annotated[Literal[1], Takes("1, the version this Ridgeline reads")] = Field(
+        description="The version of this format: 1."
+    )
+    name: Annotated[str, Takes("text of letters, digits, dots, dashes and underscores, at most 100")] = Field(
+        description="A short name; it becomes a folder's name.", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+    )
+    question: str = Field(default="", description="The question in words, shown on top of the report.")
+    workload: WorkloadForm = Field(description="The program: how to run it and what to read from it.")
+    site: SiteChoice = Field(
+        default="local",
+        description="Where it runs: `local`, a site file's path, a known site's name, or the site itself.",
+    )
+    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
+        default=[],
+        description="Variables of your environment that hold keys or passwords: referred to, never written down.",
+    )
+    space: Annotated[dict[str, KnobForm], Entry("KNOB"), Takes("a mapping of knobs to their values")] = Field(
+        description="The knobs: name to values, range, or one fixed value."
+    )
+    derived: Annotated[dict[str, ExpressionText], Takes("a mapping of names to expressions")] = Field(
+        default={}, description="Values computed from knobs: name to expression."
+    )
+    rules: Annotated[list[RuleForm], Takes("a list of mappings")] = Field(
+        default=[], description="Points that must never run, each with the reason."
+    )
+    goal: Annotated[GoalForm, Takes("a mapping such as {maximize: gflops}")] = Field(
+        description="The metric to maximize or minimize."
+    )
+    second_goal: Annotated[GoalForm | None, Takes("a mapping such as {minimize: ttft_p95_ms}"), Otherwise("none")] = (
+        Field(default=None, description="What is traded against the goal; the answer then shows the front of both.")
+    )
+    guards: list[GuardChoice] = Field(default=[], description="Conditions without which a result does not count.")
+    baseline: Annotated[Point, Otherwise("required where a knob has several values")] = Field(
+        default={}, description="The setting used today; every knob with more than one value is named."
+    )
+    presets: Annotated[list[Point], Takes("a list of settings")] = Field(
+        default=[], description="Settings to try first."
+    )
+    groups: Annotated[dict[str, list[str]], Entry("GROUP"), Takes("a mapping of names to lists of knobs")] = Field(
+        default={},
+        description="Knobs that belong together, in the order of their impact; others are grouped by their names.",
+    )
+    budget: BudgetForm = Field(default=BudgetForm(), description="What the campaign may cost.")
+    stages: StagesForm = Field(default=StagesForm(), description="How thorough each stage is.")
+    search: Annotated[SearchForm | None, Otherwise("`stages.search`")] = Field(
+        default=None, description="Short for stages.search."
+    )
+    confirm: Annotated[ConfirmForm | None, Otherwise("`stages.confirm`")] = Field(
+        default=None, description="Short for stages.confirm."
+    )
+    job: JobForm = Field(default=JobForm(), description="What one run asks of the site.")
+    builds: Annotated[BuildsForm | None, Otherwise("nothing is built")] = Field(
+        default=None, description="How variants of the program are built."
+    )

@@ -1,0 +1,296 @@
+"""Study files: YAML in, a Study out, or every problem of the file at once, each with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ridgeline.errors import StudyError, nearest_first
+from ridgeline.files import below_home, is_there
+from ridgeline.records.expression import Expression, ExpressionError, is_number
+from ridgeline.records.guard import Closeness, Guard, parse_guard
+from ridgeline.records.site import LOCAL, Site
+from ridgeline.records.study import (
+    BaselineStage,
+    Budget,
+    Builds,
+    ConfirmStage,
+    Goal,
+    JobLimits,
+    ProfileStage,
+    SearchStage,
+    Study,
+    WorkloadChoice,
+)
+from ridgeline.records.template import unknown_fields
+from ridgeline.study.forms.problems import problems_of
+from ridgeline.study.schema import StudyForm
+from ridgeline.study.site_file import SHIPPED, load_site, read_site
+from ridgeline.study.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
+from ridgeline.study.yaml_tree import Where, YamlTree, parse_yaml, read_text
+
+COUNTS = ("nodes", "ranks_per_node", "cores", "gpus")
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """A study with the text it came from, so that problems found later can still name a line."""
+
+    study: Study
+    path: Path
+    tree: YamlTree
+
+    @property
+    def text(self) -> str:
+        return self.tree.text
+
+    @property
+    def site_path(self) -> Path | None:
+        """The site file this study was read with; None for `local` and for a site written into the study."""
+        named = self.tree.root.children.get("site")
+        if named is None or not isinstance(named.value, str) or named.value == "local":
+            return None
+        path = self.study.folder / below_home(named.value)
+        return path if path.is_file() else SHIPPED / f"{named.value}.yaml"
+
+    def line_of(self, where: Where) -> int:
+        return self.tree.line_of(self._as_written(where))
+
+    def message(self, where: Where, what: str) -> str:
+        """`file:line: where: what`, for problems found outside this room."""
+        return self.tree.message(self._as_written(where), what)
+
+    def _as_written(self, where: Where) -> Where:
+        """`stages.search` may stand in the file as `search`."""
+        short = where[:1] == ("stages",) and len(where) > 1 and where[1] in self.tree.root.children
+        return where[1:] if short else where
+
+
+def read_study_file(
+    path: Path, *, site_path: Path | None = None, files: Path | None = None, home: Path | None = None
+) -> StudyFile:
+    """The study with its text; StudyError names all its problems.
+
+    A study folder holds copies: `site_path` is read instead of the site that the study names, and relative paths start
+    in `files` instead of the study file's own folder, but those of what is never copied in `home`.
+    """
+    tree = parse_yaml(read_text(path), str(path))
+    form = _form(tree)
+    problems: list[str] = []
+
+    def report(where: Where, what: str) -> None:
+        problems.append(tree.message(where, what))
+
+    study = _Assembly(form, (files or path.parent).resolve(), report, site_path).study(problems)
+    if study is None or problems:
+        raise StudyError(sorted(problems, key=_line_number))
+    return StudyFile(replace(study, home=home), path, tree)
+
+
+def _line_number(problem: str) -> tuple[int, str]:
+    parts = problem.split(":", 2)
+    return (int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else 0, problem)
+
+
+def _form(tree: YamlTree) -> StudyForm:
+    content = tree.plain()
+    if not isinstance(content, dict):
+        raise StudyError(
+            [*tree.problems, f"{tree.name}:{tree.root.line}: not a mapping; a study starts with `version: 1`"]
+        )
+    try:
+        form = StudyForm.model_validate(content)
+    except ValidationError as error:
+        found = [tree.message(problem.where, problem.message) for problem in problems_of(error, StudyForm)]
+        raise StudyError(sorted({*tree.problems, *found}, key=_line_number)) from None
+    if tree.problems:
+        raise StudyError(tree.problems)
+    return form
+
+
+class _Assembly:
+    """Makes the records of a study from its form; what does not fit is reported and the rest is still looked at."""
+
+    def __init__(self, form: StudyForm, folder: Path, report: Reporter, site_path: Path | None) -> None:
+        self.form, self.folder, self.report, self.site_path = form, folder, report, site_path
+
+    def study(self, problems: list[str]) -> Study | None:
+        form = self.form
+        space = build_space(form, self.report)
+        goal, second = self.goal(), self.goal("second_goal")
+        search, confirm = self.stage("search"), self.stage("confirm")
+        guards = tuple(g for i, text in enumerate(form.guards) if (g := self.guard(i, text)) is not None)
+        builds = self.builds()
+        site = self.site(problems)
+        if space is None or goal is None:
+            return None
+        job = replace(self.job(space.names), optional=space.optional)
+        if builds is not None:
+            self.check_build_fields(builds, space.names)
+            builds = replace(builds, optional=space.optional)
+        baseline = checked_point(space, form.baseline, ("baseline",), self.report)
+        presets = [checked_point(space, p, ("presets", i), self.report) for i, p in enumerate(form.presets)]
+        groups = self.groups(space.by_name)
+        if problems or baseline is None:
+            return None
+        self.check_counts(job, space.settings(baseline))
+        return Study(
+            name=form.name,
+            workload=WorkloadChoice(form.workload.kind, dict(form.workload.model_extra or {})),
+            space=space,
+            goal=goal,
+            baseline=baseline,
+            folder=self.folder,
+            question=form.question,
+            site=replace(site, secrets=tuple(dict.fromkeys((*site.secrets, *form.secrets)))),
+            guards=guards,
+            presets=tuple(p for p in presets if p is not None),
+            budget=Budget(form.budget.trials, form.budget.wall, form.budget.node_hours),
+            baseline_stage=BaselineStage(form.stages.baseline.repeats),
+            search=self.search_stage(search),
+            confirm=ConfirmStage(**confirm.model_dump()) if confirm else ConfirmStage(),
+            profile=ProfileStage(**profile.model_dump()) if (profile := form.stages.profile) else None,
+            job=job,
+            builds=builds,
+            second_goal=second,
+            groups=groups,
+        )
+
+    def goal(self, name: str = "goal") -> Goal | None:
+        form = getattr(self.form, name)
+        if form is None:
+            return None
+        if (form.maximize is None) == (form.minimize is None):
+            self.report((name,), "needs exactly one of maximize and minimize; write e.g. {maximize: gflops}")
+            return None
+        return Goal(form.maximize, "maximize") if form.maximize is not None else Goal(form.minimize or "", "minimize")
+
+    def stage(self, name: str) -> Any:
+        short, full = getattr(self.form, name), getattr(self.form.stages, name)
+        if short is not None and full is not None:
+            self.report((name,), f"is also given under stages.{name}; keep one of the two")
+        return short if short is not None else full
+
+    def search_stage(self, form: Any) -> SearchStage:
+        if form is None:
+            return SearchStage()
+        options, named = dict(form.model_extra or {}), "sampler" in form.model_fields_set
+        told = {name: getattr(form, name) for name in type(form).model_fields}
+        return SearchStage(**told, options=options, named=named)
+
+    def guard(self, index: int, form: Any) -> Guard | None:
+        where = ("guards", index)
+        if not isinstance(form, str):
+            reference = None if form.of == "baseline" else float(form.of)
+            return Closeness(form.metric, form.within.abs_, form.within.rel, reference)
+        try:
+            guard = parse_guard(form)
+        except ExpressionError as error:
+            self.report(where, f"{error}{_guard_remedy(form, str(error))}")
+            return None
+        if isinstance(guard, Closeness) and not (
+            0 <= guard.abs_tol < float("inf") and 0 <= guard.rel_tol < float("inf")
+        ):
+            self.report(where, "the tolerance must be a finite number; write 0 or more, such as 1e-9")
+            return None
+        return guard
+
+    def job(self, settings: Collection[str]) -> JobLimits:
+        form = self.form.job
+        counts: dict[str, Any] = {}
+        for name in COUNTS:
+            text = getattr(form, name)
+            counts[name] = None if text is None else parsed(text, ("job", name), self.report)
+            known_name_problem(counts[name], settings, ("job", name), self.report)
+        for index, text in enumerate(form.modules):
+            self.check_fields(("job", "modules", index), text, settings)
+        return JobLimits(
+            **counts,
+            limit_s=form.limit,
+            silence_limit_s=form.silence,
+            retries=form.retries,
+            output_bytes=form.output,
+            modules=tuple(form.modules),
+        )
+
+    def check_counts(self, job: JobLimits, settings: Mapping[str, object]) -> None:
+        for name in COUNTS:
+            expression: Expression | None = getattr(job, name)
+            if expression is None:
+                continue
+            least = 0 if name == "gpus" else 1
+            try:
+                count = expression.evaluate(settings)
+            except ExpressionError as error:
+                self.report(("job", name), f"at the baseline: {error}; write a whole number or a formula of one")
+                continue
+            if not is_number(count) or count != int(count) or count < least:
+                what = f"is {count!r} at the baseline; it must be a whole number of at least {least}"
+                self.report(("job", name), what)
+
+    def groups(self, knobs: Collection[str]) -> dict[str, tuple[str, ...]]:
+        placed: dict[str, str] = {}
+        for group, names in self.form.groups.items():
+            for index, name in enumerate(names):
+                if name not in knobs:
+                    known = ", ".join(nearest_first(name, knobs))
+                    self.report(("groups", group, index), f"{name} is not a knob; known: {known}")
+                elif placed.setdefault(name, group) != group:
+                    self.report(
+                        ("groups", group, index), f"{name} is also in group {placed[name]}; keep one of the two"
+                    )
+        return {group: tuple(names) for group, names in self.form.groups.items()}
+
+    def builds(self) -> Builds | None:
+        form = self.form.builds
+        if form is None:
+            return None
+        for name in ("make", "keep"):
+            if not any(line.strip() for line in getattr(form, name)):
+                self.report(("builds", name), "is empty; name at least one")
+        lists = (tuple(form.make), tuple(form.keep), tuple(form.sources))
+        return Builds(*lists, dict(form.env), form.limit, form.where)
+
+    def check_build_fields(self, builds: Builds, settings: Collection[str]) -> None:
+        places: list[tuple[Where, str]] = [(("builds", "make", index), line) for index, line in enumerate(builds.make)]
+        places += [(("builds", "env", name), text) for name, text in builds.env.items()]
+        for where, text in places:
+            self.check_fields(where, text, settings)
+
+    def check_fields(self, where: Where, text: str, settings: Collection[str]) -> None:
+        for name in unknown_fields(text, settings):
+            known = ", ".join(nearest_first(name, settings))
+            self.report(where, f"{{{name}}} is not a knob or a derived value; known: {known}")
+
+    def site(self, problems: list[str]) -> Site:
+        named = self.form.site if self.site_path is None else str(self.site_path.resolve())
+        if named == "local":
+            return LOCAL
+        if isinstance(named, Mapping):
+            site, found = read_site(named, self.folder)
+            for problem in found:
+                self.report(("site", *problem.where), problem.message)
+            return site
+        try:
+            return load_site(named, self.folder)
+        except StudyError as error:
+            if is_there(self.folder / below_home(named)):
+                problems += error.problems  # they name the site file and its lines
+            else:
+                for line in error.problems:
+                    self.report(("site",), line)
+            return LOCAL
+
+
+def _guard_remedy(sentence: str, error: str) -> str:
+    if "; " in error:
+        return ""
+    if "regular expression" in error:
+        return "; correct the pattern"
+    if " contains " in sentence or " lacks " in sentence:
+        return '; for text write: stdout contains "pattern", with the quotes'
+    return "; write e.g. `error < 1e-6` or `energy within 1e-6 of baseline`"

@@ -1,0 +1,218 @@
+"""The space of a study file: knobs, derived values and rules, and points that must lie in it."""
+
+from __future__ import annotations
+
+import itertools
+import keyword
+import re
+from collections.abc import Callable, Collection, Mapping
+
+from ridgeline.errors import near, nearest_first
+from ridgeline.records.expression import FUNCTIONS, Expression, ExpressionError, Value
+from ridgeline.records.space import Continuous, Discrete, Knob, Rule, Space
+from ridgeline.study.forms.problems import shown
+from ridgeline.study.schema import StudyForm
+from ridgeline.study.space_form import knob
+from ridgeline.study.yaml_tree import Where, dotted
+
+Reporter = Callable[[Where, str], None]
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MOST_KNOBS = 1000
+MOST_COMBINATIONS = 10_000
+
+
+def build_space(form: StudyForm, report: Reporter) -> Space | None:
+    """The space, or None after its problems were reported."""
+    if not form.space:
+        report(("space",), "is empty; name at least one knob, such as block: [16, 32, 64]")
+        return None
+    if len(form.space) > MOST_KNOBS:
+        report(("space",), f"has {len(form.space)} knobs; at most {MOST_KNOBS} are accepted")
+        return None
+    found = _SpaceFound(report)
+    knobs = [k for name, value in form.space.items() if (k := _knob(name, value, form, found)) is not None]
+    derived = {name: e for name, text in form.derived.items() if (e := _derived(name, text, form, found)) is not None}
+    rules = []
+    names = [*form.space, *form.derived]
+    for index, rule in enumerate(form.rules):
+        expression = parsed(rule.refuse, ("rules", index, "refuse"), found)
+        if expression is not None:
+            known_name_problem(expression, names, ("rules", index), found)
+            rules.append(Rule(expression, rule.because))
+    if found.any:
+        return None
+    space = Space(tuple(knobs), derived, tuple(rules))
+    for where, order in ((("space",), "order"), (("derived",), "_derived_order")):
+        try:
+            getattr(space, order)
+        except ExpressionError as error:
+            found(where, f"{error}; break the circle")
+    if not found.any:
+        _check_conditions(space, found)
+    return None if found.any else space
+
+
+def _check_conditions(space: Space, report: Reporter) -> None:
+    """Every `when` must have an answer wherever the search may go, because without one a point has no meaning."""
+    for each in space.knobs:
+        if each.when is None:
+            continue
+        choices = [sampled_values(space.by_name[name]) for name in sorted(each.when.names)]
+        for values in itertools.islice(itertools.product(*choices), MOST_COMBINATIONS):
+            point = dict(zip(sorted(each.when.names), values, strict=True))
+            try:
+                each.when.holds(point)
+            except ExpressionError as error:
+                at = ", ".join(f"{name} = {value}" for name, value in point.items())
+                report(
+                    ("space", each.name, "when"),
+                    f"{error} (at {at}); write it so that it is true or false at every point",
+                )
+                break
+
+
+def sampled_values(knob: Knob) -> list[Value]:
+    """Values of a knob that show whether an expression can be evaluated: all of a few, else ends and some between."""
+    absent: list[Value] = [None] if knob.when is not None else []
+    if isinstance(knob, Discrete) and len(knob.values) <= 32:
+        return [*absent, *knob.values]
+    return [*absent, *(knob.at(share / 16) for share in range(17))]
+
+
+class _SpaceFound:
+    """Reports on, and remembers whether anything was reported."""
+
+    def __init__(self, report: Reporter) -> None:
+        self.report, self.any = report, False
+
+    def __call__(self, where: Where, what: str) -> None:
+        self.any = True
+        self.report(where, what)
+
+
+def parsed(text: str, where: Where, report: Reporter) -> Expression | None:
+    try:
+        return Expression.parse(text)
+    except ExpressionError as error:
+        remedy = "" if "; " in str(error) else '; write it like: block > 2 and flag == "fast"'
+        report(where, f"{error}{remedy}")
+        return None
+
+
+def known_name_problem(expression: Expression | None, known: Collection[str], where: Where, report: Reporter) -> None:
+    for name in sorted(expression.names - set(known)) if expression else ():
+        listed = ", ".join(nearest_first(name, known))
+        report(where, f"{name} is not a knob or a derived value; known: {listed}")
+
+
+def _knob(name: str, value: object, form: StudyForm, report: Reporter) -> Knob | None:
+    where = ("space", name)
+    _check_name(name, where, report)
+    text = getattr(value, "when", None)
+    when = parsed(text, (*where, "when"), report) if text is not None else None
+    for other in sorted(when.names - set(form.space)) if when else ():
+        if other in form.derived:
+            report((*where, "when"), f"{other} is a derived value; `when` may name knobs only")
+        else:
+            known = ", ".join(nearest_first(other, form.space))
+            report((*where, "when"), f"{other} is not a knob; known: {known}")
+    try:
+        return knob(name, value, when)
+    except ValueError as error:
+        report(where, str(error).removeprefix(f"knob {name} "))
+        return None
+
+
+def _derived(name: str, text: str, form: StudyForm, report: Reporter) -> Expression | None:
+    where = ("derived", name)
+    _check_name(name, where, report)
+    if name in form.space:
+        report(where, "is also a knob in space; rename one of them")
+    expression = parsed(text, where, report)
+    known_name_problem(expression, [*form.space, *form.derived], where, report)
+    return expression
+
+
+def _check_name(name: str, where: Where, report: Reporter) -> None:
+    if not _NAME.fullmatch(name):
+        report(where, f"{name!r} cannot be named in expressions; use letters, digits and underscores")
+    elif keyword.iskeyword(name) or name in FUNCTIONS:
+        report(where, f"{name} is a word of the expression language; choose another name")
+
+
+def checked_point(space: Space, values: Mapping[str, Value], where: Where, report: Reporter) -> dict[str, Value] | None:
+    """The point in the space's own values; None after its problems were reported. A fixed knob may be left out."""
+    found = _SpaceFound(report)
+    point: dict[str, Value] = {k.name: k.values[0] for k in space.knobs if isinstance(k, Discrete) and k.count == 1}
+    for name, value in values.items():
+        if name in space.by_name:
+            _take(point, space.by_name[name], value, (*where, name), found)
+        elif name in space.derived:
+            found((*where, name), "is a derived value and follows from the knobs; leave it out")
+        else:
+            found((*where, name), f"no such knob in space; {near(name, space.by_name)}")
+    if found.any:
+        return None
+    _check_presence(space, point, values, where, found)
+    if found.any:
+        return None
+    _check_rules(space, point := space.restrict(point), where, found)
+    return None if found.any else point
+
+
+def _take(point: dict[str, Value], knob: Knob, value: Value, where: Where, report: Reporter) -> None:
+    if not knob.contains(value):
+        report(where, f"{shown(value)} is not in the space ({_domain(knob)}); add it to space.{knob.name} or change it")
+    elif isinstance(knob, Continuous):
+        point[knob.name] = float(value)  # type: ignore[arg-type]  # contains() has seen a number
+    else:
+        # 1 and 1.0 are the same setting but not the same text: take the space's own spelling
+        own = value if isinstance(knob.values, range) else next(v for v in knob.values if v == value)
+        point[knob.name] = own
+
+
+def _domain(knob: Knob) -> str:
+    if isinstance(knob, Continuous):
+        return f"{knob.low:g} to {knob.high:g}"
+    if len(knob.values) <= 12:
+        return ", ".join(shown(v).strip("'") for v in knob.values)
+    return f"{len(knob.values)} values from {knob.values[0]} to {knob.values[-1]}"
+
+
+def _check_presence(
+    space: Space, point: Mapping[str, Value], given: Mapping[str, Value], where: Where, report: Reporter
+) -> None:
+    try:
+        missing, existing = space.missing(point), space.restrict(point)
+    except ExpressionError as error:
+        report(where, f"cannot tell whether a knob exists here: {error}; change one of the two")
+        return
+    if missing:
+        report(where, f"has no value for {', '.join(missing)}; name every knob that exists there")
+        return
+    for name in given:
+        if name not in existing:
+            condition = space.by_name[name].when
+            text = condition.text if condition else ""
+            report((*where, name), f"does not exist here, because `{text}` does not hold; leave it out")
+
+
+def _check_rules(space: Space, point: Mapping[str, Value], where: Where, report: Reporter) -> None:
+    try:
+        settings = space.settings(point)
+    except ExpressionError as error:
+        report(where, f"a derived value cannot be computed here: {error}; change one of the two")
+        return
+    for index, rule in enumerate(space.rules):
+        try:
+            refused = rule.refuse.evaluate(settings)
+        except ExpressionError as error:
+            report(("rules", index), f"cannot be evaluated at the {dotted(where)}: {error}; change one of the two")
+            continue
+        if refused and not isinstance(refused, bool):
+            what = f"{rule.refuse.text!r} is {refused!r} at the {dotted(where)}, neither true nor false"
+            report(("rules", index, "refuse"), f"{what}; write a comparison, such as {rule.refuse.text} > 0")
+            continue
+        if refused:
+            what = f"is refused by rules[{index}] ({rule.refuse.text}): {rule.because}; change one of the two"
+            report(where, what)

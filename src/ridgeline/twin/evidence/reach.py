@@ -1,0 +1,142 @@
+"""How far a calibration can be trusted for a setting that is not the one it was measured on.
+
+The widths are what public rows show (docs/accuracy.md): sites calibrated on two of their rows, judged on rows of other
+layouts and loads, of other releases and precisions, and of other models on the same GPUs. Corrections of a whole phase
+do not carry over to another model: there they did more harm than good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.knobs.releases import TITLES
+from ridgeline.engines.layout import Layout
+from ridgeline.errors import InputError
+from ridgeline.traffic.requests import Summary
+from ridgeline.twin.calibration import UNCALIBRATED_SPREAD, Calibration
+from ridgeline.twin.evidence.scope import Scene
+from ridgeline.twin.factors import PHASES, Factors
+
+# Standard deviations of log(measured / predicted) that come on top: of speeds, and of first tokens.
+LAYOUT = (0.08, 0.20)
+LOAD = (0.06, 0.30)
+RELEASE = (0.10, 0.20)
+PRECISION = (0.09, 0.10)
+# Never measured: what a network factor nobody saw, and a router and a transfer, may do. As wide as without calibration.
+NODES = (0.15, 0.20)
+APART = (0.30, 0.45)
+# A load this many times beyond those that were measured is another regime.
+BEYOND = 2.0
+# Of the corrections of a phase, what carries over to other weights of the same model.
+OTHER_WEIGHTS_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationReach:
+    """A calibration as it applies to one setting, and a sentence about it; empty where nothing is calibrated."""
+
+    calibration: Calibration
+    line: str = ""
+
+
+def at_once(summary: Summary, layout: Layout) -> float:
+    """Requests under way in one engine on average: their rate times their stay."""
+    stay_s = summary.e2e_ms.mean / 1000 if summary.e2e_ms else 0.0
+    return summary.requests_s * stay_s / max(1, (layout.decode or layout).dp)
+
+
+def factors_for(calibration: Calibration, deployment: Deployment) -> Factors:
+    """The factors that carry over to this deployment. Raises InputError for another GPU or engine."""
+    near = _nearest(calibration, deployment)
+    if near is None:
+        return calibration.factors
+    share = _phase_share(near, Scene.of(deployment, 0, 0))
+    kept = {name: getattr(calibration.factors, name) ** share for name in PHASES}
+    return calibration.factors if share == 1.0 else replace(calibration.factors, **kept)
+
+
+def reach(calibration: Calibration, deployment: Deployment, under_way: float) -> CalibrationReach:
+    """`under_way`: requests in one engine, on average."""
+    if not calibration.points:
+        return CalibrationReach(calibration)
+    near = _nearest(calibration, deployment)
+    if near is None:
+        return CalibrationReach(
+            calibration, f"as far as {_range(calibration)}; the file does not say what was measured"
+        )
+    new = _new(near, Scene.of(deployment, under_way, under_way))
+    if not new:
+        return CalibrationReach(calibration, f"the setting that was calibrated ({_where(near)}): {_range(calibration)}")
+    spread = math.hypot(calibration.spread, *(width for _, (width, _) in new))
+    if near.model != deployment.model.name:
+        spread = max(spread, UNCALIBRATED_SPREAD)
+    first = math.hypot(*(width for _, (_, width) in new))
+    wide = replace(calibration, spread=spread, first_token_spread=first)
+    news = "; ".join(text for text, _ in new)
+    return CalibrationReach(wide, f"less than where it was calibrated ({_range(calibration)}): {news}; {_range(wide)}")
+
+
+def _nearest(calibration: Calibration, deployment: Deployment) -> Scene | None:
+    """The measured setting that differs least; None where the file names none."""
+    scenes = calibration.scope.scenes
+    if not scenes:
+        return None
+    gpu, engine = deployment.cluster.gpu.name, deployment.settings.engine
+    sources = ", ".join(calibration.sources) or "its file"
+    here = [s for s in scenes if s.gpu == gpu]
+    if not here:
+        raise InputError(
+            f"this calibration ({sources}) was measured on {_names(s.gpu.upper() for s in scenes)}, not on "
+            f"{gpu.upper()}; calibrate on {gpu.upper()} with `ridgeline calibrate`, or leave --calibration out"
+        )
+    mine = [s for s in here if s.engine == engine]
+    if not mine:
+        names = _names(TITLES.get(s.engine, s.engine) for s in here)
+        raise InputError(
+            f"this calibration ({sources}) was measured on {names}, not on {TITLES[engine]}: their hosts and "
+            f"front ends differ; calibrate from a run of {TITLES[engine]}, or leave --calibration out"
+        )
+    asked = Scene.of(deployment, 0, 0)
+    return min(mine, key=lambda s: (s.model != asked.model, s.weights != asked.weights, len(_new(s, asked))))
+
+
+def _phase_share(near: Scene, asked: Scene) -> float:
+    if near.model != asked.model:
+        return 0.0
+    return 1.0 if near.weights == asked.weights else OTHER_WEIGHTS_SHARE
+
+
+def _new(near: Scene, asked: Scene) -> list[tuple[str, tuple[float, float]]]:
+    """What nobody measured: in words, with what it adds to the widths."""
+    found: list[tuple[str, tuple[float, float]]] = []
+    if near.model != asked.model:
+        found.append((f"another model than {near.model}, corrections of whole phases not used", (0.0, 0.20)))
+    elif near.weights != asked.weights:
+        found.append((f"weights in {asked.weights}, not {near.weights}", PRECISION))
+    if near.release and near.release != asked.release:
+        found.append((f"release {asked.release}, not {near.release}", RELEASE))
+    if near.apart != asked.apart:
+        found.append((f"{asked.shape}, not {near.shape}", APART))
+    elif near.shape != asked.shape:
+        found.append((f"{asked.shape}, not {near.shape}", LAYOUT))
+    if asked.between_nodes and not near.between_nodes:
+        found.append(("between nodes", NODES))
+    if asked.most and near.most and not near.fewest / BEYOND <= asked.most <= near.most * BEYOND:
+        found.append((f"{asked.most:.0f} requests at once in an engine, not {near.loads}", LOAD))
+    return found
+
+
+def _where(scene: Scene) -> str:
+    return f"{scene.model}, {scene.shape}, {scene.loads} at once"
+
+
+def _range(calibration: Calibration) -> str:
+    low, high = calibration.ratio_interval()
+    return f"speeds within {low - 1:+.0%} and {high - 1:+.0%}"
+
+
+def _names(values: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(values))

@@ -1,0 +1,55 @@
+"""One request on its way through simulated engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ridgeline.traffic.requests import RequestRecord
+from ridgeline.traffic.traffic import Arrival
+from ridgeline.twin.gaps import DecodeRuns, RequestGaps
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What an engine must know of a request, and what it leaves behind for the record."""
+
+    arrival: Arrival
+    sent_s: float
+    todo: int  # prompt tokens still to compute
+    worker: str = ""
+    cached: int = 0
+    held: int = 0  # KV tokens held when the current stay in the batch began
+    generated: int = 0  # tokens made before the current stay in the batch
+    joined_step: int = 0
+    joined_s: float = 0.0
+    last_token_s: float = 0.0  # known when it leaves the batch, at its end or to be computed again
+    first_s: float | None = None
+    end_s: float | None = None
+    last_piece: int = 0
+    failure: str = ""
+    late_s: float = 0.0  # by how much the user sees its tokens later than the engine makes them
+    # stays in the running batch: when it began, first run, run after the last
+    stays: list[tuple[float, int, int]] = field(default_factory=list)
+    runs: DecodeRuns | None = None
+
+    @property
+    def remaining(self) -> int:
+        return self.arrival.output_tokens - self.generated
+
+    def record(self) -> RequestRecord:
+        """What a client would have seen of it, once it has ended."""
+        a, ok = self.arrival, not self.failure
+        return RequestRecord(
+            number=a.number,
+            scheduled_s=self.sent_s,
+            sent_s=self.sent_s,
+            first_token_s=None if self.first_s is None else self.first_s + self.late_s,
+            end_s=None if self.end_s is None else self.end_s + self.late_s,
+            input_tokens=a.input_tokens,
+            output_tokens=a.output_tokens if ok else 0,
+            status=self.failure or "ok",
+            gaps_s=RequestGaps(self.runs, self.stays, a.output_tokens) if ok else (),
+            cached_tokens=self.cached,
+            error="" if ok else "KVTransferError: no decode slot within 120 s, still in KVPoll.Bootstrapping",
+            worker=self.worker,
+        )

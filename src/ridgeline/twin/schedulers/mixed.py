@@ -1,0 +1,67 @@
+"""vLLM's scheduler: every step decodes all running requests and fills the rest of its token budget with prompts.
+
+Prompts are cut to what is left of the budget, so that nobody's next token waits for a whole prompt, and a request is
+admitted as soon as its next piece has room: nothing is kept free for answers, and a full pool sends the latest back.
+"""
+
+from __future__ import annotations
+
+from ridgeline.twin.request import Request
+from ridgeline.twin.scheduler import Engine
+
+
+class MixedEngine(Engine):
+    """Continuous batching with mixed chunks, on one replica."""
+
+    def _admit(self) -> list[tuple[Request, int]]:
+        """What the next step computes of prompts: (request, tokens of it). Empty when it only decodes."""
+        decoded = len(self.running) * self.applied.draft_tokens
+        budget = self.applied.chunk_tokens - decoded
+        room = self._free_tokens - len(self.running) * self.applied.accept_length
+        slots = self.applied.running_limit - len(self.running) - len(self.chunked)
+        batch: list[tuple[Request, int]] = []
+        for request in self.chunked:
+            budget, room = self._take(batch, request, budget, room)
+        while self.waiting and slots > 0 and budget > 0:
+            request = self.waiting[0]
+            self._match(request)
+            # an engine with nothing else to do always takes one
+            if min(request.todo, budget) + request.cached > room and (batch or self.running):
+                self.blocked_by_kv = True
+                break
+            self.waiting.popleft()
+            self.used_tokens += request.cached
+            request.held += request.cached
+            budget, room = self._take(batch, request, budget, room - request.cached)
+            slots -= 1
+        self.chunked = [request for request, piece in batch if piece < request.todo]
+        return batch
+
+    def _match(self, request: Request) -> None:
+        if self.cache is not None and request.arrival.prefix_hashes and request.cached == 0:
+            request.cached = self.cache.match(request.arrival)
+            request.todo -= request.cached
+
+    def _take(self, batch: list[tuple[Request, int]], request: Request, budget: int, room: float) -> tuple[int, float]:
+        piece = min(request.todo, max(1, budget))
+        batch.append((request, piece))
+        return budget - piece, room - piece
+
+    def _round_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
+        """The step, in which everybody who runs gets a token too."""
+        batch = len(self.running)
+        if not batch:
+            return self.times.prefill_s(tokens, pairs, sequences, largest)
+        context = self.used_tokens + batch
+        step_s = self.times.mixed_s(tokens, pairs, sequences, largest, batch, context)
+        self.runs.add(self.clock, step_s, 1, batch, self.fresh, self._ending(1))
+        self.fresh = []
+        self.step_number += 1
+        self.used_tokens += batch * self.applied.accept_length
+        return step_s
+
+    def _prefill(self, batch: list[tuple[Request, int]]) -> list[Request]:
+        ended = super()._prefill(batch)
+        if self.running and self.running[0][0] <= self.step_number:
+            ended += self._endings()
+        return ended

@@ -1,0 +1,213 @@
+"""What a server does with a request by its role: both at once, prompts only, or answers only."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from ridgeline.twin.cluster import Router
+from ridgeline.twin.disaggregation import BOOTSTRAP_LIMIT_S, HANDSHAKE_S, DecodeEngine, KvTransfer
+from ridgeline.twin.prefill import PrefillEngine
+from ridgeline.twin.server.abort import abort
+from ridgeline.twin.server.live import END, LiveEngine, LiveRequest
+from ridgeline.twin.server.prompt import Asked
+from ridgeline.twin.server.rooms import RoomClient, RoomServer
+
+KV_FAILED = "KVTransferError: the KV of this request did not arrive within its time limit"
+FAKE_HOST = "2.2.2.2"  # SGLang's `fake` transfer back end: decode alone, as if every prompt's KV were there
+
+
+class Role(Protocol):
+    """`take` a request that was found good; `abort` one whose client left."""
+
+    engines: Sequence[LiveEngine]
+
+    def take(self, request: LiveRequest, asked: Asked) -> None: ...
+
+    def abort(self, request: LiveRequest) -> None: ...
+
+
+class Together:
+    """Prefill and decode in each engine. `engines` are copies, dealt out to as the routing says."""
+
+    def __init__(self, engines: Sequence[LiveEngine], routing: str) -> None:
+        self.engines = engines
+        self._router = Router([live.engine for live in engines], routing)
+        self._by_engine = {id(live.engine): live for live in engines}
+
+    def take(self, request: LiveRequest, asked: Asked) -> None:
+        self._by_engine[id(self._router.choose(request.arrival))].submit(request)
+
+    def abort(self, request: LiveRequest) -> None:
+        for live in self.engines:
+            abort(live.engine, request)
+
+
+class PrefillRole:
+    """Computes a prompt when the decode server of its room is ready, and tells it when the KV would be there."""
+
+    def __init__(
+        self, engine: LiveEngine, transfer: KvTransfer, address: tuple[str, int], limit_s: float = BOOTSTRAP_LIMIT_S
+    ) -> None:
+        self.engines: Sequence[LiveEngine] = (engine,)
+        self._limit_s = limit_s  # for the decode server of a room to say that it is ready
+        self.rooms = RoomServer(self._wanted)
+        self.kv_lost = False
+        self._live, self._transfer, self._address = engine, transfer, address
+        self._held: dict[int, LiveRequest] = {}  # came, and no decode server is ready yet
+        self._ready: set[int] = set()  # decode servers that were quicker than the request
+        self._room_of: dict[int, int] = {}
+        self._ports: dict[int, float] = {}
+        self._id = uuid.uuid4().hex
+        engine.after_event = self._done
+
+    def take(self, request: LiveRequest, asked: Asked) -> None:
+        if asked.kv_transfer is not None:  # vLLM's way: the prompt first, then the router tells the decode server
+            self._live.submit(request)
+        elif asked.room is not None:
+            self._room_of[request.arrival.number] = asked.room
+            if asked.room in self._ready:
+                self._ready.discard(asked.room)
+                self._live.submit(request)
+            else:
+                self._held[asked.room] = request
+                wait_s = self._limit_s / self._live.clock.speed
+                asyncio.get_running_loop().call_later(wait_s, self._expire, request, asked.room)
+        else:
+            self._live.submit(request)
+
+    def abort(self, request: LiveRequest) -> None:
+        room = self._room_of.pop(request.arrival.number, None)
+        if room is None or self._held.pop(room, None) is None:
+            abort(self._live.engine, request)
+        if room is not None:
+            self.rooms.sent(room, ok=False)
+
+    def _expire(self, request: LiveRequest, room: int) -> None:
+        if self._held.get(room) is request:
+            self.abort(request)
+            request.sink.end(KV_FAILED)
+
+    def kv_parameters(self, request: LiveRequest) -> dict[str, object]:
+        """What a vLLM prefill server returns for the decode server."""
+        host, port = self._address
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": list(range(-(-request.arrival.input_tokens // 16))),
+            "remote_engine_id": self._id,
+            "remote_host": host,
+            "remote_port": port,
+        }
+
+    def _wanted(self, room: int) -> None:
+        if (request := self._held.pop(room, None)) is not None:
+            self._live.submit(request)
+        else:
+            self._ready.add(room)
+
+    def _done(self, ended: list[LiveRequest]) -> None:
+        engine, loop = cast(PrefillEngine, self._live.engine), asyncio.get_running_loop()
+        for request in ended:
+            room = self._room_of.pop(request.arrival.number, None)
+            if room is None or self.kv_lost:
+                continue
+            port = engine.rank_of(request)
+            sent = request.arrival.input_tokens - request.cached
+            whole_s = max(self._ports.get(port, 0.0), engine.round_start_s) + self._transfer.seconds(sent)
+            done_s = self._ports[port] = max(whole_s, engine.clock + self._transfer.seconds(request.last_piece))
+            clock = self._live.clock
+            loop.call_later(max(0.0, (done_s - clock.now_s()) / clock.speed), self.rooms.sent, room)
+
+
+class DecodeRole:
+    """Sets a slot and KV room aside, fetches the KV from the prefill server of the room, then decodes."""
+
+    def __init__(self, engine: LiveEngine, transfer: KvTransfer) -> None:
+        self.engines: Sequence[LiveEngine] = (engine,)
+        self.kv_lost = False
+        self._live, self._transfer = engine, transfer
+        self._rooms = RoomClient()
+        self._asked: dict[int, Asked] = {}  # by number, from arrival until the KV is there
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        engine.after_event = lambda ended: self._reserve()
+
+    @property
+    def _engine(self) -> DecodeEngine:
+        return cast(DecodeEngine, self._live.engine)
+
+    def take(self, request: LiveRequest, asked: Asked) -> None:
+        request.generated = 1  # the first token is the prefill server's
+        self._asked[request.arrival.number] = asked
+        self._engine.bootstrapping.append((request, self._live.clock.now_s(), None))
+        self._engine.load += 1
+        limit_s = BOOTSTRAP_LIMIT_S / self._live.clock.speed
+        asyncio.get_running_loop().call_later(limit_s, self._expire, request)
+        self._reserve()
+
+    def abort(self, request: LiveRequest) -> None:
+        if self._leave_queue(request):
+            return
+        if (task := self._tasks.get(request.arrival.number)) is not None:
+            task.cancel()
+            self._give_back(request)
+        else:
+            abort(self._engine, request)
+        self._reserve()
+
+    def _leave_queue(self, request: LiveRequest) -> bool:
+        waiting = self._engine.bootstrapping
+        for entry in waiting:
+            if entry[0] is request:
+                waiting.remove(entry)
+                self._engine.load -= 1
+                self._asked.pop(request.arrival.number, None)
+                return True
+        return False
+
+    def _expire(self, request: LiveRequest) -> None:
+        if self._leave_queue(request):
+            request.sink.end(KV_FAILED)
+
+    def _reserve(self) -> None:
+        while not self._live.hung and (found := self._engine.reserve()) is not None:
+            request = cast(LiveRequest, found[0])
+            task = asyncio.create_task(self._receive(request, self._asked.pop(request.arrival.number)))
+            self._tasks[request.arrival.number] = task
+
+    async def _receive(self, request: LiveRequest, asked: Asked) -> None:
+        clock = self._live.clock
+        try:
+            await asyncio.wait_for(self._fetch(request, asked), BOOTSTRAP_LIMIT_S / clock.speed)
+        except (ConnectionError, TimeoutError) as error:
+            self._tasks.pop(request.arrival.number, None)
+            self._give_back(request)
+            request.sink.end(f"KVTransferError: {error}" if str(error) else KV_FAILED)
+            self._reserve()
+            return
+        ended = self._engine.receive(request, clock.now_s())
+        self._tasks.pop(request.arrival.number, None)
+        self._live.wake()
+        if (wait_s := (request.first_s or 0.0) - clock.now_s()) > 0:
+            await asyncio.sleep(wait_s / clock.speed)
+        self._live.hand_over([(request, 1), *([(request, END)] if ended else [])])
+        if ended:
+            self._reserve()
+
+    async def _fetch(self, request: LiveRequest, asked: Asked) -> None:
+        clock, tokens = self._live.clock, request.arrival.input_tokens
+        if self.kv_lost:
+            await asyncio.Event().wait()
+        if asked.room is not None and asked.bootstrap is not None and asked.bootstrap[0] != FAKE_HOST:
+            await asyncio.sleep(HANDSHAKE_S / clock.speed)
+            await self._rooms.fetch(asked.bootstrap, asked.room)
+        elif asked.kv_transfer is not None:
+            await asyncio.sleep(self._transfer.seconds(tokens) / clock.speed)
+
+    def _give_back(self, request: LiveRequest) -> None:
+        engine = self._engine
+        engine.expected -= 1
+        engine.promised_tokens -= request.arrival.input_tokens
+        engine.load -= 1

@@ -1,0 +1,189 @@
+"""Layouts: what they are called, how layers, weights and KV cache are shared out, and which are refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.engines.layout import (
+    Layout,
+    group_layout,
+    matrix_shards,
+    parse_layout,
+    rank_kv_bytes_per_token,
+    rank_weight_bytes,
+)
+from ridgeline.engines.layout_rules import disaggregated_layouts, layout_problems, require_legal, sort_layouts
+from ridgeline.engines.settings import EngineSettings
+from ridgeline.errors import InputError
+from ridgeline.hardware.cluster import load_gpu
+from ridgeline.model.config import load_model
+from ridgeline.model.model import BYTES_PER_WEIGHT
+
+R1, LLAMA, MIXTRAL = load_model("deepseek-r1"), load_model("llama-8b"), load_model("mixtral-8x7b")
+powers = st.sampled_from([1, 2, 4, 8, 16])
+
+
+@given(st.integers(1, 100), st.integers(1, 16))
+def test_every_layer_has_one_stage(layers: int, pp: int) -> None:
+    stages = Layout(pp=pp).stage_layers(layers)
+    assert [n for stage in stages for n in stage] == list(range(layers))
+    assert max(map(len, stages)) - min(map(len, stages)) <= 1
+
+
+@given(st.sampled_from([R1, LLAMA, MIXTRAL]), powers, st.sampled_from([1, 2, 3, 4]), st.sampled_from([1, 2, 4]))
+def test_weights_are_conserved_over_ranks(model, tp: int, pp: int, attn_dp: int) -> None:
+    """All ranks together hold each weight once, plus the copies that the split says every rank keeps."""
+    if tp % attn_dp:
+        return
+    layout = Layout(tp=tp, pp=pp, attn_dp=attn_dp)
+    held = sum(rank_weight_bytes(model, layout, stage) * tp for stage in range(pp))
+    copies = sum(m.nbytes * (tp / matrix_shards(m, layout, model)) for m in model.matrices)
+    assert held == pytest.approx(copies)
+    assert held >= model.weight_bytes * (1 - 1e-9)
+
+
+@given(powers, powers)
+def test_more_ranks_never_hold_more_each(tp: int, more: int) -> None:
+    for model in (R1, LLAMA):
+        assert rank_weight_bytes(model, Layout(tp=tp * more)) <= rank_weight_bytes(model, Layout(tp=tp))
+        few, many = Layout(tp=tp), Layout(tp=tp * more)
+        assert rank_kv_bytes_per_token(model, many) <= rank_kv_bytes_per_token(model, few)
+
+
+def test_mla_keeps_its_cache_on_every_rank_and_gqa_splits_heads() -> None:
+    assert rank_kv_bytes_per_token(R1, Layout(tp=16)) == 70_272
+    assert rank_kv_bytes_per_token(R1, Layout(tp=8, pp=2)) == 31 * 576 * 2
+    assert rank_kv_bytes_per_token(LLAMA, Layout(tp=4)) == LLAMA.kv_bytes_per_token / 4
+    # eight KV heads on sixteen ranks: copied, not cut
+    assert rank_kv_bytes_per_token(LLAMA, Layout(tp=16)) == LLAMA.kv_bytes_per_token / 8
+
+
+def test_weights_of_r1_on_sixteen_ranks_by_hand() -> None:
+    attention_split = 61 * (1536 * 24_576 + 512 * 32_768 + 16_384 * 7168)
+    attention_whole = 61 * 7168 * (1536 + 576)
+    experts = 58 * 257 * 3 * 7168 * 2048 + 3 * 3 * 7168 * 18_432
+    fp8 = (attention_split + experts) / 16 + attention_whole
+    bf16 = 2 * 2 * 129_280 * 7168 / 16 + 2 * (58 * 7168 * 256)
+    norms = 2 * (61 * (2 * 7168 + 1536 + 512) + 7168)
+    by_hand = fp8 * BYTES_PER_WEIGHT["fp8"] + bf16 + norms
+    assert rank_weight_bytes(R1, Layout(tp=16)) == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize(
+    ("text", "prefill", "decode", "nodes"),
+    [
+        ("P4D6", (1, 4), (1, 6), 10),
+        ("P3x3D4", (3, 3), (1, 4), 13),
+        ("p2d2", (1, 2), (1, 2), 4),
+        ("P1x2D2x1", (1, 2), (2, 1), 4),
+    ],
+)
+def test_prefill_and_decode_groups(text, prefill, decode, nodes) -> None:
+    layout = parse_layout(text, R1)
+    assert layout.disaggregated
+    assert layout.nodes == nodes
+    assert layout.gpus == nodes * 8
+    assert (layout.prefill.dp, layout.prefill.replica_nodes) == prefill
+    assert (layout.decode.dp, layout.decode.replica_nodes) == decode
+    assert parse_layout(str(layout), R1) == layout
+
+
+def test_groups_follow_the_model() -> None:
+    assert group_layout(R1, "3x3") == Layout(tp=24, attn_dp=24, ep=24, dp=3, nodes=9)
+    assert group_layout(LLAMA, "2x2") == Layout(tp=8, pp=2, dp=2, nodes=4)
+
+
+@pytest.mark.parametrize("text", ["P4", "D4P6", "P0D1", "PxD", "", "P1D1D1"])
+def test_nonsense_groups_are_refused(text) -> None:
+    with pytest.raises(InputError):
+        parse_layout(text, R1)
+
+
+def test_names() -> None:
+    assert str(Layout(tp=8, pp=2, attn_dp=2)) == "tp 8 pp 2 attn-dp 2"
+    assert str(parse_layout("P3x3D4", R1)) == "P3x3D4"
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings", "words"),
+    [
+        (Layout(tp=16, nodes=1), EngineSettings(), "2 nodes"),
+        (Layout(tp=8, nodes=2), EngineSettings(), "idle"),
+        (Layout(tp=3, gpus_per_node=3), EngineSettings(), "128 attention heads"),
+        (Layout(tp=8, attn_dp=16), EngineSettings(), "attention DP 16"),
+        (Layout(tp=8, attn_dp=8), EngineSettings(max_running_requests=4), "at least 8"),
+        (Layout(tp=32, nodes=4), EngineSettings(), "blocks of 128"),
+        (Layout(tp=8, ep=16), EngineSettings(), "ep 16"),
+        (Layout(tp=8, pp=2, nodes=2), EngineSettings(version=(0, 4, 10)), "newer engine"),
+        (Layout(tp=8), EngineSettings(attention_backend="trtllm_mla"), "Blackwell"),
+        (Layout(tp=8), EngineSettings(attention_backend="triton", page_size=16), "page size 16"),
+        (Layout(tp=8, pp=2, nodes=2), EngineSettings(accept_length=2, draft_tokens=4), "pipeline"),
+        (Layout(tp=8, attn_dp=8), EngineSettings(accept_length=2, draft_tokens=4), "attention DP"),
+        (Layout(tp=12, gpus_per_node=8, nodes=2), EngineSettings(), "whole nodes"),
+    ],
+)
+def test_rules_that_were_paid_for(layout, settings, words) -> None:
+    problems = layout_problems(R1, layout, load_gpu("h100"), settings)
+    assert any(words in str(p) for p in problems), [str(p) for p in problems]
+    with pytest.raises(InputError, match="not possible"):
+        require_legal(R1, layout, load_gpu("h100"), settings)
+
+
+def test_three_prefill_nodes_in_one_group_failed_in_0_4_8() -> None:
+    old, new = EngineSettings(version=(0, 4, 8)), EngineSettings()
+    layout = parse_layout("P3D4", R1)
+    assert any(p.rule == "prefill-group" for p in layout_problems(R1, layout, load_gpu("h800"), old))
+    assert not layout_problems(R1, layout, load_gpu("h800"), new)
+    assert not layout_problems(R1, parse_layout("P3x3D4", R1), load_gpu("h800"), old)
+
+
+def test_more_rules() -> None:
+    a100, h100 = load_gpu("a100"), load_gpu("h100")
+    assert any(p.rule == "dtype" for p in layout_problems(R1, Layout(tp=8), a100))
+    assert any(
+        p.rule == "backend" for p in layout_problems(LLAMA, Layout(tp=8), a100, EngineSettings(attention_backend="fa3"))
+    )
+    assert any(p.rule == "experts" for p in layout_problems(LLAMA, Layout(tp=8, ep=8), h100))
+    assert any(p.rule == "stages" for p in layout_problems(LLAMA, Layout(pp=40, nodes=5), h100))
+    qwen = load_model("qwen2.5-7b")
+    assert any(p.rule == "heads" and "use tp 4" in p.remedy for p in layout_problems(qwen, Layout(tp=8), h100))
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("deepseek-r1", 2), ("llama-70b", 1), ("mixtral-8x7b", 1)])
+def test_listed_layouts_use_all_gpus_and_break_no_rule(name, nodes) -> None:
+    model, gpu = load_model(name), load_gpu("h200")
+    layouts, _ = sort_layouts(model, gpu, nodes, 8)
+    assert len(layouts) == len(set(layouts)) > 3
+    for layout in layouts:
+        assert layout.gpus == nodes * 8
+        assert not layout_problems(model, layout, gpu)
+
+
+def test_the_layouts_of_the_reports_are_legal() -> None:
+    layouts, _ = sort_layouts(R1, load_gpu("h200"), 2, 8)
+    assert Layout(tp=16, nodes=2) in layouts
+    assert Layout(tp=8, pp=2, attn_dp=2, nodes=2) in layouts
+    assert Layout(tp=4, pp=2, attn_dp=4) in sort_layouts(R1, load_gpu("h200"), 1, 8)[0]
+
+
+def test_attention_dp_said_twice_makes_no_copies() -> None:
+    assert Layout(tp=8, pp=2, dp=2, attn_dp=2, nodes=2) == Layout(tp=8, pp=2, attn_dp=2, nodes=2)
+    assert Layout(tp=4, pp=2, dp=4, attn_dp=4) == Layout(tp=4, pp=2, attn_dp=4)
+    # where there is room for copies they are meant
+    assert Layout(tp=8, dp=2, attn_dp=2, nodes=2).dp == 2
+
+
+def test_splits_of_nodes_into_prefill_and_decode() -> None:
+    names = {str(layout) for layout in disaggregated_layouts(R1, load_gpu("h800"), 13, 8)}
+    assert {"P4D9", "P3x3D4", "P4x1D9", "P12D1"} <= names
+    assert all(layout.gpus == 104 for layout in disaggregated_layouts(R1, load_gpu("h800"), 13, 8))
+    assert disaggregated_layouts(R1, load_gpu("h800"), 1, 8) == []
+    old = {str(x) for x in disaggregated_layouts(R1, load_gpu("h800"), 7, 8, EngineSettings(version=(0, 4, 8)))}
+    assert "P3D4" not in old
+
+
+def test_sizes_below_one_are_refused() -> None:
+    with pytest.raises(InputError, match="tp is 0"):
+        Layout(tp=0)
+    with pytest.raises(InputError, match="both or neither"):
+        Layout(prefill=Layout())

@@ -1,0 +1,62 @@
+"""What a plan proposes first, and what it says of it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ridgeline.cli.text.serving.plan import plan_text
+from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.settings import EngineSettings
+from ridgeline.hardware.cluster import make_cluster
+from ridgeline.model.config import load_model
+from ridgeline.planner.pairing import Pair
+from ridgeline.planner.planner import _without_doubtful_splits, answer_plan, plan
+from ridgeline.planner.verdict import SplitVerdict
+from ridgeline.service.from_plan import printed
+from ridgeline.traffic.traffic import parse_traffic
+from ridgeline.twin.calibration import Calibration
+from ridgeline.twin.evidence.scope import Scene, Scenes
+
+
+def test_a_plan_says_how_far_its_calibration_holds() -> None:
+    model, cluster = load_model("llama-8b"), make_cluster("h100", 1, 1)
+    home = Deployment(model, cluster, Layout(gpus_per_node=1), EngineSettings(version=(0, 4, 10)))
+    site = Calibration(points=3, spread=0.05, scope=Scenes((Scene.of(home, 1, 400),)))
+    found = plan(model, cluster, parse_traffic("fixed:100:10", requests=40, concurrency=8), calibration=site)
+    assert "calibration of #1: less than where it was calibrated" in plan_text(found)
+    assert "release 0.5.23, not 0.4.10" in found.as_json()["plans"][0]["reach"]
+
+
+def test_chunks_are_mixed_into_decode_steps_where_that_keeps_more() -> None:
+    found = answer_plan("llama-8b", "h100", 1, 1, "fixed:512:128", rate_s=15, slos=["itl_p95_ms=30"])
+    (choice,) = found.choices
+    assert choice.option.scheme.main.settings.mixed_chunk
+    assert "--enable-mixed-chunk" in str(printed(choice).commands[0])
+    assert "enable_mixed_chunk: [true]" in choice.study
+    assert printed(choice).lint.ok
+    assert "mixed" in plan_text(found)
+
+
+def test_energy_is_stated_for_every_choice() -> None:
+    found = answer_plan("llama-8b", "h100", 1, 1, "fixed:100:10", concurrency=8, requests=40)
+    assert "J/token" in plan_text(found)
+    assert found.as_json()["plans"][0]["costs"]
+
+
+def option(gpu: str, split: bool) -> SimpleNamespace:
+    question = SimpleNamespace(cluster=make_cluster(gpu, 1, 8))
+    shape = object.__new__(Pair) if split else None
+    return SimpleNamespace(scheme=SimpleNamespace(question=question, shape=shape))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "answer", "first"),
+    [("l40s", "measure first", "together"), ("l40s", "split", "apart"), ("h100", "measure first", "apart")],
+)
+def test_over_pcie_a_split_must_be_clearly_better_to_come_first(gpu: str, answer: str, first: str) -> None:
+    apart, together = option(gpu, split=True), option(gpu, split=False)
+    verdict = SplitVerdict(answer, "", together, apart)  # type: ignore[arg-type]
+    ranked = _without_doubtful_splits([apart, together], verdict)  # type: ignore[list-item]
+    assert ranked[0] is {"together": together, "apart": apart}[first]
+    assert len(ranked) == 2

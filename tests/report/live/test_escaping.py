@@ -1,0 +1,99 @@
+"""Whatever a program writes or a study is called, the page shows it as text: no markup comes of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ridgeline.records.exhibit import ComparedSetting, Exhibits, TextTable
+from ridgeline.records.space import Continuous, Discrete, Knob
+from ridgeline.records.study import Goal
+from ridgeline.report.live.figures import live_figures
+from ridgeline.report.live.page import index_page, study_page
+from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
+from ridgeline.testing import ScriptedAnswer
+from tests.campaign.harness import campaign, study
+
+HOSTILE = "</script></title><img src=x onerror=a>\"'><b onclick='a'>&amp;"
+SAID = Said(HOSTILE, HOSTILE, True)
+SNAPSHOT = Snapshot(
+    name=HOSTILE,
+    state=State.RUNNING,
+    state_text=HOSTILE,
+    question=HOSTILE,
+    headline=HOSTILE,
+    best=(HOSTILE,),
+    gauges=(Gauge(HOSTILE, HOSTILE, 0.5),),
+    running=(RunningRun(1, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE),),
+    crashes=((HOSTILE, 2, HOSTILE),),
+    runs=((HOSTILE,), (HOSTILE,)),
+    told=(SAID,),
+    waiting=(HOSTILE,),
+    events=(SAID,),
+    note=HOSTILE,
+    steerable=True,
+)
+KNOBS: tuple[Knob, ...] = (Discrete(HOSTILE, (HOSTILE, "b"), ordered=False), Continuous("c", 0.0, 1.0))
+
+
+class Seen(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.values: set[str | None] = set()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.values |= {value for _, value in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize("is_service", [False, True])
+def test_nothing_on_a_page_of_a_study_becomes_markup(is_service: bool) -> None:
+    page = study_page("a'b", replace(SNAPSHOT, is_service=is_service), KNOBS, {HOSTILE: HOSTILE, "c": HOSTILE}, True)
+    seen = Seen(page)
+    assert "img" not in seen.tags
+    assert not {name for name in seen.attributes if name.startswith("on")}
+    assert seen.text.count(HOSTILE) >= (8 if is_service else 12), "it is shown all the same"
+    assert page.count("<script") == 1
+    assert "/study/a'b/" in seen.values, "where its events come from"
+    if not is_service:
+        assert {"/study/a'b/report", json.dumps(HOSTILE)} <= seen.values
+
+
+def test_nothing_in_the_list_of_studies_becomes_markup() -> None:
+    page = index_page({"a'b": SNAPSHOT}, HOSTILE)
+    seen = Seen(page)
+    assert "img" not in seen.tags
+    assert not {name for name in seen.attributes if name.startswith("on")}
+    assert page.count("<script") == 1
+    assert "/study/a'b/" in seen.values
+    assert "img" not in Seen(index_page({}, HOSTILE)).tags
+
+
+def test_nothing_in_the_figures_becomes_markup(tmp_path: Path) -> None:
+    asked = study(tmp_path, goal=Goal(HOSTILE, "maximize"))
+    run = campaign(tmp_path, asked, lambda settings: ScriptedAnswer({HOSTILE: 100.0 + float(settings["sum"] or 0)}))
+    run.run()
+    table = TextTable(HOSTILE, (HOSTILE,), ((HOSTILE,),), notes=(HOSTILE,))
+    exhibits = Exhibits(
+        tables=(table,),
+        comparisons_title=HOSTILE,
+        comparisons=(ComparedSetting(HOSTILE, 1.1, 1.0, 1.2, HOSTILE),),
+        groups=dict.fromkeys(run.history.trials, HOSTILE),
+    )
+    seen = Seen(live_figures(asked, run.history, exhibits))
+    assert "img" not in seen.tags
+    assert not {name for name in seen.attributes if name.startswith("on")}
+    assert seen.text.count(HOSTILE) >= 7
+    assert f"{HOSTILE} (maximize) of each run" in seen.values

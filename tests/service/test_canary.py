@@ -1,0 +1,168 @@
+"""A change is tried on one server first: it goes on where it is shown to cost nothing, and goes back otherwise."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ridgeline.errors import InputError, SiteError
+from ridgeline.service import canary
+from ridgeline.service.canary import canary_restart, judge
+from ridgeline.service.keep.watch import ServerLook
+
+from .test_operate import ask, operator
+from .test_operate import file as file  # a service of two twins behind a stand-in router
+
+NAMES = ("server-0", "server-1", "server-2")
+Looks = dict[str, ServerLook]
+
+
+def rows(speed: float, count: int = 13, noise: float = 0.1, on_it: float = 8.0, seed: int = 1) -> list[Looks]:
+    """Looks at three servers, of which the first is `speed` times as fast as the others."""
+    chance = random.Random(seed)
+    made = dict.fromkeys(NAMES, 0.0)
+    found: list[Looks] = []
+    for step in range(count):
+        found.append({name: ServerLook(5.0 * step, running=on_it, tokens=made[name]) for name in NAMES})
+        for name in NAMES:
+            made[name] += 5 * on_it * 40 * (speed if name == "server-0" else 1) * chance.uniform(1 - noise, 1 + noise)
+    return found
+
+
+def verdict(looks: list[Looks]) -> canary.CanaryVerdict:
+    return judge("server-0", NAMES[1:], looks)
+
+
+def test_one_that_is_as_fast_goes_on_and_one_that_is_slower_goes_back() -> None:
+    good = verdict(rows(1.0))
+    assert good.goes_on
+    assert good.low is not None
+    assert good.high is not None
+    assert good.low < 1 < good.high
+    slow = verdict(rows(0.7))
+    assert not slow.goes_on
+    assert "of the others' tokens a second and request" in slow.reason
+    assert slow.reason.endswith(": slower")
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3])
+def test_a_change_that_costs_more_than_is_allowed_hardly_ever_goes_on(noise: float) -> None:
+    wrong = sum(verdict(rows(0.88, noise=noise, seed=seed)).goes_on for seed in range(200))
+    assert wrong <= 0.05 * 200
+
+
+def test_what_is_not_shown_goes_back() -> None:
+    assert "too little load" in verdict(rows(1.0, count=6)).reason
+    assert "too little load" in verdict(rows(1.0, on_it=0.0)).reason
+    assert "not shown to keep 90%" in verdict(rows(0.95, count=8, noise=0.6)).reason
+    ended = rows(1.0)
+    ended[-1]["server-0"] = ServerLook(99.0, ended="exit code 1")
+    assert verdict(ended).reason == "server-0 ended: exit code 1"
+    assert not verdict([]).goes_on
+
+
+def test_a_server_that_hangs_goes_back() -> None:
+    looks = rows(1.0)
+    hung = [{**row, "server-0": ServerLook(row["server-0"].at_s, running=8.0, tokens=5.0)} for row in looks]
+    assert verdict(hung).reason.endswith(": slower")
+
+
+def counting(speed: float) -> Callable[[], Looks]:
+    waiting = iter(rows(speed))
+    return lambda: next(waiting)
+
+
+@pytest.fixture(autouse=True)
+def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary, "STEP_S", 0.01)
+
+
+def changed(file: Path) -> None:
+    file.write_text(file.read_text().replace("settings: {tp: 1}", "settings: {tp: 1}, env: {CHANGED: 'yes'}"))
+
+
+def test_the_others_follow_a_good_one(file: Path) -> None:
+    url = operator(file).up(120)
+    changed(file)
+    service = operator(file)
+    with service.acting():
+        canary_restart(service, service.servers, 120, 0.12, counting(1.0))
+    assert {name: start.generation for name, start in service.folder.started.items()} == {
+        "server-0": 2,
+        "server-1": 2,
+        "router": 1,
+    }
+    assert all(service.folder.has_script_of(member) for member in service.servers)
+    assert [ask(url) for _ in range(4)] == [2] * 4
+
+
+def test_a_bad_one_goes_back_and_the_others_are_left_alone(file: Path) -> None:
+    url = operator(file).up(120)
+    before = (file.parent / "service" / "members" / "server-0" / "start.sh").read_text()
+    changed(file)
+    service = operator(file)
+    with service.acting(), pytest.raises(SiteError, match=r"slower; server-0 runs as it did before, and no other"):
+        canary_restart(service, service.servers, 120, 0.12, counting(0.5))
+    generations = {name: start.generation for name, start in service.folder.started.items()}
+    assert generations == {"server-0": 3, "server-1": 1, "router": 1}
+    assert (file.parent / "service" / "members" / "server-0" / "start.sh").read_text() == before
+    assert [ask(url) for _ in range(4)] == [2] * 4, "both serve"
+    assert not service.folder.drained
+
+
+def test_without_load_nothing_is_shown(file: Path) -> None:
+    url = operator(file).up(120)
+    words = [
+        sys.executable,
+        "-m",
+        "ridgeline",
+        "deploy",
+        "restart",
+        str(file),
+        "--folder",
+        str(file.parent / "service"),
+    ]
+    done = subprocess.run(
+        [*words, "--rolling", "--canary", "1"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 3
+    assert "too little load to compare them" in done.stderr
+    assert "server-0: serves again, as before" in done.stdout
+    assert [ask(url) for _ in range(4)] == [2] * 4
+    done = subprocess.run(
+        [*words, "server-1", "--canary", "1"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "--canary goes with `restart --rolling`" in done.stderr
+
+
+def test_looks_count_what_servers_make(file: Path) -> None:
+    service = operator(file)
+    url = service.up(120)
+    before = canary._look(service)
+    assert [ask(url) for _ in range(4)] == [2] * 4
+    after = canary._look(service)
+    for name in ("server-0", "server-1"):
+        assert (after[name].made or 0) > (before[name].made or 0)
+
+
+def test_one_that_does_not_start_goes_back(file: Path) -> None:
+    url = operator(file).up(120)
+    file.write_text(file.read_text().replace("{tp: 1}", "{tp: 1, mem_fraction_static: 0.01}"))
+    service = operator(file)
+    with service.acting(), pytest.raises(SiteError, match=r"ended before it was ready") as error:
+        canary_restart(service, service.servers, 120, 0.12, counting(1.0))
+    assert "server-0 runs as it did before" in str(error.value)
+    assert {state.state for state in service.status()} == {"ready"}
+    assert [ask(url) for _ in range(4)] == [2] * 4
+
+
+def test_there_must_be_somebody_to_compare_with(file: Path) -> None:
+    file.write_text(file.read_text().replace("replicas: 2", "replicas: 1"))
+    service = operator(file)
+    with pytest.raises(InputError, match="nothing to compare it with"):
+        canary_restart(service, service.servers, 120, 1)

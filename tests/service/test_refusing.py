@@ -1,0 +1,88 @@
+"""A router that lets nobody through to servers that are well, and a server that makes no token: said by both verbs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ridgeline.cli.text.deploy import status_text
+from ridgeline.service import probe
+from ridgeline.service.keep import canary
+from ridgeline.service.keep.keeper import Keeper
+from ridgeline.service.rolling import RouterAdmin
+
+from .test_keep import until
+from .test_operate import ask, fault, operator
+from .test_operate import file as file  # a service of twins behind a stand-in router
+
+
+def test_status_names_a_router_that_refuses_and_a_server_that_makes_no_token(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ridgeline.service.status.TOKEN_S", 2.0)
+    service = operator(file)
+    url = service.up(120)
+    probe.ask(f"{url}/refuse", {})
+    found = {state.name: (state.state, state.detail) for state in operator(file).status()}
+    assert found["server-0"] == found["server-1"] == ("ready", "")
+    assert found["router"][0] == "refuses"
+    assert found["router"][1].startswith("503:")
+    assert "503:" in status_text(operator(file).status())
+    probe.ask(f"{url}/accept", {})
+    assert {state.state for state in operator(file).status()} == {"ready"}
+
+    fault(service.folder.url(service.member("server-1")), "hang")
+    found = {state.name: (state.state, state.detail) for state in operator(file).status()}
+    assert found["server-0"][0] == "ready"
+    assert found["server-1"] == ("stalled", "no token within 2 s: busy with long prompts, or hung")
+
+
+def test_keep_reports_a_router_that_refuses_and_starts_it_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary, "FRONT_EVERY_S", 0.5)
+    service = operator(file)
+    url = service.up(120)
+    probe.ask(f"{url}/refuse", {})
+    said, told = list[str](), list[tuple[str, str]]()
+    service.say = said.append
+    keeper = Keeper(service, ready_s=120, alert=lambda kind, member, text: told.append((kind, member)))
+    until(keeper, lambda: "router: serves again" in said)
+    assert said[0].startswith("router: refuses (503:")
+    assert "though server-0, server-1 make tokens" in said[0]
+    assert told == [("refuses", "router"), ("serves-again", "router")]
+    assert ask(url) == 2
+    assert {name: s.generation for name, s in service.folder.started.items()} == {
+        "server-0": 1, "server-1": 1, "router": 2,
+    }  # fmt: skip
+
+
+def test_a_router_without_servers_is_given_them_back_before_it_is_blamed(file: Path) -> None:
+    service = operator(file)
+    url = service.up(120)
+    admin = RouterAdmin(url, "")
+    for server in service.servers:
+        admin.take_away(service.folder.url(server))
+    keeper = Keeper(service, ready_s=120)
+    until(keeper, lambda: len(admin.workers()) == 2)
+    assert ask(url) == 2
+
+
+def test_a_busy_service_is_not_asked_through_its_router() -> None:
+    """What users send shows whether it serves, and one more request may be the one that is too many."""
+    now_s, asked = [0.0], list[float]()
+
+    def refuse(url: str, model: str, key: str, limit_s: float) -> str:
+        asked.append(now_s[0])
+        return "503: no"
+
+    door = canary.FrontDoor("http://x", "m", "", lambda: now_s[0], refuse)
+    for n in range(12):
+        now_s[0] = 5.0 * n
+        door.tend(servers_idle=n not in (5, 6))
+        deadline = time.monotonic() + 30
+        while door._under_way:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert door.refuses == (n in (2, 3, 4, 9, 10, 11)), n
+    assert asked == [0.0, 10.0, 20.0, 35.0, 45.0, 55.0]

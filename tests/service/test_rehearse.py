@@ -1,0 +1,402 @@
+"""Rehearsals: real processes on this machine, twin servers behind a router, one run for each policy and case."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ridgeline.cli.rehearse import rehearse as rehearse_verb
+from ridgeline.cli.text.rehearsal import rehearsals_text
+from ridgeline.errors import InputError, SiteError
+from ridgeline.load.bench import BenchPlan, BenchResult
+from ridgeline.load.fidelity import Fidelity
+from ridgeline.load.options import BenchOptions, plan_from
+from ridgeline.service.admission import AdmissionLimits
+from ridgeline.service.file import load_service, with_router
+from ridgeline.service.keep import canary, keeper, watch
+from ridgeline.service.members import members_of
+from ridgeline.service.rehearse import traffic
+from ridgeline.service.rehearse.rehearsal import (
+    Rehearsal,
+    _imbalance,
+    _kept_limits,
+    _limited,
+    _rehearsal,
+    challenger,
+    in_pairs,
+    rehearse,
+)
+from ridgeline.service.rehearse.stage import as_twins, known_policies
+from ridgeline.service.rehearse.traffic import RehearsedLoad, _drain_s, bearable, send, skewed_trace
+from ridgeline.service.service import RouterChoice
+from ridgeline.stats.compare import Verdict
+from ridgeline.study.journal import read_events
+from ridgeline.traffic.requests import RequestRecord, Slo, summarise
+
+from .test_operate import file as file  # a service of twins behind a stand-in router
+from .test_operate import processes_of
+
+POLICIES = [("poor", 6.0, 50.0), ("slow", 9.9, 400.0), ("soon", 9.8, 100.0), ("late", 10.0, 300.0)]
+BENCHED = plan_from(BenchOptions(url="http://127.0.0.1:9", traffic="fixed:10:5", rate_s=1.0, duration_s=1.0))
+LIMITS = AdmissionLimits(16, 3, 1.0, 18, "KV pool", 10.0, 0.5)
+
+
+def run(policy: str, goodput_s: float, ttft_ms: float, case: str = "traffic") -> Rehearsal:
+    return Rehearsal(policy, case, 10.0, goodput_s, ttft_ms, 10.0, 0, 0, 0, 1.0, None, "")
+
+
+def test_only_a_policy_that_looks_better_than_the_files_is_compared_with_it() -> None:
+    first = [run(name, goodput, ttft, "skewed") for name, goodput, ttft in POLICIES]
+    assert challenger(first, "poor") == "soon", "of those that keep as much, the one whose first tokens come soonest"
+    assert challenger(first, "late") == "soon"
+    assert challenger(first, "soon") == "", "the others are much later for hardly more"
+    assert challenger([run("own", 0.0, 100.0), run("other", 9.0, 200.0)], "own") == "other"
+    assert challenger(first[:1], "poor") == ""
+
+
+NOISE = 0.04  # what two runs of the same thing differ by on busy cores
+
+
+def rehearsed_with(
+    monkeypatch: pytest.MonkeyPatch, file: Path, seed: int, goodput: dict[str, float], ttft: dict[str, float]
+) -> str:
+    """The file's text after `ridgeline rehearse` of runs that take no time; policies not named are like the others."""
+    rng = random.Random(seed)
+
+    def at_once(stage: object, twins: object, router: RouterChoice, case: str, load: object, *_: object) -> Rehearsal:
+        policy = router.policy
+        return run(
+            policy,
+            10.0 * goodput.get(policy, 1.0) * rng.lognormvariate(0, NOISE),
+            100.0 * ttft.get(policy, 1.0) * rng.lognormvariate(0, 4 * NOISE),
+            case,
+        )
+
+    monkeypatch.setattr("ridgeline.service.rehearse.rehearsal._run", at_once)
+    monkeypatch.setattr("ridgeline.service.admission.admission_of", lambda *_: replace(LIMITS, each=(8,)))
+    rehearse_verb(file, traffic="fixed:50:4", rate=10.0, seconds=8.0, shared_prefix=0, policy=None, speed=1.0)
+    return file.read_text()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_policies_that_are_alike_leave_the_files_own(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    before = load_service(file).router
+    assert before is not None
+    rehearsed_with(monkeypatch, file, seed, {}, {})
+    after = load_service(file).router
+    assert after is not None
+    assert after.policy == before.policy
+    assert f"use {before.policy or 'cache_aware'}; " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("better", [({"power_of_two": 1.3}, {}), ({}, {"power_of_two": 0.4})], ids=["more", "sooner"])
+def test_a_policy_that_is_clearly_better_is_written(
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    seed: int,
+    better: tuple[dict[str, float], dict[str, float]],
+) -> None:
+    rehearsed_with(monkeypatch, file, seed, *better)
+    router = load_service(file).router
+    assert router is not None
+    assert router.policy == "power_of_two"
+    said = capsys.readouterr().out
+    assert "6 pairs of runs  goodput/s" in said
+    assert re.search(r"^power_of_two +\d+\.\d+ \(\d+\.\d+ to \d+\.\d+\)", said, re.MULTILINE), said
+    assert re.search(r"power_of_two, (goodput|ttft p95): .*\(99%: .*; 6 blocks\)", said), said
+
+
+def test_a_sure_gain_that_is_worth_nothing_changes_nothing() -> None:
+    def tiny(pair: int, which: int) -> Rehearsal:
+        return run("x", (10.0, 10.1)[which] + 0.001 * pair, 100.0, "pairs")
+
+    choice = in_pairs("own", "other", tiny, 7)
+    assert choice.goodput is not None
+    assert choice.goodput.verdict is Verdict.BETTER
+    assert choice.policy == "own"
+
+
+def test_each_policy_begins_as_many_pairs_and_both_get_the_same_requests() -> None:
+    order: list[tuple[int, int]] = []
+
+    def seen(pair: int, which: int) -> Rehearsal:
+        order.append((pair, which))
+        return run("x", 10.0, 100.0, "pairs")
+
+    in_pairs("own", "other", seen, 7)
+    begun = [which for (pair, which), (before, _) in zip(order, [(-1, 0), *order], strict=False) if pair != before]
+    assert sorted(begun) == [0, 0, 0, 1, 1, 1]
+
+
+def test_an_answer_that_was_still_coming_is_judged_by_what_came() -> None:
+    slos = [Slo.parse("ttft_p95_ms=500"), Slo.parse("tpot_p95_ms=50")]
+    cut = RequestRecord(0, 0.0, 0.0, 0.4, 2.4, 10, 101, status="unfinished")
+    assert _kept_limits(cut, slos)
+    assert not _kept_limits(replace(cut, end_s=9.4), slos), "too slow so far"
+    assert not _kept_limits(replace(cut, first_token_s=None), []), "nothing came"
+    assert not _kept_limits(replace(cut, status="http-503"), slos)
+    assert _drain_s(slos) == 1.5
+    assert _drain_s([Slo.parse("e2e_p95_ms=20000")]) == 24.0
+
+
+GOOD = RequestRecord(0, 0.0, 0.0, 0.1, 0.5, 10, 5)
+
+
+def judged(
+    records: list[RequestRecord], speed: float = 1.0, lost: tuple[float, ...] = (), slos: tuple[Slo, ...] = ()
+) -> Rehearsal:
+    """What a run of ten seconds with these requests comes to."""
+    load = RehearsedLoad("fixed:10:5", rate_s=2.0, seconds=10.0, speed=speed)
+    trusted = Fidelity((), None, 0.0, 0.0, 0.0, 1.0, 0.0, 0.1, 1.0)
+    result = BenchResult(BENCHED, "m", summarise(records, slos), trusted, records)
+    return _rehearsal("random", "traffic", result, load, 1.0, lost)
+
+
+def test_figures_are_those_of_real_time_however_fast_the_twins_run() -> None:
+    """At speed 4, ten seconds here are forty there: 20 good answers are half an answer a second."""
+    real, quick = judged([GOOD] * 20), judged([GOOD] * 20, speed=4.0)
+    assert (real.goodput_s, quick.goodput_s) == (2.0, 0.5)
+    assert real.ttft_p95_ms == pytest.approx(100.0)
+    assert quick.ttft_p95_ms == pytest.approx(400.0)
+    assert real.offered_s == quick.offered_s == 2.0
+
+
+def test_the_limits_of_the_service_are_those_of_real_time_too(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 s of the user's time are half a second of twins that run four times as fast, and so many more requests come."""
+    sent: list[BenchPlan] = []
+    monkeypatch.setattr(traffic, "bench", sent.append)
+    service = replace(load_service(file), slo={"ttft_p95_ms": 2000.0, "e2e_p95_ms": 40000.0})
+    for speed in (1.0, 4.0):
+        send(service, "http://127.0.0.1:9", RehearsedLoad("fixed:10:5", 3.0, 6.0, speed=speed))
+    assert [[slo.limit_ms for slo in plan.slos] for plan in sent] == [[2000.0, 40000.0], [500.0, 10000.0]]
+    assert [plan.traffic.pace.rate_s for plan in sent] == [3.0, 12.0]  # type: ignore[union-attr]
+    assert [plan.duration_s for plan in sent] == [6.0, 6.0]
+    assert [plan.give_up_s for plan in sent] == [6.0 + 48.0, 6.0 + 12.0], "until it is clear who is late"
+    send(service, "http://127.0.0.1:9", RehearsedLoad("fixed:10:5", 3.0, 6.0, speed=4.0), at_least_s=30.0)
+    assert sent[-1].give_up_s == 36.0
+
+
+def test_only_who_is_told_that_it_is_full_was_refused() -> None:
+    """A 503 of a server that is gone is a lost request, whatever the router's limits are."""
+    failed = [
+        replace(GOOD, status="http-429", first_token_s=None),
+        replace(GOOD, status="http-408", first_token_s=None),
+        replace(GOOD, status="http-503", error="no permit: admission queue", first_token_s=None),
+        replace(GOOD, status="http-503", error="The request queue is full.", first_token_s=None),
+        replace(GOOD, status="http-503", error="no available workers", first_token_s=None),
+        replace(GOOD, status="http-500", error="queue is full of bugs", first_token_s=None),
+        replace(GOOD, status="broken"),
+    ]
+    found = judged([GOOD, *failed])
+    assert (found.refused, found.lost, found.cut) == (4, 2, 1)
+    assert found.goodput_s == pytest.approx(0.1)
+
+
+def test_how_long_requests_failed_after_a_loss() -> None:
+    failed = [replace(GOOD, status="broken", end_s=end_s) for end_s in (4.5, 7.0, 6.0)]
+    assert judged([GOOD, *failed], lost=(4.0,)).recovery_s == pytest.approx(3.0)
+    assert judged([GOOD], lost=(4.0,)).recovery_s == 0.0, "nobody noticed"
+    assert judged([GOOD, *failed]).recovery_s is None, "nothing was lost"
+
+
+def test_an_answer_that_never_began_after_a_loss_is_lost() -> None:
+    waiting = replace(GOOD, status="unfinished", first_token_s=None)
+    coming = replace(GOOD, status="unfinished")
+    assert judged([waiting, coming]).lost == 0, "the run was over first"
+    after = judged([waiting, coming], lost=(1.0,))
+    assert (after.lost, after.cut) == (1, 0)
+
+
+def test_a_server_that_was_started_again_counts_from_zero() -> None:
+    assert _imbalance({"a": 1000.0, "b": 1000.0}, {"a": 1300.0, "b": 1100.0}) == pytest.approx(1.5)
+    assert _imbalance({"a": 1000.0, "b": 1000.0}, {"a": 1100.0, "b": 300.0}) == pytest.approx(1.5), "b is new"
+    assert _imbalance({}, {"a": 5.0}) == 1.0
+    assert _imbalance({"a": 7.0}, {"a": 7.0}) == 1.0, "nothing was sent"
+
+
+def test_a_router_that_cannot_queue_is_told_to_refuse_at_once() -> None:
+    queues = _limited(RouterChoice("smg"), LIMITS)
+    assert (queues.most_running, queues.most_waiting, queues.longest_wait_s) == (16, 3, 1.0)
+    refuses = _limited(RouterChoice("sglang-router"), LIMITS)
+    assert (refuses.most_running, refuses.most_waiting, refuses.longest_wait_s) == (16, 0, None)
+
+
+def test_the_files_own_policy_is_tried_first(file: Path) -> None:
+    service = load_service(file)
+    assert service.router is not None
+    assert known_policies(service) == ["cache_aware", "random", "round_robin", "power_of_two"], "the router's usual one"
+    own = replace(service, router=replace(service.router, policy="power_of_two"))
+    assert known_policies(own)[0] == "power_of_two"
+    with pytest.raises(InputError, match="no router"):
+        known_policies(replace(service, router=None))
+
+
+def test_servers_of_a_cluster_become_twins_of_the_same_settings(tmp_path: Path) -> None:
+    path = tmp_path / "r1.yaml"
+    path.write_text(
+        "version: 1\nmodel: /models/deepseek-r1\nengine: {kind: sglang, gpu: h100}\n"
+        "units: [{nodes: 2, gpus: 8, replicas: 2, settings: {tp: 16, load_format: dummy}}]\n"
+        "router: {policy: cache_aware}\nsite: {name: c, batch: slurm, nodes: 8, launcher: srun}\n"
+    )
+    twins = as_twins(load_service(path), speed=4.0)
+    assert (twins.engine, twins.model, twins.site.batch) == ("twin", "deepseek-r1", "local")
+    assert twins.units[0].settings == {"tp": 16}, "what the twin does not know is left out"
+    assert "--speed 4" in members_of(twins)[0].line
+    assert twins.router is not None
+    assert twins.router.port != 8000, "a router may be serving there"
+    with pytest.raises(InputError, match="name the GPU"):
+        as_twins(replace(twins, gpu=""))
+
+
+def test_the_ports_of_split_twins_are_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "pd.yaml"
+    path.write_text(
+        "version: 1\nmodel: llama-8b\nengine: {kind: sglang, gpu: h100}\nrouter: {}\n"
+        "units: [{role: prefill, replicas: 2, settings: {tp: 1}}, {role: decode, settings: {tp: 1}}]\n"
+    )
+    prefill, second, *_ = members_of(as_twins(load_service(path)))
+    ports = {word for member in (prefill, second) for word in member.words if word.isdigit()}
+    assert "8998" not in ports
+    assert "bucket" in known_policies(load_service(path))
+
+
+def test_a_skewed_trace_shares_prefixes_unevenly_and_keeps_the_times() -> None:
+    load = RehearsedLoad("fixed:100:10", rate_s=20.0, seconds=20.0)
+    rows = [json.loads(line) for line in skewed_trace(load).splitlines()]
+    assert len(rows) == 400
+    assert rows[-1]["at_s"] == pytest.approx(20.0, rel=0.1)
+    counts = sorted((sum(row["hash_ids"] == [2 * n, 2 * n + 1] for row in rows) for n in range(16)), reverse=True)
+    assert counts[0] > 4 * counts[8] > 0
+    assert {row["input_length"] for row in rows} == {1124, 1524}
+    quick = [json.loads(line) for line in skewed_trace(replace(load, speed=2.0)).splitlines()]
+    assert len(quick) == 800
+    assert quick[-1]["at_s"] == pytest.approx(20.0, rel=0.1)
+    mixed = [json.loads(line) for line in skewed_trace(replace(load, plain=0.5)).splitlines()]
+    assert sum(row["input_length"] == 100 and not row["hash_ids"] for row in mixed) == pytest.approx(200, rel=0.2)
+    assert skewed_trace(replace(load, seed=8)) != skewed_trace(load)
+
+
+def test_no_more_is_sent_than_this_machine_can_pretend_to_serve() -> None:
+    small = RehearsedLoad("fixed:100:10", 20.0, 10.0)
+    assert bearable(small) == small
+    assert bearable(replace(small, rate_s=9999.0)).rate_s == pytest.approx(800.0)
+    assert bearable(replace(small, rate_s=9999.0, speed=4.0)).rate_s == pytest.approx(200.0)
+
+
+def test_every_policy_is_loaded_and_then_servers_are_lost(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The servers are started once, and again only when they were lost."""
+    monkeypatch.setattr("ridgeline.service.rehearse.rehearsal.HUNG_S", 5.0)
+    monkeypatch.setattr(watch, "HUNG_AFTER_S", 1.0)
+    monkeypatch.setattr(canary, "CONFIRM_S", 0.5)
+    monkeypatch.setattr(keeper, "LOOK_EVERY_S", 0.2)
+    load = RehearsedLoad("fixed:50:4", rate_s=10.0, seconds=1.5)
+    rehearsed = rehearse(load_service(file), tmp_path / "runs", load, ["round_robin"], lambda line: None, LIMITS)
+    done = rehearsed.runs
+    assert [one.case for one in done] == ["skewed", "overload", "hung", "killed"]
+    assert done[0].goodput_s > 0
+    assert (done[0].lost, done[0].cut) == (0, 0)
+    assert done[1].offered_s == pytest.approx(15.0)
+    assert done[3].lost > 0, "this stand-in does not look whether its servers live; a router does"
+    assert done[3].recovery_s is not None
+    starts = [e["member"] for e in read_events(tmp_path / "runs" / "journal.jsonl") if e["event"] == "planned"]
+    assert starts.count("server-1") == 1, "the others are lost, this one stays"
+    assert starts.count("router") == 4, "for the policy, with limits, without, and after a server was lost"
+    assert processes_of(tmp_path / "runs") == []
+    text = rehearsals_text(rehearsed, LIMITS, 20.0, 1.0)
+    assert "use round_robin; most_running 16: 18 at once is the edge (KV pool)" in text
+    assert "this machine carries 10 of 20 requests/s" in text
+    assert "a server hung, with keep watching: " in text
+
+
+def test_a_policy_with_which_the_router_does_not_start_is_left_out(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_or_not(stage: object, twins: object, router: RouterChoice, case: str, *_: object) -> Rehearsal:
+        if router.policy == "bucket":
+            raise SiteError("router ended before it was ready: invalid choice: 'bucket'")
+        return run(router.policy, 10.0, 100.0, case)
+
+    monkeypatch.setattr("ridgeline.service.rehearse.rehearsal._run", run_or_not)
+    load, said = RehearsedLoad("fixed:50:4", 10.0, 1.0), list[str]()
+    done = rehearse(load_service(file), tmp_path, load, ["bucket", "random"], said.append)
+    assert {one.policy for one in done.runs} == {"random"}
+    assert any(line.startswith("bucket: left out: router ended before it was ready") for line in said)
+    with pytest.raises(SiteError, match="none of these policies"):
+        rehearse(load_service(file), tmp_path, load, ["bucket"], said.append)
+
+
+def test_the_chosen_policy_and_limits_are_written_and_read_back(file: Path) -> None:
+    file.write_text(f"# ours\n{file.read_text()}")
+    told = {"policy": "power_of_two", **LIMITS.for_router("smg"), "kind": "smg"}
+    file.write_text(with_router(file, told, {"admission": LIMITS.as_json()}).text)
+    assert file.read_text().startswith("# ours\nversion: 1\n")
+    service = load_service(file)
+    assert service.router is not None
+    assert service.router.policy == "power_of_two"
+    assert (service.router.most_running, service.router.most_waiting, service.router.longest_wait_s) == (16, 3, 1.0)
+    assert service.expected["admission"]["bound"] == "KV pool"
+    file.write_text(with_router(file, {"kind": "sglang-router", **LIMITS.for_router("sglang-router")}).text)
+    router = load_service(file).router
+    assert router is not None
+    assert (router.most_waiting, router.longest_wait_s) == (0, None), "its queue answers 408: nobody shall wait in it"
+
+
+COMMENTED = """\
+# two servers
+version: 1
+model: llama-8b      # the small one
+router:              # in front
+  policy: random     # for now
+  kind: smg          # it queues
+
+  arguments: [--log-level, warn]
+  # port 9000 is open to users
+  port: 9000
+engine: {kind: twin, gpu: h200}  # pretended
+expected: {origin: modelled, admission: {edge: 9, bound: by hand}}
+units: [{replicas: 2, settings: {tp: 1}}]  # last
+"""
+
+
+def test_what_the_user_wrote_around_policy_and_limits_stays(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    file.write_text(COMMENTED)
+    told = {"policy": "cache_aware", **LIMITS.for_router("smg")}
+    edited = with_router(file, told, {"admission": LIMITS.as_json()})
+    assert edited.lost == ""
+    before, after = COMMENTED.splitlines(), edited.text.splitlines()
+    assert [line for line in before if line not in after] == [before[4], before[11]]
+    assert after[4] == "  policy: cache_aware     # for now"
+    assert after[10:13] == ["  most_running: 16", "  most_waiting: 3", "  longest_wait: 1s"]
+    file.write_text(edited.text)
+    again = with_router(file, told, {"admission": LIMITS.as_json()})
+    assert again.text == edited.text, "nothing is added twice"
+
+
+def test_a_file_that_cannot_be_edited_in_place_is_written_anew_and_that_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    shared = "expected: {kept: &r {kind: smg, policy: random}}\nrouter: *r\n"
+    turned = "router: &r {kind: smg, policy: random}\nexpected: {kept: *r}\n"
+    file.write_text(f"# ours\nversion: 1\nmodel: llama-8b\nengine: {{kind: twin, gpu: h200}}\nunits: [{{}}]\n{shared}")
+    for text, why in (
+        (file.read_text(), "alias"),
+        (file.read_text().replace(shared, turned), "not have meant the same"),
+    ):
+        file.write_text(text)
+        edited = with_router(file, {"policy": "cache_aware"})
+        assert why in edited.lost
+        file.write_text(edited.text)
+        service = load_service(file)
+        assert service.router is not None
+        assert (service.router.policy, service.expected["kept"]["policy"]) == ("cache_aware", "random")

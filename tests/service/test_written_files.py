@@ -1,0 +1,135 @@
+"""Deployment files that `plan` and `best` write are read back by `deploy`, and mean what was answered."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from string import Template
+
+import pytest
+
+from ridgeline.planner.pairing import Pair
+from ridgeline.planner.planner import answer_plan
+from ridgeline.service import from_plan
+from ridgeline.service.file import load_service, service_text
+from ridgeline.service.from_plan import service_of
+from ridgeline.service.members import members_of, variable
+
+DEMO = Path(__file__).parents[2] / "examples" / "04-deepseek-r1-16-gpus" / "study.yaml"
+
+
+def ridgeline(*words: object, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "ridgeline", *map(str, words)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_plan_becomes_servers_with_the_settings_that_were_simulated(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    words = ["--model", "deepseek-r1", "--gpu", "h200", "--nodes", "2", "--slo", "ttft_p95_ms=4000", "--top", "1"]
+    said = ridgeline("plan", *words, "--deploy", file)
+    service = load_service(file)
+    assert service.engine == "sglang"
+    assert service.slo == {"ttft_p95_ms": 4000.0}
+    assert service.expected["origin"] == "modelled"
+    assert service.expected["interval"]["ttft_p95_ms"][0] < service.expected["interval"]["ttft_p95_ms"][1]
+    server = members_of(service)[0]
+    for word in server.line.partition(" --host ")[0].split()[5:]:
+        assert word in said, "the file's command has the flags that plan prints"
+
+
+def test_groups_of_a_plan_become_split_roles_with_the_routers_limits(tmp_path: Path) -> None:
+    answer = answer_plan("deepseek-r1", "h200", 2, 8, "fixed:2000:200", slos=["ttft_p95_ms=4000"], named=["P1D1"])
+    option = next(c.option for c in answer.choices if isinstance(c.option.scheme.shape, Pair))
+    file = tmp_path / "service.yaml"
+    file.write_text(service_text(service_of(option, "/models/r1")))
+    service = load_service(file)
+    assert [unit.role for unit in service.units] == ["prefill", "decode"]
+    decode = option.scheme.main
+    assert service.router is not None
+    assert service.router.most_running == decode.cap * service.units[1].replicas
+    lines = {member.name: member.line for member in members_of(service)}
+    assert "--disaggregation-mode decode" in lines["decode-0"]
+    assert f"--max-running-requests {decode.cap}" in lines["decode-0"]
+
+
+SMALL = ["--model", "llama-8b", "--gpu", "h100", "--gpus-per-node", "2", "--traffic", "fixed:200:50", "--top", "1"]
+
+
+def test_printed_commands_are_those_of_the_written_file(tmp_path: Path) -> None:
+    """Ports, policy, limits, flags: there is one place that knows them."""
+    file = tmp_path / "service.yaml"
+    said = ridgeline("plan", *SMALL, "--layout", "tp 1 dp 2", "--deploy", file, "--json")
+    (first, *_) = json.loads(said)["plans"]
+    members = members_of(load_service(file))
+    assert [row["command"] for row in first["commands"]] == [
+        Template(" ".join(member.words)).substitute(
+            {"address": "127.0.0.1", **{variable(other.name): "127.0.0.1" for other in members}}
+        )
+        for member in members
+    ]
+    assert len(members) == 3
+    assert "--policy cache_aware" in first["commands"][-1]["command"]
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_dtypes_that_were_planned_are_those_that_are_served(tmp_path: Path, engine: str) -> None:
+    file = tmp_path / "service.yaml"
+    words = [*SMALL, "--engine", engine, "--concurrency", "8", "--dtype", "fp8", "--kv-dtype", "fp8"]
+    said = ridgeline("plan", *words, "--deploy", file)
+    server = members_of(load_service(file))[0]
+    for flags in ("--quantization fp8", "--kv-cache-dtype fp8_e4m3"):
+        assert flags in server.line
+        assert flags in said
+    plain = answer_plan("deepseek-r1", "h200", 2, 8, "fixed:2000:200", dtype="fp8", concurrency=8, top=1)
+    assert plain.question.told == {}, "a model that ships so needs no flag"
+
+
+def test_weights_that_no_engine_quantises_itself_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    ridgeline("plan", *SMALL, "--concurrency", "8", "--dtype", "int4", "--deploy", file)
+    assert "# planned with int4 weights: name a folder that holds them so" in file.read_text()
+    assert "quantization" not in load_service(file).units[0].settings
+
+
+def test_a_plan_that_breaks_its_limits_is_no_service(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    said = ridgeline("plan", *SMALL, "--slo", "ttft_p95_ms=0.01", "--rate", "5", "--deploy", file, code=1)
+    assert "service.yaml: not written, as no layout on 1 x 2 H100 keeps ttft_p95_ms=0.01" in said
+    assert "relax that limit" in said
+    assert not file.exists()
+
+
+def test_only_a_router_that_can_queue_is_told_how_many_may_wait() -> None:
+    assert from_plan._limits("smg", 100) == {"most_running": 100, "most_waiting": 25}
+    assert from_plan._limits("sglang-router", 100) == {"most_running": 100, "most_waiting": 0}
+
+
+def test_an_answer_becomes_a_server_with_its_settings(tmp_path: Path) -> None:
+    ridgeline("tune", DEMO, "--out", tmp_path / "demo", "--trials", 8)
+    file = tmp_path / "service.yaml"
+    said = ridgeline("best", tmp_path / "demo", "--deploy", file)
+    service = load_service(file)
+    (server,) = members_of(service)
+    assert server.resources.nodes == 2
+    assert "--nnodes 2" in server.line
+    for flag in ("--tp-size", "--pp-size", "--max-running-requests", "--mem-fraction-static"):
+        value = server.line.partition(f"{flag} ")[2].split()[0]
+        assert f"{flag} {value}" in said
+    assert service.expected["origin"] == "simulated"
+
+
+def test_a_study_of_another_program_is_refused(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "version: 1\nname: echo\n"
+        "workload: {kind: command, run: 'echo value={t}', metrics: {value: {regex: 'value=(.*)'}}}\n"
+        "space: {t: [1, 2, 3]}\nbaseline: {t: 1}\ngoal: {maximize: value}\nbudget: {trials: 2}\n"
+    )
+    ridgeline("tune", study, "--out", tmp_path / "out")
+    assert "is not a server" in ridgeline("best", tmp_path / "out", "--deploy", tmp_path / "no.yaml", code=2)
+    assert not (tmp_path / "no.yaml").exists()

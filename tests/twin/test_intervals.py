@@ -1,0 +1,164 @@
+"""Intervals are checked on measurements that the calibration never saw: each row is left out in its turn."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.settings import EngineSettings
+from ridgeline.hardware.cluster import make_cluster
+from ridgeline.model.config import load_model
+from ridgeline.planner.planner import plan
+from ridgeline.traffic.requests import Slo
+from ridgeline.traffic.traffic import Traffic, parse_traffic
+from ridgeline.twin.calibrate import calibrate, row_observations
+from ridgeline.twin.calibration import Calibration
+from ridgeline.twin.fit import fit
+from ridgeline.twin.intervals import Doubts, intervals, queued_share
+from ridgeline.twin.measured import Measured, read_rows
+from ridgeline.twin.simulate import simulate
+
+LLAMA_LOG = Path(__file__).parents[1] / "samples" / "sglang" / "offline-llama8b-h200-default.log"
+# DeepSeek-V3 on two nodes of eight H800, prefill and decode together, no graphs, at most 128 requests (published)
+BURSTS = """batch,input_len,output_len,latency_s,ttft_s
+1,128,128,24.85,1.71
+8,128,128,29.41,2.21
+128,128,128,30.1,1.54
+256,128,128,59.03,31.64
+1024,128,128,232.41,205.42
+256,128,32,17.94,10.94
+256,128,8,6.3,4.82
+256,128,1,3.67,3.67
+"""
+# (model, requests at once, largest graph, chunk, fraction, tok/s): 400 chats on one H200, SGLang 0.5.15, Triton;
+# repeated settings by their median (examples/05-sglang-h200/results)
+OFFLINE = [
+    ("llama-8b", 4096, 256, 8192, 0.903, 16132),
+    ("llama-8b", 512, 512, 8192, 0.88, 17995),
+    ("llama-8b", 256, 128, 2048, 0.80, 15114),
+    ("llama-8b", 512, 256, 8192, 0.88, 16596),
+    ("llama-8b", 4096, 128, 4096, 0.903, 13696),
+    ("deepseek-v2-lite", 4096, 256, 8192, 0.80, 9612),
+    ("deepseek-v2-lite", 512, 512, 8192, 0.80, 11721),
+    ("deepseek-v2-lite", 256, 128, 4096, 0.75, 5727),
+    ("deepseek-v2-lite", 512, 256, 8192, 0.85, 9114),
+]
+
+
+@pytest.fixture(scope="module")
+def bursts(tmp_path_factory: pytest.TempPathFactory) -> list[Measured]:
+    path = tmp_path_factory.mktemp("rows") / "bursts.csv"
+    path.write_text(BURSTS)
+    settings = EngineSettings(max_running_requests=128, cuda_graph_max_bs=0, mem_fraction=0.81, radix_cache=False)
+    layout = Layout(tp=16, ep=16, attn_dp=16, nodes=2)
+    rows = read_rows(path, model="deepseek-v3", gpu="h800", settings=settings)
+    cluster = make_cluster("h800", 2, 8)
+    return [replace(r, deployment=replace(r.deployment, layout=layout, cluster=cluster)) for r in rows]
+
+
+def test_rows_left_out_fall_inside_in_nine_of_ten_cases(bursts: list[Measured]):
+    inside, widths = [], []
+    for number, row in enumerate(bursts):
+        seen = [bursts[(number + step) % len(bursts)] for step in (2, 5)]
+        site = fit([p for r in seen for p in row_observations(r)], ["two rows"]).calibration
+        bounds = simulate(row.deployment, row.traffic, site).interval
+        for metric, name, unit in (("latency_s", "duration_s", 1), ("ttft_s", "ttft_last_ms", 1000)):
+            low, high = bounds[name]
+            inside.append(low <= row.values[metric] * unit <= high)
+            widths.append(high / low)
+    assert sum(inside) >= 0.85 * len(inside)
+    assert sorted(widths)[len(widths) // 2] < 6  # and they say something
+
+
+def test_settings_and_a_model_that_the_log_never_saw_fall_inside():
+    site = calibrate([LLAMA_LOG]).calibration
+    inside, errors = 0, []
+    for model, limit, graph, chunk, fraction, tok_s in OFFLINE:
+        chosen = EngineSettings(
+            attention_backend="triton",
+            max_running_requests=limit,
+            cuda_graph_max_bs=graph,
+            chunked_prefill_size=chunk,
+            mem_fraction=fraction,
+        )
+        one = Deployment(load_model(model), make_cluster("h200", 1, 1), Layout(gpus_per_node=1), chosen)
+        result = simulate(one, parse_traffic("sharegpt", requests=400, seed=2025), site)
+        low, high = result.interval["total_tok_s"]
+        inside += low <= tok_s <= high
+        errors.append(abs(result.summary.total_tok_s / tok_s - 1))
+    assert inside == len(OFFLINE)
+    assert sum(e < 0.10 for e in errors) >= len(OFFLINE) - 1
+
+
+def test_one_strange_row_does_not_lead_the_others_astray(bursts: list[Measured]):
+    row = bursts[2]
+    strange = replace(row, values={"latency_s": 60.0, "ttft_s": 31.0})  # kernels were compiled meanwhile, say
+    two = [p for r in (row, bursts[7]) for p in row_observations(r)]
+    good = fit(two, ["two rows"]).calibration
+    with_it = fit([*two, *row_observations(strange)], ["three rows"]).calibration
+    for name, value in with_it.factors.as_json().items():
+        assert value == pytest.approx(good.factors.as_json()[name], rel=0.35)
+    assert with_it.spread > good.spread
+
+
+def test_a_plan_states_what_simulate_states():
+    sent = parse_traffic("fixed:300:100", requests=400, concurrency=64)
+    answer = plan(load_model("llama-8b"), make_cluster("h200", 1, 1), sent, [Slo.parse("ttft_p95_ms=2000")])
+    best = answer.choices[0].option
+    assert best.interval["itl_p95_ms"] == again(best.scheme.deployment(), sent).interval["itl_p95_ms"]
+    low, high = best.bounds["total_tok_s"]
+    assert low < best.total_tok_s < high
+    said = answer.as_json()["plans"][0]["interval"]["ttft_p95_ms"]
+    assert said == [round(v, 4) for v in best.interval["ttft_p95_ms"]]
+
+
+def again(deployment: Deployment, sent: Traffic) -> object:
+    return simulate(deployment, replace(sent, requests=256), slos=[Slo.parse("ttft_p95_ms=2000")])
+
+
+def test_what_varies_more_widens_its_own_figures():
+    site = Calibration(spread=0.1, points=5)
+    sent = parse_traffic("fixed:300:100", requests=20)
+    one = Deployment(load_model("llama-8b"), make_cluster("h200", 1, 1), Layout(gpus_per_node=1))
+    summary = simulate(one, sent).summary
+    plain, waits = (intervals(summary, 1.0, site, d) for d in (Doubts(), Doubts(0.0, 1.0, 6.0)))
+    for name in plain:
+        width = [math.log(b[name][1] / b[name][0]) for b in (plain, waits)]
+        assert width[1] > width[0]
+    assert waits["ttft_last_ms"][1] > 6000
+
+
+def width(doubts: Doubts, figure: str, points: int = 0) -> float:
+    result = simulate(
+        Deployment(load_model("llama-8b"), make_cluster("h200", 1, 1), Layout(gpus_per_node=1)),
+        parse_traffic("fixed:100:20", requests=20, concurrency=4),
+    )
+    low, high = intervals(result.summary, None, Calibration(points=points), doubts)[figure]
+    return high / low
+
+
+def test_without_a_measurement_bounds_are_as_wide_as_public_rows_scatter():
+    assert width(Doubts(), "itl_p50_ms") < 1.55
+    assert width(Doubts(), "ttft_p50_ms") < 3
+    assert width(Doubts(old_experts=True), "itl_p50_ms") > 1.5 * width(Doubts(), "itl_p50_ms")
+
+
+def test_a_queue_makes_ttft_unsure_and_nothing_else():
+    calm, queued = Doubts(queued_share=0.6), Doubts(queued_share=0.95)
+    assert width(calm, "ttft_p50_ms") == width(Doubts(), "ttft_p50_ms")
+    assert width(queued, "ttft_p50_ms") > 3 * width(calm, "ttft_p50_ms")
+    assert width(queued, "itl_p50_ms") == width(calm, "itl_p50_ms")
+    assert width(queued, "ttft_p50_ms", points=4) == width(calm, "ttft_p50_ms", points=4)
+
+
+def test_users_of_a_loop_that_is_too_full_are_queued():
+    deployment = Deployment(load_model("llama-8b"), make_cluster("h200", 1, 1), Layout(gpus_per_node=1))
+    full = replace(deployment, settings=EngineSettings(max_running_requests=4))
+    shares = [
+        queued_share(simulate(d, parse_traffic("fixed:100:50", requests=96, concurrency=24)).records)
+        for d in (deployment, full)
+    ]
+    assert shares[0] < 0.85 < shares[1]

@@ -1,0 +1,83 @@
+"""Which measured kernels an engine's release runs, and what a layer launches besides them."""
+
+import pytest
+
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.settings import DEFAULTS, Applied, parse_engine, resolve
+from ridgeline.hardware.cluster import load_gpu, make_cluster
+from ridgeline.model.config import load_model
+from ridgeline.twin.factors import PRIORS
+from ridgeline.twin.kernels.rates import kernels_of
+from ridgeline.twin.operators import Term, expert_rate, kernels, reduction_set
+from ridgeline.twin.priors import SMALL_TILE
+from ridgeline.twin.steptime import StepTime
+
+NODE = {"nodes": 1, "gpus_per_node": 8}
+
+
+def applied_by(engine: str, model: str, gpu: str) -> Applied:
+    settings = parse_engine(engine, DEFAULTS)
+    return resolve(settings, load_model(model), load_gpu(gpu), Layout(8, **NODE), 10**6)
+
+
+def decode_terms(engine: str, model: str, gpu: str = "h200", tp: int = 8, batch: int = 8) -> list[Term]:
+    layout, cluster = Layout(tp, **NODE), make_cluster(gpu, 1, 8)
+    settings = resolve(parse_engine(engine, DEFAULTS), load_model(model), cluster.gpu, layout, 10**6)
+    return StepTime(load_model(model), cluster, layout, settings, PRIORS).explain_decode(batch, 1000.0 * batch)
+
+
+def seconds(terms: list[Term], name: str = "") -> float:
+    return sum(t.seconds for t in terms if t.name.startswith(name))
+
+
+def test_older_releases_have_slower_experts_and_reductions():
+    old, new = (decode_terms(engine, "qwen3-235b-a22b") for engine in ("sglang:0.5.9", "sglang:0.5.14"))
+    assert seconds(old, "kernels' smallest") > 1.1 * seconds(new, "kernels' smallest")
+    assert seconds(old, "all-reduce") > 1.1 * seconds(new, "all-reduce")
+
+
+def test_vllm_runs_its_own_experts_and_shares_what_nobody_measured_apart():
+    h200 = load_gpu("h200")
+    assert kernels_of(h200, "vllm").experts("fp8") != kernels_of(h200).experts("fp8")
+    assert kernels_of(h200, "vllm").gemm("fp8") == kernels_of(h200).gemm("fp8")
+    assert kernels_of(h200, "vllm").decode("fa3", mla=False) == kernels_of(h200).decode("fa3", mla=False)
+
+
+@pytest.mark.parametrize(
+    ("engine", "kernel_set"),
+    [("vllm", "vllm"), ("vllm:0.12.0", "vllm"), ("sglang:0.5.10", "sglang-0.5.10"), ("sglang:0.5.12", "")],
+)
+def test_a_release_names_its_kernels(engine: str, kernel_set: str):
+    assert applied_by(engine, "llama-8b", "h100").kernel_set == kernel_set
+
+
+def test_ranks_that_share_a_norm_over_all_heads_add_up_their_squares():
+    assert seconds(decode_terms("vllm", "minimax-m2.5", tp=4), "norm over all") > 62 * 3e-6
+    assert not seconds(decode_terms("vllm", "minimax-m2.5", gpu="b300", tp=1), "norm over all")
+    assert not seconds(decode_terms("vllm", "qwen3-235b-a22b", tp=4), "norm over all")
+
+
+def test_vllms_host_works_through_its_requests_one_by_one():
+    few, many = (seconds(decode_terms("vllm:0.12.0", "qwen3-32b", batch=n), "host") for n in (8, 108))
+    assert many - few == pytest.approx(100 * 40e-6)
+
+
+def test_sglang_ships_tiles_for_small_batches_of_deepseek_on_hopper():
+    def tile(engine: str, gpu: str, model: str = "deepseek-r1") -> float:
+        return expert_rate(load_model(model), load_gpu(gpu), applied_by(engine, model, gpu)).tile
+
+    assert tile("sglang", "h200") == SMALL_TILE
+    for other in (("vllm", "h200"), ("sglang", "b200"), ("sglang", "h200", "qwen3-235b-a22b")):
+        assert tile(*other) > SMALL_TILE
+
+
+def test_deepseek_on_blackwell_joins_its_all_reduce_with_the_norm():
+    old = [applied_by("sglang:0.5.9", "deepseek-r1", gpu) for gpu in ("b200", "h200")]
+    model = load_model("deepseek-r1")
+    assert reduction_set(model, load_gpu("b200"), old[0]) == ""
+    assert reduction_set(model, load_gpu("h200"), old[1]) == "sglang-0.5.10"
+
+
+def test_experts_of_one_call_are_fewer_launches():
+    model, layout = load_model("deepseek-r1"), Layout(8, **NODE)
+    assert kernels(model, layout, load_gpu("h200")) - kernels(model, layout, load_gpu("b200")) == 7 * 58

@@ -1,0 +1,110 @@
+"""Other ways to schedule: vLLM's mixed steps, and an engine that looks for new requests only now and then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ridgeline.engines.deployment import describe
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.settings import EngineSettings, parse_engine, resolve
+from ridgeline.errors import InputError
+from ridgeline.hardware.cluster import load_gpu
+from ridgeline.model.config import load_model
+from ridgeline.traffic.traffic import parse_traffic
+from ridgeline.twin.simulate import SimulationResult, simulate
+
+LAYOUT = Layout(gpus_per_node=1)
+
+
+def run(engine: str, traffic: str = "fixed:4000:200", *, requests: int = 64, **load: object) -> SimulationResult:
+    settings = parse_engine(engine, EngineSettings(radix_cache=False))
+    deployment = describe("llama-8b", "h200", LAYOUT, settings)
+    return simulate(deployment, parse_traffic(traffic, requests=requests, **load))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("load", [{}, {"concurrency": 16}, {"rate_s": 6.0}])
+def test_every_request_gets_all_its_tokens_in_order(engine: str, load: dict[str, object]) -> None:
+    result = run(engine, "lognormal:1500:150", requests=80, **load)
+    assert len(result.records) == 80
+    for record in result.records:
+        assert record.status == "ok"
+        assert sum(count for _, count in record.gaps_s) == record.output_tokens - 1
+        assert record.sent_s <= record.first_token_s <= record.end_s
+        spent = sum(gap * count for gap, count in record.gaps_s)
+        assert spent == pytest.approx(record.end_s - record.first_token_s)
+
+
+def test_mixed_steps_keep_tokens_coming_while_prompts_are_computed() -> None:
+    """SGLang computes all prompts that wait before anybody's next token, vLLM one budget of them at a time."""
+    runs = [run(engine, "lognormal:4000:100:0.8", requests=96, concurrency=48) for engine in ("vllm", "sglang")]
+    longest = [max(gap for record in r.records for gap, _ in record.gaps_s) for r in runs]
+    assert longest[0] < 0.6 * longest[1]
+
+
+def test_a_mixed_engine_that_runs_out_of_cache_sends_the_latest_back() -> None:
+    settings = parse_engine("vllm", EngineSettings(radix_cache=False))
+    deployment = describe("llama-8b", "h200", LAYOUT, settings)
+    tight = simulate(deployment, parse_traffic("fixed:500:400", requests=40), kv_tokens_per_rank=12_000)
+    assert tight.retractions > 0
+    assert all(r.status == "ok" and r.output_tokens == 400 for r in tight.records)
+    assert max(used for _, used in tight.kv_usage) <= 1.0
+
+
+def test_vllm_has_defaults_of_its_own() -> None:
+    model, lay = load_model("llama-8b"), Layout()
+
+    def applied(engine: str, gpu: str = "h100"):
+        return resolve(parse_engine(engine, EngineSettings()), model, load_gpu(gpu), lay, 10**6)
+
+    assert (applied("vllm").chunk_tokens, applied("vllm").running_limit) == (8192, 1024)
+    assert (applied("vllm", "l40s").chunk_tokens, applied("vllm", "l40s").running_limit) == (2048, 256)
+    assert applied("vllm").mixed and not applied("sglang").mixed
+    assert applied("vllm:0.17.0").overlap and not applied("vllm:0.12.0").overlap
+
+
+def test_before_asynchronous_scheduling_every_step_waited_for_the_host() -> None:
+    old, new = (run(f"vllm:{release}", "fixed:200:200", concurrency=8) for release in ("0.12.0", "0.17.0"))
+    assert old.summary.itl_ms.p50 > new.summary.itl_ms.p50 + 1.5
+
+
+@pytest.mark.parametrize("text", ["vllm:0.6.1", "tgi", "vllm:new"])
+def test_an_engine_that_is_not_simulated_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="not simulated"):
+        parse_engine(text, EngineSettings())
+
+
+def test_post_releases_are_releases() -> None:
+    assert parse_engine("sglang:0.5.8.post1", EngineSettings()).version == (0, 5, 8)
+
+
+@pytest.mark.parametrize("load", [{"concurrency": 24}, {"rate_s": 8.0}])
+def test_a_rare_look_makes_new_requests_wait_and_loses_none(load: dict[str, object]) -> None:
+    settings = EngineSettings(radix_cache=False)
+    traffic = parse_traffic("lognormal:600:300", requests=96, **load)  # type: ignore[arg-type]
+    often, rarely = (
+        simulate(describe("llama-8b", "h200", LAYOUT, replace(settings, recv_interval=n)), traffic) for n in (1, 30)
+    )
+    assert len(rarely.records) == 96
+    assert all(r.status == "ok" for r in rarely.records)
+    # half of thirty steps of about 6 ms
+    assert rarely.summary.ttft_ms.p50 > often.summary.ttft_ms.p50 + 40
+    assert rarely.summary.ttft_ms.p50 < often.summary.ttft_ms.p50 + 300
+
+
+def test_looks_keep_their_rhythm_when_nobody_came_for_a_while() -> None:
+    """Ends fall anywhere between two looks, so that the next request waits half an interval on average."""
+    settings = EngineSettings(radix_cache=False, recv_interval=40)
+    deployment = describe("llama-8b", "h200", LAYOUT, settings)
+    traffic = parse_traffic("lognormal:200:300:0.5", requests=120, concurrency=4)
+    polled = simulate(deployment, traffic, front_end=False).summary
+    always = simulate(
+        replace(deployment, settings=replace(settings, recv_interval=1)), traffic, front_end=False
+    ).summary
+    assert polled.ttft_ms is not None
+    assert always.ttft_ms is not None
+    assert always.itl_ms is not None
+    waited = (polled.ttft_ms.mean - always.ttft_ms.mean) / always.itl_ms.p50
+    assert 12 <= waited <= 28

@@ -1,0 +1,88 @@
+"""docs/twin.md states the constants that the code uses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ridgeline.engines.knobs.table import KNOBS
+from ridgeline.engines.layout import STATE_POOL_SHARE, WINDOW_POOL_SHARE
+from ridgeline.twin import (
+    calibration,
+    collectives,
+    disaggregation,
+    fit,
+    intervals,
+    log_steps,
+    priors,
+    scheduler,
+)
+from ridgeline.twin.factors import PRIOR_SPREAD
+
+BOLDNESS = KNOBS["schedule_conservativeness"].attention_dp_factor
+ROOT = Path(__file__).parents[2]
+PAGE = re.sub(r"\s+", " ", (ROOT / "docs" / "twin.md").read_text())
+TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"rows x {priors.EXPERT_IMBALANCE:g} under EP",
+        f"x {priors.UNTUNED_SHARE:g} for 16-bit mixtures",
+        f"{priors.SMALL_OP_S * 1e6:g} us for each small kernel: {priors.MIXING_SMALL} around attention, "
+        f"{priors.FFN_SMALL} around an FFN, +{priors.MLA_SMALL} MLA, +{priors.INDEX_SMALL} indexer, "
+        f"+{priors.STATE_SMALL} state, +{priors.MOE_SMALL} MoE",
+        f"takes {collectives.GATHER_DELAYS:g} times that delay",
+        f"bus = {collectives.BUS_SHARE_BETWEEN:g} min(link, rails)",
+        f"a KV pool of {WINDOW_POOL_SHARE:g} as many tokens, states of linear layers {STATE_POOL_SHARE:g} of",
+        f"+{priors.QUANTISE_SMALL} a layer where activations are quantised",
+        f"log-normal, spread {priors.POPULARITY_SPREAD:g}",
+        f"({priors.PREFILL_OP_S * 1e6:g} us in prefill rounds",
+        f"{priors.ACCEPT_S['sglang'] * 1e3:g} ms SGLang, {priors.ACCEPT_S['vllm'] * 1e3:g} ms vLLM; "
+        f"+{priors.RANKS_ACCEPT_S['sglang'] * 1e3:g} and +{priors.RANKS_ACCEPT_S['vllm'] * 1e3:g} ms",
+        f"{priors.TOKENISE_S * 1e6:g} us a prompt token",
+        f"{priors.HAND_OVER_S['sglang'] * 1e6:g} us a prompt token SGLang, "
+        f"{priors.HAND_OVER_S['vllm'] * 1e6:g} us vLLM",
+        f"{priors.STREAM_S['sglang'] * 1e6:g} us a stream and step",
+        f"(2 x {calibration.UNCALIBRATED_SPREAD:g}^2",
+        f"{intervals.APART_SPREAD:g}^2 more (TTFT {intervals.APART_TTFT_SPREAD:g}^2)",
+        f"{priors.SAMPLING_PASSES} passes / (B {priors.ELEMENTWISE_MEMORY:g} m)",
+        f"{priors.ELEMENTWISE_PASSES} passes over hidden",
+        f"per layer {priors.LAYER_OPS}, +{priors.MLA_OPS} MLA, +{priors.MOE_OPS} MoE, +{priors.QUANTISE_OPS} FP8",
+        f"+{priors.INDEX_OPS} indexer, +{priors.STATE_OPS} state",
+        f"{priors.HOST_STEP_S * 1e3:g} ms a step and {priors.HOST_REQUEST_S['sglang'] * 1e6:g} us a request",
+        f"without a CUDA graph {priors.HOST_OP_S * 1e6:g} us more",
+        f"h x {priors.AGREE_S * 1e3:g} ms",
+        f"bubble {priors.PIPELINE_BUBBLE:g}",
+        f"{collectives.DELAY_BETWEEN_S * 1e6:g} us + 2 port latencies + {collectives.PROTOCOL_CHANGE_S * 1e6:g} us",
+        f"{collectives.ALL_TO_ALL_DELAY_S * 1e6:g} us (+ {collectives.ALL_TO_ALL_COUNT_S * 1e6:g} us in normal mode)",
+        f"{collectives.HAND_OVER_INSIDE_S * 1e3:g} ms inside a node",
+        f"{priors.NEW_TOKEN_SHARE:g} x conservativeness (x {BOLDNESS:g} under attention DP)",
+        f"{priors.FINAL_SHARE_OF_START:g} of that over {priors.DECAY_STEPS} decode steps",
+        f"until {scheduler.RETRACT_STEPS} steps fit",
+        f"or {scheduler.RETRY_STEPS} steps while",
+        f"input + {disaggregation.RESERVED_TOKENS} (held + 1)",
+        f"after {disaggregation.BOOTSTRAP_LIMIT_S:g} s",
+        f"{disaggregation.HANDSHAKE_S * 1e3:g} ms of handshake",
+        f"min({disaggregation.PORT_SHARE:g} port",
+        f"max(page size, {disaggregation.RUN_TOKENS})",
+        f"noise {log_steps.STEP_NOISE:.2f}, without a graph {log_steps.EAGER_NOISE:.2f}",
+        f"noise {fit.RUN_NOISE:g}",
+        f"never below {fit.LEAST_SPREAD:g}",
+        ", ".join(f"{name.replace('_', ' ')} {spread:.2f}" for name, spread in PRIOR_SPREAD.items()),
+        f"({intervals.PREFILL_SPREAD:.2f} x share of time in prefill)",
+        f"TTFT {intervals.TTFT_SPREAD:g}^2 and ITL {intervals.ITL_SPREAD:g}^2",
+        f"may wait {intervals.COMPILE_WAIT_S:g} s more",
+    ],
+)
+def test_the_page_states_the_constant(text: str) -> None:
+    assert text in PAGE
+
+
+def test_the_page_names_every_module_with_a_formula() -> None:
+    plain = {"__init__", "calibrate", "calibration", "deployment", "explain", "factors", "gaps", "prefixes", "simulate"}
+    named = {path.stem for path in TWIN.glob("*.py") if f"`twin/{path.name}`" in PAGE}
+    assert {path.stem for path in TWIN.glob("*.py")} - named - plain - {"simulation_text"} == set()
