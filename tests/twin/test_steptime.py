@@ -1,6 +1,6 @@
 """Step times: physics that must hold for every model and layout, and the logs they were derived from."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import DEFAULTS, resolve
+from ridgeline.engines.settings import DEFAULTS, Applied, resolve
 from ridgeline.hardware.cluster import load_gpu, make_cluster
 from ridgeline.model.config import load_model
 from ridgeline.twin.calibration import Calibration
@@ -17,7 +17,7 @@ from ridgeline.twin.explain import explain
 from ridgeline.twin.factors import PRIORS, Factors
 from ridgeline.twin.kernels.rates import _tables, kernels_of
 from ridgeline.twin.simulate import step_time
-from ridgeline.twin.steptime import StepTime
+from ridgeline.twin.steptime import StepTime, _known_times
 from tests.twin import deployments as make
 
 layouts = st.sampled_from(
@@ -207,3 +207,25 @@ def test_a_mixed_chunk_does_not_make_sglang_another_engine(deployment: Deploymen
     assert mixed.applied.mixed and not plain.applied.mixed
     assert mixed.decode_s(512, 512 * 1000) == plain.decode_s(512, 512 * 1000)
     assert mixed.prefill_s(4096, 4096**2 / 2, 1, 4096) == plain.prefill_s(4096, 4096**2 / 2, 1, 4096)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Applied)])
+def test_times_kept_from_another_setting_are_those_worked_out_anew(name: str):
+    """Settings of one layout share what was worked out; whatever a step's time depends on must tell them apart."""
+    model = load_model("deepseek-r1")
+    cluster, lay = make_cluster("h200", 2, 8), Layout(tp=16, attn_dp=2, gpus_per_node=8)
+    applied = resolve(DEFAULTS, model, cluster.gpu, lay, 10**6)
+    before = getattr(applied, name)
+    others = {"backend": "flashinfer", "engine": "vllm", "kernel_set": "sglang-0.5.10", "graph_max_bs": 0}
+    other = others[name] if name in others else not before if isinstance(before, bool) else before + 3
+    assert other != before
+
+    def steps(applied: Applied) -> list[float]:
+        times = StepTime(model, cluster, lay, applied, PRIORS)
+        return [times.decode_s(n, 450.0 * n) for n in (1, 7, 300)] + [times.prefill_s(8192, 4e6, 9, 2000)]
+
+    _known_times.cache_clear()
+    steps(applied)
+    shared = steps(replace(applied, **{name: other}))
+    _known_times.cache_clear()
+    assert shared == steps(replace(applied, **{name: other}))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -37,7 +37,7 @@ class Gpu:
     generation: str  # ampere, ada, hopper, blackwell, cdna3, cdna4
     memory_bytes: int  # what nvidia-smi shows
     bandwidth_bytes_s: float
-    flops: Mapping[str, float]  # dense, by dtype
+    flops: Mapping[str, float] = field(hash=False)  # dense, by dtype
     link: Link
     fabric: str  # the fabric such GPUs usually come with
     sms: int = 132

@@ -7,6 +7,7 @@ calibrated network factor multiplies all of them together.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from ridgeline.hardware.cluster import Cluster
 from ridgeline.twin.kernels.rates import Reduction, kernels_of
@@ -30,7 +31,7 @@ ALL_TO_ALL_DELAY_S = 60e-6
 ALL_TO_ALL_COUNT_S = 250e-6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Network:
     """The wires under one engine. `factor` above 1 is a better network than the priors say."""
 
@@ -38,7 +39,7 @@ class Network:
     factor: float = 1.0
     kernel_set: str = ""
 
-    @property
+    @cached_property
     def _reduction(self) -> Reduction:
         return kernels_of(self.cluster.gpu, self.kernel_set).reduction
 

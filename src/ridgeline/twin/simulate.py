@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ridgeline.engines.acceptance import acceptance_assumed
 from ridgeline.engines.deployment import Deployment
@@ -109,6 +110,12 @@ def simulate(
         return _simulate(deployment, traffic, calibration or Calibration(), slos, kv_tokens_per_rank, front_end)
 
 
+@lru_cache(maxsize=2)
+def _arrivals(traffic: Traffic) -> tuple[Arrival, ...]:
+    """A search simulates the same traffic on hundreds of settings."""
+    return tuple(traffic.arrivals())
+
+
 def _simulate(
     deployment: Deployment,
     traffic: Traffic,
@@ -118,7 +125,7 @@ def _simulate(
     with_front_end: bool,
 ) -> SimulationResult:
     started_s = time.process_time()
-    arrivals = traffic.arrivals()
+    arrivals = _arrivals(traffic)
     check_context(arrivals, deployment.model)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from functools import lru_cache
 
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import Applied
@@ -48,6 +49,20 @@ from ridgeline.twin.priors import (
 UNHIDDEN = "host, which the GPU waits for"
 
 
+# What a step's time depends on of what an engine applies; the rest is for its scheduler.
+KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "draft_tokens", "graph_max_bs", "overlap", "prefill_graph")
+DecodeLines = dict[tuple[int, int], tuple[float, float, float]]
+PrefillTimes = dict[tuple[int, int, int], tuple[float, float]]
+
+
+@lru_cache(maxsize=64)
+def _known_times(
+    model: Model, cluster: Cluster, layout: Layout, factors: Factors, kernel_settings: tuple[object, ...]
+) -> tuple[DecodeLines, PrefillTimes]:
+    """Times worked out so far: a search asks for the same layout again and again with other limits and chunks."""
+    return {}, {}
+
+
 class StepTime:
     """Iteration times of one engine. `batch` and `context` count requests and cached tokens of the whole engine."""
 
@@ -68,8 +83,8 @@ class StepTime:
         self._pair_costs = prefill_attention(model, layout, self.gpu, applied, factors)
         self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, applied, factors)
         self._request_s = HOST_REQUEST_S[applied.engine]
-        self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
-        self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
+        kernel_settings = tuple(getattr(applied, name) for name in KERNEL_SETTINGS)
+        self._decode_lines, self._prefill_fixed = _known_times(model, cluster, layout, factors, kernel_settings)
         launched = kernels(model, layout, self.gpu)
         # the host's time for a pass without a graph
         self._decode_launch_s = launched * HOST_OP_S

@@ -21,7 +21,7 @@ from ridgeline.samplers.guided.earlier import Earlier
 from ridgeline.samplers.guided.expected import Expected
 from ridgeline.samplers.guided.feasibility import Feasibility
 from ridgeline.samplers.guided.features import Features
-from ridgeline.samplers.guided.gaussian import Array
+from ridgeline.samplers.guided.gaussian import Array, on_one_thread
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import Forecast, Foreseen, Scale, ScoreModel, Taught
 from ridgeline.samplers.guided.prior_mode import Beliefs, PriorMode, beliefs, seen_with
@@ -81,8 +81,9 @@ class Chooser:
 
     def beliefs(self, observations: Sequence[Observation]) -> Beliefs:
         """How what was predicted is to be read, as far as the observations tell."""
-        _, seen = self._seen(observations)
-        return {PriorMode.NOT_AT_ALL: 1.0} if seen.expected is None else beliefs(seen, self._features.columns)
+        with on_one_thread():
+            _, seen = self._seen(observations)
+            return {PriorMode.NOT_AT_ALL: 1.0} if seen.expected is None else beliefs(seen, self._features.columns)
 
     def choice(
         self,
@@ -90,6 +91,12 @@ class Chooser:
         pending: Sequence[Point],
         taken: Collection[str],
         mode: PriorMode = PriorMode.NOT_AT_ALL,
+    ) -> Proposal | None:
+        with on_one_thread():
+            return self._choice(observations, pending, taken, mode)
+
+    def _choice(
+        self, observations: Sequence[Observation], pending: Sequence[Point], taken: Collection[str], mode: PriorMode
     ) -> Proposal | None:
         view = self._view(observations, taken, mode)
         scores = self._believing(view, pending[-BELIEVED:]) if pending else view.scores
@@ -143,6 +150,12 @@ class Chooser:
         mode: PriorMode = PriorMode.NOT_AT_ALL,
     ) -> Prospect:
         """How likely an untried point beats the best by more than `worth`, and what the best of them may bring."""
+        with on_one_thread():
+            return self._prospect(observations, taken, worth, mode)
+
+    def _prospect(
+        self, observations: Sequence[Observation], taken: Collection[str], worth: float, mode: PriorMode
+    ) -> Prospect:
         view = self._view(observations, taken, mode)
         best, sign = view.best, view.scale.sign
         goal = view.better_by(worth)

@@ -8,11 +8,14 @@ riddles. Everything is deterministic: a fixed start, a fixed number of steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import ThreadpoolController
 
 Array = npt.NDArray[Any]
 Columns = npt.NDArray[np.intp]
@@ -23,6 +26,17 @@ ROOT5 = 5.0**0.5
 JITTER = 1e-6
 SCALE_SPREAD = 1.0  # of the log of a knob's weight around its prior
 NOISE_AT, NOISE_SPREAD = float(np.log(0.03)), 1.5  # log of the noise variance, where the values have variance 1
+
+
+def on_one_thread() -> AbstractContextManager[object]:
+    """While it lasts BLAS uses one thread: handing matrices of a hundred rows to several costs more than it saves."""
+    limited: AbstractContextManager[object] = _blas().limit(limits=1, user_api="blas")
+    return limited
+
+
+@cache
+def _blas() -> Any:
+    return ThreadpoolController()
 
 
 @dataclass(frozen=True)
