@@ -271,7 +271,7 @@ class SlurmCluster:
             raise RuntimeError(f"the nodes of the test cluster did not become idle\n{self.run('sinfo').stdout}\n{log}")
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(command, env=self._environ, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=self._environ, capture_output=True, text=True, timeout=600)
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
         return done

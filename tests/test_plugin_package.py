@@ -72,7 +72,7 @@ def home(tmp_path: Path) -> Path:
 
 def ridgeline(env: dict[str, str], home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ridgeline", *arguments]
-    return subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_a_campaign_of_parts_that_are_all_from_the_package(env: dict[str, str], home: Path) -> None:

@@ -26,7 +26,7 @@ DEEPSEEK = SAMPLES / "sglang" / "offline-dsv2lite-h200-mrr1024.log"
 
 def ridgeline(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ridgeline", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_what_changed_between_two_logs_with_its_size() -> None:

@@ -19,7 +19,7 @@ SAMPLES = Path(__file__).parent.parent / "samples"
 
 def ridgeline(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ridgeline", "diagnose", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_findings_with_lines_and_advice() -> None:

@@ -38,7 +38,7 @@ def ridgeline(*arguments: object, memory_bytes: int = 0) -> subprocess.Completed
         if memory_bytes:
             resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, preexec_fn=limit)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, preexec_fn=limit)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def tune(folder: Path, study: str) -> list[dict[str, Any]]:
     (folder / "study.yaml").write_text(study)
     (folder / "kernel.c").write_text("int main(void){return 0;}\n")
     command = [sys.executable, "-m", "ridgeline", "tune", "study.yaml", "--out", "out"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return [json.loads(line) for line in (folder / "out/journal.jsonl").read_text().splitlines()]
 

@@ -59,7 +59,7 @@ def told(arguments: list[object]) -> None:
 
 def in_a_clean_shell(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     folder.mkdir(exist_ok=True)
-    return subprocess.run(["env", "-i", "sh", *arguments], cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(["env", "-i", "sh", *arguments], cwd=folder, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("where", ["home", "my home's"])

@@ -40,7 +40,7 @@ job: {{limit: 60}}
 
 def ridgeline(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ridgeline", *map(str, words)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600)
 
 
 def message(done: subprocess.CompletedProcess[str], code: int) -> str:
@@ -159,7 +159,7 @@ def test_ctrl_c_twice_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Pat
             claim = "".join(path.read_text() for path in tmp_path.glob("out/builds/*/process"))
         controller.send_signal(signal.SIGINT)
         controller.send_signal(signal.SIGINT)
-        _, told = controller.communicate(timeout=60)
+        _, told = controller.communicate(timeout=600)
     assert controller.returncode == 130
     assert "ridgeline resume out" in told
     pid = int(claim.partition("pid=")[2].split()[0])

@@ -44,7 +44,7 @@ def test_it_says_where_it_listens_serves_and_ends_when_told() -> None:
 
 def test_a_crash_on_demand_is_a_crash() -> None:
     server = start("--port", free_port(), "--fault", "crash")
-    _, errors = server.communicate(timeout=60)
+    _, errors = server.communicate(timeout=600)
     assert server.returncode == 1
     assert "fault: crash" in errors
 
@@ -61,6 +61,6 @@ def test_a_crash_on_demand_is_a_crash() -> None:
 )
 def test_what_cannot_be_served_is_said_at_once(words: tuple[str, ...], code: int, what: str) -> None:
     server = start("--port", free_port(), *words)
-    _, errors = server.communicate(timeout=60)
+    _, errors = server.communicate(timeout=600)
     assert server.returncode == code, errors
     assert what in errors

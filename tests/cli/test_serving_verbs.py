@@ -277,7 +277,7 @@ except SystemExit as ended:
     assert ended.code == 3, ended.code
 assert {heavy!r} not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=600)
 
 
 def test_a_made_model_comes_with_the_command_of_both_engines(ask: Any, tmp_path: Path) -> None:

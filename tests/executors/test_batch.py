@@ -455,7 +455,7 @@ def by_itself(folder: Path, command: str, site: Site | None = None, **limits: fl
     (asked.folder / "run.sh").write_text(pbs(site).script(asked))
     batch_script.stage_user_script(asked, site)
     env = {**os.environ, "PBS_JOBID": "7.vm", "PBS_NODEFILE": str(folder / "hosts")}
-    subprocess.run(["sh", str(asked.folder / "run.sh")], env=env, check=False, timeout=120)
+    subprocess.run(["sh", str(asked.folder / "run.sh")], env=env, check=False, timeout=600)
     return conclude(Folder(asked.folder), Writing(), None)
 
 

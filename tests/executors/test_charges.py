@@ -70,12 +70,12 @@ def test_the_ledger_agrees_with_slurms_own_books(slurm: SlurmCluster, tmp_path: 
     (tmp_path / "study.yaml").write_text(STUDY)
     (tmp_path / "cluster.yaml").write_text(SITE)
     done = ridgeline(tmp_path, "tune", "study.yaml")
-    text, _ = done.communicate(timeout=240)
+    text, _ = done.communicate(timeout=600)
     assert done.returncode == 0, text
     theirs = node_seconds(slurm, tmp_path)
     runs = list((tmp_path / "studies/charged/runs").iterdir())
     assert len(theirs) == len(runs) + 3, "the runs and three builds"
-    status = ridgeline(tmp_path, "status", "studies/charged", "--json").communicate(timeout=60)[0]
+    status = ridgeline(tmp_path, "status", "studies/charged", "--json").communicate(timeout=600)[0]
     assert json.loads(status)["node_hours"] * 3600 == pytest.approx(sum(theirs), rel=0.02)
     # from Slurm itself; of the very last one it may not have seen the end when the campaign ended
     lines = [json.loads(line) for line in (tmp_path / "studies/charged/journal.jsonl").read_text().splitlines()]

@@ -105,7 +105,7 @@ def wait_for_runs(folder: Path, count: int) -> None:
 def test_a_campaign_sorts_its_failures_and_confirms_the_best(slurm: SlurmCluster, tmp_path: Path) -> None:
     write_study(tmp_path)
     done = ridgeline(tmp_path, "tune", "study.yaml")
-    text, _ = done.communicate(timeout=120)
+    text, _ = done.communicate(timeout=600)
     assert done.returncode == 0, text
     assert "100 - 1" in text
     found = kinds(tmp_path)
@@ -125,7 +125,7 @@ def test_a_killed_controller_is_followed_by_one_that_loses_and_repeats_nothing(
     first.communicate()
     before = kinds(tmp_path)
     second = ridgeline(tmp_path, "resume", "studies/on-slurm")
-    text, _ = second.communicate(timeout=120)
+    text, _ = second.communicate(timeout=600)
     assert second.returncode == 0, text
     assert all(kinds(tmp_path)[kind] >= count for kind, count in before.items())
     assert_nothing_lost_or_twice(slurm, tmp_path)
@@ -138,7 +138,7 @@ def test_slurmctld_may_restart_in_mid_campaign(slurm: SlurmCluster, tmp_path: Pa
     slurm.stop_controller()
     time.sleep(1)
     slurm.start_controller()
-    text, _ = running.communicate(timeout=150)
+    text, _ = running.communicate(timeout=600)
     assert running.returncode == 0, text
     assert kinds(tmp_path)["site-fault"] == 0
     assert_nothing_lost_or_twice(slurm, tmp_path)

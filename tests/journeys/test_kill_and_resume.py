@@ -49,7 +49,7 @@ def ridgeline(*arguments: str, cwd: Path) -> subprocess.Popen[bytes]:
 
 def finish(*arguments: str, cwd: Path) -> None:
     process = ridgeline(*arguments, cwd=cwd)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors.decode()
 
 
@@ -106,12 +106,14 @@ def searched(folder: Path) -> list[object]:
     return [e["point"] for e in events(folder) if e["event"] == "trial" and e["stage"] == "search"]
 
 
-@pytest.mark.parametrize(("calm", "sampler"), [("random", "random"), ("tpe", "tpe")], indirect=["calm"])
-def test_killed_at_random_moments(tmp_path: Path, calm: Calm, sampler: str) -> None:
+@pytest.mark.parametrize(
+    ("calm", "sampler", "attempts"), [("random", "random", 14), ("tpe", "tpe", 6)], indirect=["calm"]
+)
+def test_killed_at_random_moments(tmp_path: Path, calm: Calm, sampler: str, attempts: int) -> None:
     (tmp_path / "study.yaml").write_text(STUDY.replace("SAMPLER", sampler))
     rng = random.Random(11)
     kills = 0
-    for attempt in range(25):
+    for attempt in range(attempts):
         folder = tmp_path / f"killed-{attempt}"
         process = ridgeline("tune", "study.yaml", "--out", folder.name, cwd=tmp_path)
         # a moment counted in events, not in seconds: a loaded machine is killed as evenly as an idle one
@@ -133,7 +135,7 @@ def test_killed_at_random_moments(tmp_path: Path, calm: Calm, sampler: str) -> N
         assert starts(folder) - uncounted(after) == calm.starts, "a run was started twice or never"
         assert searched(folder) == calm.searched
         assert answer(folder) == calm.answer
-    assert kills > 10, "the campaign was over before the kill; the test shows nothing"
+    assert kills > attempts // 2, "the campaign was over before the kill; the test shows nothing"
 
 
 def wait_for_lock(folder: Path) -> None:
@@ -172,7 +174,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     while time.monotonic() < deadline and not (journal.exists() and '"ended"' in journal.read_text()):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert b"ridgeline resume stopped" in errors
     assert b"Traceback" not in errors
@@ -188,9 +190,9 @@ def test_a_second_controller_is_turned_away(tmp_path: Path) -> None:
     while not (tmp_path / "one" / "journal.jsonl").exists():
         time.sleep(0.02)
     other = ridgeline("resume", "one", cwd=tmp_path)
-    _, errors = other.communicate(timeout=30)
+    _, errors = other.communicate(timeout=600)
     assert other.returncode == 5, errors
     assert str(process.pid).encode() in errors
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=600)
     assert process.returncode == 130

@@ -40,7 +40,7 @@ def on_this_machine(job: Job) -> Ending:
 def in_a_batch_job(job: Job) -> Ending:
     (job.folder / "run.sh").write_text(batch_script.render(job, Site(batch="slurm"), Slurm()))
     inside = {**os.environ, "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1"}
-    subprocess.run(["sh", "run.sh"], cwd=job.folder, env=inside, check=False, timeout=60)
+    subprocess.run(["sh", "run.sh"], cwd=job.folder, env=inside, check=False, timeout=600)
     cause, reason = batch_script.stopped(job.folder) or (Cause.EXITED, "")
     return Ending(cause, 1, reason=reason)
 

@@ -95,7 +95,7 @@ def elsewhere(folder: Path, *arguments: object) -> str:
     """What it prints in a clean shell in another folder."""
     folder.mkdir(exist_ok=True)
     command = ["env", "-i", "sh", *map(str, arguments)]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 def run_in(folder: Path, code: str) -> str:
     # as a file: a function that is tuned must have a source, as a notebook's cells have
     (folder / "cells.py").write_text(code)
-    done = subprocess.run([sys.executable, "cells.py"], cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "cells.py"], cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

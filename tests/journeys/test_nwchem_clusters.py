@@ -25,7 +25,7 @@ def test_example_03_on_slurm(slurm: SlurmCluster, tmp_path: Path) -> None:
     quick = (
         "{blas: openblas-serial, armci_use_win_allocate: 0, integrals: semidirect, memsize_mb: 100, filesize_mb: 0, "
     )
-    quick += "nodes: 1, ranks_per_node: 1, memory_stack_mb: 100, memory_global_mb: 100, grid: medium}"
+    quick += "nodes: 1, ranks_per_node: 1, memory_stack_mb: 100, memory_global_mb: 100, grid: fine}"
     across = quick.replace("nodes: 1", "nodes: 2")
     study = copied(
         "03-nwchem-slurm",

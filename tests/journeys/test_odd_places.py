@@ -152,7 +152,7 @@ def test_the_scripts_of_a_checkout_work_in_a_folder_with_a_space(tmp_path: Path)
 
     def said(*words: str) -> list[str]:
         script = [str(root / "scripts" / words[0]), *words[1:]]
-        done = subprocess.run(script, cwd="/", env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(script, cwd="/", env=env, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 

@@ -198,7 +198,7 @@ def test_an_engine_that_dies_by_a_signal_says_which(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ridgeline", "tune", str(study), "--out", "out"]
     tuning = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     os.kill(engine_of(tmp_path / "out", tuning), signal.SIGILL)
-    told, _ = tuning.communicate(timeout=300)
+    told, _ = tuning.communicate(timeout=600)
     assert tuning.returncode == 1, "the baseline did not pass"
     assert "SIGILL" in told
     (run,) = replayed(tmp_path / "out").runs.values()

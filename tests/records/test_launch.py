@@ -135,5 +135,5 @@ def test_the_text_really_starts_ranks(launcher: str) -> None:
     if shutil.which(f"mpirun.{launcher}") is None:
         pytest.skip(f"{launcher} is not installed")
     text = launch(Site(launcher=launcher), Resources(ranks_per_node=2), "echo rank")
-    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, timeout=600)
     assert done.stdout.count("rank") == 2, done.stderr

@@ -142,7 +142,7 @@ def test_a_server_of_several_nodes_is_refused_on_this_machine_and_rendered_for_a
 
 def deploy(*words: object) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "ridgeline", "deploy", *map(str, words)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(line, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_vllm_over_several_nodes_has_an_api_on_its_first_one_only(tmp_path: Path) -> None:

@@ -77,12 +77,12 @@ def test_of_two_ups_at_once_one_is_refused_and_the_other_serves(file: Path) -> N
     first.send_signal(signal.SIGSTOP)  # it holds on in the middle, however slow this machine is
     try:
         second = deploy("up", file)
-        _, errors = second.communicate(timeout=120)
+        _, errors = second.communicate(timeout=600)
     finally:
         first.send_signal(signal.SIGCONT)
     assert second.returncode != 0
     assert f"is being run by process {first.pid}" in errors
-    said, errors = first.communicate(timeout=120)
+    said, errors = first.communicate(timeout=600)
     assert first.returncode == 0, errors
     assert ask(said.splitlines()[-1]) == 2
     assert {start.generation for start in operator(file).folder.started.values()} == {1}

@@ -160,7 +160,7 @@ def test_the_nodes_of_a_server_find_their_head_through_the_folder(tmp_path: Path
 def test_a_node_without_the_model_says_so_and_gives_no_address(tmp_path: Path) -> None:
     service = load_service(written(tmp_path, SPLIT.replace("/models/deepseek-r1", "/no/such model")))
     (tmp_path / "start.sh").write_text(start_script(service, members_of(service)[0]))
-    run = subprocess.run(["sh", tmp_path / "start.sh"], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(["sh", tmp_path / "start.sh"], capture_output=True, text=True, timeout=600, check=False)
     assert run.returncode == 66
     assert "/no/such model is not there" in run.stderr
     assert not (tmp_path / "address").exists(), "nobody shall look for a server here"

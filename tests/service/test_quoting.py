@@ -28,7 +28,7 @@ PRINT = "import sys; sys.stdout.buffer.write(b'\\0'.join(w.encode() for w in sys
 def arrives(shell: str, line: str) -> list[str]:
     """The words that a program started by this line is given."""
     script = f"exec {sys.executable} -I -S -c {in_shell(PRINT)} {line}\n"
-    done = subprocess.run([shell], input=script.encode(), capture_output=True, timeout=60, check=True)
+    done = subprocess.run([shell], input=script.encode(), capture_output=True, timeout=600, check=True)
     return done.stdout.decode().split("\0")
 
 
@@ -52,7 +52,7 @@ def test_only_our_variables_are_filled_in_and_their_values_are_not_looked_at(
     line = f"{before}$here:1"
     assert arrives(shell, f"{in_shell(OnNode(line))}") == [f"{before}:1"], "it is not set"
     script = f"here={in_shell(value)}\nexec {sys.executable} -I -S -c {in_shell(PRINT)} {in_shell(OnNode(line))}\n"
-    done = subprocess.run([shell], input=script.encode(), capture_output=True, timeout=60, check=True)
+    done = subprocess.run([shell], input=script.encode(), capture_output=True, timeout=600, check=True)
     assert done.stdout.decode() == f"{before}{value}:1"
 
 
@@ -134,7 +134,7 @@ def test_nothing_that_a_file_says_is_run(tmp_path: Path, key: str, shell: str) -
         for path in render(service, tmp_path / target, target):
             subprocess.run([shell, "-n", path], check=True)
     (tmp_path / "start.sh").write_text(start_script(service, members_of(service)[0]))
-    done = subprocess.run([shell, "start.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([shell, "start.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=True)
     assert not list(tmp_path.rglob("owned"))
     if key != "name":
         assert BAD in done.stdout.splitlines()

@@ -79,7 +79,7 @@ def test_a_router_starts_on_two_nodes_that_the_servers_fill(file: Path, slurm: S
             restart(again, [again.member("router")], 120)
         assert url_file.read_text() == f"{url}\n", "whoever listens says so itself"
         words = [sys.executable, "-m", "ridgeline", "deploy", "status", str(file), "--folder", str(url_file.parent)]
-        said = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+        said = subprocess.run(words, capture_output=True, text=True, timeout=600, check=True).stdout
         assert f"users: {url} (always in {url_file})" in said
     finally:
         operator(file).down()
@@ -128,7 +128,7 @@ def test_a_node_that_is_quicker_than_the_first_does_not_take_the_last_starts_add
         quick.wait(2)
     first = start("start.sh", 0, 8)
     for process, rank in ((first, 0), (quick, 1)):
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=600)
         assert f"--node-rank {rank} --dist-init-addr 10.0.0.1:" in said
     assert sorted(each.name for each in folder.glob("address*")) == ["address", "address.8"]
 
@@ -144,7 +144,7 @@ def test_a_second_start_of_all_scripts_forgets_the_addresses_of_the_first(tmp_pa
         path.write_text("10.9.9.9\n")
     for name in ("server-0", "server-1"):  # one that takes its time
         (members / name / "start.sh").write_text("exit 0\n")
-    subprocess.run(["sh", everything], check=True, env={**os.environ, "OUT": str(tmp_path / "said")}, timeout=60)
+    subprocess.run(["sh", everything], check=True, env={**os.environ, "OUT": str(tmp_path / "said")}, timeout=600)
     try:
         assert [path for path in stale if path.exists()] == []
         assert until(lambda: (members / "router" / "address").exists())
@@ -158,7 +158,7 @@ def test_an_interface_that_is_not_there_is_said_with_those_that_are(tmp_path: Pa
     text = f"{TWO_NODES}{GPU_SITE.replace('lo}', 'ib7}')}".replace("./python", sys.executable)
     service = load_service(written(tmp_path, text))
     (tmp_path / "start.sh").write_text(start_script(service, members_of(service)[0]))
-    done = subprocess.run(["sh", tmp_path / "start.sh"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["sh", tmp_path / "start.sh"], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 78
     assert "there is no interface ib7; the interface of the site must be one of: lo" in done.stderr
     assert not (tmp_path / "address").exists()

@@ -229,7 +229,7 @@ def test_environment_knobs_become_variables(tmp_path: Path) -> None:
 def run_rank(folder: Path, options: str, space: str = "{grid: fine}") -> subprocess.CompletedProcess[str]:
     found = checked(folder, space, options=options)
     found.workload.prepare(first_trial(found), folder / "run")
-    return subprocess.run(["sh", "rank.sh"], cwd=folder / "run", capture_output=True, text=True, timeout=30)
+    return subprocess.run(["sh", "rank.sh"], cwd=folder / "run", capture_output=True, text=True, timeout=600)
 
 
 def test_a_rank_says_when_nwchem_is_missing(tmp_path: Path) -> None:
