@@ -464,3 +464,10 @@ def test_offline_and_closed_loop_plans() -> None:
     assert speeds[0] == max(speeds)
     closed = answer_plan("llama-8b", "h100", 1, 2, "fixed:200:50", concurrency=32)
     assert all(c.option.rate_s is None for c in closed.choices)
+
+
+def test_a_plan_takes_lengths_beyond_those_of_sharegpt_and_says_what_it_cut():
+    """Its studies name the traffic that was asked for; a few requests beyond the context don't stop it."""
+    plan = answer_plan("qwen3-32b", "h200", 1, 8, "lognormal:4000:100:1.5", rate_s=2.0)
+    assert "exceed the context of 40,960 tokens and are cut to it" in plan.assumed[0]
+    assert "lognormal:4000:100:1.5" in plan.choices[0].study

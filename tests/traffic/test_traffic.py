@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.traffic.traffic import AllAtOnce, AsRecorded, ClosedLoop, OpenLoop, Traffic, parse_traffic
+from ridgeline.traffic.traffic import AllAtOnce, AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of, parse_traffic
 
 
 def test_sharegpt_resembles_the_published_runs():
@@ -48,7 +49,11 @@ def test_what_the_refusal_of_a_mean_names_instead_works(mean: int):
     assert sum(a.input_tokens for a in rows) / 2000 == pytest.approx(mean, rel=0.02)
 
 
-@given(st.integers(1, 400), st.integers(0, 10), st.sampled_from(["sharegpt", "fixed:7:3", "lognormal:500:50:0.7"]))
+@given(
+    st.integers(1, 400),
+    st.integers(0, 10),
+    st.sampled_from(["sharegpt", "fixed:7:3", "uniform:5-9:3", "lognormal:500:50:0.7"]),
+)
 def test_same_seed_same_requests(count: int, seed: int, words: str):
     first = parse_traffic(words, requests=count, seed=seed, rate_s=3).arrivals()
     assert first == parse_traffic(words, requests=count, seed=seed, rate_s=3).arrivals()
@@ -112,6 +117,10 @@ def test_sharegpt_json_gives_lengths_of_the_first_two_turns(tmp_path: Path):
         ("sharegpt:1600:500", {}, "use a mean up to 1,532, or lognormal:1600:500:1.1, which cuts at 1,000,000"),
         ("sharegpt:300:900", {}, "answers of 900 tokens on average .* use a mean up to 782"),
         ("lognormal:900000:5", {}, "use a mean up to 7..,...$"),
+        ("uniform:9-5:3", {}, "from its shortest to its longest"),
+        ("uniform:0-5:3", {}, "1 to 1,000,000 tokens"),
+        ("uniform:100:200:3", {}, "two ranges of whole tokens"),
+        ("uniform:a-b:3", {}, "two ranges of whole tokens"),
         ("no-such-file", {}, "neither a file nor one of sharegpt"),
     ],
 )
@@ -134,3 +143,36 @@ def test_bad_traces_are_refused_with_their_line(tmp_path: Path, text: str, says:
 def test_untimed_traffic_cannot_be_replayed_in_time():
     with pytest.raises(InputError, match="no times"):
         Traffic(parse_traffic("fixed:1:1").lengths, 1, AsRecorded())
+
+
+def test_uniform_lengths_fill_their_ranges_evenly():
+    rows = parse_traffic("uniform:800-1000:100-200", requests=2010, seed=3).arrivals()
+    for lengths, (least, most) in (
+        ([a.input_tokens for a in rows], (800, 1000)),
+        ([a.output_tokens for a in rows], (100, 200)),
+    ):
+        assert (min(lengths), max(lengths)) == (least, most)
+        share = len(lengths) / (most - least + 1)
+        assert all(abs(lengths.count(n) - share) <= 1 for n in range(least, most + 1))
+    assert parse_traffic("uniform:7:3", requests=9).arrivals()[0].input_tokens == 7
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["sharegpt", "sharegpt:500:100", "fixed:5:6", "uniform:5-9:3-4", "lognormal:2000:400:0.5"],
+)
+def test_lengths_are_written_as_they_are_read(words: str):
+    assert dataset_of(parse_traffic(words)) == words
+
+
+def test_what_a_context_does_not_hold_is_cut_or_left_out(tmp_path: Path):
+    drawn = replace(parse_traffic("lognormal:900:100:1.5", requests=500), most_tokens=2000).arrivals()
+    whole = parse_traffic("lognormal:900:100:1.5", requests=500).arrivals()
+    assert max(a.input_tokens + a.output_tokens for a in drawn) == 2000
+    assert [a for a in whole if a.input_tokens + a.output_tokens <= 2000] == [
+        a for a, b in zip(drawn, whole, strict=True) if b.input_tokens + b.output_tokens <= 2000
+    ]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(f'{{"input_length": {n}, "output_length": 5}}\n' for n in (10, 3000, 20)))
+    kept = replace(parse_traffic(str(trace)), most_tokens=2000).arrivals()
+    assert [(a.number, a.input_tokens) for a in kept] == [(0, 10), (1, 20)]

@@ -77,3 +77,38 @@ def test_calibrate_then_simulate(capsys, tmp_path):
 def test_impossible_questions_get_the_nearest_possible_one(words: list[str], says: str):
     with pytest.raises(InputError, match=f"(?s){says}"):
         run(["simulate", *R1, *words])
+
+
+SMALL = ("--model", "qwen3-32b", "--gpu", "h200", "--gpus-per-node", "1")
+
+
+def test_what_was_simulated_is_stated(capsys):
+    """Engine, release, dtypes, chunk and graphs, whoever chose them, in words and in JSON."""
+    text = call(capsys, "simulate", *SMALL, "--requests", "20", "--max-running-requests", "7")
+    (line,) = [line for line in text.splitlines() if line.startswith("  engine ")]
+    for part in ("sglang 0.5", "weights bf16, KV bf16", "fa3, chunk 8192, graphs to", "at most 7 running"):
+        assert part in line
+    applied = json.loads(call(capsys, "simulate", *SMALL, "--requests", "20", "--engine", "vllm", "--json"))["engines"]
+    assert (applied["both"]["engine"], applied["both"]["kv_cache"]) == ("vllm", "bf16")
+
+
+def test_drawn_requests_beyond_the_context_are_cut_and_that_is_said(capsys):
+    words = ("--traffic", "lognormal:20000:400:1.5", "--requests", "50", "--rate", "1")
+    answer = json.loads(call(capsys, "simulate", *SMALL, *words, "--json"))
+    assert answer["successful_requests"] == 50
+    assert any("requests exceed the context of 40,960 tokens and are cut to it" in note for note in answer["assumed"])
+
+
+def test_users_in_lock_step_are_pointed_out(capsys):
+    words = ("--requests", "40", "--concurrency", "8", "--json")
+    same = json.loads(call(capsys, "simulate", *SMALL, "--traffic", "fixed:100:10", *words))
+    assert any("lock-step" in note for note in same["assumed"])
+    apart = json.loads(call(capsys, "simulate", *SMALL, "--traffic", "uniform:50-150:5-15", *words))
+    assert apart["assumed"] == []
+
+
+def test_the_end_of_an_answer_is_never_bounded_before_its_first_token(capsys):
+    words = ("--traffic", "fixed:1000:100", "--requests", "300", "--concurrency", "64", "--json")
+    bounds = json.loads(call(capsys, "simulate", *SMALL, *words))["interval"]
+    for q in ("p50", "p95", "p99"):
+        assert bounds[f"e2e_{q}_ms"][1] >= bounds[f"ttft_{q}_ms"][1]

@@ -11,7 +11,7 @@ from ridgeline.errors import InputError
 from ridgeline.load.bench import BenchPlan, LoadStage
 from ridgeline.load.wire.endpoint import parse_endpoint
 from ridgeline.traffic.requests import Slo
-from ridgeline.traffic.traffic import Fixed, LogNormal, Replay, Traffic, parse_traffic
+from ridgeline.traffic.traffic import Fixed, LogNormal, Replay, Traffic, Uniform, parse_traffic
 
 _CONCURRENCY = 8
 _OUTPUT_TOKENS = 128
@@ -134,6 +134,9 @@ def cut_short(traffic: Traffic, most: int) -> Traffic:
     lengths = traffic.lengths
     if isinstance(lengths, Fixed):
         return replace(traffic, lengths=replace(lengths, output_tokens=min(lengths.output_tokens, most)))
+    if isinstance(lengths, Uniform):
+        least, longest = (min(tokens, most) for tokens in lengths.output_tokens)
+        return replace(traffic, lengths=replace(lengths, output_tokens=(least, longest)))
     if isinstance(lengths, LogNormal):
         if lengths.output_mean >= most:
             return replace(

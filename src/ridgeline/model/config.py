@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from ridgeline.errors import InputError, did_you_mean
 from ridgeline.model.feed_forward import read_feed_forward
 from ridgeline.model.fields import Fields
-from ridgeline.model.model import Model
+from ridgeline.model.model import WHOLE_DTYPES, Model
 from ridgeline.model.quantisation import read_dtypes
 from ridgeline.model.shipped import PRESETS as PRESETS
 from ridgeline.model.shipped import preset_names as preset_names
@@ -45,6 +46,8 @@ ALSO = {
     "llama-3.1-8b": "llama-8b",
     "llama-3.1-70b": "llama-70b",
     "llama-3.1-405b": "llama-405b",
+    "llama-3.3-70b": "llama-70b",
+    "llama-4-scout-17b-16e": "llama-4-scout",
     "deepseek-v3.1": "deepseek-v3",
     "glm-4.6": "glm-4.5",
     "glm-5.1": "glm-5",
@@ -55,11 +58,29 @@ ALSO = {
 }
 
 
+# What hubs add to a model's name and what does not change its shape.
+_SAME_SHAPE = re.compile(r"-(instruct|chat|it|base|hf|thinking|preview|bf16|\d{4})$|^meta-")
+_DTYPE_NAMES = {"-fp8": "fp8", "-nvfp4": "fp4", "-fp4": "fp4"}
+
+
+def _hub_model(name: str, known: Sequence[str]) -> Model | None:
+    """The preset that a hub's ORG/NAME means: Llama-3.1-8B-Instruct is llama-8b, NAME-FP8 its weights in FP8."""
+    shorter, dtype = name.rpartition("/")[2], None
+    while shorter not in known and shorter not in ALSO:
+        ending = next((e for e in _DTYPE_NAMES if shorter.endswith(e)), "")
+        dtype, before = _DTYPE_NAMES.get(ending, dtype), shorter
+        shorter = _SAME_SHAPE.sub("", shorter.removesuffix(ending))
+        if shorter == before:
+            return None
+    model = load_model(shorter)
+    return model.with_dtype(dtype) if dtype is not None and model.weights_dtype in WHOLE_DTYPES else model
+
+
 def load_model(name_or_path: str) -> Model:
     """A preset by name, or any local config.json, or a folder that holds one.
 
     A preset's name is the preset, whatever lies in the working folder; a file of that name is ./NAME. Where no file is
-    there, ORG/NAME of a hub is the preset of that name.
+    there, ORG/NAME of a hub is the preset of that name, with or without what hubs add to it (-Instruct, -FP8).
     """
     name = ALSO.get(name_or_path.lower(), name_or_path.lower())
     known = preset_names()
@@ -71,10 +92,9 @@ def load_model(name_or_path: str) -> Model:
         path = path / "config.json"
     if path.suffix == ".json" or os.path.exists(path):  # noqa: PTH110
         return model_from_config(_with_sidecar(path), name=_name_of(path), source=str(path))
-    hub = name.rpartition("/")[2]
-    if hub != name and (hub in known or hub in ALSO):
-        return load_model(hub)
-    hint = did_you_mean(hub, known, likeness=0.5)
+    if (model := _hub_model(name, known)) is not None:
+        return model
+    hint = did_you_mean(name.rpartition("/")[2], known, likeness=0.5)
     raise InputError(
         f"model {name_or_path!r} is neither a preset nor a config.json on this machine; {hint}{' ' if hint else ''}"
         f"presets: {', '.join(known)}"

@@ -32,7 +32,7 @@ from ridgeline.records.expression import Value
 from ridgeline.traffic.requests import Slo
 from ridgeline.traffic.traffic import AllAtOnce, AsRecorded, OpenLoop, Traffic, parse_traffic
 from ridgeline.twin.calibration import Calibration, read_calibration
-from ridgeline.twin.simulate import check_context
+from ridgeline.twin.simulate import within_context
 
 # GPUs that send slower than this to each other have no NVLink.
 NVLINK_LEAST = 100e9
@@ -109,6 +109,7 @@ class Plan:
     verdict: SplitVerdict
     asked: PlanInputs
     halves: Mapping[str, str] = field(default_factory=dict)  # studies of prefill alone and decode alone, by file name
+    assumed: tuple[str, ...] = ()  # what was done to the traffic before anything was asked about it
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -122,6 +123,7 @@ class Plan:
             "simulated": self.simulated,
             "speed_interval": list(self.choices[0].option.speed_ratios),
             "calibrated": self.question.calibration.points > 0,
+            "assumed": list(self.assumed),
             "origin": "modelled",
             "cpu_s": self.cpu_s,
             "verdict": self.verdict.as_json(),
@@ -149,12 +151,12 @@ def plan(
     Raises where the model fits nowhere or the traffic does not fit it.
     """
     started_s = time.process_time()
+    traffic, cut = within_context(traffic, model)
     arrivals = traffic.arrivals()
     if isinstance(traffic.pace, AsRecorded):
         # layouts are compared at the trace's mean rate; a choice can then be simulated with its own times
         lasts_s = max(a.at_s for a in arrivals) or 1.0
         traffic = replace(traffic, pace=OpenLoop(len(arrivals) / lasts_s))
-    check_context(arrivals, model)
     longest = max(a.input_tokens + a.output_tokens for a in arrivals)
     lengths = fmean(a.input_tokens for a in arrivals), fmean(a.output_tokens for a in arrivals)
     known = settings or EngineSettings(), calibration or Calibration()
@@ -177,7 +179,8 @@ def plan(
     choices = [_choice(n, o, n in front, traffic, longest, inputs) for n, o in enumerate(options)]
     spent_s = time.process_time() - started_s
     halves = half_studies(verdict.apart.scheme, traffic, inputs) if verdict.apart else {}
-    return Plan(question, traffic, tuple(choices), len(considered), len(found), spent_s, verdict, inputs, halves)
+    counts = len(considered), len(found), spent_s
+    return Plan(question, traffic, tuple(choices), *counts, verdict, inputs, halves, cut)
 
 
 def answer_plan(

@@ -1,4 +1,4 @@
-"""How long prompts and answers are: fixed, log-normal, like ShareGPT, or as a trace recorded them."""
+"""How long prompts and answers are: fixed, uniform, log-normal, like ShareGPT, or as a trace recorded them."""
 
 from __future__ import annotations
 
@@ -35,6 +35,30 @@ class Fixed:
 
     def draw(self, count: int, rng: random.Random) -> list[tuple[int, int]]:
         return [(self.input_tokens, self.output_tokens)] * count
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Every length of a range as likely as any other; stratified as those of `LogNormal`."""
+
+    input_tokens: tuple[int, int]
+    output_tokens: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        for least, most in (self.input_tokens, self.output_tokens):
+            if not 1 <= least <= most <= LONGEST:
+                raise InputError(
+                    f"{self}: a range goes from its shortest to its longest length, 1 to {LONGEST:,} tokens, "
+                    "for example uniform:800-1000:100-200"
+                )
+
+    def __str__(self) -> str:
+        ranges = (f"{least}-{most}" for least, most in (self.input_tokens, self.output_tokens))
+        return f"uniform:{':'.join(ranges)}"
+
+    def draw(self, count: int, rng: random.Random) -> list[tuple[int, int]]:
+        inputs, outputs = (_evenly(count, *ends, rng) for ends in (self.input_tokens, self.output_tokens))
+        return list(zip(inputs, outputs, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +125,7 @@ class Replay:
         return [(row.input_tokens, row.output_tokens) for row in self.rows[:count]]
 
 
-Lengths = Fixed | LogNormal | Replay
+Lengths = Fixed | Uniform | LogNormal | Replay
 
 
 def parse_lengths(text: str) -> Lengths:
@@ -114,17 +138,27 @@ def parse_lengths(text: str) -> Lengths:
         if any(t != int(t) for t in tokens):
             raise InputError(f"traffic {text!r}: lengths are whole tokens, for example fixed:1024:128")
         return Fixed(int(tokens[0]), int(tokens[1]))
+    if kind == "uniform":
+        return _uniform(text, rest)
     if kind == "lognormal":
         values = _numbers(text, rest, 3) if rest.count(":") == 2 else [*_numbers(text, rest, 2), 1.0]
         return LogNormal(values[0], values[1], values[2], values[2])
     path = Path(text)
     if not text or not os.path.exists(path):  # noqa: PTH110  pathlib raises for names no file can have
-        hint = did_you_mean(kind, ("sharegpt", "fixed", "lognormal"))
+        hint = did_you_mean(kind, ("sharegpt", "fixed", "uniform", "lognormal"))
         raise InputError(
             f"traffic {text!r} is neither a file nor one of sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, "
-            f"lognormal:IN:OUT[:SIGMA]{'; ' if hint else ''}{hint}"
+            f"uniform:FROM-TO:FROM-TO, lognormal:IN:OUT[:SIGMA]{'; ' if hint else ''}{hint}"
         )
     return Replay(tuple(read_trace(path)), str(path))
+
+
+def _uniform(text: str, rest: str) -> Uniform:
+    parts = [part.split("-") for part in rest.split(":")]
+    if len(parts) != 2 or not all(len(part) in (1, 2) and all(p.isdecimal() for p in part) for part in parts):
+        raise InputError(f"traffic {text!r} needs two ranges of whole tokens, for example uniform:800-1000:100-200")
+    prompts, answers = ((int(part[0]), int(part[-1])) for part in parts)
+    return Uniform(prompts, answers)
 
 
 def _numbers(text: str, rest: str, count: int) -> list[float]:
@@ -136,6 +170,13 @@ def _numbers(text: str, rest: str, count: int) -> list[float]:
     if len(values) != count or not all(math.isfinite(v) for v in values):
         raise InputError(f"traffic {text!r} needs {count} numbers after its name, for example fixed:1024:128")
     return values
+
+
+def _evenly(count: int, least: int, most: int, rng: random.Random) -> list[int]:
+    offset = rng.random()
+    lengths = [least + int((k + offset) / count * (most - least + 1)) for k in range(count)]
+    rng.shuffle(lengths)
+    return lengths
 
 
 def _stratified(count: int, mean: float, sigma: float, limit: int, rng: random.Random) -> list[int]:

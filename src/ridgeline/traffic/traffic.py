@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeline.errors import InputError
@@ -17,6 +17,7 @@ from ridgeline.traffic.lengths import Fixed as Fixed
 from ridgeline.traffic.lengths import Lengths, parse_lengths
 from ridgeline.traffic.lengths import LogNormal as LogNormal
 from ridgeline.traffic.lengths import Replay as Replay
+from ridgeline.traffic.lengths import Uniform as Uniform
 from ridgeline.traffic.lengths import sharegpt as sharegpt
 
 # Each is kept to the end of a run; more would fill a laptop's memory.
@@ -96,6 +97,7 @@ class Traffic:
     requests: int
     pace: Pace = field(default_factory=AllAtOnce)
     seed: int = 0
+    most_tokens: int | None = None  # longer requests that were drawn are cut to it, those of a trace left out
 
     def __post_init__(self) -> None:
         if self.requests < 1:
@@ -121,8 +123,17 @@ class Traffic:
         hashes: Sequence[tuple[int, ...]] = [()] * len(lengths)
         if isinstance(self.lengths, Replay):
             hashes = [row.prefix_hashes for row in self.lengths.rows[: len(lengths)]]
-        rows = zip(times, lengths, hashes, strict=True)
-        return [Arrival(number, at, i, o, h) for number, (at, (i, o), h) in enumerate(rows)]
+        rows = [(at, *self._cut(i, o), h) for at, (i, o), h in zip(times, lengths, hashes, strict=True)]
+        if self.most_tokens is not None and isinstance(self.lengths, Replay):
+            rows = [row for row in rows if row[1] + row[2] <= self.most_tokens]
+        return [Arrival(number, *row) for number, row in enumerate(rows)]
+
+    def _cut(self, input_tokens: int, output_tokens: int) -> tuple[int, int]:
+        """Where lengths are drawn: the answer shortened, and the prompt where that is not enough."""
+        if self.most_tokens is None or not isinstance(self.lengths, (Uniform, LogNormal)):
+            return input_tokens, output_tokens
+        input_tokens = min(input_tokens, self.most_tokens - 1)
+        return input_tokens, min(output_tokens, self.most_tokens - input_tokens)
 
     def longest_tokens(self) -> int:
         """Tokens that the longest request needs in the context window."""
@@ -150,7 +161,8 @@ def parse_traffic(
 ) -> Traffic:
     """Traffic from the words of the command line.
 
-    `sharegpt`, `sharegpt:IN:OUT` (other means), `fixed:IN:OUT`, `lognormal:IN:OUT[:SIGMA]`, or a trace file. Without a
+    `sharegpt`, `sharegpt:IN:OUT` (other means), `fixed:IN:OUT`, `uniform:FROM-TO:FROM-TO`, `lognormal:IN:OUT[:SIGMA]`,
+    or a trace file. Without a
     rate or a concurrency a timed trace keeps its own times and everything else is sent at once.
     """
     if rate_s is not None and concurrency is not None:
@@ -192,11 +204,18 @@ def dataset_of(traffic: Traffic) -> str:
     lengths = traffic.lengths
     if isinstance(lengths, Fixed):
         return f"fixed:{lengths.input_tokens}:{lengths.output_tokens}"
+    if isinstance(lengths, Uniform):
+        return str(lengths)
     if not isinstance(lengths, LogNormal):
         return str(Path(lengths.source).absolute())
     if lengths == sharegpt():
         return "sharegpt"
     means = f"{lengths.input_mean:g}:{lengths.output_mean:g}"
-    if replace(sharegpt(), input_mean=lengths.input_mean, output_mean=lengths.output_mean) == lengths:
+    if _shape(lengths) == _shape(sharegpt()):
         return f"sharegpt:{means}"
     return f"lognormal:{means}:{lengths.input_sigma:g}"
+
+
+def _shape(lengths: LogNormal) -> tuple[float, ...]:
+    """All but the means."""
+    return lengths.input_sigma, lengths.output_sigma, lengths.input_limit, lengths.output_limit

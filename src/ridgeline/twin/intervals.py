@@ -69,6 +69,9 @@ def intervals(
     bounds |= _latency("ttft", summary.ttft_ms, calibration.ratio_interval(ttft), doubts.stall_s)
     bounds |= _latency("itl", summary.itl_ms, calibration.ratio_interval(itl), 0.0)
     bounds |= _latency("e2e", summary.e2e_ms, (low, high), doubts.stall_s)
+    for name, (least, most) in list(bounds.items()):
+        if name.startswith("e2e"):  # an answer ends after its first token: it can be as late as that
+            bounds[name] = least, max(most, bounds[name.replace("e2e", "ttft")][1])
     if last_ttft_s is not None:
         low, high = calibration.ratio_interval(ttft)
         bounds["ttft_last_ms"] = (last_ttft_s * low * 1000, (last_ttft_s * high + doubts.stall_s) * 1000)

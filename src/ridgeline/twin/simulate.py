@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ridgeline.engines.acceptance import acceptance_assumed
@@ -17,8 +17,9 @@ from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.engines.settings import resolve
 from ridgeline.errors import InputError
 from ridgeline.model.model import Model
+from ridgeline.traffic.lengths import Fixed, Replay
 from ridgeline.traffic.requests import RequestRecord, Slo, Summary, summarise
-from ridgeline.traffic.traffic import AllAtOnce, Arrival, Traffic
+from ridgeline.traffic.traffic import AllAtOnce, Arrival, ClosedLoop, Traffic
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.cluster import Front, Replicas, serve
 from ridgeline.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer
@@ -61,6 +62,7 @@ class SimulationResult:
     notes: tuple[str, ...] = ()  # what the model's config says and the twin leaves out
     assumed: tuple[str, ...] = ()  # what nobody said and the answer rests on
     reach: str = ""  # how far the calibration holds here
+    engines: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # what each role's engine applies
 
     @property
     def verdict(self) -> str:
@@ -87,6 +89,7 @@ class SimulationResult:
             "notes": list(self.notes),
             "assumed": list(self.assumed),
             "reach": self.reach,
+            "engines": {role: dict(applied) for role, applied in self.engines.items()},
             "origin": "modelled",
             "cpu_s": self.cpu_s,
         }
@@ -125,8 +128,8 @@ def _simulate(
     with_front_end: bool,
 ) -> SimulationResult:
     started_s = time.process_time()
+    traffic, cut = within_context(traffic, deployment.model)
     arrivals = _arrivals(traffic)
-    check_context(arrivals, deployment.model)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)
     front_end = served_by(deployment, engines, calibration, traffic) if with_front_end else None
@@ -149,8 +152,9 @@ def _simulate(
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
-        assumed=_assumed(deployment),
+        assumed=(*_assumed(deployment), *cut, *_in_step(traffic)),
         reach=known.line,
+        engines={role: _applied(e, role, deployment) for role, e in _roles(engines).items()},
     )
 
 
@@ -250,6 +254,29 @@ def _assumed(deployment: Deployment) -> tuple[str, ...]:
     return (acceptance_assumed(deployment.model, settings.draft_tokens),)
 
 
+def _roles(engines: Sequence[Engine]) -> dict[str, Engine]:
+    """One engine of each role."""
+    prefill = next((e for e in engines if isinstance(e, PrefillEngine)), None)
+    return {"both": engines[-1]} if prefill is None else {"prefill": prefill, "decode": engines[-1]}
+
+
+def _applied(engine: Engine, role: str, deployment: Deployment) -> dict[str, object]:
+    """What this engine is taken to run with, whoever chose it: the person who asked, or the engine's own defaults."""
+    settings, model = deployment.role_settings(role), deployment.model
+    return {
+        "engine": settings.engine,
+        "release": ".".join(map(str, settings.version)),
+        "weights": model.weights_dtype,
+        "kv_cache": model.kv_dtype,
+        "attention_backend": engine.applied.backend,
+        "max_running_requests": engine.applied.running_limit,
+        "chunk_tokens": engine.applied.chunk_tokens,
+        "graph_max_bs": engine.applied.graph_max_bs,
+        "radix_cache": engine.applied.radix_cache,
+        "draft_tokens": engine.applied.draft_tokens,
+    }
+
+
 def longest_ttft_s(records: Sequence[RequestRecord]) -> float | None:
     return max((t for r in records if (t := r.ttft_s) is not None), default=None)
 
@@ -270,15 +297,39 @@ def _doubts(engines: Sequence[Engine], summary: Summary, traffic: Traffic, recor
     )
 
 
-def check_context(arrivals: Sequence[Arrival], model: Model) -> None:
-    longest = max(arrivals, key=lambda a: a.input_tokens + a.output_tokens)
-    tokens = longest.input_tokens + longest.output_tokens
-    if tokens > model.context_tokens:
+def within_context(traffic: Traffic, model: Model) -> tuple[Traffic, tuple[str, ...]]:
+    """The traffic without requests that the model's context does not hold, and what was done to them.
+
+    Drawn lengths are cut, rows of a trace left out, as a server would refuse them; a length that somebody stated is
+    refused.
+    """
+    arrivals, context = _arrivals(traffic), model.context_tokens
+    beyond = [a for a in arrivals if a.input_tokens + a.output_tokens > context]
+    if not beyond:
+        return traffic, ()
+    recorded = isinstance(traffic.lengths, Replay)
+    if isinstance(traffic.lengths, Fixed) or (recorded and len(beyond) == len(arrivals)):
+        longest = max(beyond, key=lambda a: a.input_tokens + a.output_tokens)
+        tokens = longest.input_tokens + longest.output_tokens
         raise InputError(
             f"request {longest.number} needs {tokens:,} tokens, the context of {model.name} holds "
-            f"{model.context_tokens:,}; shorten it to {_nearest_lengths(longest, model.context_tokens)} "
+            f"{context:,}; shorten it to {_nearest_lengths(longest, context)} "
             "or choose a model with a longer context"
         )
+    what = "are left out, as a server would refuse them" if recorded else "are cut to it"
+    count = f"{len(beyond):,} of {len(arrivals):,} requests"
+    return replace(traffic, most_tokens=context), (f"{count} exceed the context of {context:,} tokens and {what}",)
+
+
+def _in_step(traffic: Traffic) -> tuple[str, ...]:
+    """Requests of one length that are sent when others end, end together: no users do that."""
+    if not (isinstance(traffic.lengths, Fixed) and isinstance(traffic.pace, ClosedLoop)):
+        return ()
+    lengths = f"{traffic.lengths.input_tokens}:{traffic.lengths.output_tokens}"
+    return (
+        "all requests are equally long, so they run in lock-step: they end together, and the next ones wait for each "
+        f"other's prompts, which shows in TTFT; for users that differ, use uniform ranges or lognormal:{lengths}",
+    )
 
 
 def _nearest_lengths(request: Arrival, context_tokens: int) -> str:

@@ -34,7 +34,10 @@ class BenchArguments:
     workers: Annotated[int, typer.Option(help="Processes that send the load.")] = 1
     # traffic
     traffic: Annotated[
-        str | None, typer.Option(help="sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, lognormal:IN:OUT, or a trace file.")
+        str | None,
+        typer.Option(
+            help="sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, uniform:800-1000:100-200, lognormal:IN:OUT, or a trace file."
+        ),
     ] = None
     input_tokens: Annotated[int, typer.Option(help="Prompt length without --traffic.")] = 128
     max_tokens: Annotated[int | None, typer.Option(help="Length limit of each answer; default: 128.")] = None

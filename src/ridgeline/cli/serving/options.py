@@ -35,8 +35,8 @@ AttentionBackend = Annotated[str | None, typer.Option(help="fa3, flashinfer, tri
 TrafficText = Annotated[
     str,
     typer.Option(
-        help="sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, lognormal:IN:OUT[:SIGMA], or a trace file (JSONL, Mooncake, "
-        "ShareGPT JSON)."
+        help="sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, uniform:800-1000:100-200, "
+        "lognormal:IN:OUT[:SIGMA], or a trace file (JSONL, Mooncake, ShareGPT JSON)."
     ),
 ]
 Slos = Annotated[

@@ -49,7 +49,8 @@ class TrafficForm(Form):
     dataset: Annotated[
         Text,
         Takes(
-            "sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, lognormal:IN:OUT[:SIGMA], or the name of a trace beside the study"
+            "sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, uniform:800-1000:100-200, "
+            "lognormal:IN:OUT[:SIGMA], or the name of a trace beside the study"
         ),
     ] = Field(default="sharegpt", description="Where the lengths of prompts and answers come from.")
     requests: Annotated[int | None, CountedIn("requests"), Otherwise("1000; the twin takes all of a trace")] = Field(

@@ -25,6 +25,7 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
     lines = [
         f"{q.model.name} on {q.cluster}   {q.input_tokens:.0f} tokens in, {q.output_tokens:.0f} out   {limits}",
         f"modelled, {sure}: the real speed of #1 is expected at {low:.2f} to {high:.2f} times this (9 of 10 cases)",
+        *(f"assumed: {note}" for note in plan.assumed),
         *([f"calibration of #1: {reach}"] if (reach := plan.choices[0].option.reach) else []),
         "",
         *_speeds(plan.choices),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ridgeline.traffic.requests import Spread
 from ridgeline.twin.simulate import SimulationResult
 
@@ -13,6 +15,7 @@ def simulation_text(title: str, result: SimulationResult) -> str:
     peak = max(used for _, used in result.kv_usage)
     lines = [
         f"{title}   (modelled, {known})",
+        *(_engine(role, applied) for role, applied in result.engines.items()),
         f"  total       {s.total_tok_s:10,.0f} tok/s   90%: {low:,.0f} to {high:,.0f}",
         f"  output      {s.output_tok_s:10,.0f} tok/s   {s.requests_s:.2f} requests/s",
         f"  duration    {s.duration_s:10,.2f} s       {s.ok} of {s.requests} requests",
@@ -30,6 +33,18 @@ def simulation_text(title: str, result: SimulationResult) -> str:
     lines += [f"  assumed     {note}" for note in result.assumed]
     lines += [f"  failed      {count:10,} requests: {kind}" for kind, count in s.errors.items()]
     return "\n".join(line for line in lines if line)
+
+
+def _engine(role: str, applied: Mapping[str, object]) -> str:
+    """What was simulated, said or not: a reader must not have to guess the release or the dtype of the KV cache."""
+    graphs = f"graphs to {applied['graph_max_bs']}" if applied["graph_max_bs"] else "no graphs"
+    parts = (
+        f"{applied['engine']} {applied['release']}",
+        f"weights {applied['weights']}, KV {applied['kv_cache']}",
+        f"{applied['attention_backend']}, chunk {applied['chunk_tokens']}, {graphs}",
+        f"at most {applied['max_running_requests']} running",
+    )
+    return f"  {'engine' if role == 'both' else role:<11} {'; '.join(parts)}"
 
 
 def _latency(name: str, result: SimulationResult) -> str:
