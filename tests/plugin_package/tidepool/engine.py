@@ -15,6 +15,7 @@ from ridgeline.engines.base import (
     Span,
     joined,
 )
+from ridgeline.engines.failures import FailureText, kind_in
 from ridgeline.engines.knobs.engine_flags import EngineFlags
 from ridgeline.engines.knobs.releases import Flag, Version
 from ridgeline.engines.knobs.table import ROWS, Domain, Knob, Spelling
@@ -29,13 +30,15 @@ _ROWS = [
     Knob("step_ms", {"reef": (Spelling("step_ms"),)}, Domain.NUMBER, "1", unit="ms"),
 ]
 _STARTED = re.compile(r"^reef (\S+) starts with (\{.*\})$")
-_FULL = re.compile(r"^reef: out of memory")
+# what it prints when it fails: `sure` where the line alone leaves no doubt
+_FAILURES = (FailureText("cuda-oom", re.compile(r"^reef: out of memory"), sure=True),)
 
 
 class Reef(ServingEngine):
     name = "reef"
     packages = ("tidepool",)  # whose version is the engine's
     ready_line = "reef is open"
+    failure_texts = _FAILURES
     flags = EngineFlags("reef", {flag.name: flag for flag in _FLAGS}, _ROWS)
 
     def entry(self, model: str, nodes: int) -> list[str]:
@@ -53,8 +56,8 @@ class Reef(ServingEngine):
             ready = ready or self.ready_line in line
             if started := _STARTED.match(line):
                 version, echo = started[1], _mapping(started[2])
-            elif _FULL.match(line):
-                failures.append(("cuda-oom", ready, number, line))  # before it was ready or after: other advice
+            elif kind := kind_in(line, self.failure_texts):
+                failures.append((kind, ready, number, line))  # before it was ready or after: other advice
         return EngineLog(tuple(failures), weights_loaded=bool(echo), echo=echo, version=version)
 
     def offline_result(self, text: str, lines: Iterable[str]) -> tuple[Measurement, ...]:
