@@ -16,7 +16,12 @@ from ridgeline import catalog
 from ridgeline.engines.failures import CUDA_OOM, PORT_IN_USE, WATCHDOG, WRONG_ARGUMENTS, FailureText
 from ridgeline.engines.install import Install, flags_of, version_of
 from ridgeline.engines.knobs.engine_flags import EngineFlags
+from ridgeline.engines.knobs.meaning import values_of
 from ridgeline.engines.knobs.releases import NEWEST, Version, parse_version
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.memory import MemoryPlan
+from ridgeline.engines.settings import EngineDefaults, EngineSettings
+from ridgeline.hardware.cluster import Gpu
 from ridgeline.model.model import Model
 from ridgeline.ports import DerivedPorts, offsets_of
 from ridgeline.records.expression import Value
@@ -201,7 +206,10 @@ class ServingEngine:
     port_spacing: int = 1
     rendezvous_spacing: int = 1
 
+    planned_whole: bool = False  # planned only as engines of one node that do both phases, without attention DP
+
     failure_texts: tuple[FailureText, ...] = (PORT_IN_USE, WRONG_ARGUMENTS, WATCHDOG, CUDA_OOM)
+    defaults: EngineDefaults | None = None  # None: the twin does not know it
     costs: HostCosts = HostCosts(6e-6, 5e-3, 15e-3, 8e-6, 90e-6)
 
     @property
@@ -232,6 +240,16 @@ class ServingEngine:
         """The command line of one server of a service, on each of its nodes."""
         own = [launch.python, *self.entry(launch.model, launch.span.nodes), *launch.arguments]
         return [*own, *launch.address, *launch.name, *self.over_nodes(launch.span)]
+
+    def planned_values(
+        self, layout: Layout, settings: EngineSettings, role: str, cap: int, chunk: int, memory: MemoryPlan, gpu: Gpu
+    ) -> dict[str, Value]:
+        """Layout, memory and scheduling of one engine of a plan, every value written out; not its role."""
+        return values_of(layout, settings)
+
+    def meant(self, values: Mapping[str, Value], usual: Callable[[], MemoryPlan], gpu: Gpu) -> dict[str, Value]:
+        """Values of a command line with those that the twin takes for the engine's own; `usual` is its memory plan."""
+        return dict(values)
 
     def talks_through_ports(self, values: Mapping[str, Value]) -> bool:
         """Whether a server so set, under our names, binds its derived ports."""

@@ -15,10 +15,9 @@ from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, role_of, settings_of
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.layout_rules import layout_problems
-from ridgeline.engines.memory import plan_memory
+from ridgeline.engines.memory import MemoryPlan, plan_memory
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.hardware.cluster import GIB
-from ridgeline.planner import vllm
 from ridgeline.planner.candidates import PlanQuestion
 from ridgeline.planner.commands import DEEPEP_LIMIT, DEEPEP_RANK_TOKENS
 from ridgeline.records.expression import Value
@@ -108,9 +107,11 @@ def _check(
     """Requests and KV tokens this server can hold; what is wrong with it is added to `problems`."""
     gpu, engine = question.cluster.gpu, question.settings.engine
     layout = server.layout(question.cluster.node.gpus)
-    if engine == "vllm":
-        usual = plan_memory(question.model, gpu, layout, server.settings(question.settings.version, engine))
-        server = replace(server, values=vllm.meant(server.values, usual, gpu))
+
+    def usual() -> MemoryPlan:
+        return plan_memory(question.model, gpu, layout, server.settings(question.settings.version, engine))
+
+    server = replace(server, values=engine_named(engine).meant(server.values, usual, gpu))
     settings = server.settings(question.settings.version, engine)
     problems += [f"{name}: {p}" for p in layout_problems(question.model, layout, gpu, settings, server.role)]
     for knob, value in question.told.items():

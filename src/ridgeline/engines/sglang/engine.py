@@ -36,13 +36,18 @@ from ridgeline.engines.base import (
     StepNeeds,
     joined,
 )
-from ridgeline.engines.deepep import mode_refusal
+from ridgeline.engines.deepep import deepep_values, mode_refusal
 from ridgeline.engines.install import Install
 from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
-from ridgeline.engines.knobs.meaning import layout_of, role_of
+from ridgeline.engines.knobs.meaning import layout_of, role_of, values_of
 from ridgeline.engines.knobs.releases import Version, release_meant
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.memory import MemoryPlan
+from ridgeline.engines.settings import EngineSettings
+from ridgeline.engines.sglang.defaults import SglangDefaults
 from ridgeline.engines.sglang.failures import TEXTS
 from ridgeline.engines.sglang.log import READY, OfflineResult, SglangLog, Stamp, read_offline_jsonl, read_sglang_log
+from ridgeline.hardware.cluster import Gpu
 from ridgeline.model.model import Model
 from ridgeline.ports import BOOTSTRAP_PORT, DerivedPorts
 from ridgeline.records.expression import Value
@@ -194,6 +199,7 @@ class Sglang(ServingEngine):
     port_spacing, rendezvous_spacing = 8, 14
     failure_texts = TEXTS
     steps: Mapping[str, OneTimeStep] = _STEPS
+    defaults = SglangDefaults()
     costs = HostCosts(request_s=6e-6, accept_s=5e-3, ranks_accept_s=15e-3, hand_over_s=8e-6, stream_s=90e-6)
 
     @cached_property
@@ -217,6 +223,11 @@ class Sglang(ServingEngine):
         if launch.role == "prefill":
             argv += ["--disaggregation-bootstrap-port", str(launch.bootstrap_port)]
         return argv + (self.over_nodes(launch.span) if launch.span.nodes > 1 else [])
+
+    def planned_values(
+        self, layout: Layout, settings: EngineSettings, role: str, cap: int, chunk: int, memory: MemoryPlan, gpu: Gpu
+    ) -> dict[str, Value]:
+        return {**values_of(layout, settings), **deepep_values(layout, role, settings.version)}
 
     def talks_through_ports(self, values: Mapping[str, Value]) -> bool:
         """Under attention DP; else its processes talk through files."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from ridgeline.engines.base import (
@@ -27,8 +27,13 @@ from ridgeline.engines.base import (
 from ridgeline.engines.install import Install, version_of
 from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
 from ridgeline.engines.knobs.releases import Version
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.memory import MemoryPlan
+from ridgeline.engines.settings import EngineSettings
+from ridgeline.engines.vllm.defaults import VllmDefaults, meant, utilization
 from ridgeline.engines.vllm.failures import TEXTS
 from ridgeline.engines.vllm.log import VllmLog, read_vllm_log
+from ridgeline.hardware.cluster import Gpu
 from ridgeline.model.model import Model
 from ridgeline.ports import SIDE_CHANNEL_PORT
 from ridgeline.records.expression import Value
@@ -100,9 +105,12 @@ class Vllm(ServingEngine):
     memory_flag, running_flag = "--gpu-memory-utilization", "--max-num-seqs"
     info_path = "/version"
     metrics = _METRICS
+    # how its split roles queue and hand over is not modelled; over several nodes it wants Ray or a launcher of its own
+    planned_whole = True
     failure_texts = TEXTS
     # It works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow
     # by 35 to 40 us a request more than their kernels do, on two, four and eight GPUs alike.
+    defaults = VllmDefaults()
     costs = HostCosts(request_s=40e-6, accept_s=7e-3, ranks_accept_s=5e-3, hand_over_s=4e-6, stream_s=90e-6)
 
     @cached_property
@@ -132,6 +140,24 @@ class Vllm(ServingEngine):
             channel = [OnNode(f"{host}={launch.host}"), f"{port}={SIDE_CHANNEL_PORT + launch.number}"]
             argv = ["env", *channel, *argv, "--kv-transfer-config", _NIXL]
         return [*argv, *launch.address, *launch.name]
+
+    def planned_values(
+        self, layout: Layout, settings: EngineSettings, role: str, cap: int, chunk: int, memory: MemoryPlan, gpu: Gpu
+    ) -> dict[str, Value]:
+        values: dict[str, Value] = {"tp": layout.tp}
+        if layout.pp > 1:
+            values["pp"] = layout.pp
+        if layout.ep > 1:
+            values["enable_expert_parallel"] = True
+        values["max_running_requests"] = cap
+        values["max_num_batched_tokens"] = chunk
+        values["gpu_memory_utilization"] = utilization(memory, gpu)
+        if settings.cuda_graph_max_bs is not None:
+            values["cuda_graph_max_bs"] = settings.cuda_graph_max_bs
+        return values
+
+    def meant(self, values: Mapping[str, Value], usual: Callable[[], MemoryPlan], gpu: Gpu) -> dict[str, Value]:
+        return meant(values, usual(), gpu)
 
     def offline(
         self, python: str, arguments: Sequence[str], batch: OfflineBatch, version: Version, cluster: Span
