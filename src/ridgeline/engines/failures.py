@@ -243,7 +243,8 @@ def cause_of(failures: Iterable[tuple[str, bool, int, str]], weights_loaded: boo
     return min(found, key=lambda c: (_RANK[c.name], -c.line if c.name == "exception" else c.line), default=None)
 
 
-# The cause first, as `diagnose` looks at a log: a port that is taken may be the echo of an engine that died before.
+# `diagnose` ranks a port that is taken below what an engine says of its memory, and an exception, which may have been
+# handled, below a child that died; of a run that failed the judge has it the other way round.
 _CAUSES = (
     "rejected",
     "pool-too-small",

@@ -104,6 +104,9 @@ class EngineDefaults:
     current: tuple[int, ...]  # the line of releases that is meant where none is named
     oldest: tuple[int, ...] = ()  # the first whose scheduler the twin knows
     mixes: bool = False  # prompts and decode tokens always share a step
+    # of DeepSeek's models: all-reduce joined with the norm after it on Blackwell, tiles for small batches on Hopper
+    deepseek_kernels: bool = False
+    deepep: bool = False  # experts of attention-DP ranks get their tokens by DeepEP, unless it is told otherwise
 
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
         raise NotImplementedError

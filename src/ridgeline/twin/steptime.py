@@ -12,7 +12,7 @@ from bisect import bisect_left
 
 from ridgeline.engines.base import engine_named
 from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import Applied
+from ridgeline.engines.settings import Applied, defaults_of
 from ridgeline.hardware.cluster import Cluster
 from ridgeline.model.layer_parts import Attention
 from ridgeline.model.model import WHOLE_DTYPES, Model
@@ -80,7 +80,8 @@ class StepTime:
         self._normed_layers = sum(n for kind, n in kinds if isinstance(kind, Attention) and kind.norm_over_heads)
         # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
         # (vLLM gathers and scatters instead, unless it is told otherwise)
-        self.counted = layout.ep > 1 and layout.attn_dp > 1 and model.experts is not None and applied.engine != "vllm"
+        deepep = layout.ep > 1 and layout.attn_dp > 1 and defaults_of(applied.engine).deepep
+        self.counted = deepep and model.experts is not None
         # how long attention-DP ranks on several nodes take to agree on a batch, on top of everything else; public rows
         # of 48 and 72 ranks behind one NVLink switch show nothing of it
         apart = layout.attn_dp > 1 and self.network.nodes_of(layout.tp) > 1

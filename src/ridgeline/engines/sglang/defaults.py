@@ -52,6 +52,7 @@ class _Case:
 
 class SglangDefaults(EngineDefaults):
     current = CURRENT_VERSION
+    deepseek_kernels = deepep = True
 
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
         return PREFILL_RANK_TOKENS * layout.attn_dp if uses_deepep(layout) else engine_chunk(settings, gpu)

@@ -54,7 +54,8 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
 def _no_split(plan: Plan) -> list[str]:
     if (engine := engine_named(plan.question.settings.engine)).planned_whole:
         return [
-            f"  prefill and decode apart, attention DP and engines over several nodes are not planned for {engine.title};",
+            "  prefill and decode apart, attention DP and engines over several nodes are not planned for "
+            f"{engine.title};",
             "  ask about SGLang without --engine",
         ]
     smallest, gpus = min(c.option.scheme.main.gpus for c in plan.choices), plan.question.cluster.gpus
