@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from ridgeline.engines.base import EngineLog
+from ridgeline.engines.sglang import engine as sglang
 from ridgeline.engines.sglang.log import OfflineResult, read_sglang_log
+from ridgeline.engines.vllm import engine as vllm
 from ridgeline.records.measurement import Measurement
-from ridgeline.workloads.engine import reading, sglang, vllm
+from ridgeline.workloads.engine import reading
 from ridgeline.workloads.engine.reading import AskedSettings
 from ridgeline.workloads.twin.workload import UNITS
 
