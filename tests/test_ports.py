@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline import ports
+from ridgeline import catalog, ports
+from ridgeline.engines.base import ServingEngine, engine_named
+from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.errors import SiteError
 
+ENGINES = [engine_named(name) for name in catalog.TABLE["engines"]]
 SRC = Path(__file__).resolve().parent.parent / "src" / "ridgeline"
 
 
@@ -28,27 +31,27 @@ def ephemeral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Non
     monkeypatch.setattr(ports, "EPHEMERAL_FILE", file)
 
 
-@pytest.mark.parametrize("engine", sorted(ports.DERIVED))
-def test_a_picked_port_and_all_that_follow_from_it_are_free_and_in_range(engine: str) -> None:
+@pytest.mark.parametrize("offsets", [e.port_offsets for e in ENGINES] + [e.rendezvous_offsets for e in ENGINES])
+def test_a_picked_port_and_all_that_follow_from_it_are_free_and_in_range(offsets: tuple[int, ...]) -> None:
     for _ in range(50):
-        first = ports.claim(engine)
-        for offset in ports.offsets_of(engine):
+        first = ports.claim(offsets, "an engine")
+        for offset in offsets:
             assert 1024 < first + offset <= ports.LAST_PORT
             socket.create_server(("127.0.0.1", first + offset)).close()
 
 
 def test_sglangs_grpc_port_never_passes_the_last_port() -> None:
-    assert 10_000 in ports.offsets_of("sglang")
-    assert all(ports.claim("sglang") + 10_000 <= 65_535 for _ in range(100))
+    assert 10_000 in SGLANG.port_offsets
+    assert all(ports.claim(SGLANG.port_offsets, "sglang") + 10_000 <= 65_535 for _ in range(100))
 
 
 def test_picked_ports_lie_outside_those_that_outgoing_connections_get(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ephemeral(tmp_path, monkeypatch, "32768\t60999\n")
-    assert all(ports.claim("vllm") < 32_768 for _ in range(50))
+    assert all(ports.claim((0,), "vllm") < 32_768 for _ in range(50))
     ephemeral(tmp_path, monkeypatch, "10000\t25000\n")
-    assert all(ports.claim("vllm") > 25_000 for _ in range(50))
+    assert all(ports.claim((0,), "vllm") > 25_000 for _ in range(50))
 
 
 @pytest.mark.parametrize("text", ["1024\t65535\n", "", "nonsense"])
@@ -56,7 +59,7 @@ def test_a_kernel_that_gives_out_every_port_still_leaves_one_for_an_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     ephemeral(tmp_path, monkeypatch, text)
-    assert ports.claim("sglang") <= 55_535
+    assert ports.claim(SGLANG.port_offsets, "sglang") <= 55_535
 
 
 def test_a_port_whose_derived_port_is_taken_is_not_picked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,17 +67,17 @@ def test_a_port_whose_derived_port_is_taken_is_not_picked(monkeypatch: pytest.Mo
     monkeypatch.setattr(ports, "LAST_PICKED", 50_002)
     monkeypatch.setattr(ports, "EPHEMERAL_FILE", Path("/nowhere"))
     monkeypatch.setattr(ports, "is_free", lambda port: port != 60_001)  # the gRPC port of 50001
-    assert ports.claim("sglang") == 50_002
+    assert ports.claim(SGLANG.port_offsets, "sglang") == 50_002
     with pytest.raises(SiteError, match=r"no free port for sglang .*50001 to 50002.*`ss -ltnp`"):
-        ports.claim("sglang")
+        ports.claim(SGLANG.port_offsets, "sglang")
 
 
 def test_nobody_is_given_the_usual_port_of_another_program() -> None:
     known = {usual.port for usual in ports.USUAL}
     assert {30000, 8000, 8998, 20000, 29000, 29500, 29550} <= known
     for _ in range(100):
-        first = ports.claim("sglang")
-        assert not known & {first + offset for offset in ports.offsets_of("sglang")}
+        first = ports.claim(SGLANG.port_offsets, "sglang")
+        assert not known & {first + offset for offset in SGLANG.port_offsets}
 
 
 def test_two_processes_never_hold_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +88,7 @@ def test_two_processes_never_hold_the_same_port(monkeypatch: pytest.MonkeyPatch)
     code = (
         "import sys; from pathlib import Path; from ridgeline import ports\n"
         "ports.FIRST_PICKED, ports.LAST_PICKED, ports.EPHEMERAL_FILE = 64_001, 64_002, Path('/nowhere')\n"
-        "print(ports.claim('vllm'), flush=True); sys.stdin.read()"
+        "print(ports.claim((0,), 'vllm'), flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=SRC.parent
@@ -93,11 +96,11 @@ def test_two_processes_never_hold_the_same_port(monkeypatch: pytest.MonkeyPatch)
     assert other.stdout is not None
     try:
         theirs = int(other.stdout.readline())
-        assert {theirs, ports.claim("vllm")} == {64_001, 64_002}
+        assert {theirs, ports.claim((0,), "vllm")} == {64_001, 64_002}
     finally:
         other.communicate()
     ports.release()
-    assert ports.claim("vllm") in (64_001, 64_002), "given back when its process ended"
+    assert ports.claim((0,), "vllm") in (64_001, 64_002), "given back when its process ended"
 
 
 def test_ports_in_a_row_are_neighbours() -> None:
@@ -117,17 +120,18 @@ def test_a_port_is_free_unless_somebody_listens_on_any_address() -> None:
 
 
 def test_every_row_says_where_it_comes_from() -> None:
-    assert all(row.source and row.what for rows in ports.DERIVED.values() for row in rows)
+    rows = [row for engine in ENGINES for row in (*engine.derived_ports, *engine.rendezvous_ports)]
+    assert rows and all(row.source and row.what for row in rows)
     assert all(usual.source for usual in ports.USUAL)
 
 
-@pytest.mark.parametrize("told", ["sglang", "sglang-rendezvous"])
-def test_servers_under_attention_dp_are_placed_apart(told: str) -> None:
-    derived = set(ports.offsets_of(told)) - {10_000}
-    places = [30_000 + n * ports.spacing(told, attention_dp=True) for n in range(16)]
-    taken = [place + offset for place in places for offset in derived]
-    assert len(set(taken)) == len(taken)
-    assert ports.spacing(told, attention_dp=False) == 1
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_servers_that_talk_through_ports_are_placed_apart(engine: ServingEngine) -> None:
+    rows = ((engine.port_offsets, engine.port_spacing), (engine.rendezvous_offsets, engine.rendezvous_spacing))
+    for offsets, spacing in rows:
+        derived = set(offsets) - {10_000}
+        taken = [30_000 + n * spacing + offset for n in range(16) for offset in derived]
+        assert len(set(taken)) == len(taken)
 
 
 def test_only_the_home_of_ports_knows_them() -> None:

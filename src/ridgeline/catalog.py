@@ -21,8 +21,8 @@ TABLE: dict[str, dict[str, str]] = {
         "nwchem": "ridgeline.workloads.nwchem.workload:NwchemWorkload",
     },
     "engines": {
-        "sglang": "ridgeline.workloads.engine.sglang:SGLANG",
-        "vllm": "ridgeline.workloads.engine.vllm:VLLM",
+        "sglang": "ridgeline.engines.sglang.engine:SGLANG",
+        "vllm": "ridgeline.engines.vllm.engine:VLLM",
     },
     "executors": {
         "local": "ridgeline.executors.local:LocalExecutor",

@@ -1,4 +1,4 @@
-"""Ports: those that programs use unless told, those that an engine derives from the one it is told, and which are free.
+"""Ports: those that programs use unless told, and which are free with all that follow from them.
 
 A session on a node, a rehearsal and a deployment all ask here. An engine binds its port minutes after it was chosen, so
 a choice is also claimed: nobody else who asks here on this machine is given it, or a port that follows from it, as long
@@ -58,74 +58,32 @@ USUAL: tuple[UsualPort, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class DerivedPorts:
-    """Ports that a program works out from the one it is told, as what is added to it."""
+    """Ports that a program works out from the one it is told, as what is added to it; its engine's home has the rows.
+
+    A refusal of a port above 65,535 comes before the first line about the model.
+    """
 
     offsets: tuple[int, ...]
     what: str
     source: str
 
 
-# By what is told a port. A refusal of a port above 65,535 comes before the first line about the model.
-DERIVED: dict[str, tuple[DerivedPorts, ...]] = {
-    "sglang": (
-        DerivedPorts(
-            (10_000,),
-            "gRPC; refused above 65,535 even where gRPC is off",
-            "sglang 0.5.15.post1, srt/server_args.py: grpc_port = port + 10000",
-        ),
-        DerivedPorts(
-            tuple(range(233, 240)),
-            "queues between processes under attention DP on one node",
-            "sglang 0.5.15.post1, srt/server_args.py: ZMQ_TCP_PORT_DELTA 233 and the six after it",
-        ),
-        DerivedPorts(
-            (13,),
-            "handshake of attention DP where no rendezvous is told",
-            "sglang 0.5.15.post1, srt/managers/data_parallel_controller.py: DP_ATTENTION_HANDSHAKE_PORT_DELTA",
-        ),
-    ),
-    "sglang-rendezvous": (
-        DerivedPorts(
-            (1, 2, 3, 4, 5, 6, 13),
-            "queues and handshake of attention DP over several nodes",
-            "sglang 0.5.15.post1, srt/server_args.py: port_base = dist_init_port + 1, load_collector = port_base + 5",
-        ),
-    ),
-    # the rest of vLLM's ports are any that the kernel has free, or flags of their own (USUAL)
-    "vllm": (),
-    "vllm-rendezvous": (),
-    "router": (DerivedPorts((1,), "its metrics, which we tell it to serve beside itself", "deploy/routers.py"),),
-    "twin": (),
-}
-
-# between two that are told neighbouring ports: longer than a run of what each derives
-SPACING = {"sglang": 8, "sglang-rendezvous": 14}
-
-
-def offsets_of(program: str) -> tuple[int, ...]:
+def offsets_of(derived: Iterable[DerivedPorts]) -> tuple[int, ...]:
     """Everything that is bound, or refused, because of one port, as what is added to it: 0 is the port itself."""
-    return (0, *(offset for row in DERIVED.get(program, ()) for offset in row.offsets))
+    return (0, *(offset for row in derived for offset in row.offsets))
 
 
-def highest_port(program: str) -> int:
-    """The highest port that the program can be told without deriving one that does not exist."""
-    return LAST_PORT - max(offsets_of(program))
+def highest_port(offsets: Iterable[int]) -> int:
+    """The highest port that a program can be told without deriving one that does not exist."""
+    return LAST_PORT - max(offsets)
 
 
-def spacing(program: str, *, attention_dp: bool) -> int:
-    """How far apart two servers on one machine are told their ports so that what they derive does not meet.
-
-    Without attention DP, SGLang's processes talk through files and derive nothing that they bind.
-    """
-    return SPACING.get(program, 1) if attention_dp else 1
-
-
-def claim(program: str) -> int:
+def claim(offsets: Sequence[int], program: str) -> int:
     """A port for this program, free with all that follow from it, and nobody else's until this process ends.
 
     SiteError where there is none.
     """
-    return _claim(offsets_of(program), f"for {program}")
+    return _claim(offsets, f"for {program}")
 
 
 def claim_row(count: int) -> int:

@@ -9,8 +9,9 @@ import pytest
 from ridgeline import catalog
 from ridgeline.analyzers.base import Analyzer
 from ridgeline.analyzers.comparison import compare_files
-from ridgeline.analyzers.engine_failures import failure_claims
 from ridgeline.analyzers.knobs import EngineKnobs, knobs_yaml
+from ridgeline.analyzers.served import failure_claims
+from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.readers.accounting.pbs import read_pbs_jobs
 from ridgeline.records.finding import Finding, KnobToTry
 from ridgeline.records.outcome import Evidence
@@ -136,17 +137,17 @@ KNOBS = EngineKnobs("sglang", {})
 
 def test_of_several_failures_the_cause_is_told_and_not_its_consequences() -> None:
     seen = [("exception", True, 5), ("child-died", True, 9), ("cuda-oom", False, 7)]
-    (told,) = failure_claims("sglang", seen, 0, KNOBS)
+    (told,) = failure_claims(SGLANG, seen, 0, KNOBS)
     assert (told.key, told.quotes[0].line) == ("sglang.failed-cuda-oom", 7)
     assert "while starting" in told.claim
-    (unknown,) = failure_claims("sglang", [("of-tomorrow", True, 3), ("exception", True, 5)], 0, KNOBS)
+    (unknown,) = failure_claims(SGLANG, [("of-tomorrow", True, 3), ("exception", True, 5)], 0, KNOBS)
     assert unknown.key == "sglang.failed-exception"
 
 
 def test_an_exception_after_which_the_engine_went_on_is_no_failure() -> None:
-    assert failure_claims("sglang", [("exception", True, 5)], 6, KNOBS) == []
-    assert failure_claims("sglang", [("exception", True, 7)], 6, KNOBS)
-    assert failure_claims("sglang", [("cuda-oom", True, 5)], 6, KNOBS), "memory that ran out is never handled"
+    assert failure_claims(SGLANG, [("exception", True, 5)], 6, KNOBS) == []
+    assert failure_claims(SGLANG, [("exception", True, 7)], 6, KNOBS)
+    assert failure_claims(SGLANG, [("cuda-oom", True, 5)], 6, KNOBS), "memory that ran out is never handled"
 
 
 def test_a_comparison_lists_what_is_new_first_then_what_is_gone_then_what_stayed(tmp_path: Path) -> None:

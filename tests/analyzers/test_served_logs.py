@@ -12,11 +12,11 @@ import pytest
 from ridgeline import catalog
 from ridgeline.analyzers import vllm_log
 from ridgeline.analyzers.base import Analyzer, diagnose
+from ridgeline.engines.served import ServedSecond, ServedTally
+from ridgeline.engines.sglang.log import read_sglang_log
+from ridgeline.engines.sglang.tally import tally_sglang_log
+from ridgeline.engines.vllm.tally import tally_vllm_log
 from ridgeline.readers.lines import TextFile
-from ridgeline.readers.served import ServedSecond, ServedTally
-from ridgeline.readers.sglang.log import read_sglang_log
-from ridgeline.readers.sglang.tally import tally_sglang_log
-from ridgeline.readers.vllm_tally import tally_vllm_log
 from ridgeline.records.finding import Finding
 
 ROOT = Path(__file__).resolve().parent.parent.parent

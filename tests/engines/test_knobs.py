@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, settings_of, values_of
-from ridgeline.engines.knobs.releases import LATEST, NEWEST, Flag, read_flags, release_text
+from ridgeline.engines.knobs.releases import NEWEST, Flag, latest_of, read_flags, release_text
 from ridgeline.engines.knobs.scope import engine_total, rank_share
 from ridgeline.engines.knobs.table import (
     ATTENTION_BACKENDS,
@@ -24,13 +24,13 @@ from ridgeline.engines.knobs.table import (
 )
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import BACKENDS, EngineSettings
+from ridgeline.engines.sglang.log import read_sglang_log
 from ridgeline.errors import InputError
-from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.expression import Value
 from tests.engines.server_args import RELEASES, applied, log_line
 
 SGLANG, VLLM = engine_flags("sglang"), engine_flags("vllm")
-VLLM_RELEASES = sorted({f.since for f in read_flags("vllm").values() if f.since} | {LATEST["vllm"]})
+VLLM_RELEASES = sorted({f.since for f in read_flags("vllm").values() if f.since} | {latest_of("vllm")})
 VALUES: dict[Domain, st.SearchStrategy[Value]] = {
     Domain.WHOLE: st.integers(1, 10_000),
     Domain.COUNT: st.integers(0, 10_000),

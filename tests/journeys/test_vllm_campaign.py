@@ -15,11 +15,12 @@ import pytest
 import yaml
 
 from ridgeline.campaign.judge import find_signature
-from ridgeline.engines.knobs.engine_flags import engine_flags
+from ridgeline.engines.failures import signatures
+from ridgeline.engines.vllm.engine import VLLM
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.outcome import Kind
 from ridgeline.study.history import History
 from ridgeline.study.journal import read_events
-from ridgeline.workloads.engine.failures import signatures
 from tests.journeys.vllm_engine import ALONE, ENGINE, answered, missing, ridgeline, vllm_command, write_model
 
 pytestmark = [
@@ -179,7 +180,7 @@ def test_what_we_refuse_the_engine_refuses_too(tmp_path: Path, words: tuple[str,
     done = subprocess.run(command, capture_output=True, text=True, env=ALONE, timeout=900, check=False)
     assert done.returncode != 0
     (tmp_path / "engine.log").write_text(done.stdout + done.stderr)
-    outcome = find_signature(tmp_path, ["engine.log"], signatures(engine_flags("vllm")))
+    outcome = find_signature(tmp_path, ["engine.log"], (*signatures(VLLM.flags, VLLM.failure_texts), *PROGRAM_FAILURES))
     assert outcome is not None
     assert outcome.kind is Kind.REJECTED
     assert outcome.evidence is not None and said in outcome.evidence.text

@@ -9,7 +9,7 @@ import yaml
 from ridgeline.campaign.check import check_study
 from ridgeline.cli.text.serving.plan import plan_text
 from ridgeline.engines.knobs.engine_flags import engine_flags
-from ridgeline.planner import vllm
+from ridgeline.engines.vllm.defaults import meant, utilization
 from ridgeline.planner.lint import LintPoint, lint_commands
 from ridgeline.planner.planner import Plan, answer_plan
 from ridgeline.service.from_plan import printed, service_of, write_plan
@@ -57,9 +57,9 @@ def test_copies_on_one_node_get_gpus_of_their_own() -> None:
 def test_a_share_of_the_gpu_and_a_fraction_of_what_is_free_are_the_same_memory(planned: Plan) -> None:
     unit = planned.choices[0].option.scheme.main
     gpu = planned.question.cluster.gpu
-    share = vllm.utilization(unit.memory, gpu)
+    share = utilization(unit.memory, gpu)
     assert share > unit.memory.mem_fraction  # it holds activations too
-    again = vllm.meant({"gpu_memory_utilization": share}, unit.memory, gpu)["mem_fraction_static"]
+    again = meant({"gpu_memory_utilization": share}, unit.memory, gpu)["mem_fraction_static"]
     assert again == pytest.approx(unit.memory.mem_fraction, abs=0.002)
 
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ridgeline import catalog
+from ridgeline.engines.sglang.log import read_offline_jsonl, read_sglang_log
+from ridgeline.engines.vllm.log import read_vllm_log
 from ridgeline.errors import ReadError
 from ridgeline.readers.batch_footer import read_batch_footer
 from ridgeline.readers.lines import TextFile
@@ -20,9 +22,6 @@ from ridgeline.readers.profiles.nsys import read_nsys
 from ridgeline.readers.profiles.perf_report import read_perf_report
 from ridgeline.readers.profiles.vtune import read_vtune
 from ridgeline.readers.report_bindings import read_bindings
-from ridgeline.readers.sglang.log import read_sglang_log
-from ridgeline.readers.sglang.offline import read_offline_jsonl
-from ridgeline.readers.vllm_log import read_vllm_log
 from ridgeline.testing.contracts.torn import as_lines, mutated
 
 SAMPLES = Path(__file__).parent.parent / "samples"

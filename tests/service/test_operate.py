@@ -193,6 +193,25 @@ def test_a_server_that_dies_is_seen_and_started_again_by_up(file: Path) -> None:
     assert again.folder.started["server-0"].generation == 1
 
 
+def test_a_server_that_does_not_start_says_why_in_its_engines_words(tmp_path: Path) -> None:
+    engine = tmp_path / "python"
+    pool = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+    engine.write_text(f'#!/bin/sh\necho "[2026-11-15 02:47:48] {pool}" >&2\nexit 1\n')
+    engine.chmod(0o755)
+    path = tmp_path / "one.yaml"
+    path.write_text(
+        f"version: 1\nmodel: llama-8b\nengine: {{kind: sglang, python: {engine}}}\nhost: 127.0.0.1\n"
+        f"first_port: {free_row(3)}\nunits: [{{settings: {{tp: 1}}}}]\n"
+    )
+    with pytest.raises(SiteError, match="server-0 ended before it was ready") as error:
+        operator(path).up(60)
+    said = str(error.value)
+    assert pool in said
+    assert "no room for the KV pool after the weights were loaded (stderr:1)" in said
+    assert "Raise the memory fraction" in said
+    operator(path).down()
+
+
 def test_a_taken_port_is_said_and_nothing_is_started(file: Path) -> None:
     service = operator(file)
     with socket.socket() as sock:

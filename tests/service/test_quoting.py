@@ -13,9 +13,10 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ridgeline.records.launch import OnNode
 from ridgeline.service.file import load_service
 from ridgeline.service.members import members_of
-from ridgeline.service.quoting import OnNode, in_comment, in_pod, in_shell, in_unit, shell_line
+from ridgeline.service.quoting import in_comment, in_pod, in_shell, in_unit, shell_line
 from ridgeline.service.render import render
 from ridgeline.service.scripts import start_script
 

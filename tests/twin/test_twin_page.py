@@ -9,6 +9,8 @@ import pytest
 
 from ridgeline.engines.knobs.table import KNOBS
 from ridgeline.engines.layout import STATE_POOL_SHARE, WINDOW_POOL_SHARE
+from ridgeline.engines.sglang.engine import SGLANG
+from ridgeline.engines.vllm.engine import VLLM
 from ridgeline.twin import (
     calibration,
     collectives,
@@ -41,19 +43,18 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"+{priors.QUANTISE_SMALL} a layer where activations are quantised",
         f"log-normal, spread {priors.POPULARITY_SPREAD:g}",
         f"({priors.PREFILL_OP_S * 1e6:g} us in prefill rounds",
-        f"{priors.ACCEPT_S['sglang'] * 1e3:g} ms SGLang, {priors.ACCEPT_S['vllm'] * 1e3:g} ms vLLM; "
-        f"+{priors.RANKS_ACCEPT_S['sglang'] * 1e3:g} and +{priors.RANKS_ACCEPT_S['vllm'] * 1e3:g} ms",
+        f"{SGLANG.costs.accept_s * 1e3:g} ms SGLang, {VLLM.costs.accept_s * 1e3:g} ms vLLM; "
+        f"+{SGLANG.costs.ranks_accept_s * 1e3:g} and +{VLLM.costs.ranks_accept_s * 1e3:g} ms",
         f"{priors.TOKENISE_S * 1e6:g} us a prompt token",
-        f"{priors.HAND_OVER_S['sglang'] * 1e6:g} us a prompt token SGLang, "
-        f"{priors.HAND_OVER_S['vllm'] * 1e6:g} us vLLM",
-        f"{priors.STREAM_S['sglang'] * 1e6:g} us a stream and step",
+        f"{SGLANG.costs.hand_over_s * 1e6:g} us a prompt token SGLang, {VLLM.costs.hand_over_s * 1e6:g} us vLLM",
+        f"{SGLANG.costs.stream_s * 1e6:g} us a stream and step",
         f"(2 x {calibration.UNCALIBRATED_SPREAD:g}^2",
         f"{intervals.APART_SPREAD:g}^2 more (TTFT {intervals.APART_TTFT_SPREAD:g}^2)",
         f"{priors.SAMPLING_PASSES} passes / (B {priors.ELEMENTWISE_MEMORY:g} m)",
         f"{priors.ELEMENTWISE_PASSES} passes over hidden",
         f"per layer {priors.LAYER_OPS}, +{priors.MLA_OPS} MLA, +{priors.MOE_OPS} MoE, +{priors.QUANTISE_OPS} FP8",
         f"+{priors.INDEX_OPS} indexer, +{priors.STATE_OPS} state",
-        f"{priors.HOST_STEP_S * 1e3:g} ms a step and {priors.HOST_REQUEST_S['sglang'] * 1e6:g} us a request",
+        f"{priors.HOST_STEP_S * 1e3:g} ms a step and {SGLANG.costs.request_s * 1e6:g} us a request",
         f"without a CUDA graph {priors.HOST_OP_S * 1e6:g} us more",
         f"h x {priors.AGREE_S * 1e3:g} ms",
         f"bubble {priors.PIPELINE_BUBBLE:g}",

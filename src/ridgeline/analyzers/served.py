@@ -1,15 +1,18 @@
-"""What a serving engine's log shows over time: what limits it, how it was used, whether the queue grows.
+"""What a serving engine's log shows: what limits it, how it was used, whether the queue grows, why it failed.
 
 A healthy log has something to say too: how busy the engine was, and what would have to change for it to serve more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ridgeline.analyzers.base import Claimed, PortraitFigure, Quote
-from ridgeline.readers.served import ServedMoment, ServedTally, ServedTotals
+from ridgeline.analyzers.knobs import EngineKnobs
+from ridgeline.engines.base import ServingEngine
+from ridgeline.engines.failures import told_cause
+from ridgeline.engines.served import ServedMoment, ServedTally, ServedTotals
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint
 from ridgeline.records.finding import KnobToTry
 
@@ -160,3 +163,19 @@ def served_curves(tally: ServedTally) -> tuple[CurveFigure, ...]:
         CurveFigure("KV use over time", "seconds", "share", (curve("KV pool", lambda m: m.kv_share),)),
         CurveFigure("Decode rate over time", "seconds", "tokens/s", (curve("decode", lambda m: m.decode_tok_s),)),
     )
+
+
+def failure_claims(
+    engine: ServingEngine, failures: Sequence[tuple[str, bool, int]], last_work_line: int, knobs: EngineKnobs
+) -> list[Claimed]:
+    """One claim for the cause of a failed run, from (kind, whether the engine was ready, line).
+
+    An exception after which the engine went on working (up to `last_work_line`) was handled and is no failure.
+    """
+    found = told_cause(f for f in failures if f[0] != "exception" or f[2] > last_work_line)
+    if found is None:
+        return []
+    kind, failure, line = found
+    advice = failure.advice.format(memory_flag=engine.memory_flag)
+    key, tried = f"{engine.name}.failed-{kind}", knobs.named(failure.try_)
+    return [Claimed(failure.claim, (Quote(line),), advice, "fault", knobs=tried, key=key)]

@@ -6,26 +6,25 @@ import re
 from collections.abc import Iterable
 
 from ridgeline.analyzers.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
-from ridgeline.analyzers.engine_failures import failure_claims
 from ridgeline.analyzers.knobs import EngineKnobs
-from ridgeline.analyzers.served import Served, queue_growth, served_curves, served_figures, what_limits
-from ridgeline.analyzers.split_roles import held_up_by_kv
-from ridgeline.readers.sglang.sums import SglangTally
-from ridgeline.readers.sglang.tally import tally_sglang_log
+from ridgeline.analyzers.served import Served, failure_claims, queue_growth, served_curves, served_figures, what_limits
+from ridgeline.engines.sglang.engine import SGLANG
+from ridgeline.engines.sglang.tally import KvOnItsWay, SglangTally, tally_sglang_log
 from ridgeline.records.finding import Finding, Severity
 
 # Chat templates and chance give a few shared tokens; above this a benchmark's prompts were seen before.
 CONTAMINATED_SHARE = 0.02
 _STARVED_SHARE = 0.35
+_MUCH = 0.25  # of the batch lines, from which on the transfer of KV is called the limit
 
 
 def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one engine's or server's log, in one pass and constant memory."""
     log = tally_sglang_log(lines)
     knobs = _knobs(log)
-    served = Served("sglang", log.served, log.line, log.cap, "--max-running-requests", knobs.named, _offline(log))
+    served = Served("sglang", log.served, log.line, log.cap, SGLANG.running_flag, knobs.named, _offline(log))
     failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
-    claims = failure_claims("sglang", failed, log.last_work_line, knobs)
+    claims = failure_claims(SGLANG, failed, log.last_work_line, knobs)
     for rule in (
         _contaminated,
         _graphs,
@@ -262,6 +261,36 @@ def _never_ready(log: SglangTally, _: EngineKnobs) -> list[Claimed]:
             key="sglang.never-ready",
         )
     ]
+
+
+def held_up_by_kv(log: SglangTally) -> list[Claimed]:
+    """One warning, where for much of the log many requests of prefill or decode servers had their KV on its way.
+
+    Such a server looks idle in every other figure: its queue is empty, since what waits was taken in already.
+    """
+    sides = (
+        ("fetching", log.fetching, "waited here for their KV", "prefill servers, or the way from them,"),
+        ("unsent", log.unsent, "were read and had not handed over their KV", "the transfer, or the decode servers,"),
+    )
+    return [
+        Claimed(
+            f"up to {side.most} requests at once {what}: {whose} are the limit",
+            (Quote(log.line(name)),),
+            "Look at the other side's log for the same minutes. If neither is busy, the transfer is slow: check its "
+            "back end and device (--disaggregation-transfer-backend, --disaggregation-ib-device; `ridgeline preflight` "
+            "names the devices) and the host's cores, which hand out every transfer.",
+            "warning",
+            share=side.many / side.lines,
+            key="sglang.kv-on-its-way",
+        )
+        for name, side, what, whose in sides
+        if is_much(side) and log.line(name)
+    ]
+
+
+def is_much(side: KvOnItsWay) -> bool:
+    """Whether so many transfers were under way for so long that they count as the limit."""
+    return side.many > 0 and side.many >= _MUCH * side.lines
 
 
 def _notices(log: SglangTally, _: EngineKnobs) -> list[Claimed]:

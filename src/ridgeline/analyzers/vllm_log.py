@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 
 from ridgeline.analyzers.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
-from ridgeline.analyzers.engine_failures import failure_claims
 from ridgeline.analyzers.knobs import EngineKnobs
-from ridgeline.analyzers.served import Served, queue_growth, served_curves, served_figures, what_limits
-from ridgeline.readers.vllm_tally import VllmTally, tally_vllm_log
+from ridgeline.analyzers.served import Served, failure_claims, queue_growth, served_curves, served_figures, what_limits
+from ridgeline.engines.vllm.engine import VLLM
+from ridgeline.engines.vllm.tally import VllmTally, tally_vllm_log
 from ridgeline.records.finding import Finding
 
 _HITS = 0.05
@@ -20,9 +20,9 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one server's or engine's log, in one pass and constant memory."""
     log = tally_vllm_log(lines)
     knobs = EngineKnobs("vllm", log.args)
-    served = Served("vllm", log.served, log.line, log.cap, "--max-num-seqs", knobs.named, fewest_lines=3)
+    served = Served("vllm", log.served, log.line, log.cap, VLLM.running_flag, knobs.named, fewest_lines=3)
     failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
-    claims = failure_claims("vllm", failed, log.last_work_line, knobs)
+    claims = failure_claims(VLLM, failed, log.last_work_line, knobs)
     for rule in (_preemptions, _pool, _cap, _hits, _starved, _stop):
         claims += rule(log, knobs)
     return cited(source, log.texts(), [*claims, *queue_growth(served), *what_limits(served)])

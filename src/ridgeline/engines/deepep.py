@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ridgeline.engines.knobs.releases import Version, release_meant
 from ridgeline.engines.layout import Layout
+from ridgeline.records.expression import Value
 
 # the first release that starts with both DeepEP's `auto` and attention DP; its predecessors stop at an assertion
 AUTO_WITH_ATTENTION_DP: Version = (0, 4, 9)
@@ -40,3 +41,10 @@ def mode_refusal(mode: object, role: str, attn_dp: int, version: Version) -> str
             f"{deepep_mode(role, version)}, or use a newer engine"
         )
     return None
+
+
+def deepep_values(layout: Layout, role: str, version: Version) -> dict[str, Value]:
+    """How tokens travel to their experts, where they do."""
+    if not uses_deepep(layout):
+        return {}
+    return {"moe_a2a_backend": "deepep", "deepep_mode": deepep_mode(role, version), "moe_dense_tp_size": 1}

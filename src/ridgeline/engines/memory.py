@@ -11,11 +11,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ridgeline.engines.fractions import sglang_fraction
 from ridgeline.engines.knobs.scope import rank_share
 from ridgeline.engines.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.engines.reserve import reserve_needs, triton_bytes_per_request
-from ridgeline.engines.settings import Applied, EngineSettings, resolve, vllm_fraction
+from ridgeline.engines.settings import Applied, EngineSettings, defaults_of, resolve
 from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import GIB, Gpu
 from ridgeline.model.model import Model
@@ -101,7 +100,7 @@ def plan_memory(
     settings = settings or EngineSettings()
     if settings.mem_fraction is not None and not 0.0 < settings.mem_fraction < 1.0:
         raise InputError(f"mem fraction {settings.mem_fraction:g} is not between 0 and 1; 0.80 to 0.92 is usual")
-    own = vllm_fraction(settings) if settings.engine == "vllm" else sglang_fraction(model, gpu, layout, settings, role)
+    own = defaults_of(settings.engine).mem_fraction(model, gpu, layout, settings, role)
     fraction = own if settings.mem_fraction is None else settings.mem_fraction
     return _plan_at(fraction, own, model, gpu, layout, settings, role)
 

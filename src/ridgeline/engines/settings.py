@@ -1,4 +1,4 @@
-"""How an engine is started: the settings that change speed, and the defaults SGLang puts in for those left out."""
+"""How an engine is started: the settings that change speed, and what an engine puts in for those left out."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ import math
 import re
 from dataclasses import dataclass, replace
 
+from ridgeline import catalog
 from ridgeline.engines.acceptance import usual_accept_length
-from ridgeline.engines.deepep import uses_deepep
-from ridgeline.engines.knobs.releases import release_meant
+from ridgeline.engines.knobs.releases import title_of
 from ridgeline.engines.layout import Layout, state_slots
 from ridgeline.errors import InputError
-from ridgeline.hardware.cluster import GIB, Gpu
+from ridgeline.hardware.cluster import Gpu
 from ridgeline.model.model import Model
 
 BACKENDS = ("fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "triton")
 CURRENT_VERSION = (0, 5)
-# vLLM's V1 scheduler came on by default with 0.8; its graphs reach 512 sequences.
-CURRENT_VLLM, OLDEST_VLLM, VLLM_GRAPHS = (0, 32), (0, 8), 512
-# Asynchronous scheduling is on by default since 0.14; before, every step waited for the host.
-VLLM_OVERLAP_SINCE = (0, 14)
-# gpu_memory_utilization where nobody names it, by release; activations are taken out of it (vllm/config/cache.py)
-VLLM_FRACTIONS = {(0, 20): 0.92, (0, 0): 0.9}
 # Tokens a rank computes in one prefill round under DeepEP where nobody sets the chunk. Published recipes set it about
 # so: SGLang's own default, divided among 16 or 32 attention ranks, would leave every round to the host.
 PREFILL_RANK_TOKENS = 2048
@@ -104,25 +98,67 @@ class Applied:
     kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
 
 
+class EngineDefaults:
+    """What an engine that the twin knows chooses where nobody says, by release; each has its own in its home."""
+
+    current: tuple[int, ...]  # the line of releases that is meant where none is named
+    oldest: tuple[int, ...] = ()  # the first whose scheduler the twin knows
+    mixes: bool = False  # prompts and decode tokens always share a step
+    # of DeepSeek's models: all-reduce joined with the norm after it on Blackwell, tiles for small batches on Hopper
+    deepseek_kernels: bool = False
+    deepep: bool = False  # experts of attention-DP ranks get their tokens by DeepEP, unless it is told otherwise
+
+    def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
+        raise NotImplementedError
+
+    def running(self, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> int:
+        raise NotImplementedError
+
+    def graph_max_bs(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
+        raise NotImplementedError
+
+    def prefill_graph(self, settings: EngineSettings, model: Model) -> bool:
+        raise NotImplementedError
+
+    def overlaps(self, settings: EngineSettings) -> bool:
+        """Whether the host prepares a step while the GPU computes the one before."""
+        return True
+
+    def kernel_set(self, settings: EngineSettings) -> str:
+        """The measured kernels that this release's resemble most; empty: those of the newest SGLang."""
+        return ""
+
+    def mem_fraction(self, model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings, role: str) -> float:
+        raise NotImplementedError
+
+
+def defaults_of(engine: str) -> EngineDefaults:
+    found: EngineDefaults | None = catalog.part("engines", engine).defaults
+    if found is None:
+        raise InputError(f"engine {engine!r} is not simulated; use one of {', '.join(_simulated())}")
+    return found
+
+
+def _simulated() -> list[str]:
+    return [name for name in catalog.names("engines") if catalog.part("engines", name).defaults is not None]
+
+
 def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> Applied:
     """What the engine would apply for this layout. `pool_tokens` is one attention-DP rank's KV pool."""
-    vllm = settings.engine == "vllm"
-    chunk = settings.chunked_prefill_size or (_vllm_budget(gpu) if vllm else _default_chunk(settings, gpu, layout))
+    own = defaults_of(settings.engine)
+    chunk = settings.chunked_prefill_size or own.chunk(settings, gpu, layout)
     running = settings.max_running_requests
-    if running is None and vllm:
-        running = _vllm_sequences(gpu) * layout.attn_dp
     if running is None:
-        # model_runner: tokens / context * 512, held between 2048 and 4096, whole engine
-        running = int(min(max(pool_tokens / model.context_tokens * 512, 2048), 4096))
+        running = own.running(model, gpu, layout, pool_tokens)
     if model.state_bytes_per_request and pool_tokens > 1:
         running = min(running, state_slots(model, layout, pool_tokens) * layout.attn_dp)
-    graph = settings.cuda_graph_max_bs
+    graph, prefill_graph = settings.cuda_graph_max_bs, settings.prefill_graph
     return Applied(
         backend=settings.attention_backend or default_backend(model, gpu),
         # attention DP and pipeline stages each divide the limit; a rank keeps at least one
         running_limit=max(running, layout.attn_dp * layout.pp),
-        graph_max_bs=(VLLM_GRAPHS if vllm else _default_graph(settings, gpu, layout)) if graph is None else graph,
-        prefill_graph=_default_prefill_graph(settings, model),
+        graph_max_bs=own.graph_max_bs(settings, gpu, layout) if graph is None else graph,
+        prefill_graph=own.prefill_graph(settings, model) if prefill_graph is None else prefill_graph,
         # attention DP divides the chunk among its ranks; every pipeline stage works on a chunk of its own
         chunk_tokens=max(chunk, layout.attn_dp) * layout.pp,
         max_prefill_tokens=max(settings.max_prefill_tokens, chunk) * layout.pp,
@@ -132,22 +168,11 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         draft_tokens=settings.draft_tokens,
         page_size=settings.page_size,
         engine=settings.engine,
-        mixed=vllm or (settings.mixed_chunk and layout.attn_dp == 1),
+        mixed=own.mixes or (settings.mixed_chunk and layout.attn_dp == 1),
         recv_interval=settings.recv_interval,
-        overlap=not vllm or settings.version >= VLLM_OVERLAP_SINCE,
-        kernel_set=_kernel_set(settings),
+        overlap=own.overlaps(settings),
+        kernel_set=own.kernel_set(settings),
     )
-
-
-def vllm_fraction(settings: EngineSettings) -> float:
-    return next(share for since, share in VLLM_FRACTIONS.items() if settings.version >= since)
-
-
-def _kernel_set(settings: EngineSettings) -> str:
-    """The measured kernels that this release's resemble most: SGLang's experts and all-reduce changed after 0.5.10."""
-    if settings.engine == "vllm":
-        return "vllm"
-    return "" if _since(settings, 0, 5, 12) else "sglang-0.5.10"
 
 
 def default_backend(model: Model, gpu: Gpu) -> str:
@@ -158,78 +183,23 @@ def default_backend(model: Model, gpu: Gpu) -> str:
     return "fa3" if gpu.generation == "hopper" else "flashinfer"
 
 
-def engine_chunk(settings: EngineSettings, gpu: Gpu) -> int:
-    """The prefill chunk SGLang itself takes, by the size of the GPU."""
-    gib = gpu.memory_bytes / GIB
-    if gib < 35:
-        return 2048
-    if gib < 60 and _since(settings, 0, 5, 3):
-        return 4096
-    return 8192 if gib < 160 else 16384
-
-
-def _default_chunk(settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
-    if uses_deepep(layout):
-        return PREFILL_RANK_TOKENS * layout.attn_dp
-    return engine_chunk(settings, gpu)
-
-
-def _vllm_budget(gpu: Gpu) -> int:
-    """max_num_batched_tokens of vLLM's server: 8,192 on GPUs of 70 GiB and more, 2,048 on others and on A100."""
-    return 8192 if _vllm_large(gpu) else 2048
-
-
-def _vllm_sequences(gpu: Gpu) -> int:
-    return 1024 if _vllm_large(gpu) else 256
-
-
-def _vllm_large(gpu: Gpu) -> bool:
-    return gpu.memory_bytes >= 70 * GIB and gpu.generation != "ampere"
-
-
-def _default_graph(settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
-    gib = gpu.memory_bytes / GIB
-    if gib < 20:
-        return 8
-    if not _since(settings, 0, 5, 3):
-        small = 35 if _since(settings, 0, 4, 8) else 24.4
-        if gib < small:
-            return 8 if layout.tp < 4 else 80
-        return 160 if gib <= 90 or not _since(settings, 0, 4, 6) else 256 if gib < 156 else 512
-    if gib < 35:
-        return 24 if layout.tp < 4 else 80
-    if gib < 60:
-        return 32 if layout.tp < 4 else 160
-    return 256 if layout.tp < 4 and gib < 160 else 512
-
-
-def _default_prefill_graph(settings: EngineSettings, model: Model) -> bool:
-    if settings.prefill_graph is not None:
-        return settings.prefill_graph
-    if settings.engine == "vllm":
-        return True  # compiled as a whole, launched in a few pieces
-    # piecewise prefill graphs are on by default since 0.5.10, and exclude MLA and layers that keep a state
-    return _since(settings, 0, 5, 10) and not model.attention.mla and not model.state_bytes_per_request
-
-
-def _since(settings: EngineSettings, *release: int) -> bool:
-    return release_meant(settings.version) >= release
-
-
-_ENGINE = re.compile(r"(sglang|vllm)(?:[:=@ ]*v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev)\d*)*)?")
+_ENGINE = re.compile(r"([a-z]\w*?)(?:[:=@ ]*v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev)\d*)*)?")
 
 
 def parse_engine(text: str, settings: EngineSettings) -> EngineSettings:
     """`sglang` or `vllm`, each with a release after a colon: `sglang:0.4.10` for the defaults of an older version."""
     match = _ENGINE.fullmatch(text.strip())
-    if not match:
+    if not match or match[1] not in _simulated():
         raise InputError(
-            f"engine {text!r} is not simulated; use sglang or vllm, or sglang:0.4.10 for an older one's defaults"
+            f"engine {text!r} is not simulated; use {' or '.join(_simulated())}, or sglang:0.4.10 for an older one's "
+            "defaults"
         )
-    current = CURRENT_VLLM if match[1] == "vllm" else CURRENT_VERSION
-    version = tuple(int(p) for p in match[2].split(".")) if match[2] else current
-    if match[1] == "vllm" and version < OLDEST_VLLM:
+    own = defaults_of(match[1])
+    version = tuple(int(p) for p in match[2].split(".")) if match[2] else own.current
+    if version < own.oldest:
+        oldest = ".".join(map(str, own.oldest))
         raise InputError(
-            f"engine {text!r} is not simulated: vLLM before 0.8 has another scheduler; use vllm:0.8 or newer"
+            f"engine {text!r} is not simulated: {title_of(match[1])} before {oldest} has another scheduler; use "
+            f"{match[1]}:{oldest} or newer"
         )
     return replace(settings, engine=match[1], version=version)

@@ -7,7 +7,9 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+from ridgeline import catalog
 from ridgeline.errors import InputError, SiteError
 from ridgeline.load.wire.client_stats import ClientStats
 from ridgeline.load.wire.connect import new_connection
@@ -17,6 +19,9 @@ from ridgeline.load.wire.loop import Loop
 from ridgeline.load.wire.reply import Reply
 from ridgeline.load.workers.assignment import Address
 from ridgeline.traffic.traffic import Arrival
+
+if TYPE_CHECKING:
+    from ridgeline.engines.base import ServingEngine
 
 NAMELESS = "unknown"  # what sglang-router calls the model of a server that is no SGLang
 
@@ -119,8 +124,7 @@ def _model_behind(endpoint: Endpoint, address: Address, found: Server, timeout_s
     return replace(found, model=name, note=note)
 
 
-# who owns the models of a list, and where that server tells about itself
-_OWN_WORDS = {"sglang": "/server_info", "ridgeline": "/server_info", "vllm": "/version"}
+TWIN_OWNER, TWIN_API = "ridgeline", "sglang"  # who owns the models of serve-twin, and the API that it has
 _KEPT = ("model_path", "version", "nnodes", "disaggregation_mode")
 
 
@@ -128,24 +132,33 @@ def _settings(endpoint: Endpoint, address: Address, models: Exchange, timeout_s:
     """Engine, release and what it was started with, as far as the server tells; no other server is asked."""
     try:
         owner = str(json.loads(models.reply.text)["data"][0]["owned_by"])
-        path = _OWN_WORDS[owner]
+        engine = _engine_of(owner)
     except (ValueError, KeyError, TypeError, IndexError):
         return {}
-    exchange = _get(endpoint, address, path, timeout_s)
+    if engine is None:
+        return {}
+    exchange = _get(endpoint, address, engine.info_path, timeout_s)
     try:
         said = json.loads(exchange.reply.text)
     except ValueError:
         said = None
-    engine = "vllm" if owner == "vllm" else "sglang"
-    return {"engine": engine, **_known_settings(engine, said)} if isinstance(said, dict) else {"engine": engine}
+    known = _known_settings(engine, said) if isinstance(said, dict) else {}
+    return {"engine": engine.name, **known}
 
 
-def _known_settings(engine: str, said: Mapping[str, object]) -> dict[str, object]:
+def _engine_of(owner: str) -> ServingEngine | None:
+    """The engine whose servers say that they own their models by this name."""
+    from ridgeline.engines.base import engine_named
+
+    homes = map(engine_named, catalog.names("engines"))
+    return next((home for home in homes if home.owned_by == (TWIN_API if owner == TWIN_OWNER else owner)), None)
+
+
+def _known_settings(engine: ServingEngine, said: Mapping[str, object]) -> dict[str, object]:
     """Our names for what we know; the rest may hold keys and passwords and is not kept."""
-    from ridgeline.engines.knobs.engine_flags import engine_flags
     from ridgeline.engines.knobs.table import ROWS
 
-    values = engine_flags(engine).from_echo(said)
+    values = engine.flags.from_echo(said)
     plain = {name: said[name] for name in _KEPT if isinstance(said.get(name), str | int)}
     if values.get("attn_dp", 1) != 1:
         values.pop("dp", None)  # the same ranks under their older name

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.deepep import graphless
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.layout import Layout
@@ -230,14 +231,14 @@ def _whole(batch: int, layout: Layout) -> int:
 def one_engine_layouts(question: PlanQuestion, gpus: int, *, stages: bool) -> Iterator[Layout]:
     """One-engine layouts whose size divides `gpus`."""
     model, size = question.model, question.cluster.node.gpus
-    vllm = question.settings.engine == "vllm"
+    whole = engine_named(question.settings.engine).planned_whole
     for total in (n for n in range(1, gpus + 1) if gpus % n == 0 or n % size == 0):
-        if vllm and total > size:
-            break  # its servers of several nodes want Ray or a launcher of their own
+        if whole and total > size:
+            break
         for pp in (n for n in range(1, MOST_STAGES + 1 if stages else 2) if total % n == 0):
             tp = total // pp
             for attn_dp in (
-                sorted({1, max(1, tp // 4), max(1, tp // 2), tp}) if model.attention.mla and not vllm else (1,)
+                sorted({1, max(1, tp // 4), max(1, tp // 2), tp}) if model.attention.mla and not whole else (1,)
             ):
                 for ep in (1, tp) if model.experts is not None and tp > 1 and attn_dp in (1, tp) else (1,):
                     used = -(-total // size)

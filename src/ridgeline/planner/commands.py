@@ -6,11 +6,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ridgeline.engines.deepep import deepep_mode, uses_deepep
+from ridgeline.engines.base import engine_named
+from ridgeline.engines.deepep import uses_deepep
 from ridgeline.engines.knobs.engine_flags import engine_flags
-from ridgeline.engines.knobs.meaning import values_of
 from ridgeline.engines.knobs.releases import release_text
-from ridgeline.planner import vllm
 from ridgeline.planner.candidates import Unit
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.scheme import Scheme
@@ -55,18 +54,9 @@ def unit_env(unit: Unit) -> dict[str, str]:
 
 def unit_values(unit: Unit) -> dict[str, Value]:
     """Layout, memory, scheduling and dtypes of one engine under our names, every value written out; not its role."""
-    told = dict(unit.question.told)
-    if unit.settings.engine == "vllm":
-        return {**vllm.vllm_values(unit), **told}
-    return {**values_of(unit.layout, unit.settings), **deepep_values(unit), **told}
-
-
-def deepep_values(unit: Unit) -> dict[str, Value]:
-    """How tokens travel to their experts, where they do."""
-    if not uses_deepep(unit.layout):
-        return {}
-    mode = deepep_mode(unit.role, unit.settings.version)
-    return {"moe_a2a_backend": "deepep", "deepep_mode": mode, "moe_dense_tp_size": 1}
+    engine, gpu = engine_named(unit.settings.engine), unit.question.cluster.gpu
+    own = engine.planned_values(unit.layout, unit.settings, unit.role, unit.cap, unit.chunk_flag, unit.memory, gpu)
+    return {**own, **unit.question.told}
 
 
 def unit_arguments(unit: Unit) -> list[str]:

@@ -9,24 +9,18 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.deepep import mode_refusal
 from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, role_of, settings_of
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.layout_rules import layout_problems
-from ridgeline.engines.memory import plan_memory
+from ridgeline.engines.memory import MemoryPlan, plan_memory
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.hardware.cluster import GIB
-from ridgeline.planner import vllm
 from ridgeline.planner.candidates import PlanQuestion
 from ridgeline.planner.commands import DEEPEP_LIMIT, DEEPEP_RANK_TOKENS
 from ridgeline.records.expression import Value
-
-# what to raise for more requests, and for more KV
-MORE = {
-    "sglang": ("--max-running-requests", "--mem-fraction-static"),
-    "vllm": ("--max-num-seqs", "--gpu-memory-utilization"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +88,9 @@ def lint_commands(lines: Iterable[str], question: PlanQuestion, point: LintPoint
     if not any(s.role != "prefill" for s in servers.values()):
         problems.append("no command starts a server that generates tokens")
     needed = round(point.running * point.request_tokens)
-    limit, share = MORE[question.settings.engine]
-    _compare(running, point.running, "requests may run at once", f"raise {limit}", proofs, problems)
-    _compare(tokens, needed, "tokens fit the KV pools", f"raise {share} or add GPUs", proofs, problems)
+    engine = engine_named(question.settings.engine)
+    _compare(running, point.running, "requests may run at once", f"raise {engine.running_flag}", proofs, problems)
+    _compare(tokens, needed, "tokens fit the KV pools", f"raise {engine.memory_flag} or add GPUs", proofs, problems)
     return LintReport(tuple(proofs), tuple(problems))
 
 
@@ -113,9 +107,11 @@ def _check(
     """Requests and KV tokens this server can hold; what is wrong with it is added to `problems`."""
     gpu, engine = question.cluster.gpu, question.settings.engine
     layout = server.layout(question.cluster.node.gpus)
-    if engine == "vllm":
-        usual = plan_memory(question.model, gpu, layout, server.settings(question.settings.version, engine))
-        server = replace(server, values=vllm.meant(server.values, usual, gpu))
+
+    def usual() -> MemoryPlan:
+        return plan_memory(question.model, gpu, layout, server.settings(question.settings.version, engine))
+
+    server = replace(server, values=engine_named(engine).meant(server.values, usual, gpu))
     settings = server.settings(question.settings.version, engine)
     problems += [f"{name}: {p}" for p in layout_problems(question.model, layout, gpu, settings, server.role)]
     for knob, value in question.told.items():

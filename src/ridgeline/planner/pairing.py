@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.layout import Layout, disaggregated
 from ridgeline.planner.candidates import PlanQuestion, Unit, make_unit, one_engine_layouts
 
@@ -71,8 +72,8 @@ def pairs(question: PlanQuestion, gpus: int, rate_s: float | None = None) -> lis
 
     Fastest first; with a rate, those that should carry it come first, the fewest GPUs in front.
     """
-    if question.settings.engine == "vllm":
-        return []  # how its split roles queue and hand over is not modelled
+    if engine_named(question.settings.engine).planned_whole:
+        return []
     shapes = list(one_engine_layouts(question, gpus, stages=False))
     prefill = [u for s in shapes if (u := make_unit(question, s, "prefill")) is not None]
     decode = [u for s in shapes if (u := make_unit(question, s, "decode")) is not None]

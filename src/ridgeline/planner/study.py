@@ -13,10 +13,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ridgeline.engines.deepep import deepep_values
 from ridgeline.engines.deployment import Deployment, role_text
 from ridgeline.engines.layout import Layout, group_text
 from ridgeline.engines.settings import CURRENT_VERSION
-from ridgeline.planner.commands import deepep_values, unit_arguments
+from ridgeline.planner.commands import unit_arguments
 from ridgeline.planner.operating_point import Option
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.scheme import Scheme
@@ -79,7 +80,9 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     }
     fixed["chunked_prefill_size"] = unit.chunk_flag
     fixed["attention_backend"] = unit.settings.attention_backend
-    fixed |= deepep_values(unit) | ({"enable_mixed_chunk": "true"} if unit.settings.mixed_chunk else {})
+    fixed |= deepep_values(unit.layout, unit.role, unit.settings.version) | (
+        {"enable_mixed_chunk": "true"} if unit.settings.mixed_chunk else {}
+    )
     fraction, gpus = unit.memory.mem_fraction, min(layout.gpus_per_node, unit.gpus)
     share = layout.attn_dp * layout.pp
     caps, fractions = _around(unit.cap, share), sorted({round(fraction - 0.02, 3), fraction})

@@ -17,6 +17,12 @@ APPTAINER, PYXIS = "apptainer", "pyxis"
 CONTAINER_RUNTIMES = (APPTAINER, PYXIS)
 
 
+class OnNode(str):
+    """Text of ours whose `$name` is known on the node only. Cut up or joined it is a plain `str` again, and quoted."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """Where ranks go. `map_by` and `bind_to` are core, socket, numa, node or none; empty: the launcher decides.

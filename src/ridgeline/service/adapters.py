@@ -10,9 +10,10 @@ from pathlib import Path
 
 from ridgeline.errors import StudyError
 from ridgeline.node.preflight.check import NodeReport, node_from
+from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service, ServiceUnit
 
-HCA, DEVICE = "NCCL_IB_HCA", "disaggregation_ib_device"
+HCA = "NCCL_IB_HCA"
 
 
 def with_adapters(service: Service, records: Sequence[str], folder: Path) -> Service:
@@ -20,7 +21,9 @@ def with_adapters(service: Service, records: Sequence[str], folder: Path) -> Ser
     named = {f"{path}": _hca_of(path) for path in _files(records, folder)}
     if len(set(named.values())) > 1:
         seen = "; ".join(f"{path}: {hca or 'none'}" for path, hca in named.items())
-        raise StudyError(f"preflight: nodes have different adapters ({seen}); name {HCA} and {DEVICE} in the units")
+        raise StudyError(
+            f"preflight: nodes have different adapters ({seen}); name {HCA} and disaggregation_ib_device in the units"
+        )
     hca = next(iter(named.values()), "") or service.site.env.get(HCA, "")
     return replace(service, units=tuple(_with(unit, hca, service) for unit in service.units)) if hca else service
 
@@ -29,9 +32,10 @@ def _with(unit: ServiceUnit, hca: str, service: Service) -> ServiceUnit:
     split = unit.role != "both"
     env = {HCA: hca, **unit.env} if split or unit.nodes > 1 else unit.env
     # nixl finds its own way; between servers of one node nothing leaves it
-    by_port = split and service.engine == "sglang" and unit.settings.get("disaggregation_transfer_backend") != "nixl"
+    knob = server_of(service.engine).device_knob
+    by_port = split and knob and unit.settings.get("disaggregation_transfer_backend") != "nixl"
     devices = ",".join(dict.fromkeys(name.partition(":")[0] for name in hca.lstrip("=").split(",")))
-    return replace(unit, env=env, settings={DEVICE: devices, **unit.settings} if by_port else unit.settings)
+    return replace(unit, env=env, settings={knob: devices, **unit.settings} if by_port else unit.settings)
 
 
 def _files(records: Sequence[str], folder: Path) -> list[Path]:

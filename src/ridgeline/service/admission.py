@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import layout_of, model_of, settings_of
 from ridgeline.engines.layout import Layout, disaggregated
 from ridgeline.errors import InputError
@@ -21,6 +20,7 @@ from ridgeline.model.config import load_model
 from ridgeline.planner.operating_point import keeps_limits
 from ridgeline.records.expression import Value
 from ridgeline.service.protection import QUEUE_KNOB, RUNNING_KNOB, can_queue, leaks
+from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service, ServiceUnit
 from ridgeline.traffic.requests import Slo, Summary, summarise
 from ridgeline.traffic.traffic import ClosedLoop, Traffic, parse_traffic
@@ -68,7 +68,12 @@ class AdmissionLimits:
         A router whose limit wears off needs servers that refuse by themselves. Of split roles SGLang's do not, and
         vLLM has no such limit.
         """
-        if service.router is None or not leaks(service.router.kind) or service.split or service.engine == "vllm":
+        if (
+            service.router is None
+            or not leaks(service.router.kind)
+            or service.split
+            or not server_of(service.engine).flags.knows(QUEUE_KNOB)
+        ):
             return [{} for _ in service.units]
         servers = sum(unit.replicas for unit in service.units)
         found = []
@@ -212,13 +217,13 @@ def _twins(service: Service) -> list[tuple[Deployment, int]]:
 
 def _values(service: Service, unit: ServiceUnit) -> dict[str, Value]:
     """Without what an earlier rehearsal wrote: the limit of a limit would fall each time."""
-    values = engine_flags("vllm" if service.engine == "vllm" else "sglang").canonical(unit.settings)
+    values = server_of(service.engine).flags.canonical(unit.settings)
     return {name: value for name, value in values.items() if name != RUNNING_KNOB or QUEUE_KNOB not in values}
 
 
 def _spelled(service: Service, unit: ServiceUnit, knob: str) -> str:
     """As the file calls a knob, where it does."""
-    flags = engine_flags("vllm" if service.engine == "vllm" else "sglang")
+    flags = server_of(service.engine).flags
     return next((name for name in unit.settings if knob in flags.canonical({name: unit.settings[name]})), knob)
 
 

@@ -21,11 +21,11 @@ from ridgeline.service.kubernetes.manifests import manifests
 from ridgeline.service.members import Member, members_of, room_for_router
 from ridgeline.service.render import TARGETS
 from ridgeline.service.routers import ROUTERS
+from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service
 from ridgeline.study.yaml_tree import parse_yaml, read_text
 
 ASK_S = 60.0  # for an interpreter to say whether it has a module
-_ENGINES = {"sglang": "sglang", "vllm": "vllm", "twin": "ridgeline"}  # engine -> the package that it is
 
 
 def check_service(path: Path, target: str = "") -> tuple[Service, list[str]]:
@@ -88,7 +88,8 @@ def _not_here(service: Service, file: Path) -> Iterator[Problem]:
     site = service.site
     prepared = bool(site.modules or site.setup or site.container)  # what is on the PATH then is known to a job only
     if not prepared:
-        yield from _no_python(service.python, _ENGINES[service.engine], ("engine", "python"))
+        engine = server_of(service.engine)
+        yield from _no_python(service.python, engine.module or engine.name, ("engine", "python"))
     if service.router is not None and not prepared:
         package = ROUTERS[service.router.kind].module.partition(".")[0]
         yield from _no_python(service.router.python, package, ("router", "python"))

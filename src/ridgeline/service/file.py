@@ -11,9 +11,8 @@ from typing import Any
 import yaml
 
 from ridgeline import catalog
-from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import layout_of
-from ridgeline.engines.knobs.releases import LATEST, parse_version
+from ridgeline.engines.knobs.releases import parse_version
 from ridgeline.engines.layout_rules import layout_problems
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.errors import InputError, StudyError
@@ -25,7 +24,7 @@ from ridgeline.service.adapters import with_adapters
 from ridgeline.service.form import ServiceForm, UnitForm
 from ridgeline.service.keys import reveals_secret
 from ridgeline.service.routers import ROUTERS
-from ridgeline.service.servers import SERVERS, port_step
+from ridgeline.service.servers import port_step, server_of
 from ridgeline.service.service import USUAL_ROUTER, NotifyChoice, PodChoice, RouterChoice, Service, ServiceUnit
 from ridgeline.study.forms.reading import read_form
 from ridgeline.study.forms.yaml_edit import YamlEditError, with_value
@@ -75,7 +74,7 @@ def _beyond_the_site(service: Service) -> Iterator[Problem]:
 
 def _impossible_layouts(service: Service) -> Iterator[Problem]:
     """Ranks that the GPUs, or the heads of a model that is known here, do not divide into."""
-    flags = engine_flags(SERVERS[service.engine].flags_of)
+    flags = server_of(service.engine).flags
     try:
         model = load_model(service.model)
     except InputError:
@@ -90,7 +89,7 @@ def _impossible_layouts(service: Service) -> Iterator[Problem]:
             yield Problem(where, str(error))
             continue
         if model is not None:
-            settings = EngineSettings(engine=SERVERS[service.engine].flags_of, version=service.release)
+            settings = EngineSettings(engine=server_of(service.engine).name, version=service.release)
             yield from (Problem(where, str(p)) for p in layout_problems(model, layout, None, settings, unit.role))
         elif layout.nodes * layout.gpus_per_node % layout.gpus:
             given = f"{unit.nodes} x {unit.gpus} are given"
@@ -175,14 +174,14 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
     if form.router is None and servers > 1:
         yield Problem(("units",), f"has {servers} servers and no router; add one: `router: {{kind: {USUAL_ROUTER}}}`")
     yield from _router_disagreements(form, split=set(roles) != {"both"})
-    flags = engine_flags(SERVERS[form.engine.kind].flags_of)
+    flags = server_of(form.engine.kind).flags
     for n, unit in enumerate(form.units):
         for name in unit.settings:
             if not flags.knows(name):
                 yield Problem(
                     ("units", n, "settings", name), f"{form.engine.kind} has no such flag; check its spelling"
                 )
-        since = SERVERS[form.engine.kind].over_nodes_from
+        since = server_of(form.engine.kind).over_nodes_from
         if unit.nodes > 1 and _release(form) < since:
             what = f"{form.engine.kind} before {'.'.join(map(str, since))} spreads over nodes with Ray only"
             yield Problem(("units", n, "nodes"), f"{what}; name a newer release, or write `nodes: 1` and more replicas")
@@ -227,7 +226,7 @@ def _revealed(words: Sequence[str]) -> bool:
 def _port_clashes(form: ServiceForm, servers: int) -> Iterator[Problem]:
     """Members may come to share a node, so each has ports of its own, and those that an engine derives from it."""
     step = port_step(form.engine.kind, map(_unit, form.units))
-    last, highest = form.first_port + (servers - 1) * step, highest_port(form.engine.kind)
+    last, highest = form.first_port + (servers - 1) * step, highest_port(server_of(form.engine.kind).port_offsets)
     if last > highest:
         reach = LAST_PORT - highest
         why = f"{form.engine.kind} also takes the port {reach} above it" if reach else "there is no such port"
@@ -272,7 +271,7 @@ def _router_disagreements(form: ServiceForm, split: bool) -> Iterator[Problem]:
 
 
 def _release(form: ServiceForm) -> tuple[int, ...]:
-    return parse_version(form.engine.release) if form.engine.release else LATEST[SERVERS[form.engine.kind].flags_of]
+    return parse_version(form.engine.release) if form.engine.release else server_of(form.engine.kind).latest
 
 
 def service_text(service: Mapping[str, Any]) -> str:

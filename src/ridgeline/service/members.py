@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from ridgeline.records.launch import OnNode
 from ridgeline.records.run import Resources
-from ridgeline.service.quoting import OnNode, shell_line
+from ridgeline.service.quoting import shell_line
 from ridgeline.service.routers import Backend, metrics_port, router_words
-from ridgeline.service.servers import SERVERS, ServerPlace, derived_ports, port_step, server_words
+from ridgeline.service.servers import ServerPlace, derived_ports, port_step, server_of, server_words
 from ridgeline.service.service import Service, ServiceUnit
 
 ROUTER = "router"
@@ -72,7 +73,7 @@ def members_of(service: Service, second: Collection[str] = (), node_gpus: int | 
             bootstrap = (at.bootstrap_port,) if unit.role == "prefill" else ()
             more = (*bootstrap, *derived_ports(service, unit, at.port))
             env = (*_key_variable(service), *unit.env.items())
-            follow = SERVERS[service.engine].follower_words if unit.nodes > 1 else ()
+            follow = server_of(service.engine).follower_argv if unit.nodes > 1 else ()
             servers.append(Member(name, unit.role, at.port, words, resources, env, (), more, follow, node))
             backends.append(Backend(unit.role, OnNode(f"http://${variable(name)}:{at.port}"), at.bootstrap_port))
     return [*servers, *_router(service, servers, backends)]
@@ -178,5 +179,5 @@ def variable(name: str) -> str:
 
 
 def _key_variable(service: Service) -> list[tuple[str, str]]:
-    name = SERVERS[service.engine].key_variable
+    name = server_of(service.engine).key_variable
     return [(name, OnNode(f"${service.api_key_env}"))] if name and service.api_key_env else []

@@ -17,15 +17,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline import catalog
+from ridgeline.engines.failures import told_cause
 from ridgeline.errors import InputError, SiteError
 from ridgeline.executors.base import Activity, Executor
 from ridgeline.files import write_whole
 from ridgeline.ports import why_not_free
+from ridgeline.readers.lines import TextFile
 from ridgeline.records.run import Ending, Resources
 from ridgeline.service import keys, probe
 from ridgeline.service.folder import ServiceFolder
 from ridgeline.service.members import Member, first_slot, members_of
 from ridgeline.service.scripts import START_FILE
+from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service
 from ridgeline.service.status import MemberState, asked_for_tokens, state_of
 from ridgeline.study.lock import LockHeld, StudyLock
@@ -273,9 +276,21 @@ class Operator:
         said = self.folder.last_lines(member)
         how = ending.reason or f"exit code {ending.exit_code}"
         return (
-            f"{member.name} ended before it was ready: {how}\n{said}\n"
+            f"{member.name} ended before it was ready: {how}\n{said}\n{self._cause(member)}"
             f"its log is in {self.folder.of(member)}; correct the cause and run `ridgeline deploy up` again"
         )
+
+    def _cause(self, member: Member) -> str:
+        """What its engine says of such a log, with what to do; empty where that is nothing, and of routers."""
+        log = self.folder.log(member)
+        if member.is_router or not log.is_file():
+            return ""
+        engine = server_of(self.service.engine)
+        found = told_cause(failure[:3] for failure in engine.read(TextFile(log)).failures)
+        if found is None:
+            return ""
+        _, failure, line = found
+        return f"{failure.claim} ({log.name}:{line}). {failure.advice.format(memory_flag=engine.memory_flag)}\n"
 
     def _first_request(self, limit_s: float) -> None:
         """A router may be healthy before it knows its workers."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from ridgeline.errors import SiteError
 from ridgeline.service.keys import kept_secret
+from ridgeline.service.servers import server_of
 
 TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 120.0
@@ -93,12 +94,12 @@ def makes_token(
 ) -> bool:
     """A canary: a request for one token, and whether it was made. OSError where the server refuses to try, with why.
 
-    SGLang's servers of split roles make tokens for nobody but a router, and for /health_generate, which pretends the
-    other half. `tokens` is the length of a random prompt, which no prefix cache has; 0: a word.
+    Servers of split roles are asked by the path that their engine has for it, if it has one. `tokens` is the length of
+    a random prompt, which no prefix cache has; 0: a word.
     """
     try:
-        if role in ("prefill", "decode") and engine != "vllm":
-            ask(f"{url}/health_generate", timeout_s=limit_s)
+        if role in ("prefill", "decode") and (path := server_of(engine).generate_path):
+            ask(f"{url}{path}", timeout_s=limit_s)
         else:
             prompt = [random.randrange(*_TOKEN_IDS) for _ in range(tokens)] if tokens else "Hi"
             body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}

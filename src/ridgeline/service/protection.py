@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service
 
 # sglang-router 0.3.2 answers 408 to whoever waits in its queue, within a second, whether or not a place gets free.
@@ -67,7 +68,7 @@ def router_promise(service: Service) -> str:
     if servers_refuse(service):
         return waiting + without
     more = "in every second while overload lasts: for more than a minute of it use `kind: smg`"
-    able = service.engine == "sglang" and not service.split
+    able = server_of(service.engine).flags.knows(QUEUE_KNOB) and not service.split
     cure = f", or {QUEUE_KNOB} of each server, which `ridgeline rehearse` writes" if able else ""
     return f"{waiting}{choice.kind} lets one request more {more}{cure}. It also {without.partition(' ')[2]}"
 

@@ -10,12 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 
-
-class OnNode(str):
-    """Text of ours whose `$name` is known on the node only. Cut up or joined it is a plain `str` again, and quoted."""
-
-    __slots__ = ()
-
+from ridgeline.records.launch import OnNode
 
 _NAME = re.compile(r"\$([A-Za-z_]\w*)", re.ASCII)
 _SPECIAL_IN_DOUBLE_QUOTES = re.compile(r'[\\"`$]')

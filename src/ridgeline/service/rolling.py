@@ -12,7 +12,7 @@ from ridgeline.errors import InputError, SiteError
 from ridgeline.service import probe
 from ridgeline.service.members import Member
 from ridgeline.service.operate import DRAIN_S, LOOK_S, Operator
-from ridgeline.service.servers import SERVERS
+from ridgeline.service.servers import server_of
 
 ADMIN_S = 60.0
 SAY_AFTER_S = 10.0
@@ -173,7 +173,7 @@ def start_again(operator: Operator, member: Member, generation: int, script: str
 
 def _empty(operator: Operator, member: Member, until_s: float) -> bool:
     """Whether it has finished what it had by then. Nobody is kept from acting meanwhile."""
-    metric, said = SERVERS[operator.service.engine].load_metric, False
+    metric, said = server_of(operator.service.engine).metrics.running, False
     began_s, generation = time.time(), operator.folder.started[member.name].generation
     while (left := probe.metrics(operator.folder.url(member)).get(metric, 0.0)) > 0:
         if time.time() > until_s:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.records.launch import OnNode
 from ridgeline.service.keys import with_key
 from ridgeline.service.protection import protection_words
-from ridgeline.service.quoting import OnNode
+from ridgeline.service.servers import server_of
 from ridgeline.service.service import RouterChoice, Service
 
 _ADDRESS = OnNode("$address")
@@ -99,7 +100,7 @@ def _named(service: Service, backends: Sequence[Backend]) -> list[str]:
     words = [ROUTERS[_choice(service).kind].split_switch]
     for backend in backends:
         words += [f"--{backend.role}", backend.url]
-        if backend.role == "prefill" and service.engine != "vllm":
+        if backend.role == "prefill" and server_of(service.engine).bootstraps:
             words.append(str(backend.bootstrap_port))
     return words
 

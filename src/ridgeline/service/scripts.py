@@ -13,7 +13,7 @@ from ridgeline.records.launch import launch
 from ridgeline.records.secrets import reference_lines
 from ridgeline.service.members import ROUTER, Member, variable
 from ridgeline.service.quoting import in_comment, in_shell, shell_line
-from ridgeline.service.servers import SERVERS
+from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service
 
 ADDRESS_FILE, URL_FILE = "address", "url"
@@ -112,7 +112,7 @@ def _address(service: Service, member: Member) -> str:
 
 def _network(service: Service, member: Member) -> list[str]:
     """The interface that the site names, for those who meet others; what the environment says already stays."""
-    interface, host = service.site.interface, SERVERS[service.engine].host_variable
+    interface, host = service.site.interface, server_of(service.engine).host_variable
     if not interface or service.on_this_machine or member.is_router:
         return []
     if member.resources.nodes == 1 and member.role == "both":
@@ -127,7 +127,7 @@ def _check_release(service: Service) -> list[str]:
 
     One that is installed nowhere, as a checkout, is taken as it is.
     """
-    wanted, packages = service.planned_release, SERVERS[service.engine].packages
+    wanted, packages = service.planned_release, server_of(service.engine).packages
     if not wanted or not packages:
         return []
     ask = (

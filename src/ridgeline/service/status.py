@@ -10,7 +10,7 @@ from ridgeline.records.run import Ending
 from ridgeline.service import probe
 from ridgeline.service.folder import Started
 from ridgeline.service.members import ROUTER, Member
-from ridgeline.service.servers import SERVERS
+from ridgeline.service.servers import server_of
 
 TOKEN_S = 5.0  # for one token, of a server or through the router
 
@@ -51,9 +51,9 @@ def state_of(
         return MemberState(member.name, member.role, "silent", url)
     if member.is_router:
         return MemberState(member.name, member.role, "ready", url)
-    dialect, seen = SERVERS[engine], probe.metrics(url)
+    metrics, seen = server_of(engine).metrics, probe.metrics(url)
     running, tokens = (
-        None if name not in seen else int(seen[name]) for name in (dialect.load_metric, dialect.token_metric)
+        None if name not in seen else int(seen[name]) for name in (metrics.running, metrics.output_tokens)
     )
     return MemberState(member.name, member.role, "ready", url, running, tokens)
 

@@ -19,13 +19,12 @@ from ridgeline.engines.knobs.table import wrong_value
 from ridgeline.engines.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.engines.memory import free_bytes
 from ridgeline.engines.settings import EngineSettings, resolve
+from ridgeline.engines.sglang.log import DecodeBatch, PrefillBatch, SglangLog, read_sglang_log
 from ridgeline.errors import InputError
 from ridgeline.files import read_unzipped
 from ridgeline.hardware.cluster import GIB, gpu_names, load_gpu, make_cluster
 from ridgeline.model.config import load_model
 from ridgeline.model.model import Model
-from ridgeline.readers.sglang.facts import DecodeBatch, PrefillBatch, SglangLog
-from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.expression import Value
 from ridgeline.twin.factors import Factors
 from ridgeline.twin.fit import FitObservation

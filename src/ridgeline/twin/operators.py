@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ridgeline.engines.layout import Layout, matrix_shards
-from ridgeline.engines.settings import Applied
+from ridgeline.engines.settings import Applied, defaults_of
 from ridgeline.hardware.cluster import Gpu
 from ridgeline.model.layer_parts import Attention, LinearAttention, Reach
 from ridgeline.model.model import BYTES_PER_WEIGHT, KV_BYTES, Matrix, Model
@@ -231,13 +231,14 @@ def block_scaled(model: Model) -> bool:
 
 def reduction_set(model: Model, gpu: Gpu, applied: Applied) -> str:
     """Whose all-reduce runs: on Blackwell SGLang joins DeepSeek's with the norm after it, as fast as its newest."""
-    fused = model.attention.mla and gpu.generation == "blackwell" and applied.engine != "vllm"
+    fused = model.attention.mla and gpu.generation == "blackwell" and defaults_of(applied.engine).deepseek_kernels
     return "" if fused else applied.kernel_set
 
 
 def expert_rate(model: Model, gpu: Gpu, applied: Applied) -> ExpertRate:
     rate = kernels_of(gpu, applied.kernel_set).experts(model.weights_dtype)
     deepseek = model.attention.mla and model.experts is not None and model.experts.count == SMALL_TILE_COUNT
-    if deepseek and model.weights_dtype == "fp8" and gpu.generation == "hopper" and applied.engine != "vllm":
+    tuned = deepseek and defaults_of(applied.engine).deepseek_kernels
+    if tuned and model.weights_dtype == "fp8" and gpu.generation == "hopper":
         return replace(rate, tile=SMALL_TILE)
     return rate

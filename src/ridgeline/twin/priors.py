@@ -26,18 +26,10 @@ ONE_CALL_MOE_OPS = 5
 # Python, dispatch and launch of one such operation without a graph: 80 to 100 us in our H200 logs and half of that on
 # faster hosts. In a prefill round more is worked out for each of them, except on the newer processors beside Blackwell.
 HOST_OP_S, PREFILL_OP_S = 65e-6, 80e-6
-# Scheduling, sampling and detokenising of one iteration, and of each request in it; overlapped with the GPU.
-# vLLM works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow by
-# 35 to 40 us a request more than their kernels do, on two, four and eight GPUs alike.
+# Scheduling, sampling and detokenising of one iteration; overlapped with the GPU. What each request adds to it, and
+# what the processes in front of an engine take, are costs of that engine (`HostCosts` of its home).
 HOST_STEP_S = 2.0e-3
-HOST_REQUEST_S = {"sglang": 6e-6, "vllm": 40e-6}
-# The processes in front of an engine: what a request takes besides tokenising, more where its schedulers are several
-# and each gets a copy, what tokenising and handing over a token of its prompt takes, and what a token of an answer
-# takes on its way back.
-ACCEPT_S = {"sglang": 5e-3, "vllm": 7e-3}
-RANKS_ACCEPT_S = {"sglang": 15e-3, "vllm": 5e-3}
-TOKENISE_S, HAND_OVER_S = 2e-6, {"sglang": 8e-6, "vllm": 4e-6}
-STREAM_S = {"sglang": 90e-6, "vllm": 90e-6}
+TOKENISE_S = 2e-6  # a token of a prompt
 # Attention-DP ranks agree on every batch through the CPUs, and each waits for the slowest scheduler; nothing hides it.
 # Published decode steps of 16 to 72 ranks on two to nine nodes all take about 20 ms more than their kernels and
 # transfers, whatever the batch. Inside one node it is lost in a step's own host time.

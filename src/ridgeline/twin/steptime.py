@@ -11,8 +11,9 @@ import math
 from bisect import bisect_left
 from functools import lru_cache
 
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.layout import Layout
-from ridgeline.engines.settings import Applied
+from ridgeline.engines.settings import Applied, defaults_of
 from ridgeline.hardware.cluster import Cluster
 from ridgeline.model.layer_parts import Attention
 from ridgeline.model.model import WHOLE_DTYPES, Model
@@ -37,7 +38,6 @@ from ridgeline.twin.priors import (
     ELEMENTWISE_PASSES,
     EXPERT_IMBALANCE,
     HOST_OP_S,
-    HOST_REQUEST_S,
     HOST_STEP_S,
     PIPELINE_BUBBLE,
     PREFILL_OP_S,
@@ -82,7 +82,7 @@ class StepTime:
         self._caps = tuple(cap for cap, _ in self._contexts if cap < math.inf)
         self._pair_costs = prefill_attention(model, layout, self.gpu, applied, factors)
         self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, applied, factors)
-        self._request_s = HOST_REQUEST_S[applied.engine]
+        self._request_s = engine_named(applied.engine).costs.request_s
         kernel_settings = tuple(getattr(applied, name) for name in KERNEL_SETTINGS)
         self._decode_lines, self._prefill_fixed = _known_times(model, cluster, layout, factors, kernel_settings)
         launched = kernels(model, layout, self.gpu)
@@ -95,7 +95,8 @@ class StepTime:
         self._normed_layers = sum(n for kind, n in kinds if isinstance(kind, Attention) and kind.norm_over_heads)
         # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
         # (vLLM gathers and scatters instead, unless it is told otherwise)
-        self.counted = layout.ep > 1 and layout.attn_dp > 1 and model.experts is not None and applied.engine != "vllm"
+        deepep = layout.ep > 1 and layout.attn_dp > 1 and defaults_of(applied.engine).deepep
+        self.counted = deepep and model.experts is not None
         # how long attention-DP ranks on several nodes take to agree on a batch, on top of everything else; public rows
         # of 48 and 72 ranks behind one NVLink switch show nothing of it
         apart = layout.attn_dp > 1 and self.network.nodes_of(layout.tp) > 1

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -11,6 +12,7 @@ from ridgeline.records.space import Discrete, Space
 from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.testing.contracts.analyzers import AnalyzerContract
 from ridgeline.testing.contracts.dialects import DialectContract
+from ridgeline.testing.contracts.engines import EngineContract
 from ridgeline.testing.contracts.executors import ExecutorContract
 from ridgeline.testing.contracts.samplers import SamplerContract
 from ridgeline.testing.contracts.workloads import WorkloadContract, WorkloadExample
@@ -42,6 +44,11 @@ def reef_study(folder: Path, kind: str) -> Study:
     space = Space((Discrete("max_running_requests", [2, 4], ordered=True), Discrete("step_ms", [1, 2], True)), {})
     baseline = {"max_running_requests": 2, "step_ms": 1}
     return Study("reef", WorkloadChoice(kind, options), space, Goal("total_tok_s", "maximize"), baseline, folder)
+
+
+class TestReef(EngineContract):
+    name = "reef"
+    failed = MappingProxyType({"reef: out of memory: 9 slots": "cuda-oom"})
 
 
 class TestReefOffline(WorkloadContract):

@@ -1,25 +1,25 @@
-"""`reef`: a serving engine of a page. Its dialect is all that Ridgeline needs to know about it."""
+"""`reef`: a serving engine of a page. This object is all that Ridgeline needs to know about it."""
 
 import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ridgeline.engines.base import (
+    DATASET,
+    MODEL,
+    OFFLINE_RESULT,
+    EngineLog,
+    OfflineBatch,
+    ServingEngine,
+    Span,
+    joined,
+)
+from ridgeline.engines.failures import FailureText, kind_in
 from ridgeline.engines.knobs.engine_flags import EngineFlags
 from ridgeline.engines.knobs.releases import Flag, Version
 from ridgeline.engines.knobs.table import ROWS, Domain, Knob, Spelling
 from ridgeline.records.measurement import Measurement
-from ridgeline.workloads.engine.dialect import (
-    DATASET,
-    MODEL,
-    OFFLINE_RESULT,
-    PORT,
-    EngineDialect,
-    EngineLog,
-    Span,
-    joined,
-)
-from ridgeline.workloads.engine.options import Load
 
 # every flag of its command line: value, switch, toggle or list
 _FLAGS = [Flag("slots", "value"), Flag("step_ms", "value"), Flag("eager", "switch")]
@@ -30,19 +30,23 @@ _ROWS = [
     Knob("step_ms", {"reef": (Spelling("step_ms"),)}, Domain.NUMBER, "1", unit="ms"),
 ]
 _STARTED = re.compile(r"^reef (\S+) starts with (\{.*\})$")
-_FULL = re.compile(r"^reef: out of memory")
+# what it prints when it fails: `sure` where the line alone leaves no doubt
+_FAILURES = (FailureText("cuda-oom", re.compile(r"^reef: out of memory"), sure=True),)
 
 
-class Reef(EngineDialect):
+class Reef(ServingEngine):
     name = "reef"
     packages = ("tidepool",)  # whose version is the engine's
     ready_line = "reef is open"
+    failure_texts = _FAILURES
     flags = EngineFlags("reef", {flag.name: flag for flag in _FLAGS}, _ROWS)
 
-    def serve(self, python: str, arguments: Sequence[str], cluster: Span) -> str:
-        return joined([python, "-m", "tidepool.reef", "--model", f"${MODEL}", "--port", f"${PORT}", *arguments])
+    def entry(self, model: str, nodes: int) -> list[str]:
+        return ["-m", "tidepool.reef", "--model", model]
 
-    def offline(self, python: str, arguments: Sequence[str], load: Load, version: Version, cluster: Span) -> str:
+    def offline(
+        self, python: str, arguments: Sequence[str], batch: OfflineBatch, version: Version, cluster: Span
+    ) -> str:
         own = ["--model", f"${MODEL}", "--dataset", DATASET, "--result", OFFLINE_RESULT]
         return joined([python, "-m", "tidepool.reef", *own, *arguments])
 
@@ -52,8 +56,8 @@ class Reef(EngineDialect):
             ready = ready or self.ready_line in line
             if started := _STARTED.match(line):
                 version, echo = started[1], _mapping(started[2])
-            elif _FULL.match(line):
-                failures.append(("cuda-oom", ready, number, line))  # before it was ready or after: other advice
+            elif kind := kind_in(line, self.failure_texts):
+                failures.append((kind, ready, number, line))  # before it was ready or after: other advice
         return EngineLog(tuple(failures), weights_loaded=bool(echo), echo=echo, version=version)
 
     def offline_result(self, text: str, lines: Iterable[str]) -> tuple[Measurement, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 def options() -> argparse.Namespace:
     flags = argparse.ArgumentParser()
-    for name in ("--model", "--dataset", "--result"):
+    for name in ("--model", "--dataset", "--result", "--host"):
         flags.add_argument(name)
     flags.add_argument("--port", type=int)
     flags.add_argument("--slots", type=int, default=4)

@@ -78,8 +78,8 @@ def test_keys_of_lists_and_mappings_are_opened() -> None:
     "module",
     [
         "ridgeline.workloads.engine.session.main",
-        "ridgeline.workloads.engine.sglang",
-        "ridgeline.workloads.engine.vllm",
+        "ridgeline.engines.sglang.engine",
+        "ridgeline.engines.vllm.engine",
         "ridgeline.workloads.twin.player",
         "ridgeline.load.bench",
         "ridgeline.load.workers.process",

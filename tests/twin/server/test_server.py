@@ -19,9 +19,9 @@ import pytest
 from ridgeline.engines.deployment import Deployment, describe
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import DEFAULTS, EngineSettings
+from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.errors import InputError, SiteError
 from ridgeline.twin.calibration import Calibration
-from ridgeline.twin.priors import ACCEPT_S
 from ridgeline.twin.server.faults import Fault, parse_fault
 from ridgeline.twin.server.roles import PrefillRole
 from ridgeline.twin.server.serve import ServedTwin, TwinServer
@@ -437,7 +437,7 @@ def test_a_prompt_passes_the_tokenizer_first() -> None:
     prompt = {"prompt": "a", "max_tokens": 1}
     with serving(calibration=slow) as running:
         running.json("/v1/completions", prompt)
-        assert metric(running, "sglang:time_to_first_token_seconds_sum") > 1000 * ACCEPT_S["sglang"]
+        assert metric(running, "sglang:time_to_first_token_seconds_sum") > 1000 * SGLANG.costs.accept_s
 
 
 def test_several_copies_share_the_requests() -> None:

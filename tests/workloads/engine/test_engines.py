@@ -13,15 +13,15 @@ import pytest
 from ridgeline import catalog
 from ridgeline.engines.knobs.engine_flags import EngineFlags
 from ridgeline.engines.knobs.releases import Flag
+from ridgeline.engines.sglang.engine import Sglang
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.workloads.engine.session.main import Session
-from ridgeline.workloads.engine.sglang import SglangDialect
 from tests.workloads.engine.studies import study
 
 SRC = Path(catalog.__file__).parent
 
 
-class NewDialect(SglangDialect):
+class NewDialect(Sglang):
     """An engine that nobody has heard of: flags of its own, started as SGLang is."""
 
     name = "newcomer"

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from ridgeline.readers.sglang.log import read_sglang_log
-from ridgeline.readers.sglang.offline import OfflineResult
+from ridgeline.engines.base import EngineLog
+from ridgeline.engines.sglang import engine as sglang
+from ridgeline.engines.sglang.log import OfflineResult, read_sglang_log
+from ridgeline.engines.vllm import engine as vllm
 from ridgeline.records.measurement import Measurement
-from ridgeline.workloads.engine import reading, sglang, vllm
-from ridgeline.workloads.engine.dialect import EngineLog
+from ridgeline.workloads.engine import reading
 from ridgeline.workloads.engine.reading import AskedSettings
 from ridgeline.workloads.twin.workload import UNITS
 

@@ -12,11 +12,11 @@ import yaml
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
+from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.study.forms.shape import fields
 from ridgeline.workloads.engine.form import ServeForm
 from ridgeline.workloads.engine.prepare import REHEARSE
 from ridgeline.workloads.engine.reading import METRICS
-from ridgeline.workloads.engine.sglang import SGLANG
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides"
 SGLANG_GUIDE, VLLM_GUIDE = GUIDES / "tune-sglang.md", GUIDES / "tune-vllm.md"

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from ridgeline.engines.sglang.engine import SGLANG
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, Study
 from ridgeline.workloads.engine.prepare import REHEARSE
-from ridgeline.workloads.engine.sglang import SGLANG
 from tests.workloads.engine.studies import (
     STANDIN,
     run_for_real,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.engines.install import _installed_flags
 from ridgeline.ports import is_free
 from ridgeline.records.outcome import Kind
-from ridgeline.workloads.engine.install import _installed_flags
 from ridgeline.workloads.engine.session.process import (
     EngineProcess,
     await_return,

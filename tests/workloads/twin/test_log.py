@@ -12,9 +12,9 @@ import pytest
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import EngineSettings
+from ridgeline.engines.sglang.log import read_sglang_log
 from ridgeline.hardware.cluster import make_cluster
 from ridgeline.model.config import load_model
-from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.traffic.traffic import parse_traffic
 from ridgeline.twin.simulate import SimulationResult, simulate
 from ridgeline.workloads.twin.log import compose

@@ -16,10 +16,10 @@ from ridgeline.campaign.judge import judge
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import EngineSettings
+from ridgeline.engines.sglang.log import read_sglang_log
 from ridgeline.errors import StudyError
 from ridgeline.hardware.cluster import make_cluster
 from ridgeline.model.config import load_model
-from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.simulation import SPEED_ENV, STOPS_AT_ENV

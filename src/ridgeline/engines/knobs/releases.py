@@ -1,7 +1,7 @@
 """The flags an engine's releases have, and how a value is written on their command line.
 
-The lists are literal files (`presets/*_flags.txt`), read from the releases themselves. Where an engine can be imported,
-its own list is read instead: ours decides nothing that the engine can say itself.
+The lists are literal files, flags.txt in each engine's folder, read from the releases themselves. Where an engine can
+be imported, its own list is read instead: ours decides nothing that the engine can say itself.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 
+from ridgeline import catalog
 from ridgeline.records.expression import Value
 
 Version = tuple[int, ...]
 NEWEST: Version = (999,)
 _NEVER: Version = (9999,)
 OWN_CHOICE = "default"  # the value that leaves a flag out: the engine then chooses itself
-# the newest release of each engine whose flags were read
-LATEST: Mapping[str, Version] = {"sglang": (0, 5, 23), "vllm": (0, 32, 0)}
-TITLES: Mapping[str, str] = {"sglang": "SGLang", "vllm": "vLLM"}
 
 
 def parse_version(text: str) -> Version:
@@ -34,15 +32,26 @@ def release_meant(version: Version) -> Version:
     return version if len(version) > 2 else (*version, 999)
 
 
+def latest_of(engine: str) -> Version:
+    """The newest release of an engine whose flags were read."""
+    found: Version = catalog.part("engines", engine).latest
+    return found
+
+
+def title_of(engine: str) -> str:
+    """As people write its name; as it is where no such engine is known."""
+    return (catalog.part("engines", engine).title if engine in catalog.names("engines") else "") or engine
+
+
 def release_written(engine: str, version: Version) -> Version:
     """The release whose flags are written for `version`: the newest that is known, where a line is named."""
-    latest = LATEST[engine]
+    latest = latest_of(engine)
     return latest if release_meant(version) > latest else version
 
 
 def release_text(engine: str, version: Version) -> str:
     """`SGLang 0.5.23`: the release whose flags are written for `version`."""
-    return f"{TITLES[engine]} {'.'.join(map(str, release_written(engine, version)))}"
+    return f"{title_of(engine)} {'.'.join(map(str, release_written(engine, version)))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +82,8 @@ class Flag:
 
 @lru_cache(maxsize=4)
 def read_flags(engine: str) -> Mapping[str, Flag]:
-    """The flags of `presets/ENGINE_flags.txt`."""
-    text = (resources.files("ridgeline.engines") / "presets" / f"{engine}_flags.txt").read_text()
+    """The flags of `engines/ENGINE/flags.txt`."""
+    text = (resources.files("ridgeline.engines") / engine / "flags.txt").read_text()
     return {flag.name: flag for flag in _rows(text.splitlines())}
 
 

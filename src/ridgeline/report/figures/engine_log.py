@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from ridgeline.engines.sglang.log import DecodeBatch, read_sglang_log
 from ridgeline.errors import RidgelineError
 from ridgeline.readers.lines import TextFile
 from ridgeline.readers.samples import read_samples
-from ridgeline.readers.sglang.facts import DecodeBatch
-from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.answer import Answer
 from ridgeline.records.run import Run
 from ridgeline.records.study import Study

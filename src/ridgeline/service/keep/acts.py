@@ -16,7 +16,7 @@ from ridgeline.service.keep.watch import Concern
 from ridgeline.service.members import SECOND, Member, first_slot
 from ridgeline.service.operate import DRAIN_S, Operator
 from ridgeline.service.rolling import RouterAdmin
-from ridgeline.service.servers import SERVERS
+from ridgeline.service.servers import server_of
 
 LEAVE_S = 60.0  # a slow server may take so long over what it has
 MOST_MENDS, MENDS_WITHIN_S = 3, 1800.0  # of one member; what breaks again and again is not cured by another start
@@ -215,7 +215,7 @@ class Acts:
         start = operator.folder.started.get(member.name)
         if start is None or start.ended or time.time() >= until_s:
             return True
-        metric = SERVERS[operator.service.engine].load_metric
+        metric = server_of(operator.service.engine).metrics.running
         return probe.metrics(operator.folder.url(member)).get(metric, 0.0) <= 0
 
     def _note_ready(self, member: Member) -> None:
@@ -282,7 +282,7 @@ class Acts:
 
     def _under_way(self) -> float:
         operator = self._operator
-        metric = SERVERS[operator.service.engine].load_metric
+        metric = server_of(operator.service.engine).metrics.running
         servers = [member for member in operator.servers if member.role != "prefill"]
         return sum(probe.metrics(operator.folder.url(member)).get(metric, 0.0) for member in servers)
 

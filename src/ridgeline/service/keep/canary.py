@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ridgeline.service import probe
+from ridgeline.service.servers import server_of
 
 LIMIT_S = 120.0  # after which a canary is given up and another one sent
 IDLE_EVERY_S = 8.0  # while nothing else shows that the engine works
@@ -98,7 +99,7 @@ class Canaries:
 
     def _ruler_tokens(self) -> int:
         """Far below the context of the model; 0 where the role takes no plain requests."""
-        if self.engine != "vllm" and self.role in ("prefill", "decode"):
+        if server_of(self.engine).generate_path and self.role in ("prefill", "decode"):
             return 0
         tokens = min(RULER_TOKENS, probe.context_tokens(self.url, self.key) // 4)
         return tokens if tokens >= LEAST_RULER_TOKENS else 0

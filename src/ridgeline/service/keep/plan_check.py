@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.service import probe
+from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service
 
 WINDOW_S = 120.0
 LEAST_REQUESTS = 100  # in a window: a percentile of fewer says little
 WINDOWS = 3  # in a row, before the plan is doubted
 QUANTILES = {"p50": 0.5, "p95": 0.95}
-# our word for a latency -> the last part of an engine's histogram of it
-HISTOGRAMS = {"ttft": "time_to_first_token_seconds", "e2e": "e2e_request_latency_seconds"}
+LATENCIES = ("ttft", "e2e")  # of which engines keep histograms
 RATE_ROOM = 1.1  # times what the plan was asked for; beyond it the load has changed, not the engine
 
 
@@ -88,15 +88,15 @@ class PlanCheck:
 
     def _intervals(self) -> dict[str, tuple[float, float]]:
         given = self.expected.get("interval", {})
-        names = [f"{latency}_{quantile}_ms" for latency in HISTOGRAMS for quantile in QUANTILES]
+        names = [f"{latency}_{quantile}_ms" for latency in LATENCIES for quantile in QUANTILES]
         return {name: (float(given[name][0]), float(given[name][1])) for name in names if name in given}
 
     def _histograms(self, pages: Sequence[str]) -> dict[str, dict[float, float]]:
-        found: dict[str, dict[float, float]] = {name: {} for name in HISTOGRAMS}
-        prefix = "vllm" if self.engine == "vllm" else "sglang"
+        found: dict[str, dict[float, float]] = {name: {} for name in LATENCIES}
+        metrics = server_of(self.engine).metrics
         for page in pages:
-            for name, ending in HISTOGRAMS.items():
-                for edge, count in probe.buckets(page, f"{prefix}:{ending}").items():
+            for name, histogram in zip(LATENCIES, (metrics.ttft, metrics.e2e), strict=True):
+                for edge, count in probe.buckets(page, histogram).items():
                     found[name][edge] = found[name].get(edge, 0.0) + count
         return found
 

@@ -27,6 +27,7 @@ from ridgeline.service.kubernetes.pods import (
 )
 from ridgeline.service.kubernetes.progress import PROBE_FILE, progress_script
 from ridgeline.service.quoting import in_comment, shell_line
+from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service, ServiceUnit
 
 LONGEST_NAME = 40  # Kubernetes takes 63, and the sets append numbers, a revision and a role
@@ -73,8 +74,8 @@ def _heading(service: Service, name: str) -> str:
 
 
 def _servers(service: Service, name: str) -> Iterator[Spec]:
-    if service.engine == "vllm":
-        probe = {PROBE_FILE: progress_script("vllm", service.api_key_env)}
+    if not server_of(service.engine).generate_path:
+        probe = {PROBE_FILE: progress_script(service.engine, service.api_key_env)}
         yield _object(service, "v1", "ConfigMap", f"{name}-probe", data=probe)
     sets = [{"replicas": u.replicas, "leaderWorkerTemplate": _group(service, u, name)} for u in service.units]
     names = _unit_names(service.units)

@@ -12,7 +12,7 @@ from ridgeline.errors import InputError
 from ridgeline.service.kubernetes.progress import PROBE_FOLDER, progress_command
 from ridgeline.service.quoting import in_pod
 from ridgeline.service.routers import ROUTERS, PodSelectors, discovering_words
-from ridgeline.service.servers import SERVERS, ServerPlace, server_words
+from ridgeline.service.servers import ServerPlace, server_of, server_words
 from ridgeline.service.service import RouterChoice, Service, ServiceUnit
 
 START_LIMIT_S = 3600  # weights are read and kernels compiled in that time
@@ -26,7 +26,6 @@ PART_OF, COMPONENT = "app.kubernetes.io/part-of", "app.kubernetes.io/component"
 # asked for where the file says nothing: tokenizers, schedulers and a process for each GPU; staged weights
 CORES_PER_GPU, MEMORY_BYTES_PER_GPU = 4, 32 * 2**30
 ROUTER_CORES, ROUTER_MEMORY_BYTES = 2, 4 * 2**30
-_IMAGES = {"sglang": "lmsysorg/sglang:v{}", "vllm": "vllm/vllm-openai:v{}"}
 # what a start script's shell variables are called in a pod
 _VARIABLES = {"address": "POD_IP", "head": "LWS_LEADER_ADDRESS", "rank": "LWS_WORKER_INDEX"}
 
@@ -52,7 +51,7 @@ def server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> S
     """The template of a server's first pod (`leads`), or of its others, which answer nobody."""
     at = ServerPlace(pod_port(service), service.first_bootstrap_port, 0, 0)
     words = server_words(replace(service, python=PYTHON), unit, at)
-    words += () if leads else SERVERS[service.engine].follower_words
+    words += () if leads else server_of(service.engine).follower_argv
     container: Spec = {
         "name": "server",
         "image": service.pods.image or _image(service),
@@ -68,7 +67,7 @@ def server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> S
     if leads:
         container["ports"] = [{"name": "http", "containerPort": pod_port(service)}]
         container |= _server_probes(service)
-        if service.engine == "vllm":
+        if not server_of(service.engine).generate_path:
             container["volumeMounts"].append({"name": "probe", "mountPath": PROBE_FOLDER, "readOnly": True})
             volumes.append({"name": "probe", "configMap": {"name": f"{name}-probe"}})
     spec = {
@@ -125,7 +124,7 @@ def key_secret(service: Service, name: str) -> str:
 
 
 def _image(service: Service) -> str:
-    if (known := _IMAGES.get(service.engine)) is None:
+    if not (known := server_of(service.engine).image):
         raise InputError(
             f"Kubernetes needs an image for {service.engine}; name it in the deployment file: "
             "`kubernetes: {image: ...}`"
@@ -140,7 +139,7 @@ def _address_variable() -> list[Spec]:
 def _server_variables(service: Service, name: str) -> list[Spec]:
     """Its address, its secrets by reference, and its key under the name that the engine looks for."""
     found = [*_address_variable(), *_secret_variables(service, name, service.secret_variables)]
-    if (own := SERVERS[service.engine].key_variable) and service.api_key_env:
+    if (own := server_of(service.engine).key_variable) and service.api_key_env:
         found.append({"name": own, "valueFrom": _from_secret(service, name, service.api_key_env)})
     return found
 
@@ -240,11 +239,11 @@ def _server_probes(service: Service) -> Spec:
     """Ready and alive by a token that it makes on request; /health says 200 for hours on a server that hangs."""
     health = _asked("/health", LOOK_S)
     paced = {"periodSeconds": PROGRESS_LIMIT_S, "timeoutSeconds": PROGRESS_LIMIT_S}
-    if service.engine == "vllm":
+    if not (path := server_of(service.engine).generate_path):
         ready: Spec = {"exec": {"command": progress_command(pod_port(service), "ready")}, **paced}
         alive: Spec = {"exec": {"command": progress_command(pod_port(service), "alive")}, **paced}
     else:
-        ready = alive = {**_asked("/health_generate", PROGRESS_LIMIT_S), **paced}
+        ready = alive = {**_asked(path, PROGRESS_LIMIT_S), **paced}
     return {
         "startupProbe": {**health, "failureThreshold": START_LIMIT_S // LOOK_S},
         # one look without a token takes it from the router, three restart it

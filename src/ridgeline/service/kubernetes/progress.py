@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.service.servers import SERVERS
+from ridgeline.service.servers import server_of
 
 PROBE_FOLDER = "/opt/ridgeline"
 PROBE_FILE = "progress.py"
@@ -19,8 +19,8 @@ def progress_script(engine: str, key_variable: str = "") -> str:
     Good is who makes a token within 15 s, or else has moved one of its counters since the last look: the request may
     wait behind long prompts. A server that cannot say what it counts fails: it answers nobody.
     """
-    dialect = SERVERS[engine]
-    counted = (dialect.token_metric, dialect.prompt_metric, dialect.kv_metric)
+    metrics = server_of(engine).metrics
+    counted = (metrics.output_tokens, metrics.prompt_tokens, metrics.kv_share)
     return f'''\
 """python3 {PROBE_FILE} PORT NAME: fails when no token is made and nothing has moved since NAME looked last."""
 import json, os, re, sys, urllib.request

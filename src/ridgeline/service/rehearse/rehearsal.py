@@ -23,7 +23,7 @@ from ridgeline.service.rehearse.faults import kept, struck, victim
 from ridgeline.service.rehearse.stage import as_twins, known_policies
 from ridgeline.service.rehearse.staged import StagedService, staged
 from ridgeline.service.rehearse.traffic import UNFINISHED, RehearsedLoad, send
-from ridgeline.service.servers import SERVERS
+from ridgeline.service.servers import server_of
 from ridgeline.service.service import RouterChoice, Service
 from ridgeline.stats.block_order import order_of_block
 from ridgeline.stats.compare import Block, Comparison, Direction, Verdict, confirm
@@ -270,7 +270,7 @@ def _imbalance(before: dict[str, float], after: dict[str, float]) -> float:
 
 def _prompt_tokens(operator: Operator) -> dict[str, float]:
     """What each server that answers has been given so far."""
-    name = SERVERS["twin"].prompt_metric
+    name = server_of("twin").metrics.prompt_tokens
     asked = [member for member in operator.servers if member.role != "decode"]
     seen = {member.name: probe.metrics(operator.folder.url(member)) for member in asked}
     return {member: found[name] for member, found in seen.items() if name in found}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.errors import InputError
 from ridgeline.ports import claim_row
 from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL
 from ridgeline.service.admission import twin_model
 from ridgeline.service.routers import ROUTERS
+from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service, ServiceUnit
 from ridgeline.twin.server.serve import BOOTSTRAP_VARIABLE
 
@@ -63,7 +63,7 @@ def as_twins(service: Service, speed: float = 1.0) -> Service:
 
 
 def _pretended(service: Service, unit: ServiceUnit, speed: float) -> ServiceUnit:
-    flags = engine_flags("vllm" if service.engine == "vllm" else "sglang")
+    flags = server_of(service.engine).flags
     settings: dict[str, Value] = {
         name: value for name, value in flags.canonical(unit.settings).items() if name in TWIN_KNOBS
     }

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ridgeline.engines.deployment import Deployment
-from ridgeline.engines.knobs.releases import TITLES
+from ridgeline.engines.knobs.releases import title_of
 from ridgeline.engines.layout import Layout
 from ridgeline.errors import InputError
 from ridgeline.traffic.requests import Summary
@@ -94,10 +94,10 @@ def _nearest(calibration: Calibration, deployment: Deployment) -> Scene | None:
         )
     mine = [s for s in here if s.engine == engine]
     if not mine:
-        names = _names(TITLES.get(s.engine, s.engine) for s in here)
+        names = _names(title_of(s.engine) for s in here)
         raise InputError(
-            f"this calibration ({sources}) was measured on {names}, not on {TITLES[engine]}: their hosts and "
-            f"front ends differ; calibrate from a run of {TITLES[engine]}, or leave --calibration out"
+            f"this calibration ({sources}) was measured on {names}, not on {title_of(engine)}: their hosts and "
+            f"front ends differ; calibrate from a run of {title_of(engine)}, or leave --calibration out"
         )
     asked = Scene.of(deployment, 0, 0)
     return min(mine, key=lambda s: (s.model != asked.model, s.weights != asked.weights, len(_new(s, asked))))

@@ -12,16 +12,11 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ridgeline.engines.base import engine_named
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.traffic.traffic import Arrival
-from ridgeline.twin.priors import (
-    ACCEPT_S,
-    HAND_OVER_S,
-    RANKS_ACCEPT_S,
-    STREAM_S,
-    TOKENISE_S,
-)
+from ridgeline.twin.priors import TOKENISE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +34,13 @@ class FrontEnd:
 
     @classmethod
     def of(cls, settings: EngineSettings, layout: Layout, overlap: bool, factor: float = 1.0) -> FrontEnd:
-        engine = settings.engine
-        accept_s = ACCEPT_S[engine] + (RANKS_ACCEPT_S[engine] if layout.tp * layout.pp > 1 else 0.0)
+        costs = engine_named(settings.engine).costs
+        accept_s = costs.accept_s + (costs.ranks_accept_s if layout.tp * layout.pp > 1 else 0.0)
         return cls(
             accept_s,
             TOKENISE_S,
-            HAND_OVER_S[engine],
-            STREAM_S[engine],
+            costs.hand_over_s,
+            costs.stream_s,
             settings.tokenizer_workers,
             settings.detokenizer_workers,
             overlap,

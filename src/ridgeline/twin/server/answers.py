@@ -6,11 +6,9 @@ import json
 import time
 from collections.abc import Callable, Mapping
 
+from ridgeline.engines.base import engine_named
 from ridgeline.twin.server.http import HttpExchange, chunk
 from ridgeline.twin.server.prompt import MADE_TEXT, Asked
-
-# what each engine calls the string that ended a choice
-_STOPPED_BY = {"sglang": "matched_stop", "vllm": "stop_reason"}
 
 
 class HttpAnswer:
@@ -21,7 +19,7 @@ class HttpAnswer:
 
     def __init__(self, exchange: HttpExchange, asked: Asked, model: str, number: int, api: str = "sglang") -> None:
         self._exchange, self._asked, self._model, self._number = exchange, asked, model, number
-        self._stopped_by = _STOPPED_BY[api]
+        self._stopped_by = engine_named(api).stop_field
         self._created = int(time.time())
         self.sinks = [ChoiceSink(self, index) for index in range(asked.choices)]
         self.cached = 0

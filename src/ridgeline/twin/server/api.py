@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ridgeline.engines.base import engine_named
 from ridgeline.errors import InputError
 from ridgeline.traffic.traffic import Arrival
 from ridgeline.twin.schedulers.front_end import NO_FRONT_END, FrontEnd
@@ -85,8 +86,9 @@ class Api:
             ("POST", "/v1/chat/completions"): self._generate,
             ("POST", "/generate"): self._generate,
         }
-        if facts.api == "vllm":  # only vLLM answers it, and smg takes whoever does for a vLLM
-            self._paths["GET", "/version"] = lambda exchange: exchange.answer_json(200, {"version": facts.version})
+        # only vLLM answers /version, and smg takes whoever does for a vLLM
+        if ("GET", own := engine_named(facts.api).info_path) not in self._paths:
+            self._paths["GET", own] = lambda exchange: exchange.answer_json(200, {"version": facts.version})
 
     def handle(self, exchange: HttpExchange) -> None:
         if not self._may(exchange):

@@ -1,9 +1,11 @@
-"""/metrics as SGLang and vLLM name them: what an operator's dashboards and `keep` read."""
+"""/metrics as the engine names things that the twin stands in for: what an operator's dashboards and `keep` read."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+
+from ridgeline.engines.base import engine_named
 
 # upper edges of both engines' histograms of times, thinned out
 EDGES_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -41,6 +43,11 @@ class Counters:
     ttft: Histogram = field(default_factory=Histogram)
     e2e: Histogram = field(default_factory=Histogram)
 
+    @property
+    def cache_queries(self) -> int:
+        """Prompt tokens that were looked up: all of them."""
+        return self.prompt_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
@@ -60,59 +67,23 @@ class Gauges:
         return self.used_tokens / self.pool_tokens if self.pool_tokens else 0.0
 
 
-# our figure -> the name each engine gives it
-_GAUGES = {
-    "sglang": {
-        "sglang:num_running_reqs": "running",
-        "sglang:num_queue_reqs": "waiting",
-        "sglang:num_used_tokens": "used_tokens",
-        "sglang:max_total_num_tokens": "pool_tokens",
-        "sglang:token_usage": "kv_share",
-        "sglang:gen_throughput": "output_tok_s",
-        "sglang:num_retracted_reqs": "retractions",
-    },
-    "vllm": {
-        "vllm:num_requests_running": "running",
-        "vllm:num_requests_waiting": "waiting",
-        "vllm:kv_cache_usage_perc": "kv_share",
-    },
-}
-# counted as tokens are made, where other counters wait for the end of an answer
-_LIVE = {
-    "sglang": {"sglang:inter_token_latency_seconds_count": "made"},
-    "vllm": {"vllm:generation_tokens_total": "made"},
-}
-_COUNTERS = {
-    "sglang": {
-        "sglang:prompt_tokens_total": "prompt_tokens",
-        "sglang:generation_tokens_total": "output_tokens",
-        "sglang:cached_tokens_total": "cached_tokens",
-        "sglang:num_requests_total": "requests",
-        "sglang:num_aborted_requests_total": "aborted",
-    },
-    "vllm": {
-        "vllm:prompt_tokens_total": "prompt_tokens",
-        "vllm:prefix_cache_hits_total": "cached_tokens",
-        "vllm:prefix_cache_queries_total": "prompt_tokens",
-        "vllm:request_success_total": "requests",
-    },
-}
-_TIMES = {
-    "sglang": {"sglang:time_to_first_token_seconds": "ttft", "sglang:e2e_request_latency_seconds": "e2e"},
-    "vllm": {"vllm:time_to_first_token_seconds": "ttft", "vllm:e2e_request_latency_seconds": "e2e"},
-}
+# figures of `Gauges` and of `Counters`, in the order of the page, by their names in `MetricNames`
+_GAUGES = ("running", "waiting", "used_tokens", "pool_tokens", "kv_share", "output_tok_s", "retractions")
+_COUNTERS = ("prompt_tokens", "output_tokens", "cached_tokens", "cache_queries", "requests", "aborted")
 
 
 def metrics_text(engine: str, model: str, counters: Counters, gauges: Gauges) -> str:
-    labels = f'model_name="{model}"'
+    names, labels = engine_named(engine).metrics, f'model_name="{model}"'
     lines: list[str] = []
-    for name, attribute in _GAUGES[engine].items():
-        lines += [f"# TYPE {name} gauge", f"{name}{{{labels}}} {getattr(gauges, attribute):.10g}"]
-    for name, attribute in _LIVE[engine].items():
-        lines += [f"# TYPE {name} counter", f"{name}{{{labels}}} {getattr(gauges, attribute)}"]
-    for name, attribute in _COUNTERS[engine].items():
-        lines += [f"# TYPE {name} counter", f"{name}{{{labels}}} {getattr(counters, attribute)}"]
-    for name, attribute in _TIMES[engine].items():
-        lines += getattr(counters, attribute).lines(name, labels)
+    for figure in _GAUGES:
+        if name := getattr(names, figure):
+            lines += [f"# TYPE {name} gauge", f"{name}{{{labels}}} {getattr(gauges, figure):.10g}"]
+    # counted as tokens are made, where other counters wait for the end of an answer
+    counted = {names.made: gauges.made}
+    for figure in _COUNTERS:
+        counted.setdefault(getattr(names, figure), getattr(counters, figure))
+    for name, value in counted.items():
+        lines += [f"# TYPE {name} counter", f"{name}{{{labels}}} {value}"] if name else []
+    lines += [*counters.ttft.lines(names.ttft, labels), *counters.e2e.lines(names.e2e, labels)]
     lines += ["# TYPE ridgeline:twin_behind_seconds gauge", f"ridgeline:twin_behind_seconds {gauges.behind_s:.6f}"]
     return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ridgeline import catalog
 from ridgeline.engines.deployment import Deployment
 from ridgeline.engines.knobs.engine_flags import engine_flags
 from ridgeline.engines.knobs.meaning import values_of
@@ -53,8 +54,8 @@ class ServedTwin:
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise InputError(f"role {self.role!r} is not known; use one of {', '.join(ROLES)}")
-        if self.api not in ("sglang", "vllm"):
-            raise InputError(f"api {self.api!r} is not known; use sglang or vllm")
+        if self.api not in (known := catalog.names("engines")):
+            raise InputError(f"api {self.api!r} is not known; use {' or '.join(known)}")
         if self.deployment.layout.disaggregated:
             raise InputError("a server has one role; start one serve-twin --role prefill and one --role decode")
         if self.role != "both" and self.deployment.layout.dp > 1:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 
+from ridgeline.engines.install import Install
 from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import load_gpu
 from ridgeline.records.expression import Value
@@ -31,7 +32,6 @@ from ridgeline.study.forms.reading import read_form
 from ridgeline.traffic.requests import Slo
 from ridgeline.workloads.engine.options import (
     EngineOptions,
-    Install,
     Load,
     absolute,
     install_from_text,

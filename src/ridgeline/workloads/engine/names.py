@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from ridgeline.engines.knobs.releases import TITLES, Version
+from ridgeline.engines.base import ServingEngine
+from ridgeline.engines.install import flags_of
+from ridgeline.engines.knobs.releases import Version
 from ridgeline.errors import near, nearest
 from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
-from ridgeline.workloads.engine.dialect import EngineDialect
-from ridgeline.workloads.engine.install import flags_of, release_of
 from ridgeline.workloads.engine.options import EngineOptions
 from ridgeline.workloads.engine.reading import METRICS, SERVE_METRICS
 from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
@@ -26,7 +26,7 @@ ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 class Names:
     """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
 
-    def __init__(self, study: Study, options: EngineOptions, dialect: EngineDialect) -> None:
+    def __init__(self, study: Study, options: EngineOptions, dialect: ServingEngine) -> None:
         self._study, self._options, self._dialect = study, options, dialect
 
     def values(self, settings: Settings) -> dict[str, Value]:
@@ -37,7 +37,7 @@ class Names:
         return self._dialect.flags.canonical({**fixed, **knobs})
 
     def problems(self, *, serves: bool) -> Iterator[Problem]:
-        yield from self.knob_problems(release_of(self._options.install(None), self._dialect))
+        yield from self.knob_problems(self._dialect.release_of(self._options.install(None)))
         yield from field_problems(self._study, self.templates())
         yield from self._metric_problems(serves)
 
@@ -95,7 +95,7 @@ class Names:
         """The engine's own name for what another one calls so; else the nearest name, or the usual ones."""
         flags = self._dialect.flags
         if own := flags.own_name(name, release):
-            return f"{TITLES.get(self._dialect.name, self._dialect.name)} calls it {own}"
+            return f"{self._dialect.title or self._dialect.name} calls it {own}"
         known = [*flags.names(release), ENGINE_KNOB]
         if meant := nearest(name, known):
             return f"did you mean {meant if meant in flags.flags else flags.own_name(meant, release) or meant}?"

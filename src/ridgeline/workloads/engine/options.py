@@ -8,22 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ridgeline.engines.base import OfflineBatch
+from ridgeline.engines.install import Install
 from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
 from ridgeline.traffic.traffic import Traffic, parse_traffic
-
-
-@dataclass(frozen=True, slots=True)
-class Install:
-    """Where an engine is: an interpreter, perhaps inside a container image. `version` "" where nobody said.
-
-    `recorded`: what it said of itself when its campaign ran (`install.said`); with it, it is not started to be asked.
-    """
-
-    python: str = "python3"
-    container: str = ""
-    version: str = ""
-    recorded: Mapping[str, object] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +29,11 @@ class Load:
     warmup: int | None = None
     workers: int = 1
     alone: str = ""  # prefill or decode: only that half of each request is asked for
+
+    @property
+    def batch(self) -> OfflineBatch:
+        """As an engine's own offline benchmark is told."""
+        return OfflineBatch(self.requests, self.seed, self.warmup)
 
     def recipe(self, *, paced: bool = True) -> Traffic:
         """`paced` False: the same requests, all at once."""

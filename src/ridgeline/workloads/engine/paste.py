@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.engines.base import HEAD, MODEL, PORT, RENDEZVOUS, ServingEngine, Span
 from ridgeline.ports import RENDEZVOUS_PORT, SGLANG_PORT
 from ridgeline.records.launch import contained
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
-from ridgeline.workloads.engine.dialect import HEAD, MODEL, PORT, RENDEZVOUS, EngineDialect, Span
 from ridgeline.workloads.shell_text import pasted_run
 
 
@@ -18,7 +18,7 @@ from ridgeline.workloads.shell_text import pasted_run
 class PastedServer:
     """`arguments` are the engine's; `site` is where it runs, in its container; `prepare` are its one-time steps."""
 
-    dialect: EngineDialect
+    dialect: ServingEngine
     python: str
     model: str
     arguments: Sequence[str]

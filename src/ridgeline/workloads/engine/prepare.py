@@ -12,12 +12,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.engines.base import ServingEngine, Span, StepNeeds
+from ridgeline.engines.install import Install
 from ridgeline.errors import near
 from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
-from ridgeline.workloads.engine.dialect import EngineDialect, Span, StepNeeds
-from ridgeline.workloads.engine.install import release_of
-from ridgeline.workloads.engine.options import EngineOptions, Install
+from ridgeline.workloads.engine.options import EngineOptions
 
 REHEARSE = "rehearse"
 # other values of these ask for other kernels or another record
@@ -46,7 +46,7 @@ class PrepareStep:
         return {"step": self.name, "key": self.key, "own": bool(self.command), "serves": self.serves}
 
 
-def problems(options: EngineOptions, dialect: EngineDialect) -> Iterator[Problem]:
+def problems(options: EngineOptions, dialect: ServingEngine) -> Iterator[Problem]:
     known = (REHEARSE, *dialect.steps)
     for index, step in enumerate(options.prepare):
         where = ("workload", "prepare", index)
@@ -58,7 +58,7 @@ def problems(options: EngineOptions, dialect: EngineDialect) -> Iterator[Problem
             )
 
 
-def refusal(options: EngineOptions, dialect: EngineDialect, nodes: int) -> str | None:
+def refusal(options: EngineOptions, dialect: ServingEngine, nodes: int) -> str | None:
     """Why a step cannot be done for a trial on so many nodes."""
     for name, step in dialect.steps.items():
         if name in options.prepare and nodes < step.least_nodes:
@@ -67,10 +67,10 @@ def refusal(options: EngineOptions, dialect: EngineDialect, nodes: int) -> str |
 
 
 def steps(
-    options: EngineOptions, dialect: EngineDialect, install: Install, values: Mapping[str, Value], cluster: Span
+    options: EngineOptions, dialect: ServingEngine, install: Install, values: Mapping[str, Value], cluster: Span
 ) -> list[PrepareStep]:
     """The steps of a trial in the dialect's order; the GPU's name is added to the key on the node."""
-    version = release_of(install, dialect)
+    version = dialect.release_of(install)
     layout = {name: values[name] for name in _DECIDING if name in values}
     engine = [dialect.name, install.python, install.container, list(version)]
     needs = StepNeeds(install.python, dialect.flags.arguments(values, version), values, cluster, options.sources)
@@ -87,7 +87,7 @@ def steps(
     return made
 
 
-def given_arguments(dialect: EngineDialect, prepare: Sequence[str], values: Mapping[str, Value]) -> list[str]:
+def given_arguments(dialect: ServingEngine, prepare: Sequence[str], values: Mapping[str, Value]) -> list[str]:
     """Flags that hand an engine what its steps kept, unless the study sets them itself."""
     found = []
     for name, step in dialect.steps.items():

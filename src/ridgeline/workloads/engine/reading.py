@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ridgeline.engines.base import ENGINE_LOG, OFFLINE_RESULT, EngineLog, ServingEngine
 from ridgeline.engines.knobs.scope import engine_total, rank_share
 from ridgeline.errors import ReadError
 from ridgeline.files import read_text
@@ -18,7 +19,6 @@ from ridgeline.readers.nccl_log import read_nccl_log
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.run import Run
-from ridgeline.workloads.engine.dialect import ENGINE_LOG, OFFLINE_RESULT, EngineDialect, EngineLog
 
 MEASURED = "measured.json"
 REQUESTS = "requests.jsonl"
@@ -60,7 +60,7 @@ class AskedSettings:
     attention_groups: int = 1
 
 
-def read_run(dialect: EngineDialect, run: Run, needed: set[str]) -> Reading:
+def read_run(dialect: ServingEngine, run: Run, needed: set[str]) -> Reading:
     """Everything the run's files say. Nothing here raises for what an engine wrote."""
     session, measured = _json(run.folder / "session.json"), _json(run.folder / MEASURED)
     try:
@@ -103,7 +103,7 @@ def _asked(session: Mapping[str, Any]) -> AskedSettings:
 
 
 def _results(
-    dialect: EngineDialect, folder: Path, session: Mapping[str, Any], measured: Mapping[str, Any]
+    dialect: ServingEngine, folder: Path, session: Mapping[str, Any], measured: Mapping[str, Any]
 ) -> Iterable[Measurement]:
     if not session.get("serves"):
         try:

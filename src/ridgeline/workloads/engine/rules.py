@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from ridgeline.engines.base import ServingEngine
 from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.install import Install
 from ridgeline.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
 from ridgeline.engines.knobs.releases import NEWEST, Version
 from ridgeline.engines.layout_rules import layout_problems
@@ -18,12 +20,11 @@ from ridgeline.model.model import Model
 from ridgeline.records.expression import Value
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
-from ridgeline.workloads.engine.dialect import EngineDialect
-from ridgeline.workloads.engine.options import EngineOptions, Install
+from ridgeline.workloads.engine.options import EngineOptions
 
 
 def refusal(
-    dialect: EngineDialect,
+    dialect: ServingEngine,
     options: EngineOptions,
     install: Install,
     values: Mapping[str, Value],

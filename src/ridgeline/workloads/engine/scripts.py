@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
+from ridgeline.engines.base import ServingEngine, Span
+from ridgeline.engines.install import Install
 from ridgeline.engines.knobs.releases import OWN_CHOICE
 from ridgeline.model.config import preset_names
 from ridgeline.records.expression import Value
@@ -17,10 +19,8 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render_env
-from ridgeline.workloads.engine.dialect import EngineDialect, Span
-from ridgeline.workloads.engine.install import release_of
 from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, Names
-from ridgeline.workloads.engine.options import EngineOptions, Install
+from ridgeline.workloads.engine.options import EngineOptions
 from ridgeline.workloads.engine.paste import PastedServer
 from ridgeline.workloads.engine.prepare import PrepareStep, given_arguments, steps
 from ridgeline.workloads.engine.reading import AskedSettings
@@ -35,7 +35,7 @@ class Scripts:
     """Everything that is written for a trial; the same trial gives the same text."""
 
     def __init__(
-        self, study: Study, options: EngineOptions, dialect: EngineDialect, names: Names, *, serves: bool
+        self, study: Study, options: EngineOptions, dialect: ServingEngine, names: Names, *, serves: bool
     ) -> None:
         self._study, self._options, self._dialect, self._names = study, options, dialect, names
         self._serves = serves
@@ -72,13 +72,13 @@ class Scripts:
         arguments, cluster = self._arguments(settings, install), Span(self._study.job.resources(settings).nodes)
         if self._serves:
             return self._dialect.serve(install.python, arguments, cluster)
-        version = release_of(install, self._dialect)
-        return self._dialect.offline(install.python, arguments, self._options.load, version, cluster)
+        version = self._dialect.release_of(install)
+        return self._dialect.offline(install.python, arguments, self._options.load.batch, version, cluster)
 
     def _arguments(self, settings: Settings, install: Install) -> list[str]:
         """Those of the setting, and those that hand the engine what its one-time steps kept."""
         values = self._names.values(settings)
-        arguments = self._dialect.flags.arguments(values, release_of(install, self._dialect))
+        arguments = self._dialect.flags.arguments(values, self._dialect.release_of(install))
         return [*arguments, *given_arguments(self._dialect, self._options.prepare, values)]
 
     def paste(self, settings: Settings) -> str:
@@ -120,7 +120,7 @@ class Scripts:
 
     def _session(self, settings: Settings, resources: Resources, env: Mapping[str, str]) -> dict[str, object]:
         install = self._options.install(settings.get(ENGINE_KNOB))
-        version, values = release_of(install, self._dialect), self._names.values(settings)
+        version, values = self._dialect.release_of(install), self._names.values(settings)
         asked = AskedSettings(
             echo=self._dialect.flags.echo(values, version),
             nccl={n: v for n, v in env.items() if n.startswith("NCCL_")},

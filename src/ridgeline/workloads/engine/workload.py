@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ridgeline.engines.base import ENGINE_LOG, ServingEngine
+from ridgeline.engines.failures import signatures
 from ridgeline.engines.knobs.releases import NEWEST, release_text
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Reading
 from ridgeline.records.problem import Problem, Where
@@ -22,11 +25,7 @@ from ridgeline.records.space import Continuous, Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.engine import prepare, rules
-from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
-from ridgeline.workloads.engine.failures import signatures
 from ridgeline.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
-from ridgeline.workloads.engine.install import release_of
-from ridgeline.workloads.engine.install import said as install_said
 from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
 from ridgeline.workloads.engine.options import IN_PLACE
 from ridgeline.workloads.engine.reading import read_run
@@ -39,7 +38,7 @@ from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 class EngineKind:
     """An engine's offline benchmark, or its server under load: makes the workload of a study."""
 
-    dialect: EngineDialect
+    dialect: ServingEngine
     serves: bool
 
     @property
@@ -50,12 +49,12 @@ class EngineKind:
         return EngineWorkload(study, self.dialect, serves=self.serves)
 
 
-def offline(dialect: EngineDialect) -> EngineKind:
+def offline(dialect: ServingEngine) -> EngineKind:
     """NAME-offline of the catalog."""
     return EngineKind(dialect, serves=False)
 
 
-def serve(dialect: EngineDialect) -> EngineKind:
+def serve(dialect: ServingEngine) -> EngineKind:
     """NAME-serve of the catalog."""
     return EngineKind(dialect, serves=True)
 
@@ -67,7 +66,7 @@ class EngineWorkload:
     run_times = ("wall_s",)
     in_place = IN_PLACE
 
-    def __init__(self, study: Study, dialect: EngineDialect, *, serves: bool) -> None:
+    def __init__(self, study: Study, dialect: ServingEngine, *, serves: bool) -> None:
         self._study = study
         self._dialect = dialect
         self._serves = serves
@@ -78,7 +77,7 @@ class EngineWorkload:
             self._options = replace(self._options, flags={**self._options.flags, **dialect.decode_alone})
         self._names = Names(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
-        self.signatures = signatures(dialect.flags)
+        self.signatures = (*signatures(dialect.flags, dialect.failure_texts), *PROGRAM_FAILURES)
         self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")
         # an offline benchmark ends with its run; what is wanted of its answer is a server
         self.pasted_as = "" if serves else "to serve with it"
@@ -119,7 +118,7 @@ class EngineWorkload:
             self._options,
             install,
             self._names.values(settings),
-            release_of(install, self._dialect),
+            self._dialect.release_of(install),
             asked,
             self._study.site,
         )
@@ -128,7 +127,7 @@ class EngineWorkload:
         """What is taken for granted here and found out on the node."""
         install, site = self._options.install(settings.get(ENGINE_KNOB)), self._study.site
         nodes, found = self._study.job.resources(settings).nodes, []
-        if release_of(install, self._dialect) == NEWEST:
+        if self._dialect.release_of(install) == NEWEST:
             latest = release_text(self._dialect.name, NEWEST)
             where = install.container or install.python
             found.append(f"flags are those of {latest}: the release of {where} cannot be read here; `version` says it")
@@ -159,7 +158,7 @@ class EngineWorkload:
         installs = (self._options.install(name) for name in ("", *self._options.engines, *self._engines_of_knob()))
         here = {install.python: install for install in installs if not install.container}
         names = self._names.asked_flags
-        return {python: install_said(install, self._dialect, names) for python, install in here.items()}
+        return {python: self._dialect.said_by(install, names) for python, install in here.items()}
 
     def _engines_of_knob(self) -> list[str]:
         knobs = [knob for knob in self._study.space.knobs if knob.name == ENGINE_KNOB]

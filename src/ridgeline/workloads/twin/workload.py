@@ -16,16 +16,20 @@ from pathlib import Path
 from statistics import NormalDist
 
 from ridgeline.engines.deployment import Deployment
+from ridgeline.engines.failures import signatures
+from ridgeline.engines.install import Install
 from ridgeline.engines.knobs.meaning import layout_of, model_of, role_of, settings_of
 from ridgeline.engines.knobs.releases import Version
 from ridgeline.engines.knobs.table import ROWS
 from ridgeline.engines.layout_rules import layout_problems
 from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
+from ridgeline.engines.sglang.engine import SGLANG
+from ridgeline.engines.sglang.log import read_sglang_log
 from ridgeline.errors import InputError, ReadError
 from ridgeline.files import read_text
 from ridgeline.hardware.cluster import GIB
+from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.readers.lines import TextFile
-from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.expression import ExpressionError, Value
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.observation import Expectation
@@ -38,13 +42,11 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.twin.simulate import DoesNotFit, SimulationResult, simulate
-from ridgeline.workloads.engine.failures import signatures
 from ridgeline.workloads.engine.form import read_options as engine_options
 from ridgeline.workloads.engine.names import Names
-from ridgeline.workloads.engine.options import IN_PLACE, Install
+from ridgeline.workloads.engine.options import IN_PLACE
 from ridgeline.workloads.engine.paste import PastedServer
 from ridgeline.workloads.engine.scripts import Scripts
-from ridgeline.workloads.engine.sglang import SGLANG
 from ridgeline.workloads.run_folder import filling, job_in
 from ridgeline.workloads.study_names import metric_problems
 from ridgeline.workloads.twin import player
@@ -98,7 +100,7 @@ class TwinWorkload:
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._sensitivities: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._longest: int | None = None
-        self.signatures = signatures(SGLANG.flags)
+        self.signatures = (*signatures(SGLANG.flags, SGLANG.failure_texts), *PROGRAM_FAILURES)
         self.logs = (LOG, "stderr")
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ridgeline.cli.text.table import aligned
+from ridgeline.engines.base import engine_named
 from ridgeline.hardware.cluster import GIB
 from ridgeline.planner.commands import written_for
 from ridgeline.planner.lint import LintReport
@@ -52,9 +53,10 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
 
 
 def _no_split(plan: Plan) -> list[str]:
-    if plan.question.settings.engine == "vllm":
+    if (engine := engine_named(plan.question.settings.engine)).planned_whole:
         return [
-            "  prefill and decode apart, attention DP and engines over several nodes are not planned for vLLM;",
+            "  prefill and decode apart, attention DP and engines over several nodes are not planned for "
+            f"{engine.title};",
             "  ask about SGLang without --engine",
         ]
     smallest, gpus = min(c.option.scheme.main.gpus for c in plan.choices), plan.question.cluster.gpus

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ridgeline.engines.base import ServingEngine
+from ridgeline.engines.failures import FailureCause, cause_of
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.run import signal_name
-from ridgeline.workloads.engine.dialect import EngineDialect
-from ridgeline.workloads.engine.failures import FailureCause, cause_of
 from ridgeline.workloads.engine.session import process as node
 
 
@@ -20,7 +20,7 @@ class Failed(Exception):  # noqa: N818  the engine's failure, not ours
 class ExitDiagnosis:
     """Looks at an engine that ended. Made before it starts, so that the kernel's count of kills can be compared."""
 
-    def __init__(self, dialect: EngineDialect, log: Path) -> None:
+    def __init__(self, dialect: ServingEngine, log: Path) -> None:
         self._dialect, self._log = dialect, log
         self._oom_kills = node.host_oom_kills()
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ridgeline.engines.base import DATASET, HEAD, MODEL, OFFLINE_RESULT, PORT, RENDEZVOUS
 from ridgeline.traffic.prompts import Prompts
 from ridgeline.traffic.traffic import Arrival
-from ridgeline.workloads.engine.dialect import DATASET, HEAD, MODEL, OFFLINE_RESULT, PORT, RENDEZVOUS
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session.rank import RANKS
 

@@ -11,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ridgeline.ports import BOOTSTRAP_PORT
+from ridgeline.engines.base import ServingEngine
+from ridgeline.engines.failures import FailureCause
 from ridgeline.readers.lines import TextFile
 from ridgeline.traffic.traffic import ClosedLoop
-from ridgeline.workloads.engine.dialect import EngineDialect
-from ridgeline.workloads.engine.failures import FailureCause
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session import process as node
 from ridgeline.workloads.engine.session.causes import ExitDiagnosis, Failed
@@ -23,8 +22,6 @@ from ridgeline.workloads.engine.session.causes import ExitDiagnosis, Failed
 LOOK_S = 0.5
 DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
 STOPPED = 128 + signal.SIGTERM
-# a request whose KV an SGLang decode server takes as sent, with its `fake` transfer
-FROM_NOWHERE = {"bootstrap_host": "2.2.2.2", "bootstrap_port": BOOTSTRAP_PORT, "bootstrap_room": 0}
 OTHER = 7919  # added to seeds of traffic that must share nothing with the measured one
 
 
@@ -37,7 +34,7 @@ def await_ready(
     engine: node.EngineProcess,
     port: int,
     log: Path,
-    dialect: EngineDialect,
+    dialect: ServingEngine,
     exit_diagnosis: ExitDiagnosis,
     limit_s: float,
 ) -> float:
@@ -56,7 +53,7 @@ def _log_says_ready(log: Path, mark: str) -> bool:
     return not mark or any(mark in line for line in TextFile(log))
 
 
-def plan_of(load: Load, port: int, records_path: Path | None) -> Any:
+def plan_of(load: Load, port: int, records_path: Path | None, dialect: ServingEngine) -> Any:
     """The measured load on the server at `port`."""
     from ridgeline.load.bench import BenchPlan
     from ridgeline.load.options import cut_short
@@ -67,7 +64,7 @@ def plan_of(load: Load, port: int, records_path: Path | None) -> Any:
     return BenchPlan(
         endpoint=parse_endpoint(f"http://127.0.0.1:{port}", interface="completions"),
         traffic=cut_short(traffic, 1) if load.alone == "prefill" else traffic,
-        extra=FROM_NOWHERE if load.alone == "decode" else {},
+        extra=dialect.decode_alone_body if load.alone == "decode" else {},
         ignore_eos=True,
         slos=tuple(map(Slo.parse, load.slos)),
         workers=load.workers,
@@ -108,14 +105,14 @@ def measure(
 
 
 def measure_offline(
-    engine: node.EngineProcess, log: Path, exit_diagnosis: ExitDiagnosis, measured: dict[str, Any]
+    engine: node.EngineProcess, log: Path, mark: str, exit_diagnosis: ExitDiagnosis, measured: dict[str, Any]
 ) -> None:
-    """The engine's own offline benchmark; it warms itself up, and is watched from its start mark on."""
+    """The engine's own offline benchmark; it warms itself up, and is watched from its start `mark` on."""
     started = time.monotonic()
     watcher: Watcher | None = None
     tail = _Tail(log)
     while (code := engine.wait(LOOK_S)) is None:
-        if watcher is None and tail.holds("Benchmark...", "Processed prompts"):
+        if watcher is None and mark and tail.holds(mark):
             measured["ready_s"] = round(time.monotonic() - started, 3)
             watcher = watch(log.parent)
     if watcher is not None:

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import catalog, ports
+from ridgeline.engines.base import ENGINE_LOG, ServingEngine
+from ridgeline.engines.failures import FailureCause
+from ridgeline.engines.install import installed_version
 from ridgeline.errors import ReadError, RidgelineError
 from ridgeline.files import write_whole
 from ridgeline.readers.lines import TextFile
-from ridgeline.workloads.engine.dialect import ENGINE_LOG, EngineDialect
-from ridgeline.workloads.engine.failures import FailureCause
-from ridgeline.workloads.engine.install import installed_version
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.reading import MEASURED, REQUESTS
 from ridgeline.workloads.engine.session import process as node
@@ -56,9 +56,9 @@ class Session:
     def __init__(self, folder: Path, spec: Mapping[str, Any]) -> None:
         self.folder, self.spec = folder, spec
         self.load = Load(**{**spec["load"], "slos": tuple(spec["load"]["slos"])})
-        self.dialect: EngineDialect = catalog.part("engines", str(spec["engine"]))
+        self.dialect: ServingEngine = catalog.part("engines", str(spec["engine"]))
         self.log = folder / ENGINE_LOG
-        self.port = ports.claim(self.dialect.name)
+        self.port = ports.claim(self.dialect.port_offsets, self.dialect.name)
         self.nodes = int(spec.get("nodes", 1))
         self.head = ""
         self.measured: dict[str, Any] = {}
@@ -76,7 +76,7 @@ class Session:
             make_files(
                 self.folder,
                 self.load,
-                (self.port, ports.claim(f"{self.dialect.name}-rendezvous")),
+                (self.port, ports.claim(self.dialect.rendezvous_offsets, f"{self.dialect.name}-rendezvous")),
                 self.head,
                 model=str(self.spec["model"]),
                 make_model=bool(self.spec["make_model"]),
@@ -107,7 +107,7 @@ class Session:
             if self.spec["serves"]:
                 self._serve(engine)
             else:
-                measure_offline(engine, self.log, self.exit_diagnosis, self.measured)
+                measure_offline(engine, self.log, self.dialect.offline_mark, self.exit_diagnosis, self.measured)
         except Failed as failed:
             early = "ready_s" not in self.measured
             raise Failed(replace(failed.cause, at_start=early), failed.exit_code) from failed
@@ -128,7 +128,7 @@ class Session:
     def _serve(self, engine: node.EngineProcess) -> None:
         limit_s = float(self.spec["ready_limit_s"])
         self.measured["ready_s"] = await_ready(engine, self.port, self.log, self.dialect, self.exit_diagnosis, limit_s)
-        plan = plan_of(self.load, self.port, self.folder / REQUESTS)
+        plan = plan_of(self.load, self.port, self.folder / REQUESTS, self.dialect)
         warmup = min(WARMUP, self.load.requests) if self.load.warmup is None else self.load.warmup
         if warmup:
             send_other(plan, warmup, self.load.concurrency or WARMUP_AT_ONCE)

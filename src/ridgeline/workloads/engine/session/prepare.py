@@ -11,8 +11,8 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from ridgeline.workloads.engine.dialect import KEEP, OFFLINE_RESULT, EngineDialect
-from ridgeline.workloads.engine.failures import FailureCause
+from ridgeline.engines.base import KEEP, OFFLINE_RESULT, ServingEngine
+from ridgeline.engines.failures import FailureCause
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session import process as node
 from ridgeline.workloads.engine.session.causes import ExitDiagnosis, Failed
@@ -31,7 +31,7 @@ class Preparation:
     folder: Path
     spec: Mapping[str, Any]
     load: Load
-    dialect: EngineDialect
+    dialect: ServingEngine
     port: int
     started: Callable[[str, Path, int], node.EngineProcess]
 
@@ -96,7 +96,8 @@ class Preparation:
         exit_diagnosis = ExitDiagnosis(self.dialect, log)
         await_ready(process, self.port, log, self.dialect, exit_diagnosis, float(self.spec["ready_limit_s"]))
         self._ask("/start_expert_distribution_record")
-        send_other(plan_of(self.load, self.port, None), min(RECORDED, self.load.requests), self.load.concurrency or 64)
+        plan = plan_of(self.load, self.port, None, self.dialect)
+        send_other(plan, min(RECORDED, self.load.requests), self.load.concurrency or 64)
         self._ask("/stop_expert_distribution_record")
         self._ask("/dump_expert_distribution_record")
         records = sorted(partial.glob("expert_distribution_recorder_*.pt"))

@@ -1,7 +1,8 @@
-"""The memory fraction SGLang takes where nobody names one. Each line of releases has a rule of its own.
+"""What SGLang chooses where nobody says, by release.
 
-Read in the releases' own source, 0.4.0 to 0.5.18: by ranks up to 0.4.7, by the size of the GPU from 0.4.8 to 0.5.2,
-from what activations and graphs are guessed to need since 0.5.3. Sizes are MiB, as nvidia-smi counts.
+The memory fraction has a rule of its own in each line of releases, read in their own source, 0.4.0 to 0.5.18: by ranks
+up to 0.4.7, by the size of the GPU from 0.4.8 to 0.5.2, from what activations and graphs are guessed to need since
+0.5.3. Sizes are MiB, as nvidia-smi counts.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from ridgeline.engines.deepep import uses_deepep
 from ridgeline.engines.knobs.releases import Version, release_meant
 from ridgeline.engines.layout import Layout
 from ridgeline.engines.reserve import prefill_graph_sizes
-from ridgeline.engines.settings import EngineSettings, engine_chunk, resolve
-from ridgeline.hardware.cluster import MIB, Gpu
+from ridgeline.engines.settings import CURRENT_VERSION, PREFILL_RANK_TOKENS, EngineDefaults, EngineSettings, resolve
+from ridgeline.hardware.cluster import GIB, MIB, Gpu
 from ridgeline.model.model import Model
 
 _GIB = 1024.0
@@ -47,6 +48,58 @@ class _Case:
     @property
     def ranks(self) -> int:
         return self.layout.tp * self.layout.pp
+
+
+class SglangDefaults(EngineDefaults):
+    current = CURRENT_VERSION
+    deepseek_kernels = deepep = True
+
+    def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
+        return PREFILL_RANK_TOKENS * layout.attn_dp if uses_deepep(layout) else engine_chunk(settings, gpu)
+
+    def running(self, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> int:
+        # model_runner: tokens / context * 512, held between 2048 and 4096, whole engine
+        return int(min(max(pool_tokens / model.context_tokens * 512, 2048), 4096))
+
+    def graph_max_bs(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
+        gib = gpu.memory_bytes / GIB
+        if gib < 20:
+            return 8
+        if not _since(settings, 0, 5, 3):
+            small = 35 if _since(settings, 0, 4, 8) else 24.4
+            if gib < small:
+                return 8 if layout.tp < 4 else 80
+            return 160 if gib <= 90 or not _since(settings, 0, 4, 6) else 256 if gib < 156 else 512
+        if gib < 35:
+            return 24 if layout.tp < 4 else 80
+        if gib < 60:
+            return 32 if layout.tp < 4 else 160
+        return 256 if layout.tp < 4 and gib < 160 else 512
+
+    def prefill_graph(self, settings: EngineSettings, model: Model) -> bool:
+        # piecewise prefill graphs are on by default since 0.5.10, and exclude MLA and layers that keep a state
+        return _since(settings, 0, 5, 10) and not model.attention.mla and not model.state_bytes_per_request
+
+    def kernel_set(self, settings: EngineSettings) -> str:
+        """Its experts and all-reduce changed after 0.5.10."""
+        return "" if _since(settings, 0, 5, 12) else "sglang-0.5.10"
+
+    def mem_fraction(self, model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings, role: str) -> float:
+        return sglang_fraction(model, gpu, layout, settings, role)
+
+
+def engine_chunk(settings: EngineSettings, gpu: Gpu) -> int:
+    """The prefill chunk SGLang itself takes, by the size of the GPU."""
+    gib = gpu.memory_bytes / GIB
+    if gib < 35:
+        return 2048
+    if gib < 60 and _since(settings, 0, 5, 3):
+        return 4096
+    return 8192 if gib < 160 else 16384
+
+
+def _since(settings: EngineSettings, *release: int) -> bool:
+    return release_meant(settings.version) >= release
 
 
 def sglang_fraction(

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ridgeline.engines.failures import kind_in
+from ridgeline.engines.vllm.failures import TEXTS, WORDS
 from ridgeline.readers.lines import gib, number, plain, whole
 from ridgeline.readers.python_repr import read_arguments, read_call, read_pairs
 
@@ -32,20 +34,6 @@ _METRIC = re.compile(r"^vllm:num_preemptions(?:_total)?(?:\{[^}]{0,300}\})? ([\d
 _TIME = re.compile(r"\bINFO (\d\d-\d\d \d\d:\d\d:\d\d)\b", re.ASCII)
 _MOST_CACHES = 10_000
 _SECRETS = ("api_key", "hf_token", "ssl_keyfile_password")
-
-_FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    # "Port 8000 is already in use, trying port 8001" is no failure
-    ("port-taken", re.compile(r"[Aa]ddress already in use|EADDRINUSE|Could not find open port after")),
-    (
-        "pool-too-small",
-        re.compile(r"To serve at least one request with the model's max seq len|No available memory for"),
-    ),
-    ("rejected", re.compile(r"User-specified max_model_len \(\d+\) is greater than the derived max_model_len")),
-    ("rejected", re.compile(r"must be divisible by tensor parallel size|error: (?:unrecognized arguments|argument )")),
-    ("cuda-oom", re.compile(r"OutOfMemoryError: CUDA out of memory|CUDA error: out of memory")),
-    ("child-died", re.compile(r"Engine core initialization failed|Engine core proc \S+ died|EngineDeadError")),
-    ("exception", re.compile(r"(?:^|\s)(?:\w{1,60}Error|\w{1,60}Exception): ")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +214,6 @@ def _share(percent: str | None) -> float | None:
 
 
 def _failure(line: str, line_number: int, ready: bool) -> list[VllmFailure]:
-    if "rror" in line or "xception" in line or "memory" in line or "max seq len" in line or "died" in line:
-        for kind, pattern in _FAILURES:
-            if pattern.search(line):
-                return [VllmFailure(kind, ready, line_number, line[:500])]
+    if any(word in line for word in WORDS) and (kind := kind_in(line, TEXTS)):
+        return [VllmFailure(kind, ready, line_number, line[:500])]
     return []

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ridgeline.engines.served import ServedSecond, ServedTally
+from ridgeline.engines.vllm.log import KvCache, Throughput, VllmFailure, VllmReader
 from ridgeline.readers.lines import plain
-from ridgeline.readers.served import ServedSecond, ServedTally
-from ridgeline.readers.vllm_log import KvCache, Throughput, VllmFailure, VllmReader
 
 _FULL, _ROOM = 0.95, 0.8
 _STARVED_TOK_S = 1.0  # decoded tokens a second and running request, below which they practically stand still

@@ -6,32 +6,308 @@ interleaved between ranks or not a log at all gives fewer facts, never an error.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
+from ridgeline.engines.failures import kind_in
+from ridgeline.engines.sglang.failures import TEXTS, WORDS
 from ridgeline.readers.lines import gib, number, plain, whole
 from ridgeline.readers.python_repr import read_call, read_pairs
-from ridgeline.readers.sglang.facts import (
-    Compile,
-    DecodeBatch,
-    Fact,
-    GraphCapture,
-    KvPool,
-    Limits,
-    Mark,
-    Notice,
-    OfflineResult,
-    PrefillBatch,
-    Retraction,
-    ServerArgs,
-    SglangFailure,
-    SglangLog,
-    Stamp,
-    WeightsLoaded,
+
+READY = "The server is fired up and ready to roll"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Where a fact was written. `ranks` is the prefix's text, such as ('DP0', 'TP3'); empty for a single process."""
+
+    line: int
+    time: datetime | None = None
+    ranks: tuple[str, ...] = ()
+
+    def rank(self, axis: str) -> int | None:
+        """The number after DP, TP, EP or PP, or None when the prefix does not name that axis."""
+        for name in self.ranks:
+            digits = name.removeprefix(axis)
+            if digits != name and digits.isdecimal():
+                return int(digits)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsLoaded:
+    """`before_bytes` was free on the GPU when loading began, `avail_bytes` when it ended."""
+
+    stamp: Stamp
+    avail_bytes: int
+    before_bytes: int | None
+    used_bytes: int | None
+    elapsed_s: float | None
+    model_class: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KvPool:
+    """`k_bytes` and `v_bytes` are None where the cache is one compressed piece (MLA)."""
+
+    stamp: Stamp
+    tokens: int
+    total_bytes: int | None
+    k_bytes: int | None = None
+    v_bytes: int | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The max_total_num_tokens line: the scheduler's limits after everything was allocated."""
+
+    stamp: Stamp
+    max_total_tokens: int
+    chunked_prefill_size: int | None = None
+    max_prefill_tokens: int | None = None
+    max_running_requests: int | None = None
+    context_len: int | None = None
+    available_gpu_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCapture:
+    """One capture of CUDA graphs. `phase` is decode, prefill or draft; `sizes` are batch sizes (tokens for prefill)."""
+
+    stamp: Stamp
+    phase: str
+    sizes: tuple[int, ...]
+    elapsed_s: float | None = None
+    used_bytes: int | None = None
+    avail_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillBatch:
+    stamp: Stamp
+    new_seqs: int
+    new_tokens: int
+    cached_tokens: int
+    token_usage: float | None
+    running: int | None
+    queued: int | None
+    cuda_graph: bool | None = None
+    input_tok_s: float | None = None
+    unsent: int | None = None  # of a prefill server: prompts whose KV has not reached its decode server yet
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeBatch:
+    """One line for many steps (decode_log_interval): `running` and `tokens` are of its last step."""
+
+    stamp: Stamp
+    running: int
+    tokens: int | None
+    token_usage: float | None
+    cuda_graph: bool | None
+    gen_tok_s: float | None
+    queued: int | None
+    accept_len: float | None = None
+    fetching: int | None = None  # of a decode server: requests whose KV has not arrived yet
+
+
+@dataclass(frozen=True, slots=True)
+class Retraction:
+    stamp: Stamp
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """A line saying that kernels are being compiled or tuned at run time."""
+
+    stamp: Stamp
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A line in which the engine says that it is not at its best.
+
+    `kind` is moe-untuned (no tuned kernel configuration for this GPU) or deprecated (a flag that will go).
+    """
+
+    stamp: Stamp
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SglangFailure:
+    """A line that tells of a failure.
+
+    `kind` is one of cuda-oom, pool-too-small, graph-capture, host-oom, kv-transfer, rejected, watchdog, child-died,
+    signal, port-taken, exception. `ready` says whether the server had reached its limits line before: an
+    out-of-memory asks for opposite remedies before and after.
+    """
+
+    stamp: Stamp
+    kind: str
+    ready: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineResult:
+    """The result block of offline_throughput, or one line of its JSONL."""
+
+    backend: str
+    successful_requests: int
+    duration_s: float
+    input_tokens: int
+    output_tokens: int
+    request_s: float | None
+    input_tok_s: float | None
+    output_tok_s: float | None
+    total_tok_s: float | None
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A turning point: ready, warmup, benchmark or stop."""
+
+    stamp: Stamp
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerArgs:
+    stamp: Stamp
+    values: Mapping[str, object]
+    complete: bool
+
+
+Fact = (
+    ServerArgs
+    | WeightsLoaded
+    | KvPool
+    | Limits
+    | GraphCapture
+    | PrefillBatch
+    | DecodeBatch
+    | Retraction
+    | Compile
+    | Notice
+    | SglangFailure
+    | OfflineResult
+    | Mark
 )
-from ridgeline.readers.sglang.offline import ResultBlock
+
+
+@dataclass(frozen=True, slots=True)
+class SglangLog:
+    """Everything one log said, in its order."""
+
+    server_args: Mapping[str, object] = field(default_factory=dict)
+    weights: tuple[WeightsLoaded, ...] = ()
+    kv_pools: tuple[KvPool, ...] = ()
+    limits: tuple[Limits, ...] = ()
+    graphs: tuple[GraphCapture, ...] = ()
+    prefills: tuple[PrefillBatch, ...] = ()
+    decodes: tuple[DecodeBatch, ...] = ()
+    retractions: tuple[Retraction, ...] = ()
+    compiles: tuple[Compile, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    failures: tuple[SglangFailure, ...] = ()
+    results: tuple[OfflineResult, ...] = ()
+    ready_line: int | None = None
+    benchmark_line: int | None = None
+
+    @property
+    def cached_token_share(self) -> float | None:
+        """Of all prompt tokens after the benchmark mark (or of the whole log where there is none), those from cache."""
+        measured = [p for p in self.prefills if p.stamp.line > (self.benchmark_line or 0)]
+        cached = sum(p.cached_tokens for p in measured)
+        prompt = cached + sum(p.new_tokens for p in measured)
+        return cached / prompt if prompt else None
+
+    @property
+    def largest_decode_graph(self) -> int | None:
+        sizes = [s for g in self.graphs if g.phase == "decode" for s in g.sizes]
+        return max(sizes, default=None)
+
+
+_RESULT_LABELS = {
+    "Backend": "backend",
+    "Successful requests": "successful_requests",
+    "Benchmark duration (s)": "total_latency",
+    "Total input tokens": "total_input_tokens",
+    "Total generated tokens": "total_output_tokens",
+    "Last generation throughput (tok/s)": "last_gen_throughput",
+    "Request throughput (req/s)": "request_throughput",
+    "Input token throughput (tok/s)": "input_throughput",
+    "Output token throughput (tok/s)": "output_throughput",
+    "Total token throughput (tok/s)": "total_throughput",
+}
+
+
+def read_offline_jsonl(lines: Iterable[str]) -> tuple[OfflineResult, ...]:
+    """Results that offline_throughput appended to its --result-filename; other lines are skipped."""
+    results = []
+    for line_number, line in enumerate(lines, 1):
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(values, dict):
+            result = _offline_result({str(k): str(v) for k, v in values.items()}, line_number)
+            if result is not None:
+                results.append(result)
+    return tuple(results)
+
+
+class ResultBlock:
+    """Reads the block between its two rules; other messages may stand in between."""
+
+    def __init__(self) -> None:
+        self.row: dict[str, str] | None = None
+        self.line = 0
+
+    def read(self, line: int, message: str) -> OfflineResult | None:
+        """The result, when `message` is the rule that ends its block."""
+        if "Offline Throughput Benchmark Result" in message:
+            self.row, self.line = {}, line
+            return None
+        if self.row is None:
+            return None
+        label, separator, value = message.partition(":")
+        if separator and label.strip() in _RESULT_LABELS:
+            self.row[_RESULT_LABELS[label.strip()]] = value.strip()
+        elif "=====" in message and self.row:
+            row, self.row = self.row, None
+            return _offline_result(row, self.line)
+        return None
+
+
+def _offline_result(row: dict[str, str], line: int) -> OfflineResult | None:
+    requests, duration = whole(row.get("successful_requests")), number(row.get("total_latency"))
+    inputs, outputs = whole(row.get("total_input_tokens")), whole(row.get("total_output_tokens"))
+    if requests is None or duration is None or inputs is None or outputs is None:
+        return None
+    return OfflineResult(
+        backend=row.get("backend", ""),
+        successful_requests=requests,
+        duration_s=duration,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        request_s=number(row.get("request_throughput")),
+        input_tok_s=number(row.get("input_throughput")),
+        output_tok_s=number(row.get("output_throughput")),
+        total_tok_s=number(row.get("total_throughput")),
+        line=line,
+    )
+
 
 _PREFIX = re.compile(
     r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?((?: [A-Z]{2}[A-Z_]{0,10}\d{1,6}){0,8})\] ?", re.ASCII
@@ -42,43 +318,6 @@ _WORD_TYPE = re.compile(r"type=(\w{1,100})")
 _DTYPE = re.compile(r"dtype: ([\w.]{1,40})")
 _RETRACTED = re.compile(r"#retracted_reqs: ?(\d{1,9})", re.ASCII)
 
-# first match wins: the more telling line is above the more general
-_FAILURES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    # before `exception`: SGLang refuses a port by a ValueError, as it refuses a setting (0.5.15)
-    (
-        "port-taken",
-        re.compile(
-            r"[Aa]ddress already in use|EADDRINUSE|SGLANG_GRPC_PORT \(\d{1,9}\) must |^ValueError: Port out of range|"
-            r"_port(?: at \d{1,5})? (?:is not available|is used by a process already|has invalid port number)|"
-            r"engine_info_bootstrap_port \d{1,5} is already in use"
-        ),
-    ),
-    ("pool-too-small", re.compile(r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static")),
-    ("pool-too-small", re.compile(r"Loaded weights leave no GPU memory for the KV cache")),  # 0.5.15
-    ("graph-capture", re.compile(r"Capture (?:\w+ ){0,3}(?:cuda|CUDA) graph failed")),
-    ("cuda-oom", re.compile(r"OutOfMemoryError: CUDA out of memory|CUDA error: out of memory")),
-    ("host-oom", re.compile(r"\(exit code: -9\)|Out of memory: Killed process|oom-kill")),
-    ("kv-transfer", re.compile(r"KVTransferError\(")),
-    ("watchdog", re.compile(r"[Ww]atchdog (?:timeout|caught collective operation timeout)")),
-    ("signal", re.compile(r"Segmentation fault|Fatal Python error:|\(exit code: -\d{1,2}\)")),
-    ("rejected", re.compile(r"error: (?:unrecognized arguments|argument --|the following arguments are required)")),
-    ("child-died", re.compile(r"Received sigquit from a child process|SIGQUIT received\.|scheduler died during init")),
-    ("exception", re.compile(r"Scheduler hit an exception|^\w{0,60}(?:Error|Exception): ")),
-)
-_FAILURE_WORDS = (
-    "in use",
-    "ADDRINUSE",
-    "rror",
-    "xception",
-    "emory",
-    "SIGQUIT",
-    "sigquit",
-    "atchdog",
-    "failed",
-    "exit code",
-    "fault",
-    "oom-",
-)
 _COMPILES = ("JIT compil", "JIT Pre-Compile", "Loading JIT ops", "DeepGEMM warmup", "AUTOTUNE ", "Try DeepGEMM JIT")
 _NOTICES = {
     "Using default MoE kernel config": "moe-untuned",
@@ -191,7 +430,7 @@ class SglangReader:
                 yield Retraction(stamp, int(found.group(1)))
         elif message.strip() in ("Warmup...", "Benchmark..."):
             yield Mark(stamp, message.strip(" .\n").lower())
-        elif "The server is fired up and ready to roll" in message:
+        elif READY in message:
             yield Mark(stamp, "ready")
         elif "SIGTERM received" in message:
             yield Mark(stamp, "stop")
@@ -204,12 +443,8 @@ class SglangReader:
             yield from self._failure(stamp, message)
 
     def _failure(self, stamp: Stamp, message: str) -> Iterator[Fact]:
-        if not any(word in message for word in _FAILURE_WORDS):
-            return
-        for kind, pattern in _FAILURES:
-            if pattern.search(message):
-                yield SglangFailure(stamp, kind, self.ready, message[:500])
-                return
+        if any(word in message for word in WORDS) and (kind := kind_in(message, TEXTS)):
+            yield SglangFailure(stamp, kind, self.ready, message[:500])
 
     def _weights(self, stamp: Stamp, message: str) -> Iterator[Fact]:
         fields = _fields(message)

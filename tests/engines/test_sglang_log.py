@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.engines.sglang.log import read_offline_jsonl, read_sglang_log, sglang_facts
 from ridgeline.readers.lines import TextFile
-from ridgeline.readers.sglang.log import read_sglang_log, sglang_facts
-from ridgeline.readers.sglang.offline import read_offline_jsonl
 
 SAMPLES = Path(__file__).parent.parent / "samples" / "sglang"
 GIB = 2**30

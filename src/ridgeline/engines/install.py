@@ -1,26 +1,29 @@
-"""What an engine that is installed on this machine says of itself: its release, and its flags."""
+"""An engine that is installed somewhere, and what one on this machine says of itself: its release, and its flags."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-
-from ridgeline.engines.knobs.releases import NEWEST, Version, parse_version
-from ridgeline.workloads.engine.dialect import EngineDialect
-from ridgeline.workloads.engine.options import Install
 
 VERSION_LIMIT_S, FLAGS_LIMIT_S = 20.0, 180.0
 
 
-def release_of(install: Install, dialect: EngineDialect) -> Version:
-    """As the study says, as the engine on this machine says or said, or the newest we know of."""
-    text = install.version
-    if not text and not install.container:
-        text = next((version for package in dialect.packages if (version := version_of(install, package))), "")
-    return parse_version(text) or NEWEST
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Where an engine is: an interpreter, perhaps inside a container image. `version` "" where nobody said.
+
+    `recorded`: what it said of itself when its campaign ran (`said_by` of its engine); with it, it is not started to be
+    asked.
+    """
+
+    python: str = "python3"
+    container: str = ""
+    version: str = ""
+    recorded: Mapping[str, object] | None = field(default=None, compare=False)
 
 
 def version_of(install: Install, package: str) -> str:
@@ -35,13 +38,6 @@ def flags_of(install: Install, program: str) -> dict[str, str]:
     if install.recorded is not None:
         return _recorded(install.recorded, "flags")
     return _installed_flags(install.python, program)
-
-
-def said(install: Install, dialect: EngineDialect, names: Collection[str]) -> dict[str, object]:
-    """What it says of itself, for the journal; of its flags only those of these names."""
-    versions = {package: version for package in dialect.packages if (version := version_of(install, package))}
-    flags = flags_of(install, dialect.introspect()) if names else {}
-    return {"versions": versions, "flags": {name: flags[name] for name in names if name in flags}}
 
 
 def _recorded(found: Mapping[str, object], what: str) -> dict[str, str]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from ridgeline.engines.base import ServingEngine
+from ridgeline.engines.failures import BY_NAME, FAILURES, FailureCause, advice, cause_of, signatures
 from ridgeline.engines.knobs.releases import NEWEST
+from ridgeline.engines.sglang.engine import SGLANG
+from ridgeline.engines.vllm.engine import VLLM
 from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.outcome import Kind
-from ridgeline.workloads.engine.dialect import EngineDialect
-from ridgeline.workloads.engine.failures import BY_NAME, FAILURES, FailureCause, advice, cause_of, signatures
-from ridgeline.workloads.engine.sglang import SGLANG
-from ridgeline.workloads.engine.vllm import VLLM
 from tests.workloads.engine.studies import SAMPLES
 
 LOADED = "[2026-11-15 02:47:48] Load weight end. elapsed=0.15 s, type=T, avail mem=110.24 GB, mem usage=28.89 GB."
 READY = "[2026-11-15 02:48:10] max_total_num_tokens=100, chunked_prefill_size=8192, max_running_requests=4096"
-SIGNATURES = signatures(SGLANG.flags)
+SIGNATURES = signatures(SGLANG.flags, SGLANG.failure_texts)
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.81 GiB."
 
 
@@ -86,7 +86,7 @@ def test_start_up_and_run_time_failures_of_memory_ask_for_opposite_moves() -> No
 
 
 @pytest.mark.parametrize("dialect", [SGLANG, VLLM], ids=lambda dialect: dialect.name)
-def test_every_move_is_about_a_flag_that_the_engine_has(dialect: EngineDialect) -> None:
+def test_every_move_is_about_a_flag_that_the_engine_has(dialect: ServingEngine) -> None:
     known = set(dialect.flags.names(NEWEST)) | {"VLLM_CPU_KVCACHE_SPACE"}
     for failure in FAILURES:
         assert {move.knob for move in advice(failure, dialect.flags)} <= known, failure.name
@@ -118,7 +118,7 @@ PORT_LINES = (
 
 
 @pytest.mark.parametrize(("dialect", "line"), PORT_LINES)
-def test_a_port_that_cannot_be_used_is_never_the_settings_fault(dialect: EngineDialect, line: str) -> None:
+def test_a_port_that_cannot_be_used_is_never_the_settings_fault(dialect: ServingEngine, line: str) -> None:
     later = "ValueError: the setting is refused"  # what follows in a log is only its echo
     assert cause(line, later, dialect=dialect) == "port-taken"
     assert BY_NAME["port-taken"].kind is Kind.SITE_FAULT

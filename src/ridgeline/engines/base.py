@@ -1,0 +1,314 @@
+"""What a serving engine must provide: one object of `ServingEngine`, in a folder of its own, and a row of the catalog.
+
+Everything that is known about one engine is asked of that object: its command lines, its flags and defaults, what its
+log says and how it fails, what its /metrics page calls things, which ports and paths it has, what it costs. No other
+room may hold a copy, or ask for an engine by its name. What runs on a node imports this: nothing heavy here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ridgeline import catalog
+from ridgeline.engines.failures import CUDA_OOM, PORT_IN_USE, WATCHDOG, WRONG_ARGUMENTS, FailureText
+from ridgeline.engines.install import Install, flags_of, version_of
+from ridgeline.engines.knobs.engine_flags import EngineFlags
+from ridgeline.engines.knobs.meaning import values_of
+from ridgeline.engines.knobs.releases import NEWEST, Version, parse_version
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.memory import MemoryPlan
+from ridgeline.engines.settings import EngineDefaults, EngineSettings
+from ridgeline.hardware.cluster import Gpu
+from ridgeline.model.model import Model
+from ridgeline.ports import DerivedPorts, offsets_of
+from ridgeline.records.expression import Value
+from ridgeline.records.measurement import Measurement
+
+ENGINE_LOG = "engine.log"
+DATASET = "dataset.json"
+OFFLINE_RESULT = "offline.jsonl"
+# What the session puts into the engine's environment, because only it knows them.
+PORT, MODEL, HEAD, RENDEZVOUS = "RIDGELINE_PORT", "RIDGELINE_MODEL", "RIDGELINE_HEAD", "RIDGELINE_RENDEZVOUS"
+KEEP = "RIDGELINE_KEEP"  # the folder in which a one-time step leaves its results
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLog:
+    """What an engine's log says, in the words all engines share.
+
+    `failures` are (kind, whether the engine was ready, line, text); `echo` is what the engine says it applied;
+    `cached_share` is the part of the measured prompts' tokens that came from a cache.
+    """
+
+    failures: tuple[tuple[str, bool, int, str], ...] = ()
+    weights_loaded: bool = False
+    echo: Mapping[str, object] = field(default_factory=dict)
+    version: str = ""
+    figures: tuple[Measurement, ...] = ()
+    cached_share: float | None = None
+    running_limit: int | None = None  # requests one attention group may run, as applied
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The nodes one engine spans, and where they meet: unless told, by what a session puts into the environment."""
+
+    nodes: int = 1
+    head: str = f"${HEAD}"
+    port: str = f"${RENDEZVOUS}"
+    rank: str = "$rank"
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineBatch:
+    """What an engine's own offline benchmark is asked to run; `warmup` None leaves it to the benchmark."""
+
+    requests: int
+    seed: int = 0
+    warmup: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLaunch:
+    """One server of a service. `host` and `span` may name variables of the node; `number` is its place among all.
+
+    `bootstrap_port` is that of a prefill server; `visible_gpus` are those of a machine that it shares with others.
+    """
+
+    python: str
+    model: str
+    arguments: Sequence[str]  # the flags of its setting
+    host: str
+    port: int
+    role: str = "both"
+    bootstrap_port: int = 0
+    number: int = 0
+    first_gpu: int = 0
+    visible_gpus: str = ""
+    served_name: str = ""
+    span: Span = Span()
+
+    @property
+    def address(self) -> list[str]:
+        return ["--host", self.host, "--port", str(self.port)]
+
+    @property
+    def name(self) -> list[str]:
+        return ["--served-model-name", self.served_name] if self.served_name else []
+
+
+@dataclass(frozen=True, slots=True)
+class StepNeeds:
+    """What the command of a one-time step is made from."""
+
+    python: str
+    arguments: Sequence[str]  # those of the trial
+    values: Mapping[str, Value]
+    cluster: Span
+    sources: str  # a checkout of the engine's repository
+
+
+@dataclass(frozen=True, slots=True)
+class OneTimeStep:
+    """`script` is the file of the engine's repository that it runs, "" where the package holds it. `flag` hands the
+    engine the kept `file`, by the environment variable `variable`; without a flag the variable names the whole folder.
+    """
+
+    command: Callable[[StepNeeds], str]
+    script: str = ""
+    flag: str = ""
+    variable: str = ""
+    file: str = ""
+    everywhere: bool = True  # on all nodes of the job
+    serves: bool = False  # it is a server, which the session loads and asks for its record
+    least_nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MetricNames:
+    """What the engine's /metrics page calls our figures; "" where it has none."""
+
+    running: str = ""  # requests that run
+    waiting: str = ""  # requests that wait
+    kv_share: str = ""  # of the KV pool that is used
+    used_tokens: str = ""
+    pool_tokens: str = ""
+    output_tok_s: str = ""
+    retractions: str = ""
+    made: str = ""  # counted as each token is made
+    prompt_tokens: str = ""  # so far
+    output_tokens: str = ""  # so far; some engines count them when an answer is finished
+    cached_tokens: str = ""
+    cache_queries: str = ""
+    requests: str = ""
+    aborted: str = ""
+    ttft: str = ""  # histograms, in seconds
+    e2e: str = ""
+    live: tuple[str, ...] = ()  # whose sum counts tokens as they come out
+    progress: tuple[str, ...] = ()  # and what else grows only while a server works
+
+
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    """Seconds that the processes around the GPUs take, before a site was measured; docs/twin.md says from what."""
+
+    request_s: float  # scheduling and sampling, each request of a step
+    accept_s: float  # each request, besides tokenising
+    ranks_accept_s: float  # and more where schedulers are several and each gets a copy
+    hand_over_s: float  # each token of a prompt
+    stream_s: float  # each token of an answer on its way back
+
+
+class ServingEngine:
+    """One engine. Say what has no default here; readers get whatever was printed, and raise for none of it."""
+
+    name: str
+    title: str = ""  # as people write it; "": its name
+    packages: tuple[str, ...]  # names of the distribution whose version counts, the first that is there
+    module: str = ""  # that its interpreter must be able to import; "": its name
+    latest: Version = NEWEST  # the newest release whose flags were read
+    owned_by: str = ""  # who owns the models of its /v1/models
+    image: str = ""  # the published one, with {} for its release
+
+    # its own benchmark, and how a session runs it
+    ready_line: str = ""  # a part of the log line that says the engine serves; "" where health alone says it
+    offline_mark: str = ""  # a part of what its offline benchmark prints when it begins to measure
+    offline_spans: bool = False  # whether its offline benchmark runs over several nodes
+    decoys: int = 0  # rows of data for each request that its offline benchmark reads and does not send
+    decode_alone: Mapping[str, Value] = MappingProxyType({})  # flags of a server that decodes as if all KV had come
+    decode_alone_body: Mapping[str, object] = MappingProxyType({})  # and what each request says to it
+    simulated: bool = False  # whether the twin knows its memory and speed
+    # that it can be prepared by, beside a rehearsal, which every engine can
+    steps: Mapping[str, OneTimeStep] = MappingProxyType({})
+
+    # environment and arguments of its servers
+    host_variable: str = ""  # by which an engine is told its own address among several nodes; "" where it needs none
+    key_variable: str = ""  # by which it takes its API key; "": as an argument only
+    over_nodes_from: Version = ()  # the first release of which one server may spread over several nodes
+    follower_argv: tuple[str, ...] = ()  # more words on the nodes of a server that are not its first
+    bootstraps: bool = False  # its prefill servers have a port where decode servers fetch their KV
+    device_knob: str = ""  # by which split roles are told the network adapters that carry KV
+    memory_flag: str = "the memory fraction"
+    running_flag: str = "the running requests"
+
+    # what its servers answer
+    info_path: str = ""  # where a server tells about itself
+    generate_path: str = ""  # a path that makes a token, also on servers of split roles; "": only /v1/completions does
+    metrics: MetricNames = MetricNames()
+    stop_field: str = "stop_reason"  # of an answer's choice: the string that ended it
+
+    # ports that it works out from those that it is told, and how far apart servers on one machine are told theirs
+    derived_ports: tuple[DerivedPorts, ...] = ()
+    rendezvous_ports: tuple[DerivedPorts, ...] = ()
+    port_spacing: int = 1
+    rendezvous_spacing: int = 1
+
+    planned_whole: bool = False  # planned only as engines of one node that do both phases, without attention DP
+
+    failure_texts: tuple[FailureText, ...] = (PORT_IN_USE, WRONG_ARGUMENTS, WATCHDOG, CUDA_OOM)
+    defaults: EngineDefaults | None = None  # None: the twin does not know it
+    costs: HostCosts = HostCosts(6e-6, 5e-3, 15e-3, 8e-6, 90e-6)
+
+    @property
+    def flags(self) -> EngineFlags:
+        raise NotImplementedError
+
+    def entry(self, model: str, nodes: int) -> list[str]:
+        """The program and its model, after the interpreter: `-m MODULE --model MODEL`."""
+        raise NotImplementedError
+
+    def over_nodes(self, span: Span) -> list[str]:
+        """What a command gains on each node of several; nothing for one."""
+        return []
+
+    def serve(self, python: str, arguments: Sequence[str], cluster: Span) -> str:
+        """Shell text of the server that a session measures, on each node."""
+        own = ["--host", "127.0.0.1", "--port", f"${PORT}"]
+        return joined([python, *self.entry(f"${MODEL}", cluster.nodes), *own, *arguments]) + self.several_nodes(cluster)
+
+    def several_nodes(self, cluster: Span) -> str:
+        """`over_nodes` as the end of a shell line; empty for one node."""
+        if cluster.nodes == 1:
+            return ""
+        more = f' $([ "$rank" = 0 ] || echo {" ".join(self.follower_argv)})' if self.follower_argv else ""
+        return f" {joined(self.over_nodes(cluster))}{more}"
+
+    def server_argv(self, launch: ServerLaunch) -> list[str]:
+        """The command line of one server of a service, on each of its nodes."""
+        own = [launch.python, *self.entry(launch.model, launch.span.nodes), *launch.arguments]
+        return [*own, *launch.address, *launch.name, *self.over_nodes(launch.span)]
+
+    def planned_values(
+        self, layout: Layout, settings: EngineSettings, role: str, cap: int, chunk: int, memory: MemoryPlan, gpu: Gpu
+    ) -> dict[str, Value]:
+        """Layout, memory and scheduling of one engine of a plan, every value written out; not its role."""
+        return values_of(layout, settings)
+
+    def meant(self, values: Mapping[str, Value], usual: Callable[[], MemoryPlan], gpu: Gpu) -> dict[str, Value]:
+        """Values of a command line with those that the twin takes for the engine's own; `usual` is its memory plan."""
+        return dict(values)
+
+    def talks_through_ports(self, values: Mapping[str, Value]) -> bool:
+        """Whether a server so set, under our names, binds its derived ports."""
+        return bool(self.derived_ports)
+
+    @property
+    def port_offsets(self) -> tuple[int, ...]:
+        """Everything that is bound, or refused, because of its port, as what is added to it."""
+        return offsets_of(self.derived_ports)
+
+    @property
+    def rendezvous_offsets(self) -> tuple[int, ...]:
+        return offsets_of(self.rendezvous_ports)
+
+    def offline(
+        self, python: str, arguments: Sequence[str], batch: OfflineBatch, version: Version, cluster: Span
+    ) -> str:
+        """Shell text of its own benchmark, which reads DATASET and leaves OFFLINE_RESULT."""
+        raise NotImplementedError
+
+    def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
+        """What the log says; batches up to line `measured_from` belong to the warm-up."""
+        raise NotImplementedError
+
+    def offline_result(self, text: str, lines: Iterable[str]) -> tuple[Measurement, ...]:
+        """Throughput figures from the result file's text, or from the log where that is empty."""
+        return ()
+
+    def refusal(
+        self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
+    ) -> str | None:
+        """Why this build of the engine certainly does not start so, beyond what holds for every engine."""
+        return None
+
+    def introspect(self) -> str:
+        """Python text that prints the installed engine's flags as JSON, name to kind: value, switch, toggle or list."""
+        return "print('{}')"
+
+    def release_of(self, install: Install) -> Version:
+        """As the study says, as the engine on this machine says or said, or the newest we know of."""
+        text = install.version
+        if not text and not install.container:
+            text = next((version for package in self.packages if (version := version_of(install, package))), "")
+        return parse_version(text) or NEWEST
+
+    def said_by(self, install: Install, names: Iterable[str]) -> dict[str, object]:
+        """What an installed one says of itself, for the journal; of its flags only those of these names."""
+        versions = {package: version for package in self.packages if (version := version_of(install, package))}
+        wanted = tuple(names)
+        flags = flags_of(install, self.introspect()) if wanted else {}
+        return {"versions": versions, "flags": {name: flags[name] for name in wanted if name in flags}}
+
+
+def engine_named(name: str) -> ServingEngine:
+    """The home of an engine, ours or a plugin's; InputError where there is none of that name."""
+    found: ServingEngine = catalog.part("engines", name)
+    return found
+
+
+def joined(words: Iterable[str]) -> str:
+    """Shell text; words that read one of the session's variables stay readable by the shell."""
+    return " ".join(f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in words)

