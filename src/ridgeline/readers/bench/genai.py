@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.readers.bench.run import (
-    AVERAGED,
-    QUANTILES,
-    BenchRequest,
-    BenchRun,
-    count,
-    number,
-    spread,
-    without_empty,
-)
+from ridgeline.readers.bench.run import AVERAGED, BenchRequest, BenchRun, count, number, spread, without_empty
+from ridgeline.records.metrics import QUANTILES
 
 _NAMES = {name: name for name in QUANTILES}
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ridgeline.readers.bench.run import QUANTILES, BenchRequest, BenchRun, count, number, spread, without_empty
+from ridgeline.readers.bench.run import BenchRequest, BenchRun, count, number, spread, without_empty
 from ridgeline.readers.lines import TextFile
+from ridgeline.records.metrics import LATENCIES, QUANTILES
 
 SUMMARY = ".summary.json"
 
@@ -31,9 +32,7 @@ def sweep_runs(document: Mapping[str, Any], source: str) -> Iterator[BenchRun]:
 def ridgeline_run(document: Mapping[str, Any], source: str) -> BenchRun:
     load, traffic, server = (_mapping(document.get(name)) for name in ("load", "traffic", "server"))
     quantiles = {q: q for q in QUANTILES}
-    latencies = {
-        name: spread(_mapping(document.get(f"{name}_ms")), quantiles) for name in ("ttft", "itl", "tpot", "e2e")
-    }
+    latencies = {name: spread(_mapping(document.get(f"{name}_ms")), quantiles) for name in LATENCIES}
     flaw = str(document.get("why") or "the load generator did not keep up") if document.get("void") else ""
     return BenchRun(
         tool="ridgeline bench",

@@ -9,7 +9,6 @@ from typing import Any
 
 # how tools that keep no token times make up a time per token
 AVERAGED = "(latency - TTFT) / (tokens - 1) of each request: spikes inside a request are averaged away"
-QUANTILES = ("mean", "p50", "p90", "p95", "p99")
 
 
 @dataclass(frozen=True, slots=True)
