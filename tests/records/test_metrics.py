@@ -17,7 +17,7 @@ SRC = Path(__file__).resolve().parents[2] / "src" / "ridgeline"
 TABLE = SRC / "records" / "metrics.py"
 UNITS = {row.unit for row in METRICS.values()} - {""}
 # These make measurements whose unit is not ours: the study's own, a journal's, a test's.
-OTHERS_UNITS = {"workloads/command/workload.py", "study/journal/codec.py", "study/history.py", "testing/standins.py"}
+OTHERS_UNITS = {"workloads/command/workload.py", "study/codec.py", "testing/standins.py"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -95,7 +95,7 @@ def test_a_second_goal_that_nothing_measures_is_a_problem_and_the_near_name_is_o
     from ridgeline.records.study import Goal, Study, WorkloadChoice
     from ridgeline.workloads.study_names import metric_problems
 
-    space = Space((Discrete("k", (1, 2), ordered=True),))
+    space = Space((Discrete("k", (1, 2), ordered=True),), {})
     goal = Goal("total_tok_s", "maximize")
 
     def said(second: str) -> list[str]:

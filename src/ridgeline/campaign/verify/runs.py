@@ -22,7 +22,7 @@ from ridgeline.records.run import Cause, Run
 from ridgeline.records.secrets import HIDDEN
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.study.events import Event, measurement_line, outcome_line
+from ridgeline.study.codec import Event, measurement_line, outcome_line
 from ridgeline.study.folder import JOURNAL, RUNS
 from ridgeline.study.history import History
 from ridgeline.workloads.base import Workload
