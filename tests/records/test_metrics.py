@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.node.monitor import summary
-from ridgeline.readers.samples import GpuSample, Sample
+from ridgeline.node.samples import GpuSample, Sample
 from ridgeline.records.metrics import METRICS, metrics_of, reported, unit_of
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "ridgeline"

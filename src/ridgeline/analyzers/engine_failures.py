@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ridgeline.analyzers.base import Claimed, Quote
-from ridgeline.analyzers.knobs import EngineKnobs
+from ridgeline.diagnose.base import Claimed, Quote
+from ridgeline.diagnose.knobs import EngineKnobs
 
 _FRACTION = {"sglang": "--mem-fraction-static", "vllm": "--gpu-memory-utilization"}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ridgeline.analyzers.base import Claimed, PortraitFigure, Quote
+from ridgeline.diagnose.base import Claimed, PortraitFigure, Quote
 from ridgeline.readers.served import ServedMoment, ServedTally, ServedTotals
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint
 from ridgeline.records.finding import KnobToTry

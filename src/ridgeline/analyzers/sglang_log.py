@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ridgeline.analyzers.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
 from ridgeline.analyzers.engine_failures import failure_claims
-from ridgeline.analyzers.knobs import EngineKnobs
 from ridgeline.analyzers.served import Served, queue_growth, served_curves, served_figures, what_limits
 from ridgeline.analyzers.split_roles import held_up_by_kv
+from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
+from ridgeline.diagnose.knobs import EngineKnobs
 from ridgeline.readers.sglang.sums import SglangTally
 from ridgeline.readers.sglang.tally import tally_sglang_log
 from ridgeline.records.finding import Finding, Severity

@@ -5,7 +5,7 @@ Such a server looks idle in every other figure: its queue is empty, since what w
 
 from __future__ import annotations
 
-from ridgeline.analyzers.base import Claimed, Quote
+from ridgeline.diagnose.base import Claimed, Quote
 from ridgeline.readers.sglang.sums import KvOnItsWay, SglangTally
 
 _MUCH = 0.25  # of the batch lines, from which on the transfer is called the limit

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ridgeline.analyzers.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
 from ridgeline.analyzers.engine_failures import failure_claims
-from ridgeline.analyzers.knobs import EngineKnobs
 from ridgeline.analyzers.served import Served, queue_growth, served_curves, served_figures, what_limits
+from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
+from ridgeline.diagnose.knobs import EngineKnobs
 from ridgeline.readers.vllm_tally import VllmTally, tally_vllm_log
 from ridgeline.records.finding import Finding
 

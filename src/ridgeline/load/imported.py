@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.load.records_file import record_line
-from ridgeline.readers.bench.results import read_bench_results
-from ridgeline.readers.bench.run import BenchRequest, BenchRun
 from ridgeline.records.metrics import LATENCIES
+from ridgeline.traffic.bench.results import read_bench_results
+from ridgeline.traffic.bench.run import BenchRequest, BenchRun
 from ridgeline.traffic.requests import RequestRecord, Spread, summarise
 
 _FEW = 100

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 
 from ridgeline.errors import RidgelineError
+from ridgeline.node.samples import read_samples
 from ridgeline.readers.lines import TextFile
-from ridgeline.readers.samples import read_samples
 from ridgeline.readers.sglang.facts import DecodeBatch
 from ridgeline.readers.sglang.log import read_sglang_log
 from ridgeline.records.answer import Answer

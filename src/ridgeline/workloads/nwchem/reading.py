@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.files import text_of
-from ridgeline.readers.nwchem.facts import NwchemOut
-from ridgeline.readers.nwchem.output import read_nwchem_out
 from ridgeline.readers.report_bindings import RankBinding, read_bindings
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.metrics import ENERGY, reported
 from ridgeline.records.space import Settings
+from ridgeline.workloads.nwchem.facts import NwchemOut
+from ridgeline.workloads.nwchem.output import read_nwchem_out
 from ridgeline.workloads.nwchem.start import ARRIVED, LIBRARIES, Start
 
 TOLERANCE_HARTREE = 1e-6
