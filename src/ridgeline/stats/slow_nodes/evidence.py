@@ -7,15 +7,22 @@ so that one disturbed run makes no slow node. The odds of a story are the chance
 make such odds dishonest: if all nodes are alike, they ever exceed 20 in at most one campaign of twenty.
 
 A job waits for its slowest node, so one slow node slows every job it is part of by the same factor.
+
+How fast settings are must be known only as far as it takes to compare the nodes they ran on: one that ran once says of
+its node as much as the knobs explain of it. Where they explain little, it is left out, and runs of one setting on
+several nodes decide; where they explain most, every run counts.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.records.space import Point
 from ridgeline.stats.arrays import numpy
+from ridgeline.stats.coding import KnobCoding
 
 TAILS = 4.0  # degrees of freedom of the noise: two runs in a hundred are beyond three of its standard deviations
 USUAL_SIZE = 0.08  # how far from its peers an unlike node is, in logs: the standard deviation over such nodes
@@ -28,10 +35,18 @@ WANDERING = ((0.0, 0.5), (1.0, 0.3), (8.0, 0.2))
 PAIRS = ((0.0, 0.8), (0.3, 0.2))
 CLOSELY = 4  # stories weighed with their own idea of which runs were disturbed; the others are far behind
 ROUNDS = 5  # of finding disturbed runs
+FREE = 1e4  # a variance, over that of the noise, that leaves every setting its own level
+ROUGH = 3.0  # beyond this a setting that ran once says less of its node than a quarter of a repeat
+TAMED = 4.0  # repeats further from their median count as that far: one disturbed run must not pass for noise
+FEWEST_SETTINGS = 12  # of fewer it is not known how they spread
+NODES = 2.0  # nodes may differ too, by about the noise; otherwise a slow one would be taken for a rough space
+OWN = (1.0, 3.0, 10.0, 100.0, 1e3)  # what a setting has beyond its knobs: always something
+_BORDER = 1e12  # on the diagonal beside vectors: large enough for any, and not used
+KNOBS = (0.0, 0.1, 1.0, 10.0, 100.0, 1e3)  # what one knob brings
 
 
 @dataclass(frozen=True)
-class Told:
+class RunFacts:
     """Log speeds of runs, and what else decides them: `levels` is the covariance of their settings' levels (variances
     over the noise's), `walk` that of the machine's wandering, `pairs` that of pairs (None: nothing of the kind)."""
 
@@ -66,19 +81,19 @@ class Weighed:
     told: tuple[float, ...]  # how many runs' worth the runs tell of each
 
 
-def weigh(told: Told, columns: Any, known: Any) -> Weighed:
+def weigh(facts: RunFacts, columns: Any, known: Any) -> Weighed:
     """`columns` says which runs (rows) each node may slow; `known` the same of nodes already named, whose effects stay
     in every story."""
-    machines, chances = _machines(told)
-    fixed = numpy.column_stack([numpy.ones(len(told.speeds)), known])
-    alike = _Story(told.speeds, fixed, machines)
+    machines, chances = _machines(facts)
+    fixed = numpy.column_stack([numpy.ones(len(facts.speeds)), known])
+    alike = _Story(facts.speeds, fixed, machines)
     alike.settle()
     evidence = alike.evidence()
     none, likeliest = _averaged(evidence, chances)
     gain, effects, slabs = _at_a_glance(alike, columns, likeliest)
     for at in sorted(range(columns.shape[1]), key=lambda at: -gain[at])[:CLOSELY]:
         column = columns[:, at]
-        story = _Story(told.speeds, fixed, machines + slabs[at] * numpy.multiply.outer(column, column))
+        story = _Story(facts.speeds, fixed, machines + slabs[at] * numpy.multiply.outer(column, column))
         story.settle()
         own, likeliest = _averaged(story.evidence(), chances)
         gain[at], effects[at] = own - none, story.effect(likeliest, column, slabs[at])
@@ -88,13 +103,13 @@ def weigh(told: Told, columns: Any, known: Any) -> Weighed:
     return Weighed(slow, fast, tuple(effects), alike.untouched - 1, alike.told(columns))
 
 
-def _machines(told: Told) -> tuple[Any, Any]:
+def _machines(facts: RunFacts) -> tuple[Any, Any]:
     """The covariances that runs could have, the noise left out, and the chance of each before any run."""
-    wanderings = WANDERING if told.walk is not None else ((0.0, 1.0),)
-    pairs = PAIRS if told.pairs is not None else ((0.0, 1.0),)
-    walk = 0.0 if told.walk is None else told.walk
-    both = 0.0 if told.pairs is None else told.pairs
-    found = [(told.levels + wander * walk + pair * both, a * b) for wander, a in wanderings for pair, b in pairs]
+    wanderings = WANDERING if facts.walk is not None else ((0.0, 1.0),)
+    pairs = PAIRS if facts.pairs is not None else ((0.0, 1.0),)
+    walk = 0.0 if facts.walk is None else facts.walk
+    both = 0.0 if facts.pairs is None else facts.pairs
+    found = [(facts.levels + wander * walk + pair * both, a * b) for wander, a in wanderings for pair, b in pairs]
     return numpy.asarray([machine for machine, _ in found]), numpy.asarray([chance for _, chance in found])
 
 
@@ -205,3 +220,62 @@ def _digamma(x: float) -> float:
         shift -= 1 / x
         x += 1
     return shift + math.log(x) - 1 / (2 * x) - 1 / (12 * x**2) + 1 / (120 * x**4)
+
+
+def alike(labels: Sequence[Hashable]) -> Any:
+    """1 where two labels are the same."""
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    codes = numpy.asarray([numbers[label] for label in labels])
+    return (codes[:, None] == codes[None, :]).astype(float)
+
+
+def spread_of_settings(settings: Sequence[str], points: Sequence[Point], speeds: Any, columns: Any) -> Any:
+    """The covariance of the levels of these runs' settings, over the noise's variance; None where a setting that ran
+    once tells nothing. `columns` says which nodes (columns) each run was on."""
+    if len(set(settings)) < FEWEST_SETTINGS or not any(points):
+        return None
+    own, knobs = alike(settings), _alike_in_knobs(points)
+    speeds = _tamed(settings, speeds)
+    rest = numpy.eye(len(settings)) + NODES * (columns @ columns.T)
+    of_own, of_knobs = 3.0, 1.0
+    for _ in range(2):
+        of_own = _likeliest(OWN, [rest + of_knobs * knobs + ratio * own for ratio in OWN], speeds)
+        of_knobs = _likeliest(KNOBS, [rest + ratio * knobs + of_own * own for ratio in KNOBS], speeds)
+    return None if of_own > ROUGH else of_knobs * knobs + of_own * own
+
+
+def _tamed(settings: Sequence[str], speeds: Any) -> Any:
+    labels, tamed = numpy.asarray(settings), speeds.copy()
+    for setting in set(settings):
+        own = labels == setting
+        if own.sum() > 2:
+            middle = numpy.median(speeds[own])
+            reach = TAMED * 1.4826 * numpy.median(abs(speeds[own] - middle))
+            tamed[own] = numpy.clip(speeds[own], middle - reach, middle + reach)
+    return tamed
+
+
+def _alike_in_knobs(points: Sequence[Point]) -> Any:
+    names = list(dict.fromkeys(name for point in points for name in point))
+    codes = [(KnobCoding.of([point.get(name) for point in points]), name) for name in names]
+    coded = numpy.asarray([[c for coding, name in codes for c in coding.code(point.get(name))] for point in points])
+    coded = coded - coded.mean(axis=0)
+    return coded @ coded.T
+
+
+def _likeliest(ratios: Sequence[float], covariances: Sequence[Any], speeds: Any) -> float:
+    """By restricted likelihood, a common mean left open."""
+    count = len(speeds)
+    bordered = numpy.zeros((len(covariances), count + 2, count + 2))
+    bordered[:, :count, :count] = covariances
+    # below the Cholesky factor of a matrix bordered with vectors stand their solutions: no inverse is needed
+    bordered[:, count, :count], bordered[:, count + 1, :count] = 1.0, speeds
+    bordered[:, count, count] = bordered[:, count + 1, count + 1] = _BORDER
+    factor = numpy.linalg.cholesky(bordered)
+    size = 2 * numpy.log(numpy.diagonal(factor, axis1=1, axis2=2)[:, :count]).sum(axis=1)
+    ones, turned = factor[:, count, :count], factor[:, count + 1, :count]
+    told = (ones**2).sum(axis=1)
+    squares = (turned**2).sum(axis=1) - (ones * turned).sum(axis=1) ** 2 / told
+    squares = numpy.maximum(squares, 1e-12)
+    own = -0.5 * (size + numpy.log(told) + (count - 1) * numpy.log(squares))
+    return ratios[int(own.argmax())]

@@ -1,4 +1,4 @@
-"""Which nodes are named slow or fast, one after the other: the most unlike first, others weighed again beside it."""
+"""Which nodes are slow or fast, by the evidence: the most unlike first, then the others weighed again beside it."""
 
 from __future__ import annotations
 
@@ -9,38 +9,37 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.stats.arrays import numpy
-from ridgeline.stats.student import half_width
-from ridgeline.stats.suspicion.effect import FEWEST_RUNS, NodeEffect, NodeRun
-from ridgeline.stats.suspicion.levels import FREE, alike, spread_of_settings
-from ridgeline.stats.suspicion.odds import Told, Weighed, weigh
+from ridgeline.stats.slow_nodes.effect import FEWEST_RUNS, NodeEffect, NodeRun
+from ridgeline.stats.slow_nodes.evidence import FREE, RunFacts, Weighed, alike, spread_of_settings, weigh
+from ridgeline.stats.student import interval
 
 FEWEST_FREEDOM = 4  # residual degrees of freedom
 MARGIN = 1.5  # on odds, since they are computed with the likeliest spreads and bounds instead of all there could be
-TOLD = 0.05  # of one run's worth: nodes that runs tell apart by less are not told apart
+LEAST_WORTH = 0.05  # of one run's worth: nodes that runs tell apart by less are not told apart
 
 
 def judged(runs: Sequence[NodeRun], known: Sequence[NodeEffect], sign: float) -> tuple[NodeEffect, ...]:
     """`known` has every node, undecided; `sign` is -1 where less is better."""
     found = {effect.node: effect for effect in known}
     names = [*found]
-    told, used = _told(runs, names, sign)
+    facts, used = _facts(runs, names, sign)
     if len(used) <= FEWEST_FREEDOM:
         return tuple(known)
-    named: dict[str, NodeEffect] = {}
-    while len(named) < len(names):
-        weighing = _Weighing.of(told, used, [name for name in names if name not in named], named)
-        found |= {name: weighing.judged(found[name]) for name in names if name not in named}
-        if (fresh := weighing.named(found)) is None:
+    decided: dict[str, NodeEffect] = {}
+    while len(decided) < len(names):
+        weighing = _Weighing.of(facts, used, [name for name in names if name not in decided], decided)
+        found |= {name: weighing.judged(found[name]) for name in names if name not in decided}
+        if (fresh := weighing.decide(found)) is None:
             break
-        named[fresh.node] = fresh
-    for name, effect in named.items() if len(named) > 1 else ():
+        decided[fresh.node] = fresh
+    for name, effect in decided.items() if len(decided) > 1 else ():
         # how slow the first one is was told while the second was still among its peers
-        again = _Weighing.of(told, used, [name], named).judged(effect)
-        named[name] = replace(again, verdict=effect.verdict)
-    return tuple((found | named).values())
+        again = _Weighing.of(facts, used, [name], decided).judged(effect)
+        decided[name] = replace(again, verdict=effect.verdict)
+    return tuple((found | decided).values())
 
 
-def _told(runs: Sequence[NodeRun], names: Sequence[str], sign: float) -> tuple[Told, list[NodeRun]]:
+def _facts(runs: Sequence[NodeRun], names: Sequence[str], sign: float) -> tuple[RunFacts, list[NodeRun]]:
     """What the runs say of nodes, and the runs that say it: all, or those of repeated settings."""
 
     def speeds(of: Sequence[NodeRun]) -> Any:
@@ -58,15 +57,15 @@ def _told(runs: Sequence[NodeRun], names: Sequence[str], sign: float) -> tuple[T
     # a walk without direction: steps and trends are both like it
     walk = numpy.minimum.outer(places - places.min(), places - places.min()) / length if length else None
     pairs = alike([frozenset(run.nodes) for run in used]) if any(len(run.nodes) > 1 for run in used) else None
-    return Told(speeds(used), levels, walk, pairs), used
+    return RunFacts(speeds(used), levels, walk, pairs), used
 
 
-def _seen(name: str, runs: Sequence[NodeRun], named: Mapping[str, NodeEffect]) -> tuple[bool, ...]:
+def _seen(name: str, runs: Sequence[NodeRun], decided: Mapping[str, NodeEffect]) -> tuple[bool, ...]:
     """The runs in which something is seen of this node: beside a slower one the job waits for that."""
-    own = named[name].speed if name in named else None
+    own = decided[name].speed if name in decided else None
     slower = {
         node
-        for node, effect in named.items()
+        for node, effect in decided.items()
         if effect.verdict == "slow" and node != name and (own is None or effect.speed is None or effect.speed < own)
     }
     return tuple(name in run.nodes and not slower & set(run.nodes) for run in runs)
@@ -74,7 +73,7 @@ def _seen(name: str, runs: Sequence[NodeRun], named: Mapping[str, NodeEffect]) -
 
 @dataclass(frozen=True)
 class _Weighing:
-    """Odds of all nodes that are not named yet; those with the same runs are told together only."""
+    """Odds of all nodes that are not decided yet; those with the same runs are told together only."""
 
     weighed: Weighed
     groups: tuple[tuple[str, ...], ...]
@@ -83,16 +82,16 @@ class _Weighing:
 
     @classmethod
     def of(
-        cls, told: Told, used: Sequence[NodeRun], names: Sequence[str], named: Mapping[str, NodeEffect]
+        cls, facts: RunFacts, used: Sequence[NodeRun], names: Sequence[str], decided: Mapping[str, NodeEffect]
     ) -> _Weighing:
-        """Of the nodes `names`, beside those that are `named` already."""
+        """Of the nodes `names`, beside those that are `decided` already."""
         columns: dict[tuple[bool, ...], list[str]] = {}
         for name in names:
-            columns.setdefault(_seen(name, used, named), []).append(name)
-        others = [_seen(name, used, named) for name in named if name not in names]
+            columns.setdefault(_seen(name, used, decided), []).append(name)
+        others = [_seen(name, used, decided) for name in decided if name not in names]
         known = numpy.asarray(others, dtype=float).reshape(len(others), len(used)).T
         table = numpy.asarray([*columns], dtype=float).T
-        weighed = weigh(told, table, known)
+        weighed = weigh(facts, table, known)
         return cls(weighed, tuple(map(tuple, columns.values())), tuple(map(sum, columns)), len(used))
 
     def judged(self, plain: NodeEffect) -> NodeEffect:
@@ -107,12 +106,12 @@ class _Weighing:
         enough = min(plain.runs, self.all_runs - self.runs[at]) >= FEWEST_RUNS
         if together or not enough or effect.error <= 0 or not self._told_apart(at):
             return known
-        half = half_width(effect.error, max(1.0, math.floor(effect.freedom)), plain.level)
-        speed, low, high = (math.exp(effect.mean + end) for end in (0.0, -half, half))
+        speed = math.exp(effect.mean)
+        low, high = interval(effect.mean, effect.error, max(1.0, math.floor(effect.freedom)), plain.level, math.exp)
         likely = math.exp(either * effect.mean * effect.kept)
         return replace(known, verdict="usual", speed=speed, low=low, high=high, likely=likely)
 
-    def named(self, found: Mapping[str, NodeEffect]) -> NodeEffect | None:
+    def decide(self, found: Mapping[str, NodeEffect]) -> NodeEffect | None:
         """The most unlike node, where there is no doubt that there is one and which."""
         count, whole = sum(map(len, self.groups)), self._all_odds()
         sides = (("slow", self.weighed.slow), ("fast", self.weighed.fast))
@@ -130,4 +129,4 @@ class _Weighing:
         return math.fsum(len(group) * (slow + fast) for group, slow, fast in each)
 
     def _told_apart(self, at: int) -> bool:
-        return self.weighed.told[at] > TOLD and round(self.weighed.freedom, 2) >= FEWEST_FREEDOM
+        return self.weighed.told[at] > LEAST_WORTH and round(self.weighed.freedom, 2) >= FEWEST_FREEDOM
