@@ -102,7 +102,7 @@ HOUSE_WORDS = {
 }
 RECORDED = [
     *sorted((ROOT / "src/ridgeline/records").glob("*.py")),
-    *(ROOT / f"src/ridgeline/{room}/base.py" for room in ("workloads", "executors", "samplers", "analyzers")),
+    *(ROOT / f"src/ridgeline/{room}/base.py" for room in ("workloads", "executors", "samplers", "diagnose")),
 ]
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from ridgeline.campaign.kinds.extension import error_share, level_after
 from ridgeline.stats.block_order import order_of_block
 from ridgeline.stats.compare import Block, Confirmation, Verdict, confirm
-from ridgeline.study.events import Extension
+from ridgeline.study.codec import Extension
 from ridgeline.study.history import History
 
 Noise = Callable[[random.Random], Iterator[float]]

@@ -52,7 +52,7 @@ from ridgeline.report.page import whole_page, write_report
 from ridgeline.report.parts import Fold, Part, Section
 from ridgeline.report.sections import sections
 from ridgeline.report.table import Row, rows
-from ridgeline.study.events import Extension
+from ridgeline.study.codec import Extension
 from ridgeline.study.folder import ORIGIN, SOURCES, STUDY, StudyFolder
 from ridgeline.study.study_file import read_study_file
 from ridgeline.traffic.requests import Slo

@@ -29,7 +29,7 @@ from ridgeline.records.run import Cause, Ending, Job, Run
 from ridgeline.records.space import Settings, point_key
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
-from ridgeline.study.events import SetAside
+from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
 from ridgeline.testing.standins import answer_of

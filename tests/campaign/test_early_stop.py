@@ -9,7 +9,7 @@ import pytest
 from ridgeline.campaign.engine import Campaign, Interrupted
 from ridgeline.records.outcome import Kind
 from ridgeline.records.trial import Stage
-from ridgeline.study.events import EarlyStop, stopping_event
+from ridgeline.study.codec import EarlyStop, event_of
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import MemoryExecutor, World
 from tests.campaign.harness import campaign, study
@@ -90,7 +90,7 @@ def test_a_controller_that_went_between_saying_and_stopping_stops_it_when_it_com
         flying = [open_run for open_run in run.history.open_runs.values() if open_run.ticket]
         if flying and run.history.trials[flying[0].trial].stage is Stage.SEARCH:
             run.on_change = lambda run: None
-            run.record(stopping_event(EarlyStop(flying[0].number, 1, 0.3, "clearly worse")))
+            run.record(event_of(EarlyStop(flying[0].number, 1, 0.3, "clearly worse")))
             raise Interrupted
 
     world, question = World(), study(tmp_path)

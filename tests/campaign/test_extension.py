@@ -30,7 +30,7 @@ from ridgeline.records.study import Budget, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import confirm
 from ridgeline.stats.verdict import Block, Confirmation, Verdict
-from ridgeline.study.events import Extension, extended_event
+from ridgeline.study.codec import Extension, event_of
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, rate, study
@@ -40,7 +40,7 @@ def finished(root: Path, extension: Extension | None = None, function: Any = rat
     """A campaign to its verdict, or one that has a verdict and is extended."""
     run = campaign(root, study(root), function)
     if extension is not None:
-        run.record(extended_event(extension))
+        run.record(event_of(extension))
     verdict = run.run()
     run.journal.close()
     return verdict, run.history
@@ -82,7 +82,7 @@ def test_an_extension_without_room_leaves_the_answer_it_found(tmp_path: Path) ->
     run.journal.close()
     spent = study(tmp_path, budget=Budget(trials=12, node_hours=run.history.node_hours))
     more = campaign(tmp_path, spent)
-    more.record(extended_event(Extension(trials=5)))
+    more.record(event_of(Extension(trials=5)))
     second = more.run()
     assert len(more.history.runs) == len(run.history.runs), "there was no room for a single run"
     assert first.conclusion == second.conclusion == "confirmed"
@@ -92,7 +92,7 @@ def test_an_extension_without_room_leaves_the_answer_it_found(tmp_path: Path) ->
     assert answer.confirmed and "of which none ran" in answer.headline
     more.journal.close()
     blocks = campaign(tmp_path, asked)
-    blocks.record(extended_event(Extension(blocks=1)))
+    blocks.record(event_of(Extension(blocks=1)))
     third = blocks.run()
     assert {c.blocks for c in third.comparisons} == {4}  # type: ignore[attr-defined]
 
@@ -118,7 +118,7 @@ def test_blocks_of_another_job_do_not_count_and_it_is_said(tmp_path: Path) -> No
     finished(tmp_path)
     wider = study(tmp_path, job=JobLimits(ranks_per_node=Expression.parse("4")))
     run = campaign(tmp_path, wider)
-    run.record(extended_event(Extension(trials=5)))
+    run.record(event_of(Extension(trials=5)))
     verdict = run.run()
     assert {c.blocks for c in verdict.comparisons} == {3}  # type: ignore[attr-defined]
     assert "3 earlier blocks do not count: their jobs asked for other resources" in verdict.headline
@@ -226,7 +226,7 @@ def test_a_setting_that_failed_its_confirmation_is_not_confirmed_again(tmp_path:
     run.journal.close()
     assert run.history.outcomes[Kind.CRASH]
     again = campaign(tmp_path, everything, fragile)
-    again.record(extended_event(Extension(trials=2)))
+    again.record(event_of(Extension(trials=2)))
     again.run()
     assert {"x": 9, "y": 2} not in (again.history.candidates or ())
 
@@ -291,7 +291,7 @@ def test_without_room_for_a_run_it_is_refused_until_the_budget_is_raised(tmp_pat
     raised = Extension(trials=5, node_hours=1.0)
     require_room(spent, run.history, raised)
     more = campaign(tmp_path, spent)
-    more.record(extended_event(raised))
+    more.record(event_of(raised))
     more.run()
     more.journal.close()
     assert more.history.count(Stage.SEARCH) == 17

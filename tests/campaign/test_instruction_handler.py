@@ -267,7 +267,7 @@ def test_stop_leaves_as_ctrl_c_does_and_the_campaign_goes_on_later(tmp_path: Pat
     when(running, lambda now: searched(now) == 3, lambda: tell(tmp_path, "stop", "stop"))
     with pytest.raises(Interrupted):
         running.run()
-    assert running.history.stopped is not None and running.history.stopped["reason"] == "interrupted"
+    assert running.history.stopped is not None and running.history.stopped.reason == "interrupted"
     running.journal.close()
     again = campaign(tmp_path, study(tmp_path))
     again.run()

@@ -34,7 +34,7 @@ from ridgeline.records.run import Job
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.study.events import QuestionLine, VerdictLine
+from ridgeline.study.codec import QuestionLine, VerdictLine
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer

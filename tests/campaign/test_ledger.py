@@ -17,7 +17,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources
 from ridgeline.records.study import Budget, ConfirmStage
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.study.events import ended_event, run_event, trial_event
+from ridgeline.study.codec import RunEnded, event_of, run_event
 from ridgeline.study.history import History
 from ridgeline.testing import World
 from tests.campaign.harness import campaign, rate, slots, study
@@ -29,11 +29,11 @@ def history(*runs: tuple[int, Stage, float | None, Kind], nodes: int = 1) -> His
     """Runs by x, stage, seconds and outcome, one trial each; without seconds a run is under way since NOW_S."""
     events: list[Any] = [{"event": "opened", "kind": "search", "question": {}, "asked": {}}]
     for number, (x, stage, seconds, kind) in enumerate(runs, 1):
-        events.append(trial_event(Trial(number, {"x": x}, {"x": x}, stage, "grid")))
+        events.append(event_of(Trial(number, {"x": x}, {"x": x}, stage, "grid")))
         events.append(run_event(number, number, 1, Path(f"runs/{number}"), Resources(nodes=nodes), ()))
         if seconds is not None:
             ending = Ending(Cause.EXITED, 0, started_s=NOW_S - seconds, ended_s=NOW_S)
-            events.append(ended_event(number, ending, Outcome(kind), (), {}))
+            events.append(event_of(RunEnded(number, ending, Outcome(kind), (), {})))
     return History.replay(Path("/nowhere"), [{"at": NOW_S, **event} for event in events])
 
 
@@ -152,7 +152,7 @@ def began(number: int) -> dict[str, Any]:
 
 def test_only_time_with_a_controller_and_a_run_in_flight_is_spent() -> None:
     opened = {"event": "opened", "kind": "search", "question": {}, "asked": {}}
-    first = trial_event(Trial(1, {"x": 1}, {"x": 1}, Stage.BASELINE, "baseline"))
+    first = event_of(Trial(1, {"x": 1}, {"x": 1}, Stage.BASELINE, "baseline"))
     ran = [(0, opened), (3, first), (5, began(1)), (15, {"event": "ended", "run": 1, **ENDED})]
     assert timed(*ran).wall_s == 10, "not the seconds before the run began"
     over = [*ran, (17, {"event": "verdict", "verdict": {"kind": "unconfirmed", "headline": "none"}})]

@@ -21,7 +21,7 @@ from ridgeline.records.outcome import Kind, Outcome, Signature
 from ridgeline.records.run import Job
 from ridgeline.records.study import Budget, JobLimits, SearchStage
 from ridgeline.records.trial import Stage
-from ridgeline.study.events import outcome_from, outcome_line
+from ridgeline.study.codec import outcome_from, outcome_line
 from ridgeline.study.history import History, read_history
 from ridgeline.study.journal import Journal
 from ridgeline.testing import MemoryExecutor, ScriptedAnswer

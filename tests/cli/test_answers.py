@@ -28,7 +28,7 @@ from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import Job
 from ridgeline.records.study import Budget, ConfirmStage, Goal, Study
 from ridgeline.records.trial import Stage
-from ridgeline.study.events import VerdictLine
+from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study

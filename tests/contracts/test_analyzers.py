@@ -10,7 +10,7 @@ from ridgeline.readers.lines import TextFile
 from ridgeline.testing.contracts import held_to
 from ridgeline.testing.contracts.analyzers import AnalyzerContract
 from ridgeline.testing.contracts.torn import as_lines
-from tests.readers.nsys_database import database_bytes
+from tests.diagnose.nsys_database import database_bytes
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 GROUPS = (

@@ -12,7 +12,7 @@ import pytest
 from ridgeline.cli.text.serving.imported import imported_text
 from ridgeline.load.imported import imported
 from ridgeline.load.records_file import read_records
-from ridgeline.readers.bench.run import BenchRequest, BenchRun
+from ridgeline.traffic.bench.run import BenchRequest, BenchRun
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "bench"
 

@@ -21,7 +21,7 @@ from ridgeline.node import monitor as monitoring
 from ridgeline.node.monitor import Monitor, cpu_share, cpu_ticks, line_of, memory_used_bytes, summary
 from ridgeline.node.nvidia_smi import rows_of, sample_of
 from ridgeline.node.nvml import open_gpus, visible
-from ridgeline.readers.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
+from ridgeline.node.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
 
 
 class TwoGpus:

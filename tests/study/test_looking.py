@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import StoreError
+from ridgeline.study.codec import Stopped
 from ridgeline.study.controller import Presence, look_for_controller
 from ridgeline.study.history import History, read_history
 from ridgeline.study.lock import StudyLock
@@ -50,7 +51,7 @@ def test_who_is_at_work_is_told_from_who_was(tmp_path: Path) -> None:
 def test_a_damaged_folder_is_shown_as_far_as_it_is_whole(tmp_path: Path, end: str, says: Any) -> None:
     journal(tmp_path, OPENED, STOPPED, end=end)
     history, notes = read_history_as_far(tmp_path)
-    assert (history.openings, history.stopped) == (1, STOPPED)
+    assert (history.openings, history.stopped) == (1, Stopped("finished"))
     assert notes == () if not says else says in notes[0]
     if says == "before a damaged line":
         with pytest.raises(StoreError, match=r"journal.jsonl:3"):

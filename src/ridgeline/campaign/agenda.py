@@ -21,7 +21,7 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.stats.survey import MOST_URGENT, Look, most_looks
-from ridgeline.study.events import SetAside
+from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 
 MOST_CANCELS = 5  # of one trial by others, under one controller, before somebody has to ask who does that

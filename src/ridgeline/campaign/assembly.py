@@ -22,7 +22,7 @@ from ridgeline.executors.base import Executor
 from ridgeline.records.site import LOCAL
 from ridgeline.records.study import Study
 from ridgeline.study.agreement import asked, binding
-from ridgeline.study.events import Extension, extended_event
+from ridgeline.study.codec import Extension, event_of
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.history import History, read_history
 from ridgeline.study.journal import Journal
@@ -106,7 +106,7 @@ def assemble_campaign(
         if extension is not None:
             require_extendable(asks.kind, getattr(asks, "extended_by", ()), history, extension)
             require_room(found.study, history, extension)
-            event = {"at": round(time.time(), 3), **extended_event(extension)}
+            event = {"at": round(time.time(), 3), **event_of(extension)}
             journal.append(event)
             history.apply(event)
         campaign = _joined(asks, found, journal, history)

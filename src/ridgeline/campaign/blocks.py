@@ -16,7 +16,7 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.block_order import order_of_block
-from ridgeline.study.events import SetAside
+from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 
 STOPPED = "the campaign was stopped in the middle of it"

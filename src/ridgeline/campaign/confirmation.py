@@ -20,7 +20,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import confirm, first_run_effect, nearest
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Verdict
-from ridgeline.study.events import SetAside, VerdictLine, set_aside_from
+from ridgeline.study.codec import SetAside, VerdictLine, set_aside_from
 from ridgeline.study.history import History
 
 UNCONFIRMED = "unconfirmed"  # too few interleaved runs, or none, for a verdict

@@ -16,7 +16,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.early import same_stretch_ratio, times_worse
-from ridgeline.study.events import EarlyStop
+from ridgeline.study.codec import EarlyStop
 from ridgeline.study.history import History, OpenRun
 from ridgeline.workloads.base import Streaming, Workload
 

@@ -37,8 +37,19 @@ from ridgeline.records.run import Ending, Job, Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.study import events
-from ridgeline.study.events import SetAside
+from ridgeline.study.codec import (
+    Charged,
+    ConfirmationBegun,
+    Event,
+    RunEnded,
+    SetAside,
+    Stopped,
+    Submitted,
+    VerdictLine,
+    event_of,
+    opened_event,
+    run_event,
+)
 from ridgeline.study.history import History, OpenRun
 from ridgeline.study.journal import Journal, failure
 from ridgeline.workloads.base import Workload
@@ -85,7 +96,7 @@ class Campaign:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError (of which
         OpenQuestion) or StoreError."""
         opened_by = controller(self.study, self.workload)
-        self.record(events.opened_event(opened_by, question_line(self.question), self.history.asked))
+        self.record(opened_event(opened_by, question_line(self.question), self.history.asked))
         try:
             self._adopt()
             handler = InstructionHandler(self.history, self.agenda, self.ledger, self.executor, self.record)
@@ -116,10 +127,10 @@ class Campaign:
         except BaseException as error:
             self._leave(error)
             raise
-        self.record({"event": "stopped", "reason": "finished"})
+        self.record(event_of(Stopped("finished")))
         return self.question.verdict_from(self.history.verdict)
 
-    def record(self, event: events.Event) -> None:
+    def record(self, event: Event) -> None:
         """On disk first, then in mind."""
         event = {"at": round(time.time(), 3), **event}
         self.journal.append(event)
@@ -139,7 +150,7 @@ class Campaign:
             job = self._prepare(trial, planned.folder)
             if isinstance(job, Job) and (ticket := self._ticket_of(planned, job)):
                 if not planned.ticket:  # it was handed over by a controller that did not live to note it down
-                    self.record({"event": "submitted", "run": planned.number, "ticket": ticket})
+                    self.record(event_of(Submitted(planned.number, ticket)))
                 self._flying[ticket] = planned.number
                 if self._run_monitor.was_told(planned):
                     self.executor.cancel(ticket)
@@ -159,7 +170,7 @@ class Campaign:
         started, slots = False, 0 if self.history.instructions.paused else self.executor.slots
         while len(self._flying) + len(self._unbuilt) < slots and (step := self.agenda.next()) is not None:
             if isinstance(step, SetAside):
-                self.record(events.set_aside_event(step))
+                self.record(event_of(step))
             else:
                 self._start(step)
             started = True
@@ -168,7 +179,7 @@ class Campaign:
     def _start(self, step: Next) -> None:
         trial = step.trial
         if not step.again:
-            self.record(events.trial_event(trial))
+            self.record(event_of(trial))
         number = self.history.last_run_number + 1
         attempt = len(self.history.runs_of.get(trial.number, ())) + 1
         folder = Path("runs") / f"{number:04d}-{trial.label}"
@@ -180,7 +191,7 @@ class Campaign:
             planned = self._workload(trial).prepare(as_built, self.history.root / folder)
         resources = planned.resources if isinstance(planned, Job) else self.study.job.resources(trial.settings)
         on_nodes = step.on_nodes if getattr(self.executor, "pins_nodes", True) else ()
-        self.record(events.run_event(number, trial.number, attempt, folder, resources, on_nodes))
+        self.record(run_event(number, trial.number, attempt, folder, resources, on_nodes))
         self._go_on(self.history.open_runs[number], job, replace(step, on_nodes=on_nodes))
 
     def _prepare(self, trial: Trial, folder: Path) -> Job | Outcome | None:
@@ -223,7 +234,7 @@ class Campaign:
 
     def _submit(self, number: int, job: Job) -> None:
         ticket = self.patiently(lambda: self.executor.submit(job))
-        self.record({"event": "submitted", "run": number, "ticket": ticket})
+        self.record(event_of(Submitted(number, ticket)))
         self._flying[ticket] = number
 
     def patiently(self, ask: Callable[[], T]) -> T:
@@ -249,7 +260,7 @@ class Campaign:
         if charged is None or not self.history.uncharged:
             return
         for ticket, seconds in charged(list(self.history.uncharged), ask).items():
-            self.record({"event": "charged", "ticket": ticket, "seconds": seconds})
+            self.record(event_of(Charged(ticket, seconds)))
 
     def _watch_running(self) -> None:
         for ticket, number in self._flying.items():
@@ -290,7 +301,7 @@ class Campaign:
         outcome = without_blame(outcome, self.study, self.history, trial, planned.number)
         shown = tuple(map(masked, ending.leftovers))
         ending = replace(ending, leftovers=shown, reason=masked(ending.reason))
-        event = events.ended_event(planned.number, ending, outcome, reading.measurements, reading.texts)
+        event = event_of(RunEnded(planned.number, ending, outcome, reading.measurements, reading.texts))
         told = {name: value for name, value in event.items() if name != "event"}
         held = write_result(planned.folder, {"settings": dict(trial.settings), **told}, self._books)
         self.record(event)
@@ -317,17 +328,15 @@ class Campaign:
         found = self.agenda.conclude()
         if isinstance(found, ConfirmationPlan):
             before = self.history.blocks
-            planned = {"candidates": [dict(p) for p in found.candidates], "blocks": before + found.blocks}
-            planned |= {"protocol": PROTOCOL, "seed": self.study.search.seed}
-            planned |= {"first_block": before} if before else {}
-            ended = {"search_ended": found.search_ended} if found.search_ended else {}
-            self.record({"event": "confirm", **planned, **ended})
+            blocks, seed = before + found.blocks, self.study.search.seed
+            begun = ConfirmationBegun(tuple(found.candidates), blocks, PROTOCOL, seed, before, found.search_ended)
+            self.record(event_of(begun))
             return
         details = dict(found.details())
         if found.recommended is not None:
             # as a person types it, for the report: a pure function of the journal
             details["paste"] = pasted(self.study, self.workload, found.recommended)
-        self.record(events.verdict_event(events.VerdictLine(found.conclusion, found.headline, details)))
+        self.record(event_of(VerdictLine(found.conclusion, found.headline, details)))
 
     # leaving
 
@@ -340,7 +349,7 @@ class Campaign:
             if not self.executor.detached:
                 self._cancel_all()
             self._settle(ask=isinstance(error, NothingFound))
-            self.record({"event": "stopped", "reason": reason})
+            self.record(event_of(Stopped(reason)))
         except (StoreError, OSError) as second:
             # the disk is full, say: the first error is what the user must act on, this one is only its echo
             error.add_note(str(second))

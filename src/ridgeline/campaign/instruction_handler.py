@@ -11,7 +11,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.executors.base import Executor
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.trial import Stage
-from ridgeline.study.events import Event
+from ridgeline.study.codec import Event
 from ridgeline.study.history import History
 from ridgeline.study.live.instructions import Act, Instruction, put_away, waiting_instructions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.analyzers.base import Analyzer, diagnose
+from ridgeline.diagnose.base import Analyzer, diagnose
 from ridgeline.errors import RidgelineError
 from ridgeline.records.exhibit import TextTable
 from ridgeline.records.finding import Finding

@@ -9,7 +9,7 @@ from ridgeline.campaign.early_stop import EarlyStops
 from ridgeline.campaign.under_way import cut_output, too_much_output
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending
-from ridgeline.study.events import Event, stopping_event
+from ridgeline.study.codec import Event, event_of
 from ridgeline.study.history import OpenRun
 
 
@@ -31,7 +31,7 @@ class RunMonitor:
             self._too_much[run.number] = told  # a full disk ends everybody
             return True
         if (found := self.early_stops.found(run)) is not None:
-            self.record(stopping_event(found))
+            self.record(event_of(found))
             return True
         return False
 

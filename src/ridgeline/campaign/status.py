@@ -102,7 +102,7 @@ class CampaignStatus:
             "refuted": answer.refuted,
             **answer.facts,
             "builds": {b.key: {"outcome": str(b.outcome), "files": b.files_kept} for b in history.builds.values()},
-            "stopped": None if history.stopped is None else history.stopped["reason"],
+            "stopped": None if history.stopped is None else history.stopped.reason,
         }
 
 
@@ -160,7 +160,7 @@ def _repeat(history: History, point: Point) -> str:
 
 
 def _stopped(history: History) -> str:
-    reason = "" if history.stopped is None else str(history.stopped["reason"])
+    reason = "" if history.stopped is None else history.stopped.reason
     return "" if reason in ("finished", "interrupted") else reason
 
 

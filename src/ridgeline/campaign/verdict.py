@@ -12,7 +12,7 @@ from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.stats.verdict import Comparison
 from ridgeline.stats.wording import MetricText, ratio_range
-from ridgeline.study.events import VerdictLine
+from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 

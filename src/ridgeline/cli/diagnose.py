@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from ridgeline import catalog
-from ridgeline.analyzers.base import Analyzer, Diagnosis
-from ridgeline.analyzers.base import diagnose as diagnose_file
-from ridgeline.analyzers.comparison import compare_files
-from ridgeline.analyzers.knobs import knobs_yaml
 from ridgeline.cli.terminal import json_escaped
 from ridgeline.cli.text.diagnosis import comparison_text, diagnosis_text
 from ridgeline.cli.text.reading_bar import ReadingBar
+from ridgeline.diagnose.base import Analyzer, Diagnosis
+from ridgeline.diagnose.base import diagnose as diagnose_file
+from ridgeline.diagnose.comparison import compare_files
+from ridgeline.diagnose.knobs import knobs_yaml
 from ridgeline.errors import InputError, ReadError
 
 

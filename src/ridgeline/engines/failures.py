@@ -23,7 +23,7 @@ MARK, AT_START = "ridgeline: failure=", " at start"
 @dataclass(frozen=True, slots=True)
 class EngineFailure:
     """`reason` is said of a run. `claim` and `advice` are what `diagnose` says of a log; `{memory_flag}` stands for the
-    engine's flag. `try_` names the knobs that the advice moves (`analyzers/knobs.py`)."""
+    engine's flag. `try_` names the knobs that the advice moves (`diagnose/knobs.py`)."""
 
     name: str
     kind: Kind

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.load.records_file import record_line
-from ridgeline.readers.bench.results import read_bench_results
-from ridgeline.readers.bench.run import BenchRequest, BenchRun
+from ridgeline.records.metrics import LATENCIES
+from ridgeline.traffic.bench.results import read_bench_results
+from ridgeline.traffic.bench.run import BenchRequest, BenchRun
 from ridgeline.traffic.requests import RequestRecord, Spread, summarise
 
 _FEW = 100
@@ -90,7 +91,7 @@ def _latencies(run: BenchRun, records: Sequence[RequestRecord]) -> dict[str, Map
     """The tool's own figures; what it left out is computed from its requests where it kept them."""
     found: dict[str, Mapping[str, float]] = dict(run.latencies_ms)
     summary = summarise(records) if records else None
-    for name in ("ttft", "itl", "tpot", "e2e"):
+    for name in LATENCIES:
         spread: Spread | None = getattr(summary, f"{name}_ms") if summary else None
         if spread is not None:
             found[name] = {**spread.as_json(), **found.get(name, {})}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ridgeline.node.nvml import GpuSource, open_gpus
-from ridgeline.readers.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
+from ridgeline.node.samples import GPU_COLUMNS, HOST_COLUMNS, GpuSample, Sample, read_samples
 
 FILE = "samples.csv"
 

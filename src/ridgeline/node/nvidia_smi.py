@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from ridgeline.readers.samples import GpuSample
+from ridgeline.node.samples import GpuSample
 
 _LIMIT_S = 30.0
 _SAMPLE_LIMIT_S = 10.0

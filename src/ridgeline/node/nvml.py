@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ridgeline.node.nvidia_smi import NvidiaSmi
-from ridgeline.readers.samples import GpuSample
+from ridgeline.node.samples import GpuSample
 
 
 class GpuSource(Protocol):

@@ -21,12 +21,11 @@ from ridgeline.planner.commands import unit_arguments
 from ridgeline.planner.operating_point import Option
 from ridgeline.planner.pairing import Pair
 from ridgeline.planner.scheme import Scheme
+from ridgeline.records.metrics import LATENCIES, TWIN_QUANTILES, unit_of
 from ridgeline.traffic.requests import Slo
 from ridgeline.traffic.traffic import OpenLoop, Traffic, dataset_of
 
 MOST_REQUESTS = 2000
-# what every workload measures; a limit on another percentile is watched by the next stricter one
-MEASURED = ("p50", "p95", "p99")
 # an engine of this size starts, compiles and warms up within this time
 START_S = 1200.0
 
@@ -181,12 +180,15 @@ def _load_arguments(option: Option, traffic: Traffic) -> list[object]:
     return load + [argument for slo in option.scheme.question.slos for argument in ("--slo", slo)]
 
 
-_LATENCIES = [f"{name}_{q}_ms" for name in ("ttft", "itl", "tpot", "e2e") for q in MEASURED]
+_LATENCIES = [f"{name}_{q}_ms" for name in LATENCIES for q in TWIN_QUANTILES]
 _METRICS = [
     "  metrics:",
     "    successful_requests: {json: successful_requests}",
-    "    total_tok_s: {json: total_tok_s, unit: tok/s}",
-    *(f"    {name}: {{json: {name.replace('_p', '_ms.p').removesuffix('_ms')}, unit: ms}}" for name in _LATENCIES),
+    f"    total_tok_s: {{json: total_tok_s, unit: {unit_of('total_tok_s')}}}",
+    *(
+        f"    {name}: {{json: {name.replace('_p', '_ms.p').removesuffix('_ms')}, unit: {unit_of(name)}}}"
+        for name in _LATENCIES
+    ),
 ]
 
 
@@ -230,7 +232,8 @@ def _goal(slos: tuple[Slo, ...]) -> str:
 
 
 def _metric(slo: Slo) -> str:
-    quantile = slo.quantile if slo.quantile in MEASURED else "p95"
+    # what every workload measures; a limit on another percentile is watched by the next stricter one
+    quantile = slo.quantile if slo.quantile in TWIN_QUANTILES else "p95"
     return f"{slo.latency}_{quantile}_ms"
 
 

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from ridgeline.stats.student import half_width, t_quantile, two_sided_p
+from ridgeline.stats.student import interval, t_quantile, two_sided_p
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, FirstRunEffect, Scale, Verdict
 from ridgeline.stats.wording import count
 
@@ -91,7 +91,7 @@ def smallest_effect(spread: float, blocks: int, level: float = 0.95, among: int 
 
 
 def _shown_by(error: float, blocks: int, level: float) -> float:
-    return half_width(error, blocks - 1, level) + t_quantile(POWER, blocks - 1) * error
+    return interval(0.0, error, blocks - 1, level)[1] + t_quantile(POWER, blocks - 1) * error
 
 
 def standard_error(effects: Sequence[float], places: Sequence[object] = ()) -> float:
@@ -142,10 +142,10 @@ def first_run_effect(
     if len(pairs) < FEWEST_BLOCKS or min(map(min, pairs)) <= 0:
         return None
     mean, spread = mean_and_spread([sign * (math.log(first) - math.log(last)) for first, last in pairs])
-    half = half_width(spread / math.sqrt(len(pairs)), len(pairs) - 1, level)
-    if abs(mean) <= max(half, _SAME):
+    low, high = interval(mean, spread / math.sqrt(len(pairs)), len(pairs) - 1, level)
+    if low <= 0 <= high or abs(mean) <= _SAME:
         return None
-    return FirstRunEffect(math.expm1(mean), math.expm1(mean - half), math.expm1(mean + half), len(pairs))
+    return FirstRunEffect(math.expm1(mean), math.expm1(low), math.expm1(high), len(pairs))
 
 
 def _all_positive(blocks: Sequence[Block]) -> bool:
@@ -213,8 +213,7 @@ def _judge(
     back = math.exp if scale == "ratio" else float
     mean, sd = mean_and_spread(effects)
     effect = _as_change(_shown_by(error, n, strict), scale)
-    half = 0.0 if sd <= _SAME else half_width(error, n - 1, strict)
-    low, high = mean - half, mean + half
+    low, high = (mean, mean) if sd <= _SAME else interval(mean, error, n - 1, strict)
     verdict = Verdict.NO_DIFFERENCE
     if p_value <= 1 - level and abs(mean) > _SAME:
         verdict = Verdict.BETTER if mean > 0 else Verdict.WORSE

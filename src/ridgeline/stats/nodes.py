@@ -1,8 +1,8 @@
 """Slow nodes told apart from slow settings: effects of nodes on runs, over a whole journal.
 
 Log speed is the sum of what the setting, the slowest node, the pair of nodes and the time of the run bring, and noise.
-A node is named where "this one is slow" explains the runs so much better than "all are alike" that the odds
-(`suspicion.odds`) leave no more doubt than the level allows; then the others are weighed again beside it.
+A node is called slow where "this one is slow" explains the runs so much better than "all are alike" that the odds
+(`slow_nodes.evidence`) leave no more doubt than the level allows; then the others are weighed again beside it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from functools import lru_cache
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Trial
 from ridgeline.stats.compare import Direction
-from ridgeline.stats.suspicion.effect import FEWEST_RUNS as FEWEST_RUNS
-from ridgeline.stats.suspicion.effect import NodeEffect as NodeEffect
-from ridgeline.stats.suspicion.effect import NodeRun as NodeRun
+from ridgeline.stats.slow_nodes.effect import FEWEST_RUNS as FEWEST_RUNS
+from ridgeline.stats.slow_nodes.effect import NodeEffect as NodeEffect
+from ridgeline.stats.slow_nodes.effect import NodeRun as NodeRun
 
 MOST_RUNS = 128  # looked at: those of repeated settings and the latest others; more take seconds and tell no more
 EACH_RUN = 64  # up to so many runs the odds are weighed after each; then once enough are new:
@@ -141,7 +141,7 @@ class NodeRuns:
         known = [_undecided(node, *self._counted[node], level) for node in sorted(self._counted)]
         if len(known) < 2:
             return tuple(known)
-        from ridgeline.stats.suspicion.naming import judged  # numpy comes with it, which most verbs can do without
+        from ridgeline.stats.slow_nodes.decision import judged  # numpy comes with it, which most verbs can do without
 
         return judged(self._looked_at, known, 1.0 if direction == "maximize" else -1.0)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.stats.compare import Direction, mean_and_spread
-from ridgeline.stats.student import half_width
+from ridgeline.stats.student import interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,7 @@ def _level(values: Sequence[float], noise: tuple[float, int], level: float) -> L
     spread, freedom = noise
     if not freedom:
         return Level(math.exp(middle))
-    half = half_width(spread / math.sqrt(len(values)), freedom, level)
-    return Level(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+    return Level(math.exp(middle), *interval(middle, spread / math.sqrt(len(values)), freedom, level, math.exp))
 
 
 def _place(

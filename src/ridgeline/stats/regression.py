@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.stats.student import half_width
+from ridgeline.stats.student import interval
 
 # A value that alone decides a coefficient leaves no residual to learn from; its error is taken as so many times larger.
 ALONE = 1e-3
@@ -31,8 +31,7 @@ class LeastSquares:
         estimate = float(c @ self.coefficients)
         variance = max(self.sigma**2 * float(c @ self.inverse @ c), float(c @ self.jackknife @ c))
         error = math.sqrt(max(0.0, variance))
-        half = half_width(error, max(1.0, self.freedom), level)
-        return estimate, estimate - half, estimate + half
+        return estimate, *interval(estimate, error, max(1.0, self.freedom), level)
 
 
 def ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: Sequence[bool]) -> LeastSquares:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ridgeline.stats.compare import Direction, mean_and_spread
-from ridgeline.stats.student import t_quantile
+from ridgeline.stats.student import interval
 from ridgeline.stats.wording import count
 
 RESAMPLES = 400
@@ -97,9 +97,8 @@ def scaling(
     if len(logs) < 2:
         raise ValueError(f"scaling needs runs at two sizes or more, not {len(logs)}")
     noise, freedom = _pooled_noise(logs)
-    quantile = t_quantile(0.5 + level / 2, freedom) if freedom else None
     sizes = sorted(logs)
-    steps = tuple(_step(sizes, i, logs, noise, quantile) for i in range(len(sizes)))
+    steps = tuple(_step(sizes, i, logs, noise, freedom, level) for i in range(len(sizes)))
     law = _law(logs, noise, freedom, rng, level) if len(sizes) >= 3 else None
     pays_to, sure = _stops(steps, worth)
     headline = _headline(steps, pays_to, sure, worth, level, unit)
@@ -121,17 +120,17 @@ def _pooled_noise(logs: Mapping[int, Sequence[float]]) -> tuple[float, int]:
 
 
 def _step(
-    sizes: Sequence[int], i: int, logs: Mapping[int, Sequence[float]], noise: float, quantile: float | None
+    sizes: Sequence[int], i: int, logs: Mapping[int, Sequence[float]], noise: float, freedom: int, level: float
 ) -> ScalingStep:
     size, first = sizes[i], sizes[0]
     growth = size / first
-    log, low, high = _difference(logs[first], logs[size], noise, quantile)
+    log, low, high = _difference(logs[first], logs[size], noise, freedom, level)
     if i == 0:
         return ScalingStep(size, len(logs[size]), 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
     ends = [None if e is None else math.exp(e) for e in (low, high)]
     shares = [None if e is None else e / growth for e in ends]
     before = sizes[i - 1]
-    gain = _difference(logs[before], logs[size], noise, quantile)
+    gain = _difference(logs[before], logs[size], noise, freedom, level)
     marginal = [None if e is None else math.expm1(e) / (size / before - 1) for e in gain]
     speedup = math.exp(log)
     return ScalingStep(
@@ -140,13 +139,12 @@ def _step(
 
 
 def _difference(
-    before: Sequence[float], after: Sequence[float], noise: float, quantile: float | None
+    before: Sequence[float], after: Sequence[float], noise: float, freedom: int, level: float
 ) -> tuple[float, float | None, float | None]:
     gap = mean_and_spread(after)[0] - mean_and_spread(before)[0]
-    if quantile is None:
+    if not freedom:
         return gap, None, None
-    half = quantile * noise * math.sqrt(1 / len(before) + 1 / len(after))
-    return gap, gap - half, gap + half
+    return gap, *interval(gap, noise * math.sqrt(1 / len(before) + 1 / len(after)), freedom, level)
 
 
 def _stops(steps: Sequence[ScalingStep], worth: float) -> tuple[int | None, bool]:

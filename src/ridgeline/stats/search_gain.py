@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.stats.compare import Direction, mean_and_spread
-from ridgeline.stats.student import half_width
+from ridgeline.stats.student import interval
 from ridgeline.stats.wording import MetricText
 
 FEWEST_FOR_SHRINKING = 6  # settings below which the spread between settings is not known well enough to shrink by
@@ -74,6 +74,5 @@ def search_gain(
         doubt = noise_share * math.sqrt(2 / (len(baseline) - 1) + 2 / (len(tried) - 1)) * (best - centre)
         error = math.sqrt(noise**2 * (kept + 1 / len(baseline) + 1 / len(tried)) + doubt**2)
         alpha = 1 - level
-    half = half_width(error, len(baseline) - 1, 1 - alpha)
-    low, high = math.expm1(estimate - half), math.expm1(estimate + half)
+    low, high = interval(estimate, error, len(baseline) - 1, 1 - alpha, math.expm1)
     return SearchGain(math.expm1(best - base), math.expm1(estimate), low, high, level, len(tried))

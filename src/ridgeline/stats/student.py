@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 _TINY = 1e-300
@@ -40,9 +41,13 @@ def t_quantile(p: float, df: float) -> float:
     return high
 
 
-def half_width(error: float, df: float, level: float) -> float:
-    """Half of a Student interval of this level around an estimate with this standard error."""
-    return t_quantile(0.5 + level / 2, df) * error
+def interval(
+    estimate: float, error: float, df: float, level: float, back: Callable[[float], float] = float
+) -> tuple[float, float]:
+    """Student's interval of this level around an estimate with this standard error; `back` is put to both ends, as
+    `math.exp` where the estimate is a logarithm."""
+    half = t_quantile(0.5 + level / 2, df) * error
+    return back(estimate - half), back(estimate + half)
 
 
 def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.stats.compare import Direction, mean_and_spread
-from ridgeline.stats.student import half_width
+from ridgeline.stats.student import interval
 from ridgeline.stats.wording import ratio_range
 
 
@@ -56,8 +56,8 @@ def unpaired(
         return UnpairedRatio(math.exp(middle), math.exp(middle), math.exp(middle), sizes)
     freedom = sum(parts) ** 2 / sum(p**2 / (n - 1) for p, n in zip(parts, sizes, strict=True))
     freedom = 2 / (1 / freedom + 1 / (min(sizes) - 1))
-    half = half_width(math.sqrt(sum(parts)), freedom, 1 - (1 - level) / among)
-    return UnpairedRatio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), sizes)
+    ends = interval(middle, math.sqrt(sum(parts)), freedom, 1 - (1 - level) / among, math.exp)
+    return UnpairedRatio(math.exp(middle), *ends, sizes)
 
 
 def together(ratios: Sequence[float], level: float = 0.95) -> tuple[float, float | None, float | None]:
@@ -65,5 +65,4 @@ def together(ratios: Sequence[float], level: float = 0.95) -> tuple[float, float
     mean, spread = mean_and_spread([math.log(ratio) for ratio in ratios])
     if len(ratios) < 3:
         return math.exp(mean), None, None
-    half = half_width(spread / math.sqrt(len(ratios)), len(ratios) - 1, level)
-    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+    return math.exp(mean), *interval(mean, spread / math.sqrt(len(ratios)), len(ratios) - 1, level, math.exp)

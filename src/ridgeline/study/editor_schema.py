@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ridgeline.records.metrics import METRICS
 from ridgeline.study.forms.form import Form
 from ridgeline.study.forms.schema import DIALECT, Schema, chosen_by, decided_by, definitions, reference
 from ridgeline.study.schema import StudyForm
@@ -24,6 +25,9 @@ def study_schema(workloads: Forms, samplers: Forms, executors: Forms) -> Schema:
     usual = SearchForm.model_fields["sampler"].default
     defined["SearchForm"] = chosen_by("sampler", defined["SearchForm"], searches, default=usual)
     defined["SiteForm"] = _site(defined, executors)
+    for key, better in (("maximize", "higher"), ("minimize", "lower")):
+        # offered while typing, and no more: a study may declare metrics of its own
+        defined["GoalForm"]["properties"][key]["examples"] = [m.name for m in METRICS.values() if m.better == better]
     study["properties"]["site"] = _name_or_site(study)
     for form in schemas:  # their keys are now part of the mappings that choose them
         del defined[form.__name__]

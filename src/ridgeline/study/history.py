@@ -14,26 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import StoreError
-from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Resources, Run
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.study.event_shapes import require_shape
-from ridgeline.study.events import (
+from ridgeline.study.codec import (
+    Build,
+    Charged,
+    ConfirmationBegun,
     EarlyStop,
     Extension,
+    Opened,
     QuestionLine,
+    RunBegun,
+    RunEnded,
     SetAside,
+    Stopped,
+    Submitted,
     VerdictLine,
-    early_stop_from,
-    ending_from,
-    extension_from,
-    outcome_from,
-    question_from,
-    resources_from,
-    set_aside_from,
-    trial_from,
-    verdict_from,
+    record_of,
 )
 from ridgeline.study.journal import read_events
 from ridgeline.study.live.instructions import AppliedInstructions
@@ -52,17 +50,6 @@ class OpenRun:
     resources: Resources
     planned_s: float
     ticket: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    key: str
-    outcome: Outcome
-    files_kept: int
-    duration_s: float
-    settings: Mapping[str, Any]
-    missing: Mapping[str, Any] = field(default_factory=dict)  # the setting that names what is not there
-    node_s: float = 0.0  # what it cost, where it was built on the site
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +94,7 @@ class History:
     searched_before: int = 0  # search trials at the last extension
     extensions_compared: set[int] = field(default_factory=set)  # how many there had been when blocks were run
     search_limit: int | None = None  # how many search trials there may be, once an extension says so
-    stopped: Mapping[str, Any] | None = None
+    stopped: Stopped | None = None
     instructions: AppliedInstructions = field(default_factory=AppliedInstructions)  # what people told it meanwhile
     busy_until_s: float | None = None  # when a run last ended; None: nothing ran since it was taken up, or was built
     wall_s: float = 0.0  # time during which a controller was at work and a run in flight
@@ -141,7 +128,6 @@ class History:
         """StoreError names the line of the first event that makes no sense; those before it are applied."""
         for number, event in enumerate(events, first_line):
             try:
-                require_shape(event)
                 self.apply(event)
             except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 raise StoreError(
@@ -151,47 +137,43 @@ class History:
                 ) from error
 
     def apply(self, event: Mapping[str, Any]) -> None:
+        """ValueError where the event is not whole, or cannot be at this place."""
+        record = record_of(event)
         at, kind = float(event["at"]), event["event"]
         if kind == "opened":
             self._spending_since_s = None  # nobody knows how long a controller that was killed had been at work
         elif self._spending_since_s is not None:
             self.wall_s = self.wall_now_s(at)
-        match kind:
-            case "opened":
-                self._open(event)
-            case "trial":
-                trial = trial_from(event)
-                if trial.number != len(self.trials) + 1:
-                    raise ValueError(f"trial {trial.number} follows trial {len(self.trials)}")
-                self.trials[trial.number] = trial
-                self._trials_in[trial.stage] += 1
-                if trial.stage is Stage.CONFIRM:
-                    self.extensions_compared.add(len(self.extensions))
-            case "run":
-                self._begin(event, at)
-            case "submitted":
-                self._open_run(event).ticket = event["ticket"]
-            case "stopping":
-                self.early_stops[self._open_run(event).number] = early_stop_from(event)
-            case "ended":
-                self._end(event)
+        match record:
+            case Trial():
+                self._plan(record)
+            case RunBegun():
+                self._begin(record, at)
+            case Submitted():
+                self._open_run(record.run).ticket = record.ticket
+            case RunEnded():
+                self._end(record)
                 self.busy_until_s = at
-            case "build":
-                self._build(event)
-            case "charged":
-                self._charge(event["ticket"], event["seconds"])
-            case "confirm":
-                self._confirm(event)
-            case "set-aside":
-                self._set_aside(set_aside_from(event))
-            case "verdict":
-                self.verdict = verdict_from(event)
-            case "extended":
-                self._extend(extension_from(event))
-            case "instruction":
+            case Opened():
+                self._open(record)
+            case EarlyStop():
+                self.early_stops[self._open_run(record.run).number] = record
+            case Build():
+                self._build(record)
+            case Charged():
+                self._charge(record)
+            case ConfirmationBegun():
+                self._confirm(record)
+            case SetAside():
+                self._set_aside(record)
+            case VerdictLine():
+                self.verdict = record
+            case Extension():
+                self._extend(record)
+            case Stopped():
+                self.stopped = record
+            case None if kind == "instruction":
                 self._apply_instruction(event)
-            case "stopped":
-                self.stopped = event
         if kind in _MOVES_THE_CLOCK:
             self._set_clock(at)
 
@@ -203,36 +185,39 @@ class History:
         elif self._spending_since_s is None:
             self._spending_since_s, self._wall_before_s = at, self.wall_s
 
-    def _open(self, event: Mapping[str, Any]) -> None:
-        self.question = question_from(event)
-        self.asked = event.get("asked", {})
+    def _plan(self, trial: Trial) -> None:
+        if trial.number != len(self.trials) + 1:
+            raise ValueError(f"trial {trial.number} follows trial {len(self.trials)}")
+        self.trials[trial.number] = trial
+        self._trials_in[trial.stage] += 1
+        if trial.stage is Stage.CONFIRM:
+            self.extensions_compared.add(len(self.extensions))
+
+    def _open(self, opened: Opened) -> None:
+        self.question, self.asked = opened.question, opened.asked
         self.openings += 1
-        self.receipts.append(event.get("receipt", {}))
+        self.receipts.append(opened.receipt)
         self.stopped = None
         self.busy_until_s = None
         self.instructions.take_up()
         # somebody may have installed it or loaded its module meanwhile
         self.builds = {key: build for key, build in self.builds.items() if not build.missing}
 
-    def _build(self, event: Mapping[str, Any]) -> None:
-        outcome, missing = outcome_from(event["outcome"]), event.get("missing", {})
+    def _build(self, build: Build) -> None:
         self.busy_until_s = None
-        self.build_outcomes.add(outcome)
-        node_s = event.get("node_s", 0.0)
-        self.builds[event["key"]] = Build(
-            event["key"], outcome, event["files"], event["seconds"], event["settings"], missing, node_s
-        )
-        self.node_hours += node_s / 3600.0
-        if "estimated_s" in event:
-            self.uncharged[event["ticket"]] = event["estimated_s"]
+        self.build_outcomes.add(build.outcome)
+        self.builds[build.key] = build
+        self.node_hours += (build.node_s or 0.0) / 3600.0
+        if build.estimated_s is not None:
+            self.uncharged[build.ticket] = build.estimated_s
 
-    def _charge(self, ticket: str, seconds: float) -> None:
+    def _charge(self, charged: Charged) -> None:
         """What the batch system says in the end, instead of what was known when the job ended."""
-        what = self.uncharged.pop(ticket)
+        what = self.uncharged.pop(charged.ticket)
         if not isinstance(what, Run):
-            self.node_hours += (seconds - what) / 3600.0  # builds take one node
+            self.node_hours += (charged.seconds - what) / 3600.0  # builds take one node
             return
-        run = replace(self.runs[what.number], ending=replace(what.ending, charged_s=seconds))
+        run = replace(self.runs[what.number], ending=replace(what.ending, charged_s=charged.seconds))
         self.node_hours += run.node_hours - what.node_hours
         self.runs[run.number] = run
         self.runs_of[run.trial] = [run if each.number == run.number else each for each in self.runs_of[run.trial]]
@@ -244,29 +229,27 @@ class History:
                 return build
         return None
 
-    def _begin(self, event: Mapping[str, Any], at: float) -> None:
-        number, resources = event["run"], resources_from(event["resources"])
-        if event["trial"] not in self.trials or number in self.runs or number in self.open_runs:
-            raise ValueError(f"run {number} of trial {event['trial']} cannot begin here")
+    def _begin(self, begun: RunBegun, at: float) -> None:
+        number = begun.run
+        if begun.trial not in self.trials or number in self.runs or number in self.open_runs:
+            raise ValueError(f"run {number} of trial {begun.trial} cannot begin here")
         self.last_run_number = max(self.last_run_number, number)
         self.opening_of[number] = self.openings
-        if on_nodes := tuple(event.get("on_nodes", ())):
-            self.pinned_to[number] = on_nodes
-        folder = self.root / event["folder"]
-        self.open_runs[number] = OpenRun(number, event["trial"], event["attempt"], folder, resources, at)
+        if begun.on_nodes:
+            self.pinned_to[number] = begun.on_nodes
+        folder = self.root / begun.folder
+        self.open_runs[number] = OpenRun(number, begun.trial, begun.attempt, folder, begun.resources, at)
 
-    def _open_run(self, event: Mapping[str, Any]) -> OpenRun:
-        if event["run"] not in self.open_runs:
-            raise ValueError(f"run {event['run']} is not under way")
-        return self.open_runs[event["run"]]
+    def _open_run(self, number: int) -> OpenRun:
+        if number not in self.open_runs:
+            raise ValueError(f"run {number} is not under way")
+        return self.open_runs[number]
 
-    def _end(self, event: Mapping[str, Any]) -> None:
-        planned = self._open_run(event)
+    def _end(self, ended: RunEnded) -> None:
+        planned = self._open_run(ended.run)
         del self.open_runs[planned.number]
         planned_as = (planned.number, planned.trial, planned.attempt, planned.folder, planned.resources)
-        measured = tuple([Measurement(*m) for m in event.get("measurements", ())])
-        came_out = (ending_from(event["ending"]), outcome_from(event["outcome"]), measured, event.get("texts", {}))
-        run = Run(*planned_as, *came_out)
+        run = Run(*planned_as, ended.ending, ended.outcome, ended.measurements, ended.texts)
         self.runs[run.number] = run
         self.runs_of.setdefault(run.trial, []).append(run)
         self.node_hours += run.node_hours
@@ -289,22 +272,17 @@ class History:
         for number in found.trials:
             self._trials_in[self.trials[number].stage] -= 1
 
-    def _confirm(self, event: Mapping[str, Any]) -> None:
-        """`first_block` is the number of its first block. Journals that lack it number every confirmation from 0, and
-        of theirs only the last one counts."""
-        if ("protocol" in event) != ("seed" in event):
-            raise ValueError("protocol and seed belong together")
-        first = event.get("first_block", 0)
+    def _confirm(self, begun: ConfirmationBegun) -> None:
+        """Of journals that number every confirmation from 0 only the last one counts."""
+        first = begun.first_block
         if not first:
             of_blocks = (Stage.CONFIRM, Stage.WARM_UP)
             before = {number for number, trial in self.trials.items() if trial.stage in of_blocks} - self.uncounted
             self._trials_in.subtract(self.trials[number].stage for number in before)
             self.uncounted |= before
             self.set_aside, self.confirmations = [], []
-        self.candidates = tuple(event["candidates"])
-        self.search_ended = event.get("search_ended", "")
-        self.blocks = event["blocks"]
-        self.protocol, self.order_seed = event.get("protocol", 1), event.get("seed")
+        self.candidates, self.search_ended, self.blocks = begun.candidates, begun.search_ended, begun.blocks
+        self.protocol, self.order_seed = begun.protocol, begun.seed
         self.confirmations.append(Confirmed(first, self.candidates, self.count(Stage.CONFIRM, Stage.WARM_UP)))
 
     def candidates_of(self, block: int) -> tuple[Mapping[str, Any], ...]:

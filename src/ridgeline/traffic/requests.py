@@ -17,9 +17,9 @@ from itertools import accumulate
 from math import fsum
 
 from ridgeline.errors import InputError, nearest
+from ridgeline.records.metrics import LATENCIES
 
 QUANTILES = (50, 90, 95, 99)
-LATENCIES = ("ttft", "itl", "tpot", "e2e")
 _PLAIN_VALUES = 200_000
 
 
@@ -200,7 +200,7 @@ class Summary:
         return spread is not None and spread.quantile(slo.quantile) <= slo.limit_ms
 
     def as_json(self) -> dict[str, object]:
-        spreads = {f"{n}_ms": getattr(self, f"{n}_ms") for n in ("ttft", "itl", "tpot", "e2e")}
+        spreads = {f"{n}_ms": getattr(self, f"{n}_ms") for n in LATENCIES}
         return {
             "requests": self.requests,
             "successful_requests": self.ok,

@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ridgeline.errors import near
+from ridgeline.records.metrics import metrics_of
 from ridgeline.records.problem import Problem, Where
-from ridgeline.records.study import Study
+from ridgeline.records.study import Goal, Study
 from ridgeline.records.template import field_names, unknown_fields
 
 
 def metric_problems(study: Study, metrics: Iterable[str]) -> Iterator[Problem]:
-    """The goal must be one of the workload's metrics; guards may also name knobs and derived values."""
+    """Goals must be metrics of the workload, the second one also of the site's prices; guards may name knobs too."""
     offered = list(metrics)
-    goal, known = study.goal, [*offered, *study.space.names]
-    if goal.metric not in offered:
-        of_what = f"{study.workload.kind} has no metric {goal.metric}"
-        yield Problem(("goal", goal.direction), f"{of_what}; {near(goal.metric, offered)}")
+    known = [*offered, *study.space.names]
+    yield from _goal_problems(study, "goal", study.goal, offered)
+    if study.second_goal is not None:
+        yield from _goal_problems(study, "second_goal", study.second_goal, [*offered, *metrics_of("prices")])
     for index, guard in enumerate(study.guards):
         for name in sorted(guard.names - set(known)):
             yield Problem(("guards", index), f"{name} is not a metric, knob or derived value; {near(name, known)}")
+
+
+def _goal_problems(study: Study, key: str, goal: Goal, offered: list[str]) -> Iterator[Problem]:
+    if goal.metric not in offered:
+        of_what = f"{study.workload.kind} has no metric {goal.metric}"
+        yield Problem((key, goal.direction), f"{of_what}; {near(goal.metric, offered)}")
 
 
 def field_problems(study: Study, templates: Iterable[tuple[Where, str]], also: Iterable[str] = ()) -> Iterator[Problem]:

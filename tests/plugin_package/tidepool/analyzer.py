@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from ridgeline.analyzers.base import Analyzer, Claimed, Quote, cited, rereadable
+from ridgeline.diagnose.base import Analyzer, Claimed, Quote, cited, rereadable
 from ridgeline.records.finding import Finding
 
 

@@ -20,6 +20,7 @@ from ridgeline.engines.knobs.engine_flags import EngineFlags
 from ridgeline.engines.knobs.releases import Flag, Version
 from ridgeline.engines.knobs.table import ROWS, Domain, Knob, Spelling
 from ridgeline.records.measurement import Measurement
+from ridgeline.records.metrics import reported
 
 # every flag of its command line: value, switch, toggle or list
 _FLAGS = [Flag("slots", "value"), Flag("step_ms", "value"), Flag("eager", "switch")]
@@ -61,13 +62,8 @@ class Reef(ServingEngine):
         return EngineLog(tuple(failures), weights_loaded=bool(echo), echo=echo, version=version)
 
     def offline_result(self, text: str, lines: Iterable[str]) -> tuple[Measurement, ...]:
-        units = {"total_tok_s": "tok/s", "duration_s": "s", "successful_requests": "requests"}
-        found = _mapping(text)
-        return tuple(
-            Measurement(name, float(found[name]), unit, OFFLINE_RESULT)
-            for name, unit in units.items()
-            if isinstance(found.get(name), int | float)
-        )
+        found = ((name, _mapping(text).get(name)) for name in ("total_tok_s", "duration_s", "successful_requests"))
+        return tuple(reported(name, value, OFFLINE_RESULT) for name, value in found if isinstance(value, int | float))
 
 
 def _mapping(text: str) -> dict[str, object]:

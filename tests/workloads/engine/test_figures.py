@@ -12,9 +12,9 @@ from ridgeline.engines.sglang import engine as sglang
 from ridgeline.engines.sglang.log import OfflineResult, read_sglang_log
 from ridgeline.engines.vllm import engine as vllm
 from ridgeline.records.measurement import Measurement
+from ridgeline.records.metrics import unit_of
 from ridgeline.workloads.engine import reading
 from ridgeline.workloads.engine.reading import AskedSettings
-from ridgeline.workloads.twin.workload import UNITS
 
 
 def values(measurements: Any) -> dict[str, float]:
@@ -39,7 +39,7 @@ def test_a_rate_of_requests_has_one_unit_wherever_it_was_measured() -> None:
     offline = vllm._offline_figures({"elapsed_time": 4.0, "num_requests": 8}, (), {})
     served = reading._served({"requests_s": 2.0, "duration_s": 4.0})
     units = [{m.metric: m.unit for m in found}["requests_s"] for found in (offline, served)]
-    assert {*units, UNITS["requests_s"]} == {"requests/s"}
+    assert {*units, unit_of("requests_s")} == {"requests/s"}
 
 
 def test_vllms_own_counts_come_before_what_follows_from_its_rates() -> None:

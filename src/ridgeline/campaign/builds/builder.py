@@ -19,7 +19,7 @@ from ridgeline.executors.base import Executor
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Job, job_name
 from ridgeline.records.space import Settings
-from ridgeline.study.events import Event, outcome_line
+from ridgeline.study.codec import Build, Event, event_of
 from ridgeline.study.history import History
 
 # the host went down or somebody killed it: the build itself may be right
@@ -121,19 +121,19 @@ class Builder:
             self._begin(folder, build.settings, again=False, spent_s=ending.cost_s)
             return
         files, used = self._prune(folder, outcome), self.recipe.used(build.settings)
-        event: Event = {
-            "event": "build",
-            "key": build.key,
-            "outcome": outcome_line(outcome),
-            "files": files,
-            "seconds": round(time.monotonic() - build.began_s, 3),
-            "settings": used,
-        }
-        if self.recipe.builds.where == "site":
-            event |= {"ticket": build.ticket, "node_s": round(build.spent_s + ending.cost_s, 3)}
-            event |= {"estimated_s": round(ending.cost_s, 3)} if ending.charged_s is None else {}
-        missing = blamed_values(outcome, used)
-        self.record(event | ({"missing": missing} if missing else {}))
+        on_site = self.recipe.builds.where == "site"
+        made = Build(
+            build.key,
+            outcome,
+            files_kept=files,
+            duration_s=round(time.monotonic() - build.began_s, 3),
+            settings=used,
+            ticket=build.ticket if on_site else "",
+            node_s=round(build.spent_s + ending.cost_s, 3) if on_site else None,
+            estimated_s=round(ending.cost_s, 3) if on_site and ending.charged_s is None else None,
+            missing=blamed_values(outcome, used) or {},
+        )
+        self.record(event_of(made))
 
     def _lay_out(self, folder: Path) -> None:
         if folder.exists():

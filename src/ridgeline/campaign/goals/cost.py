@@ -5,7 +5,6 @@ from __future__ import annotations
 from ridgeline.records.run import Run
 from ridgeline.records.site import Prices
 
-COST_METRIC = "dollars_per_million_tokens"
 TOKEN_RATES = ("total_tok_s", "output_tok_s")  # the first that a run measured counts
 
 

@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.campaign.goals.cost import COST_METRIC, dollars_per_million_tokens
+from ridgeline.campaign.goals.cost import dollars_per_million_tokens
 from ridgeline.campaign.scores import yardstick
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.records.exhibit import TextTable, changes
+from ridgeline.records.metrics import COST
 from ridgeline.records.run import Run
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.trial import Stage
@@ -35,7 +36,7 @@ def front(study: Study, history: History) -> list[Tradeoff]:
 
 def metric_of(study: Study, run: Run, metric: str) -> float | None:
     """What the run measured, or what follows from it and the site's prices."""
-    if metric == COST_METRIC and metric not in run.metrics:
+    if metric == COST and metric not in run.metrics:
         return dollars_per_million_tokens(run, study.site.prices, study.site.gpus_per_node)
     return run.metrics.get(metric)
 

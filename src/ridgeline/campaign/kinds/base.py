@@ -23,7 +23,7 @@ from ridgeline.records.answer import Answer, Progress
 from ridgeline.records.exhibit import Exhibits
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
-from ridgeline.study.events import QuestionLine, VerdictLine
+from ridgeline.study.codec import QuestionLine, VerdictLine
 from ridgeline.study.history import History
 
 

@@ -25,7 +25,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.verdict import Comparison, Verdict
 from ridgeline.stats.wording import metric_text
-from ridgeline.study.events import VerdictLine
+from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 WORSE = "worse"

@@ -22,7 +22,7 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.wording import count
-from ridgeline.study.events import VerdictLine
+from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 from ridgeline.workloads.base import Foreseeing
 

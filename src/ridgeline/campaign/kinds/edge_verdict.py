@@ -9,7 +9,7 @@ from ridgeline.campaign.kinds.ladder import Number
 from ridgeline.records.exhibit import TextTable, value_text
 from ridgeline.records.space import Point
 from ridgeline.stats.wording import metric_text
-from ridgeline.study.events import VerdictLine
+from ridgeline.study.codec import VerdictLine
 
 
 @dataclass(frozen=True, slots=True)

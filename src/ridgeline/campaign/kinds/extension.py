@@ -16,7 +16,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.duration import parse_duration, show_duration
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.study.events import Extension
+from ridgeline.study.codec import Extension
 from ridgeline.study.history import History
 
 FIRST_LOOK, LATER_LOOKS = 0.8, 0.75  # of the error that is left, what the first verdict and each later one may spend

@@ -10,7 +10,7 @@ from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, TextTable
 from ridgeline.records.space import Point
 from ridgeline.stats.scaling import Law, ScalingStep
 from ridgeline.stats.wording import metric_text
-from ridgeline.study.events import VerdictLine
+from ridgeline.study.codec import VerdictLine
 
 
 @dataclass(frozen=True, slots=True)

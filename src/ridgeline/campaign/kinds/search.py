@@ -23,7 +23,7 @@ from ridgeline.records.space import point_key
 from ridgeline.records.study import DEFAULT_SAMPLER, SAMPLER_BEFORE, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.verdict import Verdict
-from ridgeline.study.events import VerdictLine
+from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 

@@ -28,7 +28,7 @@ from ridgeline.records.exhibit import Exhibits
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.study.events import VerdictLine
+from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 MOST_STEPS = 6  # changed knobs that are steps of their own; more go group by group

@@ -15,7 +15,7 @@ from ridgeline.records.study import Study
 from ridgeline.stats.compare import confirm
 from ridgeline.stats.verdict import Block, Comparison, Confirmation, Verdict
 from ridgeline.stats.wording import count, percent, percent_range
-from ridgeline.study.events import VerdictLine
+from ridgeline.study.codec import VerdictLine
 
 Judge = Callable[[Sequence[Block], float], Confirmation]  # of blocks, at a level
 SIMPLER_WITHIN = 0.01  # of the goal: a setting with fewer changes that is shown to lose no more is preferred

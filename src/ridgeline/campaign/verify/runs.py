@@ -16,12 +16,13 @@ from ridgeline.campaign.verify.verification import ABSENT, Verification, differe
 from ridgeline.executors.base import BY_HAND, EXIT_FILE
 from ridgeline.files import read_text
 from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.metrics import METRICS
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Run
 from ridgeline.records.secrets import HIDDEN
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
-from ridgeline.study.events import Event, measurement_line, outcome_line
+from ridgeline.study.codec import Event, measurement_line, outcome_line
 from ridgeline.study.folder import JOURNAL, RUNS
 from ridgeline.study.history import History
 from ridgeline.workloads.base import Workload
@@ -29,7 +30,6 @@ from ridgeline.workloads.base import Workload
 TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was removed or shortened, one a line
 PRETENDED = "simulated"  # the site that tells times of its own
 CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
-UNITS_BEFORE = {"requests_s": ("s", "1/s")}  # what releases before 0.2.0 called them
 OF_THE_RUN = ("", "run")  # sources of measurements that are no files: the journal's own account of the ending
 
 
@@ -240,7 +240,8 @@ def _same_evidence(stated: list[Any] | None, found: list[Any] | None) -> bool:
 
 
 def _agree(stated: Measurement, found: Measurement) -> bool:
-    units = {found.unit, *UNITS_BEFORE.get(stated.metric, ())}
+    definition = METRICS.get(stated.metric)
+    units = {found.unit, *(definition.former_units if definition else ())}
     return same(stated.value, found.value) and stated.unit in units and stated.origin == found.origin
 
 

@@ -13,7 +13,7 @@ from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.verify.verification import NUMBERS, WORDS, Verification, differences, reworded
 from ridgeline.errors import RidgelineError
-from ridgeline.study.events import Event, VerdictLine
+from ridgeline.study.codec import Event, VerdictLine
 from ridgeline.study.folder import JOURNAL
 from ridgeline.study.history import History
 

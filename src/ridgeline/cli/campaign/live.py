@@ -29,7 +29,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.wording import count
-from ridgeline.study.events import Extension
+from ridgeline.study.codec import Extension
 from ridgeline.study.folder import StudyFolder
 
 if TYPE_CHECKING:

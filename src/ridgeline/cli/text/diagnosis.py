@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from ridgeline.analyzers.base import Diagnosis
-from ridgeline.analyzers.comparison import FigureChange, FindingChange, LogComparison
+from ridgeline.diagnose.base import Diagnosis
+from ridgeline.diagnose.comparison import FigureChange, FindingChange, LogComparison
 from ridgeline.records.finding import Finding
 
 WIDTH = 80

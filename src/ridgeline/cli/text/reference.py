@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ridgeline import catalog
+from ridgeline.records.metrics import METRICS
 from ridgeline.service.form import ServiceForm
 from ridgeline.study.forms.form import Form
 from ridgeline.study.forms.reference import described, key_rows, section, table
@@ -26,6 +27,7 @@ def pages() -> dict[str, str]:
     """File name -> text."""
     made = {"study": _study(), "builds": _builds(), "samplers": _samplers(), "site": _site()}
     made["deployment"] = _deployment()
+    made["metrics"] = _metrics()
     made |= {name: _workload(title, kinds) for name, title, kinds in _WORKLOADS}
     made["index"] = _index()
     return {f"{name}.md": text for name, text in made.items()}
@@ -42,6 +44,7 @@ def _index() -> str:
         "- [samplers](samplers.md): who proposes settings, and their options",
         "- [site](site.md): every key of a site file",
         "- [deployment](deployment.md): every key of a deployment file",
+        "- [metrics](metrics.md): every metric, its unit, which way is better, and what it means",
         *(f"- [{' and '.join(kinds)}]({name}.md): keys of `workload`" for name, _, kinds in _WORKLOADS),
     ]
     intro = "Every key of the files that Ridgeline reads. [The study file](../study-file.md) is the introduction."
@@ -82,6 +85,20 @@ def _deployment() -> str:
         "`deploy`, `rehearse` and `keep` read it ([deploy](../guides/deploy.md)); `site` is that of a [site](site.md)."
     )
     return _page("The deployment file", more, section(ServiceForm))
+
+
+def _metrics() -> str:
+    made_by = (
+        "`command` stands for every program, Python functions too; `offline` and `serve` for the two workloads of an "
+        "engine (`sglang-serve`, `vllm-offline`, …); `prices` for those of the [site file](site.md), as a second goal. "
+        "A study of `kind: command` declares further metrics, with units of its own."
+    )
+    rows = [
+        f"| `{m.name}` | {m.unit or '–'} | {m.better or '–'} | {m.meaning} | {', '.join(m.makers)} |"
+        for m in METRICS.values()
+    ]
+    head = ["| metric | unit | better | meaning | made by |", "|---|---|---|---|---|"]
+    return _page("Metrics", "Every metric that a goal or a guard may name.", made_by, "\n".join([*head, *rows]))
 
 
 def _workload(title: str, kinds: tuple[str, ...]) -> str:

@@ -21,7 +21,7 @@ from ridgeline.service.rehearse.rehearsal import (
     Rehearsed,
 )
 from ridgeline.service.service import Service
-from ridgeline.stats.student import half_width
+from ridgeline.stats.student import interval
 from ridgeline.stats.verdict import FEWEST_BLOCKS
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
@@ -69,8 +69,9 @@ def _mean(values: Sequence[float], form: str) -> str:
         return "-"
     logs = min(values) > 0
     seen = [math.log(value) for value in values] if logs else list(values)
-    middle, half = fmean(seen), half_width(stdev(seen) / math.sqrt(len(seen)), len(seen) - 1, LEVEL)
-    shown = [math.exp(value) if logs else value for value in (middle, middle - half, middle + half)]
+    middle = fmean(seen)
+    ends = interval(middle, stdev(seen) / math.sqrt(len(seen)), len(seen) - 1, LEVEL)
+    shown = [math.exp(value) if logs else value for value in (middle, *ends)]
     return f"{shown[0]:{form}} ({shown[1]:{form}} to {shown[2]:{form}})"
 
 

@@ -69,7 +69,7 @@ def _state_text(now: CampaignStatus, state: State, now_s: float) -> str:
     if state is State.FINISHED:
         return "there is a verdict"
     if state is State.STOPPED and now.history.stopped is not None:
-        reason = str(now.history.stopped["reason"])
+        reason = str(now.history.stopped.reason)
         return reason if "ridgeline resume" in reason else f"{reason}; go on with: {resume}"
     told = "" if now.controller is None else controller_text(now.controller, str(now.history.root), now_s)
     return f"what runs goes on, nothing new is started; {told}" if state is State.PAUSED else told

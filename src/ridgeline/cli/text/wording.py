@@ -126,7 +126,7 @@ def status_lines(now: CampaignStatus, now_s: float) -> Iterable[str]:
     if answer.refuted:
         yield f"  {answer.refuted}"
     if history.stopped is not None and history.verdict is None:
-        reason = history.stopped["reason"]
+        reason = history.stopped.reason
         remedy = "" if "ridgeline resume" in reason else f"; go on with: ridgeline resume {quote(str(history.root))}"
         yield f"  stopped: {reason}{remedy}"
 

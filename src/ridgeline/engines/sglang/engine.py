@@ -53,6 +53,7 @@ from ridgeline.ports import BOOTSTRAP_PORT, DerivedPorts
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import OnNode
 from ridgeline.records.measurement import Measurement
+from ridgeline.records.metrics import reported
 
 _FUSED_MOE = "benchmark/kernels/fused_moe_triton/tuning_fused_moe_triton.py"
 _DEEPEP = "benchmark/kernels/deepep/tuning_deepep.py"
@@ -289,26 +290,26 @@ def _cached_share(log: SglangLog, measured_from: int) -> float | None:
 
 
 def _figures(log: SglangLog) -> Iterable[Measurement]:
-    def figure(name: str, value: float | None, unit: str) -> Iterable[Measurement]:
+    def figure(name: str, value: float | None) -> Iterable[Measurement]:
         if value is not None:
-            yield Measurement(name, float(value), unit, ENGINE_LOG)
+            yield reported(name, value, ENGINE_LOG)
 
     tokens = _over_groups(log.kv_pools, lambda pool: pool.stamp, lambda pool: pool.tokens)
-    yield from figure("kv_tokens", tokens, "tokens")
+    yield from figure("kv_tokens", tokens)
     pools = [pool.total_bytes for pool in log.kv_pools if pool.total_bytes is not None]
-    yield from figure("kv_bytes", max(pools, default=None), "bytes")
-    yield from figure("memory_after_load_bytes", min((w.avail_bytes for w in log.weights), default=None), "bytes")
-    yield from figure("weights_bytes", max((w.used_bytes or 0 for w in log.weights), default=None), "bytes")
+    yield from figure("kv_bytes", max(pools, default=None))
+    yield from figure("memory_after_load_bytes", min((w.avail_bytes for w in log.weights), default=None))
+    yield from figure("weights_bytes", max((w.used_bytes or 0 for w in log.weights), default=None))
     free = [limits.available_gpu_bytes for limits in log.limits if limits.available_gpu_bytes is not None]
-    yield from figure("memory_to_spare_bytes", min(free, default=None), "bytes")
+    yield from figure("memory_to_spare_bytes", min(free, default=None))
     running = [limits.max_running_requests for limits in log.limits if limits.max_running_requests]
-    yield from figure("running_limit", min(running, default=None), "requests")
-    yield from figure("graph_max_bs", log.largest_decode_graph, "requests")
-    yield from figure("graph_capture_s", max((g.elapsed_s or 0.0 for g in log.graphs), default=None), "s")
-    yield from figure("retractions", sum(r.requests for r in log.retractions) if log.limits else None, "requests")
-    yield from figure("peak_running", max((d.running for d in log.decodes), default=None), "requests")
+    yield from figure("running_limit", min(running, default=None))
+    yield from figure("graph_max_bs", log.largest_decode_graph)
+    yield from figure("graph_capture_s", max((g.elapsed_s or 0.0 for g in log.graphs), default=None))
+    yield from figure("retractions", sum(r.requests for r in log.retractions) if log.limits else None)
+    yield from figure("peak_running", max((d.running for d in log.decodes), default=None))
     eager = [d for d in log.decodes if d.cuda_graph is False]
-    yield from figure("eager_decode_share", len(eager) / len(log.decodes) if log.decodes else None, "")
+    yield from figure("eager_decode_share", len(eager) / len(log.decodes) if log.decodes else None)
 
 
 def _over_groups(facts: Iterable[F], stamp: Callable[[F], Stamp], value: Callable[[F], int]) -> int | None:
@@ -323,17 +324,17 @@ def _over_groups(facts: Iterable[F], stamp: Callable[[F], Stamp], value: Callabl
 def _offline_figures(result: OfflineResult, source: str) -> Iterable[Measurement]:
     both = result.input_tokens + result.output_tokens
     rows = (
-        ("total_tok_s", result.total_tok_s or both / result.duration_s, "tok/s"),
-        ("output_tok_s", result.output_tok_s or result.output_tokens / result.duration_s, "tok/s"),
-        ("input_tok_s", result.input_tok_s or result.input_tokens / result.duration_s, "tok/s"),
-        ("requests_s", result.request_s or result.successful_requests / result.duration_s, "requests/s"),
-        ("duration_s", result.duration_s, "s"),
-        ("successful_requests", float(result.successful_requests), "requests"),
-        ("input_tokens", float(result.input_tokens), "tokens"),
-        ("output_tokens", float(result.output_tokens), "tokens"),
+        ("total_tok_s", result.total_tok_s or both / result.duration_s),
+        ("output_tok_s", result.output_tok_s or result.output_tokens / result.duration_s),
+        ("input_tok_s", result.input_tok_s or result.input_tokens / result.duration_s),
+        ("requests_s", result.request_s or result.successful_requests / result.duration_s),
+        ("duration_s", result.duration_s),
+        ("successful_requests", float(result.successful_requests)),
+        ("input_tokens", float(result.input_tokens)),
+        ("output_tokens", float(result.output_tokens)),
     )
-    for name, value, unit in rows:
-        yield Measurement(name, value, unit, source)
+    for name, value in rows:
+        yield reported(name, value, source)
 
 
 SGLANG = Sglang()

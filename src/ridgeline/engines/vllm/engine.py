@@ -39,6 +39,7 @@ from ridgeline.ports import SIDE_CHANNEL_PORT
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import OnNode
 from ridgeline.records.measurement import Measurement
+from ridgeline.records.metrics import reported
 
 # The `vllm` command wants a distribution of that name, which CPU builds do not have; the parts behind it do not mind.
 _THROUGHPUT = (
@@ -237,17 +238,17 @@ def for_processors(install: Install) -> bool:
 
 
 def _figures(log: VllmLog) -> Iterator[Measurement]:
-    rows: tuple[tuple[str, float | None, str], ...] = (
-        ("kv_tokens", float(sum(cache.tokens for cache in log.kv_caches)) if log.kv_caches else None, "tokens"),
-        ("kv_bytes", log.kv_bytes, "bytes"),
-        ("weights_bytes", log.weights_bytes, "bytes"),
-        ("graph_capture_s", log.graphs_s, "s"),
-        ("retractions", log.preemptions if log.kv_caches else None, "requests"),
-        ("peak_running", max((r.running for r in log.throughput if r.running is not None), default=None), "requests"),
+    rows: tuple[tuple[str, float | None], ...] = (
+        ("kv_tokens", float(sum(cache.tokens for cache in log.kv_caches)) if log.kv_caches else None),
+        ("kv_bytes", log.kv_bytes),
+        ("weights_bytes", log.weights_bytes),
+        ("graph_capture_s", log.graphs_s),
+        ("retractions", log.preemptions if log.kv_caches else None),
+        ("peak_running", max((r.running for r in log.throughput if r.running is not None), default=None)),
     )
-    for name, value, unit in rows:
+    for name, value in rows:
         if value is not None:
-            yield Measurement(name, float(value), unit, ENGINE_LOG)
+            yield reported(name, value, ENGINE_LOG)
 
 
 def _offline_figures(
@@ -261,19 +262,19 @@ def _offline_figures(
     prompt = tokens.get("prompt")
     if prompt is None and isinstance(total, int | float) and output is not None:
         prompt = total - output
-    rows: tuple[tuple[str, float | None, str], ...] = (
-        ("total_tok_s", total / seconds if isinstance(total, int | float) else None, "tok/s"),
-        ("output_tok_s", None if output is None else output / seconds, "tok/s"),
-        ("input_tok_s", None if prompt is None else prompt / seconds, "tok/s"),
-        ("requests_s", requests / seconds, "requests/s"),
-        ("duration_s", float(seconds), "s"),
-        ("successful_requests", float(requests), "requests"),
-        ("input_tokens", prompt, "tokens"),
-        ("output_tokens", output, "tokens"),
+    rows: tuple[tuple[str, float | None], ...] = (
+        ("total_tok_s", total / seconds if isinstance(total, int | float) else None),
+        ("output_tok_s", None if output is None else output / seconds),
+        ("input_tok_s", None if prompt is None else prompt / seconds),
+        ("requests_s", requests / seconds),
+        ("duration_s", float(seconds)),
+        ("successful_requests", float(requests)),
+        ("input_tokens", prompt),
+        ("output_tokens", output),
     )
-    for name, value, unit in rows:
+    for name, value in rows:
         if value is not None:
-            yield Measurement(name, value, unit, OFFLINE_RESULT)
+            yield reported(name, value, OFFLINE_RESULT)
 
 
 VLLM = Vllm()

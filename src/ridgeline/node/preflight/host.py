@@ -15,7 +15,7 @@ from pathlib import Path
 from ridgeline import ports
 from ridgeline.files import text_of
 from ridgeline.node.preflight.check import Check
-from ridgeline.readers.quota import FileQuota, read_quota
+from ridgeline.node.preflight.quota import FileQuota, read_quota
 
 USUAL_PORTS = (ports.SGLANG_PORT, ports.VLLM_PORT, ports.BOOTSTRAP_PORT, ports.TORCH_PORT)
 FEW_FILES = 20_000  # a source build of an engine or of NWChem makes more

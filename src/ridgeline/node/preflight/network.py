@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeline.node.preflight.check import Check
-from ridgeline.readers.ibv_devinfo import HcaPort, read_ibv_devinfo, read_infiniband_folder
+from ridgeline.node.preflight.ibv_devinfo import HcaPort, read_ibv_devinfo, read_infiniband_folder
 
 LIMIT_S = 20.0
 

@@ -9,8 +9,8 @@ from statistics import median
 
 from ridgeline.engines.sglang.log import DecodeBatch, read_sglang_log
 from ridgeline.errors import RidgelineError
+from ridgeline.node.samples import read_samples
 from ridgeline.readers.lines import TextFile
-from ridgeline.readers.samples import read_samples
 from ridgeline.records.answer import Answer
 from ridgeline.records.run import Run
 from ridgeline.records.study import Study

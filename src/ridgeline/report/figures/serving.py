@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from ridgeline.records.answer import Answer
+from ridgeline.records.metrics import unit_of
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
@@ -21,7 +22,7 @@ from ridgeline.report.figures.shapes import (
     PlotPoint,
     PlotSeries,
 )  # fmt: skip
-from ridgeline.report.figures.values import needs_log, unit_of
+from ridgeline.report.figures.values import measured_unit, needs_log
 from ridgeline.stats.wording import metric_text
 from ridgeline.study.history import History
 
@@ -54,7 +55,7 @@ def against_load(study: Study, history: History, answer: Answer) -> FigureGroup 
 def _load(history: History, knob: str | None) -> tuple[Callable[[Trial, Run], float | None], str]:
     if knob is not None:
         return lambda trial, run: _number(trial.settings.get(knob)), knob
-    return lambda trial, run: run.metrics.get("requests_s"), "requests/s served"
+    return lambda trial, run: run.metrics.get("requests_s"), f"{unit_of('requests_s')} served"
 
 
 def _number(value: object) -> float | None:
@@ -95,7 +96,7 @@ def _goodput(
     joined: bool,
 ) -> PlotFigure:
     points = _points(runs, "goodput", load, joined)
-    unit = unit_of(history, "goodput") or "requests/s"
+    unit = measured_unit(history, "goodput")
     series = (PlotSeries("goodput", points, "0", "both" if joined else "points"),) if points else ()
     return PlotFigure("load-goodput", "goodput", "", Axis(label), Axis(unit, from_zero=True), series, small=True)
 

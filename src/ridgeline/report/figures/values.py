@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ridgeline.records.expression import Value, is_number
+from ridgeline.records.metrics import unit_of
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.study import Study
@@ -20,8 +21,10 @@ def is_ok(run: Run) -> bool:
     return run.outcome is not None and run.outcome.kind is Kind.OK
 
 
-def unit_of(history: History, metric: str) -> str:
-    return next((m.unit for run in history.runs.values() for m in run.measurements if m.metric == metric), "")
+def measured_unit(history: History, metric: str) -> str:
+    """As the runs carry it: a study's own metric has the study's unit."""
+    found = (m.unit for run in history.runs.values() for m in run.measurements if m.metric == metric)
+    return next((unit for unit in found if unit), unit_of(metric))
 
 
 def goal_axis(study: Study, values: Sequence[float], unit: str) -> Axis:

@@ -8,7 +8,7 @@ from typing import ClassVar, get_args
 from hypothesis import HealthCheck, given, settings
 
 from ridgeline import catalog
-from ridgeline.analyzers.base import Analyzer, kinds_of
+from ridgeline.diagnose.base import Analyzer, kinds_of
 from ridgeline.readers.lines import plain
 from ridgeline.records.finding import Severity
 from ridgeline.testing.contracts.torn import as_lines, mutated

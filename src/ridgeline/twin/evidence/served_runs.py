@@ -22,9 +22,9 @@ from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import gpu_names, make_cluster
 from ridgeline.model.config import load_model
 from ridgeline.model.model import Model
-from ridgeline.readers.bench.results import read_bench_results
-from ridgeline.readers.bench.run import BenchRun
 from ridgeline.records.expression import Value
+from ridgeline.traffic.bench.results import read_bench_results
+from ridgeline.traffic.bench.run import BenchRun
 from ridgeline.traffic.lengths import Fixed, Replay
 from ridgeline.traffic.traces import PREFIX_BLOCK_TOKENS, TraceRow
 from ridgeline.traffic.traffic import AllAtOnce, AsRecorded, ClosedLoop, OpenLoop, Pace, Traffic, parse_traffic

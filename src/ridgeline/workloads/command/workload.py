@@ -13,6 +13,7 @@ from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import contained, launch
 from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.metrics import metrics_of, reported
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
@@ -27,7 +28,7 @@ from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 from ridgeline.workloads.shell_text import build_lines, pasted_run
 from ridgeline.workloads.study_names import field_problems, metric_problems
 
-BUILT_IN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
+BUILT_IN = frozenset(metrics_of("command"))  # of every run, without a line in the study
 LARGEST_STREAM_BYTES = 4 * 2**20  # of output that is read every few seconds while a run lasts
 JOB_FIELDS = ("nodes", "ranks", "ranks_per_node", "cores", "gpus", "launch")  # of the job, in templates
 
@@ -91,7 +92,7 @@ class CommandWorkload:
 
     def read(self, run: Run) -> Reading:
         measurements = [
-            Measurement(name, value, BUILT_IN[name], "run")
+            reported(name, value, "run")
             for name, value in {"wall_s": run.ending.duration_s, **run.ending.usage}.items()
             if name in BUILT_IN and name not in self._options.metrics
         ]
@@ -99,7 +100,7 @@ class CommandWorkload:
         problems: list[str] = []
         remedies: list[str] = []
         needed = self._study.needed_metrics
-        for name in needed & BUILT_IN.keys() - {m.metric for m in measurements} - self._options.metrics.keys():
+        for name in needed & BUILT_IN - {m.metric for m in measurements} - self._options.metrics.keys():
             problems.append(
                 f"{name} was not reported by the site; see docs/guides/any-program.md for where it is known"
             )
@@ -152,7 +153,7 @@ class CommandWorkload:
     def _metric_problems(self) -> Iterator[Problem]:
         # a metric with a problem of its own is still one that the study names
         wrong = [str(p.where[2]) for p in self._options.problems if p.where[1:2] == ("metrics",) and len(p.where) > 2]
-        yield from metric_problems(self._study, [*self._options.metrics, *BUILT_IN, *wrong])
+        yield from metric_problems(self._study, [*self._options.metrics, *metrics_of("command"), *wrong])
         goal = self._study.goal
         defined = self._options.metrics.get(goal.metric)
         if defined and defined.is_text:

@@ -11,11 +11,11 @@ from ridgeline.engines.install import flags_of
 from ridgeline.engines.knobs.releases import Version
 from ridgeline.errors import near, nearest
 from ridgeline.records.expression import Value
+from ridgeline.records.metrics import metrics_of
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
 from ridgeline.workloads.engine.options import EngineOptions
-from ridgeline.workloads.engine.reading import METRICS, SERVE_METRICS
 from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
 
 ENGINE_KNOB = "engine"
@@ -121,7 +121,7 @@ class Names:
                 yield Problem(("workload", "flags", name), wrong)
 
     def _metric_problems(self, serves: bool) -> Iterator[Problem]:
-        yield from metric_problems(self._study, [*METRICS, *(SERVE_METRICS if serves else ())])
+        yield from metric_problems(self._study, metrics_of("serve" if serves else "offline"))
         goal = self._study.goal
         if goal.metric == "goodput" and not self._options.load.slos:
             yield Problem(("goal", goal.direction), "goodput counts requests within limits; give `slo` to the workload")

@@ -18,6 +18,7 @@ from ridgeline.readers.lines import TextFile
 from ridgeline.readers.nccl_log import read_nccl_log
 from ridgeline.records.expression import Value, is_number
 from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.metrics import LATENCIES, METRICS, QUANTILES, metrics_of, reported
 from ridgeline.records.run import Run
 
 MEASURED = "measured.json"
@@ -26,28 +27,6 @@ REQUESTS = "requests.jsonl"
 LARGEST_CACHED_SHARE = 0.05
 # A client whose places stand empty for longer than this share of an answer, or whose core is full, limits throughput.
 LARGEST_LAG_SHARE, BUSY_CLIENT = 0.05, 0.95
-
-# Every figure that may be a goal or stand in a guard.
-METRICS = (
-    "total_tok_s", "output_tok_s", "input_tok_s", "requests_s", "duration_s", "successful_requests", "failed_requests",
-    "input_tokens", "output_tokens", "cached_token_share", "kv_tokens", "kv_bytes", "weights_bytes",
-    "memory_after_load_bytes", "memory_to_spare_bytes", "running_limit", "graph_max_bs", "graph_capture_s",
-    "retractions", "peak_running", "eager_decode_share", "ready_s", "wall_s", "joules_per_token", "energy_j",
-    "power_mean_w", "power_peak_w", "gpu_util_mean", "gpu_memory_peak_bytes", "gpu_sm_mean_mhz", "gpu_sm_lowest_mhz",
-    "gpu_temperature_peak_c", "host_cpu_share", "host_memory_peak_bytes", "monitored_s", "predicted_tok_s",
-)  # fmt: skip
-LATENCIES, QUANTILES = ("ttft", "itl", "tpot", "e2e"), ("mean", "p50", "p90", "p95", "p99")
-SERVE_METRICS = (*(f"{latency}_{q}_ms" for latency in LATENCIES for q in QUANTILES), "goodput")
-_UNITS = {
-    "_s": "s",
-    "_tok_s": "tok/s",
-    "requests_s": "requests/s",
-    "_ms": "ms",
-    "_bytes": "bytes",
-    "_w": "W",
-    "_j": "J",
-    "_mhz": "MHz",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +50,13 @@ def read_run(dialect: ServingEngine, run: Run, needed: set[str]) -> Reading:
     for measurement in (*_results(dialect, run.folder, session, measured), *_session_figures(measured)):
         found[measurement.metric] = measurement
     if log.cached_share is not None:
-        found["cached_token_share"] = Measurement("cached_token_share", log.cached_share, "", ENGINE_LOG)
-    found.setdefault("wall_s", Measurement("wall_s", run.ending.duration_s, "s", "run"))
+        found["cached_token_share"] = reported("cached_token_share", log.cached_share, ENGINE_LOG)
+    found.setdefault("wall_s", reported("wall_s", run.ending.duration_s, "run"))
     found |= _per_token(found)
     expected = session.get("predicted_tok_s")
     if isinstance(expected, int | float) and math.isfinite(expected):
         # said before the run, by the twin: beside what was measured, it shows how far the twin can be trusted
-        found["predicted_tok_s"] = Measurement("predicted_tok_s", float(expected), "tok/s", "session.json", "modelled")
+        found["predicted_tok_s"] = reported("predicted_tok_s", expected, "session.json", "modelled")
     asked = _asked(session)
     version = str(measured.get("engine_version") or log.version or "")
     return Reading(
@@ -133,9 +112,8 @@ def _session_figures(measured: Mapping[str, Any]) -> Iterator[Measurement]:
 
 
 def _figure(name: str, value: object) -> Iterator[Measurement]:
-    if is_number(value) and math.isfinite(value):
-        unit = next((unit for ending, unit in reversed(_UNITS.items()) if name.endswith(ending)), "")
-        yield Measurement(name, float(value), unit, MEASURED)
+    if name in METRICS and is_number(value) and math.isfinite(value):
+        yield reported(name, value, MEASURED)
 
 
 def _per_token(found: Mapping[str, Measurement]) -> dict[str, Measurement]:
@@ -143,7 +121,7 @@ def _per_token(found: Mapping[str, Measurement]) -> dict[str, Measurement]:
     if energy is None or rate is None or seconds is None or not rate.value * seconds.value > 0:
         return {}
     joules = energy.value / (rate.value * seconds.value)
-    return {"joules_per_token": Measurement("joules_per_token", joules, "J/token", MEASURED)}
+    return {"joules_per_token": reported("joules_per_token", joules, MEASURED)}
 
 
 def _unapplied(asked: AskedSettings, log: EngineLog, version: str, folder: Path) -> Iterator[str]:
@@ -185,7 +163,11 @@ def _contaminations(
     if share is not None and share > LARGEST_CACHED_SHARE and not replayed:
         yield f"{share:.0%} of the prompts' tokens came from a cache: they were seen before"
     summary = measured.get("summary")
-    if isinstance(summary, dict) and summary.get("void") and (needed & {*SERVE_METRICS} or _starved(summary)):
+    if (
+        isinstance(summary, dict)
+        and summary.get("void")
+        and (needed & ({*metrics_of("serve")} - {*metrics_of("offline")}) or _starved(summary))
+    ):
         yield f"the load generator voids its own run: {summary.get('why') or 'no reason given'}"
 
 
@@ -206,5 +188,5 @@ def _problems(session: Mapping[str, Any], found: Mapping[str, Measurement], need
     served = found.get("successful_requests")
     if served is not None and isinstance(wanted, int) and served.value < wanted:
         yield f"{served.value:.0f} of {wanted} requests succeeded; the others are in engine.log or {REQUESTS}"
-    for name in sorted(needed & {*METRICS, *SERVE_METRICS} - found.keys()):
+    for name in sorted(needed & {*metrics_of("offline", "serve")} - found.keys()):
         yield f"{name} was not measured in this run"

@@ -9,34 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.files import text_of
-from ridgeline.readers.nwchem.facts import NwchemOut
-from ridgeline.readers.nwchem.output import read_nwchem_out
 from ridgeline.readers.report_bindings import RankBinding, read_bindings
 from ridgeline.records.measurement import Measurement
+from ridgeline.records.metrics import ENERGY, reported
 from ridgeline.records.space import Settings
+from ridgeline.workloads.nwchem.facts import NwchemOut
+from ridgeline.workloads.nwchem.output import read_nwchem_out
 from ridgeline.workloads.nwchem.start import ARRIVED, LIBRARIES, Start
 
-ENERGY = "energy_hartree"
 TOLERANCE_HARTREE = 1e-6
-UNITS = {
-    ENERGY: "Ha",
-    "scf_energy_hartree": "Ha",
-    "iterations": "",
-    "iterative_s": "s",
-    "nwchem_cpu_s": "s",
-    "nwchem_wall_s": "s",
-    "heap_peak_bytes": "bytes",
-    "stack_peak_bytes": "bytes",
-    "ga_peak_bytes": "bytes",
-    "memory_asked_bytes": "bytes",
-    "integrals_cached_share": "",
-    "ga_get_calls": "",
-    "ga_acc_calls": "",
-    "ga_total_bytes": "bytes",
-    "ga_remote_bytes": "bytes",
-    "density_error": "",
-    "nproc": "",
-}
 _MPI_LIBRARY = {"openmpi": "libmpi.so", "mpich": "libmpich.so"}
 _MB = 2**20
 
@@ -62,7 +43,7 @@ class Output:
 
 
 def measurements(output: Output, theory: str) -> list[Measurement]:
-    return [Measurement(name, value, UNITS[name], "stdout") for name, value in _values(output.facts, theory)]
+    return [reported(name, value, "stdout") for name, value in _values(output.facts, theory)]
 
 
 def _values(facts: NwchemOut, theory: str) -> Iterator[tuple[str, float]]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from ridgeline.files import read_text
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import Binding
-from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.measurement import Reading
+from ridgeline.records.metrics import ENERGY, metrics_of, reported
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
@@ -23,7 +24,7 @@ from ridgeline.workloads.nwchem.form import NwchemForm, read_options
 from ridgeline.workloads.nwchem.input import render_input
 from ridgeline.workloads.nwchem.knobs import PROGRESS_RANK, environment, knob_problems
 from ridgeline.workloads.nwchem.profiler import profiler
-from ridgeline.workloads.nwchem.reading import ENERGY, UNITS, Output, differences, measurements, problem
+from ridgeline.workloads.nwchem.reading import Output, differences, measurements, problem
 from ridgeline.workloads.nwchem.start import (
     INPUT,
     RANK_SCRIPT,
@@ -38,7 +39,6 @@ from ridgeline.workloads.shell_text import OWN_FOLDER, build_lines, pasted_file,
 from ridgeline.workloads.study_names import field_problems, metric_problems, names_read
 
 ASKED = "asked.json"  # the setting of a run, in its folder: what is read back is held against it
-OF_THE_RUN = {"wall_s": "s", "cpu_s": "s", "max_rss_bytes": "bytes"}
 _MB = 2**20
 
 
@@ -66,7 +66,7 @@ class NwchemWorkload:
         found += field_problems(self._study, self.templates())
         if "nodes" in space.by_name and self._study.job.nodes is None:
             found.append(Problem(("space", "nodes"), "a knob decides the nodes: also write `job: {nodes: nodes}`"))
-        return [*found, *metric_problems(self._study, [*OF_THE_RUN, *UNITS]), *self._energy_problems()]
+        return [*found, *metric_problems(self._study, metrics_of("nwchem")), *self._energy_problems()]
 
     def templates(self) -> Iterator[tuple[Where, str]]:
         yield ("workload", "program"), self._options.program
@@ -131,7 +131,7 @@ class NwchemWorkload:
     def read(self, run: Run) -> Reading:
         output, options = Output.of(run.folder), self._options
         of_run = {"wall_s": run.ending.duration_s, **run.ending.usage}
-        found = [Measurement(name, of_run[name], unit, "run") for name, unit in OF_THE_RUN.items() if name in of_run]
+        found = [reported(name, of_run[name], "run") for name in metrics_of("command") if name in of_run]
         found += measurements(output, options.theory)
         trouble = problem(output.facts, options.theory, options.reference_energy, options.task)
         asked = _asked(run.folder)

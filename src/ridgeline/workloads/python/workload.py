@@ -83,7 +83,7 @@ class PythonWorkload(CommandWorkload):
 
     def _read_options(self, study: Study) -> CommandOptions:
         form = self._form
-        named = study.needed_metrics - BUILT_IN.keys()
+        named = study.needed_metrics - BUILT_IN
         sources = {Path(name).name: study.folder / name for name in (form.file, *form.files) if name}
         called = Path(form.file or "").name
         text = _CALL.format(CALL=CALL, RETURNED=RETURNED, file=called, function=form.function, goal=study.goal.metric)

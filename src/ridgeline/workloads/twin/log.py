@@ -17,6 +17,7 @@ from ridgeline.engines.memory import STARTUP_OOM, MemoryPlan
 from ridgeline.engines.reserve import decode_graph_sizes
 from ridgeline.engines.settings import resolve
 from ridgeline.hardware.cluster import GIB
+from ridgeline.records.metrics import LATENCIES, TWIN_QUANTILES
 from ridgeline.twin.simulate import SimulationResult, first_run_tax_s
 
 INIT_S = 25.0  # imports, processes, communicators
@@ -143,10 +144,10 @@ def _serve(play: Play, deployment: Deployment, plan: MemoryPlan, result: Simulat
     play.benchmark += [(summary.duration_s, False, text) for text in _result_block(result)]
     sent = sum(r.input_tokens for r in result.records)
     play.bench = {"cached_token_share": round(sum(r.cached_tokens for r in result.records) / sent, 6)}
-    for name in ("ttft", "itl", "tpot", "e2e"):
+    for name in LATENCIES:
         spread = getattr(summary, f"{name}_ms")
         if spread is not None:
-            play.bench |= {f"{name}_{q}_ms": f"<seconds {spread.quantile(q):.3f}>" for q in ("p50", "p95", "p99")}
+            play.bench |= {f"{name}_{q}_ms": f"<seconds {spread.quantile(q):.3f}>" for q in TWIN_QUANTILES}
     play.bench["retractions"] = result.retractions
 
 

@@ -32,6 +32,7 @@ from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.readers.lines import TextFile
 from ridgeline.records.expression import ExpressionError, Value
 from ridgeline.records.measurement import Measurement, Reading
+from ridgeline.records.metrics import metrics_of, reported
 from ridgeline.records.observation import Expectation
 from ridgeline.records.problem import Problem
 from ridgeline.records.run import Job, Run
@@ -58,22 +59,6 @@ LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.json"
 DOUBT_BYTES = 1.0 * GIB
 SENSITIVITY_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
 MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
-
-UNITS = {
-    "total_tok_s": "tok/s",
-    "input_tok_s": "tok/s",
-    "output_tok_s": "tok/s",
-    "requests_s": "requests/s",
-    "duration_s": "s",
-    "successful_requests": "",
-    "input_tokens": "",
-    "output_tokens": "",
-    "kv_tokens": "",
-    "cached_token_share": "",
-    "retractions": "",
-    "wall_s": "s",
-    **{f"{name}_{q}_ms": "ms" for name in ("ttft", "itl", "tpot", "e2e") for q in ("p50", "p95", "p99")},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +98,7 @@ class TwinWorkload:
         return [
             *self._options.problems,
             *self._names.knob_problems(self._release),
-            *metric_problems(self._study, UNITS),
+            *metric_problems(self._study, metrics_of("twin")),
         ]
 
     def refusal(self, settings: Settings) -> str | None:
@@ -208,7 +193,8 @@ class TwinWorkload:
             "output_tokens": result.output_tokens,
         }
         if isinstance(bench, dict):
-            found |= {name: value for name, value in bench.items() if name in UNITS and isinstance(value, int | float)}
+            made = metrics_of("twin")
+            found |= {name: value for name, value in bench.items() if name in made and isinstance(value, int | float)}
         return Reading(_modelled(found))
 
     def paste(self, settings: Settings) -> str:
@@ -297,7 +283,7 @@ def _predicted(metric: str, result: SimulationResult) -> float | None:
 
 def _modelled(found: dict[str, float | None]) -> tuple[Measurement, ...]:
     return tuple(
-        Measurement(name, float(value), UNITS[name], "run" if name == "wall_s" else LOG, "modelled")
+        reported(name, value, "run" if name == "wall_s" else LOG, "modelled")
         for name, value in found.items()
         if value is not None
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ridgeline.load.imported import Imported
-from ridgeline.readers.bench.run import BenchRun
+from ridgeline.traffic.bench.run import BenchRun
 
 
 def imported_text(found: Sequence[Imported]) -> str:

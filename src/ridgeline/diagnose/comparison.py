@@ -1,0 +1,138 @@
+"""Two logs or profiles side by side: settings that differ, figures that moved, findings that came and went."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.diagnose.base import Analyzer, Diagnosis, Portrait, PortraitFigure, diagnose, opened
+from ridgeline.errors import InputError, ReadError
+from ridgeline.readers.byte_stream import Watch
+from ridgeline.records.finding import Finding
+
+_NUMBERS = re.compile(r"\d[\d.,]*")
+# what differs from run to run without meaning anything
+_INCIDENTAL = re.compile(r"port|seed|_path$|^host$|addr|time_stamp|api_key|served_model_name|^node_rank$")
+
+
+@dataclass(frozen=True, slots=True)
+class FigureChange:
+    """A figure of both files, or of one of them; `ratio` is second over first where that makes sense."""
+
+    name: str
+    unit: str
+    first: float | None
+    second: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        return self.second / self.first if self.first and self.second is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class FindingChange:
+    """The same finding in both files, or in one of them."""
+
+    first: Finding | None
+    second: Finding | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogComparison:
+    """What changed from the first file to the second."""
+
+    first: Diagnosis
+    second: Diagnosis
+    settings: tuple[tuple[str, object, object], ...]
+    figures: tuple[FigureChange, ...]
+    findings: tuple[FindingChange, ...]
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "first": str(self.first.path),
+            "second": str(self.second.path),
+            "kinds": [list(self.first.kinds), list(self.second.kinds)],
+            "settings": [{"name": n, "first": _plain(a), "second": _plain(b)} for n, a, b in self.settings],
+            "figures": [
+                {"name": f.name, "unit": f.unit, "first": f.first, "second": f.second, "ratio": f.ratio}
+                for f in self.figures
+            ],
+            "findings": [
+                {"first": c.first and c.first.as_json(), "second": c.second and c.second.as_json()}
+                for c in self.findings
+            ],
+            "notes": [*self.first.notes, *self.second.notes],
+        }
+
+
+def compare_files(
+    first: Path, second: Path, analyzers: Sequence[Analyzer], watch: tuple[Watch | None, Watch | None] = (None, None)
+) -> LogComparison:
+    """InputError where the two are not of the same kind."""
+    one, other = diagnose(first, analyzers, watch[0]), diagnose(second, analyzers, watch[1])
+    strange = [str(d.path) for d in (one, other) if not d.kinds]
+    if strange:
+        raise InputError(f"{', '.join(strange)}: not recognised; `ridgeline diagnose --help` names the kinds of file")
+    shared = [a for a in analyzers if a.kind in one.kinds and a.kind in other.kinds]
+    if not shared:
+        raise InputError(
+            f"{first} is {' and '.join(one.kinds)}, {second} is {' and '.join(other.kinds)}: compare files of one kind"
+        )
+    portraits = [_portrait(path, shared) for path in (first, second)]
+    return LogComparison(
+        one, other, _settings(*portraits), _figures(*portraits), _findings(one.findings, other.findings)
+    )
+
+
+def _portrait(path: Path, analyzers: Iterable[Analyzer]) -> Portrait:
+    figures: list[PortraitFigure] = []
+    settings: dict[str, object] = {}
+    for analyzer in analyzers:
+        if analyzer.portray is not None:
+            try:
+                found = analyzer.portray(opened(path))
+            except ReadError:
+                continue  # the diagnosis has said it
+            figures += found.figures
+            settings.update(found.settings)
+    return Portrait(tuple(figures), settings)
+
+
+def _settings(first: Portrait, second: Portrait) -> tuple[tuple[str, object, object], ...]:
+    one, other = dict(_flat(first.settings)), dict(_flat(second.settings))
+    names = (n for n in dict.fromkeys((*one, *other)) if not _INCIDENTAL.search(n))
+    return tuple((n, one.get(n), other.get(n)) for n in names if one.get(n) != other.get(n))
+
+
+def _flat(settings: Mapping[str, object], before: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _figures(first: Portrait, second: Portrait) -> tuple[FigureChange, ...]:
+    one, other = ({f.name: f for f in p.figures} for p in (first, second))
+    changes = []
+    for name in dict.fromkeys((*one, *other)):
+        a, b = one.get(name), other.get(name)
+        unit = (a or b or PortraitFigure("", 0.0)).unit
+        changes.append(FigureChange(name, unit, a.value if a else None, b.value if b else None))
+    return tuple(changes)
+
+
+def _findings(first: Sequence[Finding], second: Sequence[Finding]) -> tuple[FindingChange, ...]:
+    one, other = ({_key(f): f for f in findings} for findings in (first, second))
+    changes = [FindingChange(one.get(key), other.get(key)) for key in dict.fromkeys((*other, *one))]
+    return tuple(sorted(changes, key=lambda c: (c.first is not None, c.second is not None)))
+
+
+def _key(finding: Finding) -> str:
+    return finding.key or _NUMBERS.sub("#", finding.claim)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

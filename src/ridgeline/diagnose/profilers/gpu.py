@@ -1,0 +1,248 @@
+"""What the kernels of a GPU profile mean, whichever tool wrote it: communication, launches, MoE, an idle GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited, rereadable
+from ridgeline.diagnose.profilers.chrome_trace import pieces_of, read_chrome_trace
+from ridgeline.diagnose.profilers.findings import judged
+from ridgeline.diagnose.profilers.kernels import SMALL_S, KernelTally, KernelTime, total_s
+from ridgeline.diagnose.profilers.nsys import read_nsys, read_nsys_kernels
+from ridgeline.diagnose.profilers.nsys_sqlite import read_nsys_sqlite
+from ridgeline.errors import ReadError
+from ridgeline.readers.lines import TextFile
+from ridgeline.records.finding import Finding
+
+_ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)
+_NCCL = re.compile(r"nccl", re.IGNORECASE)
+
+
+def kernel_claims(tally: KernelTally) -> list[Claimed]:
+    """Claims from most to least telling."""
+    if tally.kernel_s <= 0:
+        return _no_kernels(tally)
+    rules = (_communication, _launches, _idle, _moe, _copies, _split)
+    return [claim for rule in rules for claim in rule(tally)]
+
+
+def _no_kernels(tally: KernelTally) -> list[Claimed]:
+    if not tally.other_text.strip():
+        return []
+    return [
+        Claimed(
+            f"the trace holds {tally.other_events:,} events of the host and no kernel of a GPU",
+            (Quote(tally.other_line, '"name"', tally.other_text),),
+            "Record CUDA as well: ProfilerActivity.CUDA in PyTorch; `nsys profile -t cuda` sees any program.",
+            "note",
+            key="kernels.none",
+        )
+    ]
+
+
+def _communication(tally: KernelTally) -> list[Claimed]:
+    kernels = tally.by_purpose().get("communication", [])
+    share = total_s(kernels) / tally.kernel_s
+    if share < 0.1:
+        return []
+    reduces = total_s(k for k in kernels if _ALL_REDUCE.search(k.name)) / tally.kernel_s
+    what = "NCCL kernels take" if any(_NCCL.search(k.name) for k in kernels) else "communication kernels take"
+    part = f", all-reduce {reduces:.0%}" if reduces else ""
+    return [
+        Claimed(
+            f"{what} {share:.0%} of GPU time{part}",
+            _quotes(kernels[:2]),
+            "Try a smaller tensor-parallel size (pipeline or data parallel for the rest), a larger batch, and read "
+            "algorithm and protocol from a log with NCCL_DEBUG=INFO before setting any. Where it runs beside compute "
+            "on a stream of its own, less than this is lost; waiting for a slow rank looks the same.",
+            "warning" if share >= 0.3 else "advice",
+            share=_of_time(tally, share),
+            key="kernels.communication",
+        )
+    ]
+
+
+def _launches(tally: KernelTally) -> list[Claimed]:
+    """Kernels shorter than a launch, and a GPU that waits for them: the host is the limit."""
+    kernels = list(tally.kernels.values())
+    small = sum(k.small for k in kernels)
+    share, idle = small / tally.launches, tally.idle_share
+    if share < 0.5 or (idle is not None and idle < 0.15):
+        return []
+    if idle is None and sum(k.small_s for k in kernels) < 0.2 * tally.kernel_s:
+        return []  # sums alone: many, but they take no time
+    most = sorted(kernels, key=lambda k: -k.small)
+    waits = f", and no kernel ran for at least {idle:.0%} of the time" if idle is not None else ""
+    graphs = (
+        f" {tally.graph_launches} CUDA graphs were launched, so part of the work is captured already: find what is not."
+        if tally.graph_launches
+        else " No CUDA graph was launched."
+        if tally.host_calls
+        else ""
+    )
+    return [
+        Claimed(
+            f"{share:.0%} of {tally.launches:,} kernel launches last under {SMALL_S * 1e6:.0f} us{waits}: the host's "
+            "launches are the limit",
+            _quotes(most[:2]),
+            "Capture decode in CUDA graphs up to the batch that runs (SGLang --cuda-graph-max-bs, vLLM without "
+            f"--enforce-eager), use a larger batch, or fuse small kernels (torch.compile).{graphs}",
+            "warning" if idle is not None else "advice",
+            share=idle,
+            key="kernels.launch-bound",
+        )
+    ]
+
+
+def _idle(tally: KernelTally) -> list[Claimed]:
+    idle = tally.idle_share
+    if idle is None or idle < 0.3 or _launches(tally):
+        return []
+    host = sorted(tally.host_s.items(), key=lambda h: -h[1])[:1]
+    waits = f" The host was longest in {host[0][0]}." if host else ""
+    longest = sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:1]
+    return [
+        Claimed(
+            f"no kernel ran for at least {idle:.0%} of the {tally.span_s:.2f} s profiled",
+            (*_quotes(longest), *(_host_quote(tally, name) for name, _ in host)),
+            f"Look for start-up, compilation, input and waiting in the gaps, or profile a steady part.{waits}",
+            share=idle,
+            key="kernels.idle",
+        )
+    ]
+
+
+def _moe(tally: KernelTally) -> list[Claimed]:
+    kernels = tally.by_purpose().get("MoE", [])
+    share = total_s(kernels) / tally.kernel_s
+    if share < 0.15:
+        return []
+    return [
+        Claimed(
+            f"MoE kernels take {share:.0%} of GPU time",
+            _quotes(kernels[:2]),
+            "Look in the engine's log for a missing tuned configuration of the fused MoE kernel, try other runners "
+            "(--moe-runner-backend) and expert parallelism; small batches per expert waste the most.",
+            share=_of_time(tally, share),
+            key="kernels.moe",
+        )
+    ]
+
+
+def _copies(tally: KernelTally) -> list[Claimed]:
+    kernels = tally.by_purpose().get("copies", [])
+    copies_s = tally.copies_s + total_s(kernels)
+    share = copies_s / (tally.kernel_s + tally.copies_s)
+    if share < 0.1:
+        return []
+    longest = kernels[:1] or sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:1]
+    return [
+        Claimed(
+            f"copies take {share:.0%} of GPU time",
+            _quotes(longest),
+            "Keep data on the GPU, copy from pinned memory on a stream of its own, and look for KV offloading.",
+            share=_of_time(tally, share),
+            key="kernels.copies",
+        )
+    ]
+
+
+def _split(tally: KernelTally) -> list[Claimed]:
+    groups = tally.by_purpose()
+    parts = ", ".join(f"{name} {total_s(group) / tally.kernel_s:.0%}" for name, group in list(groups.items())[:5])
+    first = next(iter(groups.values()))
+    idle = "" if tally.idle_share is None else f"; a kernel ran for at most {1 - tally.idle_share:.0%} of the time"
+    return [
+        Claimed(
+            f"GPU time is {parts}{idle}",
+            _quotes(first[:1]),
+            "The first of these is where a faster kernel or another back end pays; compare with `ridgeline explain`.",
+            "note",
+            key="kernels.split",
+        )
+    ]
+
+
+def _of_time(tally: KernelTally, share: float) -> float:
+    """A share of GPU time as a share of all time, where the profile tells how long the GPU had nothing to do."""
+    return share * (1 - tally.idle_share) if tally.idle_share is not None else share
+
+
+def _quotes(kernels: Iterable[KernelTime]) -> tuple[Quote, ...]:
+    return tuple(Quote(k.line, k.name[:60], k.text) for k in kernels)
+
+
+def _host_quote(tally: KernelTally, name: str) -> Quote:
+    line, text = tally.host_line[name]
+    return Quote(line, name[:60], text)
+
+
+def kernel_portrait(tally: KernelTally) -> Portrait:
+    if tally.kernel_s <= 0:
+        return Portrait()
+    figures = [
+        PortraitFigure("kernel time", tally.kernel_s, "s"),
+        PortraitFigure("kernel launches", tally.launches),
+        *(
+            PortraitFigure(f"{name} of kernel time", total_s(group) / tally.kernel_s, "share")
+            for name, group in tally.by_purpose().items()
+        ),
+    ]
+    if tally.span_s:
+        figures.insert(0, PortraitFigure("time profiled", tally.span_s, "s"))
+        figures.insert(1, PortraitFigure("GPU without a kernel, at least", tally.idle_share or 0.0, "share"))
+    top = sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:10]
+    figures += [PortraitFigure(f"kernel {k.name[:60]}", k.seconds, "s") for k in top]
+    return Portrait(tuple(figures))
+
+
+def analyze_csv(source: str, lines: Iterable[str]) -> list[Finding]:
+    text = rereadable(lines)
+    return cited(source, text, [*judged(read_nsys(text)), *kernel_claims(read_nsys_kernels(text))])
+
+
+def analyze_sqlite(source: str, lines: Iterable[str]) -> list[Finding]:
+    """A database is read by its path; lines that came from elsewhere tell nothing."""
+    if not isinstance(lines, TextFile):
+        return []
+    return cited(source, {}, kernel_claims(read_nsys_sqlite(lines.path)))
+
+
+def analyze_trace(source: str, lines: Iterable[str]) -> list[Finding]:
+    tally, damage = _trace(lines)
+    findings = cited(source, {}, kernel_claims(tally))
+    if damage and isinstance(lines, TextFile):
+        lines.stream.damage = lines.stream.damage or damage
+    return findings
+
+
+def _trace(lines: Iterable[str]) -> tuple[KernelTally, str]:
+    return read_chrome_trace(lines.stream if isinstance(lines, TextFile) else pieces_of(lines))
+
+
+def _sqlite_portrait(lines: Iterable[str]) -> Portrait:
+    if not isinstance(lines, TextFile):
+        raise ReadError("an SQLite file is read by its path")
+    return kernel_portrait(read_nsys_sqlite(lines.path))
+
+
+NSYS = Analyzer(
+    "nsys",
+    "nsys stats CSV",
+    re.compile(r"^\"?Time \(%\)\"?,\"?Total Time \(ns\)"),
+    analyze_csv,
+    lambda lines: kernel_portrait(read_nsys_kernels(lines)),
+)
+SQLITE = Analyzer(
+    "nsys-sqlite", "nsys export --type sqlite", re.compile(r"^SQLite format 3\x00"), analyze_sqlite, _sqlite_portrait
+)
+TRACE = Analyzer(
+    "torch-trace",
+    "trace of the PyTorch profiler (Chrome's format)",
+    re.compile(
+        r'^\s{0,100}\{?\s{0,100}"(?:schemaVersion|traceEvents|deviceProperties)"\s?:|^\s{0,20}\[?\s{0,20}\{\s?"ph"\s?:'
+    ),
+    analyze_trace,
+    lambda lines: kernel_portrait(_trace(lines)[0]),
+)

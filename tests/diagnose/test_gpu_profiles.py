@@ -1,0 +1,154 @@
+"""Databases of nsys and traces of PyTorch: what they show, read as streams, torn or whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from ridgeline import catalog
+from ridgeline.diagnose.base import Analyzer, Diagnosis, diagnose
+from ridgeline.diagnose.profilers.chrome_trace import read_chrome_trace
+from ridgeline.diagnose.profilers.kernels import purpose_of
+from tests.diagnose.nsys_database import database_bytes, write_database
+
+ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.TABLE["analyzers"]]
+TRACE = Path(__file__).parent.parent / "samples" / "torch-trace" / "decode-moe-eager.json"
+
+
+def of(path: Path) -> Diagnosis:
+    return diagnose(path, ANALYZERS)
+
+
+def claims(path: Path) -> list[str]:
+    return [f.claim for f in of(path).findings]
+
+
+def test_a_database_of_nsys(tmp_path: Path) -> None:
+    path = tmp_path / "run 1?.sqlite"
+    write_database(path)
+    found = {f.key: f for f in of(path).findings}
+    assert found["kernels.communication"].claim == "NCCL kernels take 47% of GPU time, all-reduce 47%"
+    assert found["kernels.moe"].claim.startswith("MoE kernels take 47%")
+    bound = found["kernels.launch-bound"]
+    assert "50% of 200 kernel launches last under 10 us" in bound.claim and bound.share == pytest.approx(0.28, abs=0.01)
+    # shares of GPU time are scaled to all time
+    assert found["kernels.moe"].share == pytest.approx(0.465 * 0.72, abs=0.01)
+    assert found["kernels.moe"].evidence[0].text.startswith("CUPTI_ACTIVITY_KIND_KERNEL: 50 x fused_moe_kernel")
+    assert not list(tmp_path.glob("*-journal")) and not list(tmp_path.glob("*-wal"))
+
+
+@pytest.mark.parametrize("part", [0.5, 0.9, 0.02])
+def test_half_a_database_gives_a_note(tmp_path: Path, part: float) -> None:
+    whole = database_bytes(steps=2000)
+    path = tmp_path / "half.sqlite"
+    path.write_bytes(whole[: int(len(whole) * part)])
+    known = of(path)
+    assert known.kinds == ("nsys-sqlite",)
+    assert known.notes and "not a whole SQLite file" in known.notes[0]
+
+
+def test_a_database_of_another_program_and_one_that_lies(tmp_path: Path) -> None:
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as database:
+        database.execute("CREATE TABLE t (a)")
+    assert "CUPTI_ACTIVITY_KIND_KERNEL" in of(other).notes[0]
+    lying = tmp_path / "lying.sqlite"
+    write_database(lying, steps=1)
+    with sqlite3.connect(lying) as database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 'soon', deviceId = 'x'")
+    told = of(lying)
+    assert told.findings == () and "do not hold what nsys writes" in told.notes[0]
+
+
+def test_a_trace_reads_the_same_zipped_and_on_one_line(tmp_path: Path) -> None:
+    document = json.loads(TRACE.read_text())
+    one_line, zipped = tmp_path / "one.json", tmp_path / "trace.json.gz"
+    one_line.write_text(json.dumps(document))
+    zipped.write_bytes(gzip.compress(TRACE.read_bytes()))
+    assert claims(one_line) == claims(zipped) == claims(TRACE)
+    assert of(zipped).notes == ()
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps([e for e in document["traceEvents"] if e["ph"] == "X"]))
+    assert claims(bare) == claims(TRACE)
+
+
+def test_a_torn_trace_gives_what_came_before_and_a_note(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.json"
+    cut.write_bytes(TRACE.read_bytes()[:-20_000])
+    assert "ends in the middle" in of(cut).notes[0] and any("NCCL kernels" in c for c in claims(cut))
+    zipped = tmp_path / "cut.json.gz"
+    zipped.write_bytes(gzip.compress(TRACE.read_bytes())[:-900])
+    assert "gzip data ends too early" in of(zipped).notes[0] and claims(zipped)
+
+
+def test_an_event_that_is_garbage_is_skipped_and_the_rest_is_read() -> None:
+    kernel = b'{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 5, "args": {"device": 0}}'
+    broken = b'{"ph": "X", "cat": "kernel", "name": "k", "ts": \xff\xfe oops '
+    text = (
+        b'{"traceEvents": [' + b",".join([kernel] * 100) + b"," + broken + b"," + b",".join([kernel] * 60_000) + b"]}"
+    )
+    pieces = [text[n : n + 65_536] for n in range(0, len(text), 65_536)]
+    tally, damage = read_chrome_trace(pieces)
+    assert tally.launches > 60_000 and "skipped" in damage
+
+
+def test_nonsense_in_a_trace_is_left_out() -> None:
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "k", "dur": "long", "ts": 1},
+        {"ph": "X", "cat": "kernel", "name": ["k"], "dur": 1, "ts": 1},
+        {"ph": "X", "cat": "kernel", "name": "k", "dur": -5, "ts": 1},
+        {"ph": "X", "cat": "kernel", "name": "good", "dur": 5, "ts": "nan", "args": [1]},
+        {"ph": "X", "cat": "kernel", "name": "good", "dur": 5, "ts": True, "args": {"device": "no"}},
+        [1, 2, 3],
+    ]
+    tally, _ = read_chrome_trace([json.dumps({"traceEvents": events}).encode()])
+    assert {k.name: k.count for k in tally.kernels.values()} == {"good": 2}
+    deep = b'{"traceEvents": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}"
+    read_chrome_trace([deep])
+
+
+def test_a_long_trace_takes_no_more_memory_than_a_short_one() -> None:
+    event = b'{"ph": "X", "cat": "kernel", "name": "kernel_%d", "ts": %d, "dur": 5.0, "args": {"device": 0}},\n'
+    piece = b"".join(event % (n % 50, n) for n in range(8_000))
+
+    def pieces():  # type: ignore[no-untyped-def]
+        yield b'{"traceEvents": [\n'
+        for _ in range(20):
+            yield piece
+
+    tracemalloc.start()
+    tally, _ = read_chrome_trace(pieces())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert tally.launches == 160_000
+    assert peak < 12_000_000
+
+
+def test_names_without_end_do_not_fill_the_memory() -> None:
+    events = (b'{"ph": "X", "cat": "kernel", "name": "k%d", "ts": 1, "dur": 5},' % n for n in range(25_000))
+    tally, _ = read_chrome_trace([b'{"traceEvents": [', *events, b'{"ph": "M"}]}'])
+    assert len(tally.kernels) == 20_001 and tally.launches == 25_000
+
+
+@pytest.mark.parametrize(
+    ("name", "purpose"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "communication"),
+        ("void sglang::cross_device_reduce_1stage<__nv_bfloat16, 8>", "communication"),
+        ("fused_moe_kernel", "MoE"),
+        ("void moe_align_block_size_kernel<int>", "MoE"),
+        ("void flash::flash_fwd_splitkv_kernel<...>", "attention"),
+        ("_fwd_grouped_kernel_stage1_attention", "attention"),
+        ("nvjet_tst_128x8_64x12_2x1_v_bz_TNT", "matrix products"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", "matrix products"),
+        ("void at::native::vectorized_elementwise_kernel<4>", "elementwise and norms"),
+        ("mystery", "other"),
+    ],
+)
+def test_what_a_kernel_is_for(name: str, purpose: str) -> None:
+    assert purpose_of(name) == purpose

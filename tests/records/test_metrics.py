@@ -1,0 +1,127 @@
+"""One table of metrics: what every workload reports is in it, and no other module writes a unit for its names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ridgeline.node.monitor import summary
+from ridgeline.node.samples import GpuSample, Sample
+from ridgeline.records.metrics import METRICS, metrics_of, reported, unit_of
+
+SRC = Path(__file__).resolve().parents[2] / "src" / "ridgeline"
+TABLE = SRC / "records" / "metrics.py"
+UNITS = {row.unit for row in METRICS.values()} - {""}
+# These make measurements whose unit is not ours: the study's own, a journal's, a test's.
+OTHERS_UNITS = {"workloads/command/workload.py", "study/codec.py", "testing/standins.py"}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(SRC.rglob("*.py")):
+        if path != TABLE:
+            yield path.relative_to(SRC).as_posix(), ast.parse(path.read_text())
+
+
+def _text(node: ast.AST) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def spelled(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """A metric's name beside a unit: in a tuple, a list, a call or a mapping, or as `name: {…, unit: …}` in a text."""
+    for node in ast.walk(tree):
+        together: list[list[ast.expr]] = []
+        if isinstance(node, ast.Tuple | ast.List):
+            together = [node.elts]
+        elif isinstance(node, ast.Call):
+            together = [[*node.args, *(keyword.value for keyword in node.keywords)]]
+        elif isinstance(node, ast.Dict):
+            together = [[key, value] for key, value in zip(node.keys, node.values, strict=True) if key is not None]
+        for items in together:
+            texts = [_text(item) for item in items]
+            if len(texts) > 4 and all(texts):
+                continue  # a list of names, one of which ("requests") is a unit elsewhere
+            if any(text in METRICS for text in texts) and any(text in UNITS for text in texts):
+                yield items[0].lineno, " ".join(filter(None, texts))
+        for name in re.findall(r"(\w+): \{[^}]*unit: \w", _text(node)):
+            if name in METRICS:
+                yield node.lineno, _text(node)  # type: ignore[attr-defined]
+
+
+def test_no_other_module_writes_a_unit_for_a_metric_of_the_table() -> None:
+    assert [f"{path}:{line}: {what}" for path, tree in modules() for line, what in spelled(tree)] == []
+
+
+def test_a_second_copy_would_be_found() -> None:
+    for text in ('x = {"wall_s": "s"}', 'f("total_tok_s", 3, "tok/s")', 'y = ("kv_bytes", v, "bytes")'):
+        assert list(spelled(ast.parse(text)))
+    assert list(spelled(ast.parse('z = "  total_tok_s: {json: total_tok_s, unit: tok/s}"')))
+    assert not list(spelled(ast.parse('x = ("total_tok_s", "wall_s")')))
+
+
+def test_workloads_make_their_measurements_from_the_table() -> None:
+    """So their units are the table's; only a study's own metrics and a journal's may carry others."""
+    found = {
+        path
+        for path, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Measurement"
+    }
+    assert found <= OTHERS_UNITS
+
+
+def test_a_measurement_has_the_unit_of_its_row() -> None:
+    assert reported("goodput", 3, "measured.json").unit == unit_of("goodput") == "requests/s"
+    with pytest.raises(KeyError):
+        reported("no_such_metric", 1.0, "stdout")
+    assert unit_of("gflops") == ""  # a study's own
+
+
+def test_everything_that_the_node_s_monitor_says_is_in_the_table() -> None:
+    gpu = GpuSample(0.5, 1e9, 1400.0, 1500.0, 300.0, 1000.0, 60.0)
+    seen = summary([Sample(float(at), 0.1, 1e9, (gpu,)) for at in range(4)])
+    assert seen.keys() <= set(metrics_of("serve"))
+
+
+def test_every_row_says_what_it_means_in_one_sentence() -> None:
+    for row in METRICS.values():
+        assert re.fullmatch(r"[A-Z][^.]*(\.\w[^.]*)*\.", row.meaning), row.name
+        assert row.makers, row.name
+
+
+def test_a_second_goal_that_nothing_measures_is_a_problem_and_the_near_name_is_offered() -> None:
+    from ridgeline.records.space import Discrete, Space
+    from ridgeline.records.study import Goal, Study, WorkloadChoice
+    from ridgeline.workloads.study_names import metric_problems
+
+    space = Space((Discrete("k", (1, 2), ordered=True),), {})
+    goal = Goal("total_tok_s", "maximize")
+
+    def said(second: str) -> list[str]:
+        study = Study("s", WorkloadChoice("x", {}), space, goal, {"k": 1}, Path(), second_goal=Goal(second, "minimize"))
+        return [f"{found.where}: {found.message}" for found in metric_problems(study, metrics_of("serve"))]
+
+    assert said("ttft_p95_ms") == said("dollars_per_million_tokens") == []
+    (wrong,) = said("ttft_95_ms")
+    assert "ttft_p95_ms" in wrong
+    assert "second_goal" in wrong
+
+
+def test_editors_are_offered_the_metrics_in_the_direction_in_which_they_are_better() -> None:
+    from ridgeline.study.editor_schema import study_schema
+
+    goal = study_schema({}, {}, {})["$defs"]["GoalForm"]["properties"]
+    assert "total_tok_s" in goal["maximize"]["examples"]
+    assert "ttft_p95_ms" in goal["minimize"]["examples"]
+    assert "ttft_p95_ms" not in goal["maximize"]["examples"]
+
+
+def test_the_reference_has_every_row() -> None:
+    from ridgeline.cli.text.reference import pages
+
+    page = pages()["metrics.md"]
+    for row in METRICS.values():
+        assert f"| `{row.name}` | {row.unit or '–'} | {row.better or '–'} | {row.meaning} | " in page
