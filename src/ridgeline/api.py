@@ -186,7 +186,7 @@ class StudyResult:
         return f'<iframe {frame} srcdoc="{escape(page, quote=True)}"></iframe>'
 
     def __str__(self) -> str:
-        return f"{self.study.name}: {self.answer.told}"
+        return f"{self.study.name}: {self.answer.statement}"
 
 
 def _figures(part: Part) -> list[Figure]:

@@ -46,7 +46,7 @@ class ExitCode(IntEnum):
     OUTPUT = 4, "an output could not be read"
     FOLDER = 5, "the study folder is locked, damaged or its disk is full"
     WORSE = 6, "the setting that `compare` or `steps` was asked about is shown to be worse"
-    INTERRUPTED = 130, "stopped by Ctrl-C (go on with `ridgeline resume`)"
+    INTERRUPTED = 130, "stopped by Ctrl-C (continue with `ridgeline resume`)"
 
 
 MOST_NAMES = 12  # of those a message lists

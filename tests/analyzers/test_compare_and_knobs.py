@@ -14,7 +14,7 @@ from ridgeline import catalog
 from ridgeline.analyzers.base import Analyzer
 from ridgeline.analyzers.comparison import compare_files
 from ridgeline.analyzers.knobs import STUDY_KINDS, EngineKnobs, knob, knobs_yaml
-from ridgeline.cli.text.diagnosis import comparison_text
+from ridgeline.cli.diagnose import comparison_text
 from ridgeline.records.finding import Finding, KnobToTry
 from ridgeline.records.outcome import Evidence
 

@@ -130,7 +130,7 @@ def run_event(
 
 @dataclass(frozen=True, slots=True)
 class EarlyStop:
-    """A run that is ended because its goal was `ratio` times that of run `than`, of which it is told `why`."""
+    """A run that is ended because its goal was `ratio` times that of run `than`, with `why` as the reason in words."""
 
     run: int
     than: int

@@ -117,7 +117,7 @@ class BudgetForm(Form):
     )
     wall: Annotated[Duration | None, Otherwise("no limit")] = Field(
         default=None,
-        description="Wall-clock time with `ridgeline` at work and a run in flight, waiting in the queue included.",
+        description="Wall-clock time while `ridgeline` is running and a run is in flight, time in the queue included.",
     )
     node_hours: Annotated[float | None, CountedIn("node-hours"), Otherwise("no limit")] = Field(
         default=None, gt=0, description="Nodes x hours over all runs, retries included."
@@ -166,7 +166,7 @@ def _inside_the_build(patterns: list[str]) -> list[str]:
         try:
             any(NOWHERE.glob(pattern))
         except (ValueError, NotImplementedError) as error:
-            if pattern.strip():  # an empty list of names is told elsewhere
+            if pattern.strip():  # an empty list of names is reported elsewhere
                 raise ValueError(f"{pattern!r} is not a pattern of file names ({error}); correct it") from None
     return patterns
 

@@ -105,6 +105,6 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
 def _options_form(batch: str) -> type[Form] | None:
     try:
         form: type[Form] | None = getattr(catalog.part("executors", batch), "form", None)
-    except InputError:  # whoever wants to run something there is told why
+    except InputError:  # the reason is given when something is to be run there
         return None
     return form

@@ -101,7 +101,7 @@ class SiteForm(Form):
         default=1, ge=1, description="How many jobs may be queued or running."
     )
     poll_s: Annotated[float, CountedIn("seconds")] = Field(
-        default=10.0, gt=0, description="Time between two looks at the queue; one look serves all jobs."
+        default=10.0, gt=0, description="Time between polls of the queue; one poll covers all jobs."
     )
     directives: Annotated[SingleLines, Otherwise("none")] = Field(
         default=[], description="Lines that are added to job scripts as they are, such as `#SBATCH --exclusive`."

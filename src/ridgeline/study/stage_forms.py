@@ -45,14 +45,14 @@ class SearchForm(Form):
         default=False, description="Search one group of knobs after the other, the rest as in the best setting so far."
     )
     short: Annotated[
-        dict[str, Single], Takes("a mapping such as {requests: 200}"), Otherwise("all trials are whole")
+        dict[str, Single], Takes("a mapping such as {requests: 200}"), Otherwise("all trials run in full")
     ] = Field(
         default={},
-        description="Try settings with less to do first; those that promise run whole. Names derived values, or "
+        description="Try settings on less work first; only promising ones run in full. Names derived values, or "
         "numbers of the workload.",
     )
     stop_early: Annotated[float | None, Takes("a number above 1"), Otherwise("every run may finish")] = Field(
-        default=None, gt=1, description="End a run that shows to be so many times worse than the best so far."
+        default=None, gt=1, description="Stop a run that is clearly this many times worse than the best so far."
     )
 
 
@@ -72,7 +72,7 @@ class ConfirmForm(Form):
     warmup: Literal["auto", "always", "never"] = Field(
         default="auto",
         description="Whether a block begins with a run that does not count; auto: where its node was idle, something "
-        "was built, or nobody knows what ran there.",
+        "was built, or what ran there before is unknown.",
     )
 
 
@@ -81,7 +81,7 @@ class ProfileForm(Form):
 
     tool: Literal["perf", "mpip", "ipm", "vtune"] = Field(description="The profiler; its findings are in the report.")
     library: Annotated[str, Otherwise("found by the loader")] = Field(
-        default="", description="To preload, of mpip and ipm."
+        default="", description="The library to preload for mpip and ipm."
     )
 
 

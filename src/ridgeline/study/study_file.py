@@ -65,7 +65,7 @@ class StudyFile:
         return self.tree.message(self._as_written(where), what)
 
     def _as_written(self, where: Where) -> Where:
-        """`stages.search` may stand in the file as `search`."""
+        """`stages.search` may be written as `search`."""
         short = where[:1] == ("stages",) and len(where) > 1 and where[1] in self.tree.root.children
         return where[1:] if short else where
 
@@ -113,7 +113,7 @@ def _form(tree: YamlTree) -> StudyForm:
 
 
 class _Assembly:
-    """Makes the records of a study from its form; what does not fit is reported and the rest is still looked at."""
+    """Makes the records of a study from its form; what does not fit is reported and the rest is still checked."""
 
     def __init__(self, form: StudyForm, folder: Path, report: Reporter, site_path: Path | None) -> None:
         self.form, self.folder, self.report, self.site_path = form, folder, report, site_path
@@ -179,8 +179,8 @@ class _Assembly:
         if form is None:
             return SearchStage()
         options, named = dict(form.model_extra or {}), "sampler" in form.model_fields_set
-        told = {name: getattr(form, name) for name in type(form).model_fields}
-        return SearchStage(**told, options=options, named=named)
+        given = {name: getattr(form, name) for name in type(form).model_fields}
+        return SearchStage(**given, options=options, named=named)
 
     def guard(self, index: int, form: Any) -> Guard | None:
         where = ("guards", index)

@@ -1,4 +1,4 @@
-"""`status --follow`: the screen drawn again as the campaign goes on; a line for each run where there is no screen."""
+"""`status --follow`: a screen that is redrawn as the campaign goes on; a line for each run where there is no screen."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def follow(path: Path) -> None:
 
 
 def _is_gone(now: CampaignStatus) -> bool:
-    """Nobody writes any more: following would wait for ever."""
+    """Its controller is gone: following would wait forever."""
     return now.controller is not None and now.controller.presence == "gone"
 
 

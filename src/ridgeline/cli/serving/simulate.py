@@ -16,12 +16,14 @@ def simulate(
     arguments: option.DeploymentArguments,
     schedule_conservativeness: Annotated[float, typer.Option(help="KV kept free for running requests.")] = 1.0,
     page_size: Annotated[int, typer.Option(help="Tokens of one KV page.")] = 1,
-    radix_cache: Annotated[bool, typer.Option(help="Reuse the KV of equal beginnings.")] = True,
-    accept_length: Annotated[float | None, typer.Option(help="Drafts: tokens kept a step; default: measured.")] = None,
+    radix_cache: Annotated[bool, typer.Option(help="Reuse the KV of shared prefixes.")] = True,
+    accept_length: Annotated[
+        float | None, typer.Option(help="Speculative decoding: tokens accepted a step; default: measured.")
+    ] = None,
     draft_tokens: Annotated[int, typer.Option(help="Speculative decoding: tokens verified a step.")] = 1,
     routing: Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")] = "round-robin",
     traffic: option.TrafficText = "sharegpt",
-    requests: Annotated[int | None, typer.Option(help="How many; default 1000, or all of a trace.")] = None,
+    requests: Annotated[int | None, typer.Option(help="How many; default: 1000, or the whole trace.")] = None,
     concurrency: option.Concurrency = None,
     rate: option.Rate = None,
     burstiness: option.Burstiness = 1.0,
