@@ -40,8 +40,8 @@ class ExitCode(IntEnum):
     WRONG_INPUT = 2, "the study or command line is wrong"
     SITE = (
         3,
-        "the site refused, or what had passed does not start any more (the campaign stops with a question, `resume` "
-        "goes on)",
+        "the site refused, or what had passed does not start any more (the campaign stops and asks; `resume` "
+        "continues it)",
     )
     OUTPUT = 4, "an output could not be read"
     FOLDER = 5, "the study folder is locked, damaged or its disk is full"
