@@ -155,7 +155,7 @@ def test_nodes_follow_from_the_ranks(ask: Any) -> None:
 def test_help_is_plain_text_with_an_example(ask: Any, verb: str) -> None:
     code, text, _ = ask(f"{verb} --help")
     assert code == 0
-    assert f"Example: ridgeline {verb}" in text
+    assert f"Example:\n    ridgeline {verb}" in text
     assert "\033" not in text
     assert max(map(len, text.splitlines())) <= 80
 

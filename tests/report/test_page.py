@@ -143,7 +143,7 @@ def test_a_torn_last_line_is_told(tmp_path: Path) -> None:
     journal = folder / "journal.jsonl"
     journal.write_bytes(journal.read_bytes()[:-20])
     history, notes = read_history_as_far(folder)
-    assert history.runs and "last line is not whole" in notes[0]
+    assert history.runs and "last line is incomplete" in notes[0]
     assert read_history_as_far(SAMPLES / "search-finished")[1] == ()
 
 

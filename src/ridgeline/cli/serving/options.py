@@ -43,7 +43,7 @@ Slos = Annotated[
     list[str] | None,
     typer.Option("--slo", help="A limit such as ttft_p95_ms=2000; ttft, itl, tpot or e2e; may be repeated."),
 ]
-CalibrationFile = Annotated[Path | None, typer.Option(help="A site file made by `ridgeline calibrate`.")]
+CalibrationFile = Annotated[Path | None, typer.Option(help="A calibration file made by `ridgeline calibrate`.")]
 Concurrency = Annotated[int | None, typer.Option(help="Closed loop: this many requests at once.")]
 Rate = Annotated[float | None, typer.Option("--rate", help="Open loop: this many requests a second.")]
 Burstiness = Annotated[float, typer.Option(help="Open loop: 0 constant, 1 Poisson, above 1 burstier.")]
@@ -71,7 +71,7 @@ class EngineArguments:
     engine: EngineName = "sglang"
     dtype: Dtype = None
     kv_dtype: KvDtype = None
-    mem_fraction: Annotated[float | None, typer.Option(help="--mem-fraction-static.")] = None
+    mem_fraction: Annotated[float | None, typer.Option(help="GPU memory share, --mem-fraction-static.")] = None
     max_running_requests: Annotated[int | None, typer.Option(help="Requests decoded at once by the whole engine.")] = (
         None
     )

@@ -35,9 +35,9 @@ def simulate(
     ] = None,
     as_json: option.AsJson = False,
 ) -> None:
-    """Predict throughput and latency of a layout under some traffic, without a GPU.
+    """Predict throughput and latency of a layout under given traffic, without a GPU.
 
-    Without --rate and --concurrency all requests are sent at once, or as a timed trace says.
+    Without --rate and --concurrency all requests are sent at once, or at the times of a trace.
 
     Example: ridgeline simulate --model deepseek-r1 --gpu h100 --nodes 2 --tp 16 --traffic sharegpt --requests 2000
     """

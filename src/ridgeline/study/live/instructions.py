@@ -27,7 +27,7 @@ _ID = re.compile(r"[A-Za-z0-9-]{8,64}")
 
 
 class Act(StrEnum):
-    PAUSE = "pause"  # start nothing new; what runs goes on
+    PAUSE = "pause"  # start nothing new; running jobs continue
     RESUME = "resume"
     STOP = "stop"  # as Ctrl-C
     CANCEL = "cancel"  # one run
