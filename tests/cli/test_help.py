@@ -107,6 +107,7 @@ def test_help_fits_a_terminal_and_its_example_can_be_pasted(name: str) -> None:
     assert not [line for line in lines[1:] if line.endswith(("...", "\N{HORIZONTAL ELLIPSIS}"))]
     start = lines.index("  Example:") + 1
     pasted = "\n".join(lines[start : lines.index("", start)]).replace("\\\n", "")  # as a shell reads it
+    assert "\n" not in pasted, "a shell would take it for two commands"
     assert shlex.split(pasted)[1:] == example_of(name)
 
 
