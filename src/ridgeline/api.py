@@ -83,7 +83,7 @@ class DrawnFigure:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """A study folder as it was when this was made. `open` it again for a later look."""
+    """A study folder as it was when this was made. `open` the folder again to see what has happened since."""
 
     folder: Path
 
@@ -96,6 +96,7 @@ class StudyResult:
 
     @property
     def study(self) -> Study:
+        """The study as it was read from the folder."""
         return self._status.study
 
     @cached_property
@@ -121,6 +122,7 @@ class StudyResult:
 
     @property
     def is_over(self) -> bool:
+        """Whether the campaign has its verdict or was stopped for good."""
         return self._status.is_over
 
     @cached_property
@@ -142,7 +144,7 @@ class StudyResult:
         return {each.title: DrawnFigure(each.title, draw(each)) for part in self._parts() for each in _figures(part)}
 
     def report(self, out: str | Path | None = None) -> Path:
-        """Writes the report and says where: `report.html` of the study folder unless told otherwise."""
+        """Writes the report and says where: `report.html` of the study folder by default."""
         now = self._status
         where = StudyFolder(self.folder).report_path if out is None else Path(out)
         return write_report(now.study, now.history, self.answer, now.exhibits, where)
@@ -160,7 +162,7 @@ class StudyResult:
         node_hours: float | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> StudyResult:
-        """Goes on: a campaign that was stopped with what is left of it, a finished one by so many trials or blocks."""
+        """Continues a campaign that was stopped, or extends a finished one by this many trials or blocks."""
         more = parse_extension(
             None if trials is None else f"+{trials}",
             None if blocks is None else f"+{blocks}",
@@ -186,7 +188,7 @@ class StudyResult:
         return f'<iframe {frame} srcdoc="{escape(page, quote=True)}"></iframe>'
 
     def __str__(self) -> str:
-        return f"{self.study.name}: {self.answer.told}"
+        return f"{self.study.name}: {self.answer.statement}"
 
 
 def _figures(part: Part) -> list[Figure]:

@@ -40,13 +40,13 @@ class ExitCode(IntEnum):
     WRONG_INPUT = 2, "the study or command line is wrong"
     SITE = (
         3,
-        "the site refused, or what had passed does not start any more (the campaign stops with a question, `resume` "
-        "goes on)",
+        "the site refused, or what had passed does not start any more (the campaign stops and asks; `resume` "
+        "continues it)",
     )
     OUTPUT = 4, "an output could not be read"
     FOLDER = 5, "the study folder is locked, damaged or its disk is full"
     WORSE = 6, "the setting that `compare` or `steps` was asked about is shown to be worse"
-    INTERRUPTED = 130, "stopped by Ctrl-C (go on with `ridgeline resume`)"
+    INTERRUPTED = 130, "stopped by Ctrl-C (continue with `ridgeline resume`)"
 
 
 MOST_NAMES = 12  # of those a message lists

@@ -326,7 +326,7 @@ def test_a_file_that_is_no_instruction_is_answered_and_put_away(tmp_path: Path, 
     (tmp_path / INSTRUCTIONS / "link.json").symlink_to("/etc/hostname")
     campaign(tmp_path, study(tmp_path)).run()
     (answer,) = answers(tmp_path)
-    assert answer["refused"] and "nonsense.json is no instruction" in answer["told"]
+    assert answer["refused"] and "nonsense.json is not an instruction" in answer["told"]
     assert read_history(tmp_path).verdict is not None
 
 

@@ -261,7 +261,7 @@ def test_the_verb_says_what_is_known(tmp_path: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     with pytest.raises(SystemExit):
         command_line(["nodes", str(tmp_path / "out")])
-    assert capsys.readouterr().out.startswith("cannot tell: all 5 good runs were on ")
+    assert capsys.readouterr().out.startswith("can't judge: all 5 good runs were on ")
     with pytest.raises(SystemExit):
         command_line(["nodes", str(tmp_path / "out"), "--json"])
     assert [node["verdict"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["undecided"]
@@ -269,19 +269,19 @@ def test_the_verb_says_what_is_known(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_what_cannot_be_told_is_said_with_what_is_missing() -> None:
     goal = MetricText("rate")
-    assert [*node_lines([], goal, 8)] == ["cannot tell: no good run says on which node it was"]
+    assert [*node_lines([], goal, 8)] == ["can't judge: no good run recorded its node"]
     few = node_effects([NodeRun("s", (node,), 1.0) for node in ("a", "a", "b")], "maximize")
     assert [*node_lines(few, goal, 8)] == [
-        "cannot tell: a (2 runs), b (1 run); a node is judged by 3 runs there and 3 elsewhere"
+        "can't judge: a (2 runs), b (1 run); a node is judged by 3 runs there and 3 elsewhere"
     ]
     pairs = [NodeRun("s", pair, 1.0) for pair in (("a", "b"), ("c", "d")) * 6]
     assert [*node_lines(node_effects(pairs, "maximize"), goal, 8)] == [
-        "cannot tell a from b: every run that counts was on both; jobs on one of them and another node would tell",
-        "cannot tell c from d: every run that counts was on both; jobs on one of them and another node would tell",
+        "can't separate a from b: all runs that count used both; a job on one of them and another node would show it",
+        "can't separate c from d: all runs that count used both; a job on one of them and another node would show it",
     ]
     lonely = [NodeRun(f"s{number}", (node,), 1.0) for number, node in enumerate("aaabbb")]
     (line,) = node_lines(node_effects(lonely, "maximize"), goal, 8)
-    assert line == "cannot tell: a (3 runs), b (3 runs); too few runs of the same setting on different nodes"
+    assert line == "can't judge: a (3 runs), b (3 runs); too few runs of the same setting on different nodes"
 
 
 def test_each_run_is_looked_at_once_however_long_the_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

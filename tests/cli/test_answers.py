@@ -173,7 +173,7 @@ def test_what_won_is_told_before_and_after_with_its_unit(tmp_path: Path) -> None
     assert re.fullmatch(r"302 -> 317 steps/s, 1\.0\d+x \(95%: 1\.0\d+ to 1\.0\d+\)", now.answer.change)
     assert any(line.startswith("  best  302 -> 317 steps/s, 1.0") for line in status_lines(now, 0.0))
     assert not now.answer.lacks
-    assert now.answer.told.startswith("Confirmed: 302 -> 317 steps/s")
+    assert now.answer.statement.startswith("Confirmed: 302 -> 317 steps/s")
 
 
 def test_a_time_is_told_so_that_nobody_takes_it_for_longer(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_modelled_figures_are_called_simulated_everywhere(tmp_path: Path) -> Non
     for number, run in now.history.runs.items():
         made = tuple(replace(m, origin="modelled") for m in run.measurements)
         now.history.runs[number] = replace(run, measurements=made)
-    assert now.answer.told.startswith("Confirmed in simulation: ")
+    assert now.answer.statement.startswith("Confirmed in simulation: ")
     assert next(iter(status_lines(now, 0.0))).endswith("simulated: nothing is measured")
     assert now.as_json()["simulated"] is True
 

@@ -15,6 +15,7 @@ import pytest
 from ridgeline.cli.main import main
 from ridgeline.cli.text.json import json_text
 from ridgeline.load.records_file import read_records
+from ridgeline.model.shipped import preset_names
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "sglang"
 R1 = "--model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16"
@@ -154,7 +155,7 @@ def test_nodes_follow_from_the_ranks(ask: Any) -> None:
 def test_help_is_plain_text_with_an_example(ask: Any, verb: str) -> None:
     code, text, _ = ask(f"{verb} --help")
     assert code == 0
-    assert f"Example: ridgeline {verb}" in text
+    assert f"Example:\n    ridgeline {verb}" in text
     assert "\033" not in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -278,6 +279,20 @@ except SystemExit as ended:
 assert {heavy!r} not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=600)
+
+
+def test_model_without_a_name_lists_the_presets_with_their_sizes(ask: Any) -> None:
+    code, out, _ = ask(["model"])
+    shown = {line.split()[0]: line.split() for line in out.splitlines() if line.endswith(("fp8", "bf16", "mxfp4"))}
+    assert code == 0 and shown.keys() <= set(preset_names())
+    assert shown["llama-8b"] == ["llama-8b", "8.0", "B", "8.0", "B", "15.0", "GiB", "bf16"]
+    assert shown["deepseek-r1"][1] == "671.0" and shown["deepseek-r1"][3] == "37.6"
+    code, out, _ = ask(["model", "--json"])
+    listed = json.loads(out)["models"]
+    assert code == 0 and {one["name"] for one in listed} == set(preset_names())
+    one = json.loads(ask(["model", "deepseek-r1", "--json"])[1])
+    (same,) = (size for size in listed if size["name"] == "deepseek-r1")
+    assert all(one[key] == same[key] for key in ("parameters", "active_parameters", "weight_bytes", "dtype"))
 
 
 def test_a_made_model_comes_with_the_command_of_both_engines(ask: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ridgeline import catalog
-from ridgeline.cli.text.diagnosis import comparison_text
+from ridgeline.cli.diagnose import comparison_text
 from ridgeline.diagnose.base import Analyzer
 from ridgeline.diagnose.comparison import compare_files
 from ridgeline.diagnose.knobs import STUDY_KINDS, EngineKnobs, knob, knobs_yaml

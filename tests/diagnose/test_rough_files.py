@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
-from ridgeline.cli.text.diagnosis import WIDTH, diagnosis_text
-from ridgeline.cli.text.reading_bar import ReadingBar, reading_line
+from ridgeline.cli.diagnose import WIDTH, ReadingBar, diagnosis_text, reading_line
 from ridgeline.diagnose.base import Analyzer, diagnose
 from ridgeline.errors import RidgelineError
 from ridgeline.readers.byte_stream import ByteStream
@@ -153,7 +152,7 @@ def test_the_bar_is_for_people_only_and_clears_itself(tmp_path: Path, monkeypatc
             return True
 
     now = [0.0]
-    monkeypatch.setattr("ridgeline.cli.text.reading_bar.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ridgeline.cli.diagnose.time.monotonic", lambda: now[0])
     screen, file = Screen(), StringIO()
     for to in (screen, file):
         bar = ReadingBar(path, to)

@@ -162,7 +162,7 @@ def test_extensions_keep_the_confirmed_answer(tmp_path):
 
 def test_a_pause_does_not_count_against_the_budgets_wall_time(encoder):
     spent_s = json.loads(ridgeline("status", encoder, "--json"))["wall_s"]
-    time.sleep(1.5)  # nobody at work
+    time.sleep(1.5)  # controller not running
     began_s = time.monotonic()
     ridgeline("resume", encoder, "--trials", "+3")
     at_work_s = time.monotonic() - began_s

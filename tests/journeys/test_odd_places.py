@@ -140,9 +140,10 @@ def test_the_scripts_of_a_checkout_work_in_a_folder_with_a_space(tmp_path: Path)
     """With a Python that only says what it was started with: nothing is installed, nothing is tested twice."""
     root = tmp_path / "an odd place" / "ridge line"
     shutil.copytree(CHECKOUT / "scripts", root / "scripts")
-    for stamp in ("pyproject.toml", ".venv/.installed", ".venv/.installed-dev"):
-        (root / stamp).parent.mkdir(exist_ok=True)
-        shutil.copy(CHECKOUT / "pyproject.toml", root / stamp)
+    (root / ".venv").mkdir()
+    sources = {name: (CHECKOUT / name).read_text() for name in ("pyproject.toml", "constraints.txt")}
+    for name, text in (*sources.items(), (".venv/.installed-dev", "".join(sources.values()))):
+        (root / name).write_text(text)
     tools = tmp_path / "tools"
     for place, says in ((root / ".venv/bin/python", 'printf "<%s>" "$@"; echo'), (tools / "id", "echo 1000")):
         place.parent.mkdir(parents=True)

@@ -132,7 +132,7 @@ def test_a_damaged_journal_is_shown_up_to_the_damage(tmp_path: Path) -> None:
     journal.write_bytes(b"".join([*lines[:30], b"\0\xff garbage <b>\n", *lines[30:]]))
     now, notes = read_status_as_far(folder)
     text = text_of(now, notes=notes)
-    assert "Only what stands before a damaged line is shown" in text
+    assert "Only what comes before a damaged line is shown" in text
     assert "journal.jsonl:31" in text
     assert text.count("data-t=") > 5
 
@@ -143,7 +143,7 @@ def test_a_torn_last_line_is_told(tmp_path: Path) -> None:
     journal = folder / "journal.jsonl"
     journal.write_bytes(journal.read_bytes()[:-20])
     history, notes = read_history_as_far(folder)
-    assert history.runs and "last line is not whole" in notes[0]
+    assert history.runs and "last line is incomplete" in notes[0]
     assert read_history_as_far(SAMPLES / "search-finished")[1] == ()
 
 

@@ -315,7 +315,7 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
     assert processes_of(tmp_path / "runs") == []
     text = rehearsals_text(rehearsed, LIMITS, 20.0, 1.0)
     assert "use round_robin; most_running 16: 18 at once is the edge (KV pool)" in text
-    assert "this machine carries 10 of 20 requests/s" in text
+    assert "this machine can sustain 10 of 20 requests/s" in text
     assert "a server hung, with keep watching: " in text
 
 

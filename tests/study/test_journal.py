@@ -143,7 +143,7 @@ def test_a_full_disk_says_what_to_do_and_leaves_the_journal_as_it_was(tmp_path, 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", half_then_full)
-    with pytest.raises(StoreError, match=r"full; free some space, then go on with `ridgeline resume"):
+    with pytest.raises(StoreError, match=r"full; free some space, then continue with `ridgeline resume"):
         journal.append({"b": "x" * 3})
     monkeypatch.undo()
     assert list(journal.read()) == [{"a": 1}]

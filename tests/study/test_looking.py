@@ -46,7 +46,7 @@ def test_who_is_at_work_is_told_from_who_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "says"), [("", ()), ('{"at": 3', "not whole"), ("half\nanother\n", "before a damaged line")]
+    ("end", "says"), [("", ()), ('{"at": 3', "is incomplete"), ("half\nanother\n", "before a damaged line")]
 )
 def test_a_damaged_folder_is_shown_as_far_as_it_is_whole(tmp_path: Path, end: str, says: Any) -> None:
     journal(tmp_path, OPENED, STOPPED, end=end)

@@ -76,7 +76,7 @@ class InstructionHandler:
         paused = self.history.instructions.paused
         match told.act:
             case Act.PAUSE:
-                return {"told": "it was paused already" if paused else "what runs goes on, nothing new is started"}
+                return {"told": "it was paused already" if paused else "running jobs continue, nothing new is started"}
             case Act.RESUME:
                 return {"told": "goes on" if paused else "it was not paused"}
             case Act.STOP:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,84 +15,75 @@ if TYPE_CHECKING:
     from ridgeline.service.operate import Operator
     from ridgeline.service.service import Service
 
+File = Annotated[Path, typer.Argument(help="The deployment file.")]
+Folder = Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")]
+Member = Annotated[str, typer.Argument(help="A server, such as server-0; `ridgeline deploy status` lists them.")]
+Ready = Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)]
 
-def deploy(
-    action: Annotated[str, typer.Argument(help="check, render, up, status, drain, undrain, restart or down.")],
-    file: Annotated[Path, typer.Argument(help="The deployment file.")],
-    member: Annotated[str, typer.Argument(help="For drain, undrain and restart: one of them, such as server-0.")] = "",
-    out: Annotated[Path | None, typer.Option(help="render: the folder to write to.")] = None,
-    for_: Annotated[
-        str, typer.Option("--for", help="render, check: local, slurm, pbs, kubernetes; render also: systemd.")
-    ] = "",
-    folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that servers may take to get ready.", min=1)] = 1800.0,
-    rolling: Annotated[bool, typer.Option(help="restart: all servers, one after the other.")] = False,
-    canary: Annotated[
-        float,
-        typer.Option(
-            help="restart --rolling: compare the first with the others for so many seconds, then go on or back.", min=0
-        ),
-    ] = 0.0,
-    force: Annotated[bool, typer.Option(help="restart: at once, without waiting for requests that it has.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+
+def check(
+    file: File,
+    for_: Annotated[str, typer.Option("--for", help="local, slurm, pbs or kubernetes; default: the site's.")] = "",
 ) -> None:
-    """From a deployment file to a running service, and back.
+    """Validate a deployment file and print what it would run.
 
-    `up` starts the servers, then the router, and sends a real request through it; what runs already is left alone, so
-    it may be called again after any failure. `down` ends all of it and nothing else.
+    Every command line, and what the batch system is asked for. Nothing is started.
 
-    Example: ridgeline deploy up service.yaml
+    Example: ridgeline deploy check service.yaml
     """
-    from ridgeline.service.check import check_service
-    from ridgeline.service.file import load_service
-    from ridgeline.service.operate import Operator
-
-    if action not in ACTIONS:
-        raise InputError(f"{action!r} is not something deploy does; use {', '.join(ACTIONS)}")
-    service, notes = (
-        check_service(file, for_ if action == "check" else "")
-        if action in ("check", "up")
-        else (load_service(file), [])
-    )
-    if action == "check":
-        _check(service, notes)
-    elif action == "render":
-        _render(service, out or file.parent / f"{file.stem}.scripts", for_, file)
-    else:
-        operator = Operator(
-            service, folder or file.parent / f"{file.stem}.service", lambda line: print(line, flush=True)
-        )
-        if canary:
-            _restart_with_canary(operator, action, rolling, timeout, canary)
-        else:
-            ACTIONS[action](operator, member, timeout, rolling, force, as_json)
-
-
-def _check(service: Service, notes: Sequence[str]) -> None:
     from ridgeline.cli.text.deploy import service_summary
-    from ridgeline.service.check import requests_of
+    from ridgeline.service.check import check_service, requests_of
     from ridgeline.service.members import members_of
 
+    service, notes = check_service(file, for_)
     members = members_of(service)
     print(service_summary(service, members, requests_of(service, members), notes))
 
 
-def _render(service: Service, out: Path, target: str, file: Path) -> None:
-    from ridgeline.service.render import render
+def render(
+    file: File,
+    out: Annotated[Path | None, typer.Option(help="The folder to write to; default: FILE.scripts.")] = None,
+    for_: Annotated[
+        str, typer.Option("--for", help="local, slurm, pbs, kubernetes or systemd; default: the site's.")
+    ] = "",
+) -> None:
+    """Write the scripts or manifests that start it, to read or run by hand.
 
-    for path in render(service, out, target, file):
+    Example: ridgeline deploy render service.yaml --for slurm --out scripts
+    """
+    from ridgeline.service.file import load_service
+    from ridgeline.service.render import render as write
+
+    for path in write(load_service(file), out or file.parent / f"{file.stem}.scripts", for_, file):
         print(path)
 
 
-def _up(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
-    url = operator.up(timeout_s)
-    print(url)
+def up(file: File, folder: Folder = None, timeout: Ready = 1800.0) -> None:
+    """Start the servers, then the router; send a real request through it.
+
+    What already runs is left alone, so it can be repeated after any failure. Prints the address for users.
+
+    Example: ridgeline deploy up service.yaml
+    """
+    from ridgeline.service.check import check_service
+
+    service, _ = check_service(file)
+    print(_operator(file, folder, service).up(timeout))
 
 
-def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
+def status(
+    file: File,
+    folder: Folder = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Show the state, load and address of every server and the router.
+
+    Example: ridgeline deploy status service.yaml
+    """
     from ridgeline.cli.text.deploy import front_text, status_text
     from ridgeline.service.scripts import URL_FILE
 
+    operator = _operator(file, folder)
     states = operator.status()
     if as_json:
         url = operator.folder.url(operator.front)
@@ -102,54 +93,89 @@ def _status(operator: Operator, member: str, timeout_s: float, rolling: bool, fo
         print(front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
 
 
-def _drain(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
-    from ridgeline.service.rolling import drain, refuse_last
+def drain(file: File, member: Member, folder: Folder = None) -> None:
+    """Take a server out of the router; it finishes the requests it has.
 
-    if not member:
-        raise InputError("name the server to drain, such as server-0; `ridgeline deploy status` lists them")
+    Example: ridgeline deploy drain service.yaml server-1
+    """
+    from ridgeline.service.rolling import drain as take_out
+    from ridgeline.service.rolling import refuse_last
+
+    operator = _operator(file, folder)
     with operator.commanding():
         refuse_last(operator, operator.member(member))
-        drain(operator, operator.member(member))
+        take_out(operator, operator.member(member))
 
 
-def _undrain(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
-    from ridgeline.service.rolling import undrain
+def undrain(file: File, member: Member, folder: Folder = None) -> None:
+    """Put a drained server back into the router.
 
-    if not member:
-        raise InputError("name the server to put back, such as server-0; `ridgeline deploy status` lists them")
+    Example: ridgeline deploy undrain service.yaml server-1
+    """
+    from ridgeline.service.rolling import undrain as put_back
+
+    operator = _operator(file, folder)
     with operator.commanding():
-        undrain(operator, operator.member(member))
+        put_back(operator, operator.member(member))
 
 
-def _restart(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
-    from ridgeline.service.rolling import restart
+def restart(
+    file: File,
+    member: Annotated[str, typer.Argument(help="A server, such as server-0; with --rolling: none.")] = "",
+    rolling: Annotated[bool, typer.Option("--rolling", help="All servers, one after the other.")] = False,
+    canary: Annotated[
+        float,
+        typer.Option(
+            help="With --rolling: compare the first with the others for this many seconds, then go on or roll back.",
+            min=0,
+        ),
+    ] = 0.0,
+    force: Annotated[bool, typer.Option("--force", help="Don't wait for the requests that it has.")] = False,
+    folder: Folder = None,
+    timeout: Ready = 1800.0,
+) -> None:
+    """Restart one server, or all of them in turn, each drained first.
 
+    Example: ridgeline deploy restart service.yaml --rolling
+    """
+    from ridgeline.service.canary import canary_restart
+    from ridgeline.service.rolling import restart as start_again
+
+    operator = _operator(file, folder)
+    if canary and not rolling:
+        raise InputError("--canary goes with `restart --rolling`: the first server is compared with the others")
     if not member and not rolling:
         raise InputError("name the server to restart, or restart all of them one after the other with --rolling")
     with operator.commanding():
-        restart(operator, [operator.member(member)] if member else operator.servers, timeout_s, force)
+        if canary:
+            canary_restart(operator, operator.servers, timeout, canary)
+        else:
+            start_again(operator, [operator.member(member)] if member else operator.servers, timeout, force)
 
 
-def _restart_with_canary(operator: Operator, action: str, rolling: bool, timeout_s: float, watch_s: float) -> None:
-    from ridgeline.service.canary import canary_restart
+def down(file: File, folder: Folder = None) -> None:
+    """Stop the router and all servers of this service, and nothing else.
 
-    if action != "restart" or not rolling:
-        raise InputError("--canary goes with `restart --rolling`: the first server is compared with the others")
-    with operator.commanding():
-        canary_restart(operator, operator.servers, timeout_s, watch_s)
+    Example: ridgeline deploy down service.yaml
+    """
+    _operator(file, folder).down()
 
 
-def _down(operator: Operator, member: str, timeout_s: float, rolling: bool, force: bool, as_json: bool) -> None:
-    operator.down()
+def _operator(file: Path, folder: Path | None, service: Service | None = None) -> Operator:
+    from ridgeline.service.file import load_service
+    from ridgeline.service.operate import Operator
+
+    root = folder or file.parent / f"{file.stem}.service"
+    return Operator(service or load_service(file), root, lambda line: print(line, flush=True))
 
 
 ACTIONS: dict[str, Callable[..., None]] = {
-    "check": _check,
-    "render": _render,
-    "up": _up,
-    "status": _status,
-    "drain": _drain,
-    "undrain": _undrain,
-    "restart": _restart,
-    "down": _down,
+    "check": check,
+    "render": render,
+    "up": up,
+    "status": status,
+    "drain": drain,
+    "undrain": undrain,
+    "restart": restart,
+    "down": down,
 }

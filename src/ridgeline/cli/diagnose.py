@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
-from typing import Annotated
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from ridgeline import catalog
-from ridgeline.cli.terminal import json_escaped
-from ridgeline.cli.text.diagnosis import comparison_text, diagnosis_text
-from ridgeline.cli.text.reading_bar import ReadingBar
-from ridgeline.diagnose.base import Analyzer, Diagnosis
-from ridgeline.diagnose.base import diagnose as diagnose_file
-from ridgeline.diagnose.comparison import compare_files
-from ridgeline.diagnose.knobs import knobs_yaml
+from ridgeline.cli.terminal import clean_line, json_escaped, uncleaned
 from ridgeline.errors import InputError, ReadError
+
+if TYPE_CHECKING:
+    from ridgeline.diagnose.base import Analyzer, Diagnosis
+    from ridgeline.diagnose.comparison import FigureChange, FindingChange, LogComparison
+    from ridgeline.records.finding import Finding
+
+WIDTH = 80
+_QUOTE_LINES = 3
+_Row = tuple[str, str, str, str]
+_WAIT_S, _STEP_S, _BAR = 0.5, 0.2, 24  # of the bar that shows how far a long file has been read
 
 
 def diagnose(
@@ -26,16 +32,21 @@ def diagnose(
         bool, typer.Option("--as-knobs", help="Print the advice as YAML: knobs for a study's space and baseline.")
     ] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Say what changed from the first of two files to the second.")
+        bool, typer.Option("--compare", help="Show what changed from the first of two files to the second.")
     ] = False,
 ) -> None:
-    """Say what logs and profiles mean: findings, the lines that show them, and what to do.
+    """Explain logs and profiles: findings, the lines that show them, and what to do about them.
 
     Knows logs of SGLang, vLLM and NCCL; outputs of NWChem; profiles of nsys (SQLite and CSV), the PyTorch profiler,
     mpiP, IPM, VTune and perf; nvidia-smi dmon; records of Slurm and PBS; the bindings that launchers report; and what
     shells, launchers, Slurm, the kernel and programs of any kind print when a run fails. A file may
-    hold several of these, may be gzipped, and may be as long as it likes.
+    hold several of these, be gzipped, and be of any length.
+
+    Example: ridgeline diagnose server.log
     """
+    from ridgeline import catalog
+    from ridgeline.diagnose.knobs import knobs_yaml
+
     analyzers: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.names("analyzers")]
     if compare:
         _compare(files, analyzers, as_json, as_knobs)
@@ -56,6 +67,8 @@ def _compare(files: list[Path], analyzers: list[Analyzer], as_json: bool, as_kno
     for path in files:
         if not path.exists():
             raise InputError(f"{path}: no such file")
+    from ridgeline.diagnose.comparison import compare_files
+
     bars = [ReadingBar(path) for path in files]
     comparison = compare_files(files[0], files[1], analyzers, (bars[0], bars[1]))
     for bar in bars:
@@ -65,6 +78,8 @@ def _compare(files: list[Path], analyzers: list[Analyzer], as_json: bool, as_kno
 
 
 def _diagnosed(path: Path, analyzers: list[Analyzer]) -> Diagnosis:
+    from ridgeline.diagnose.base import diagnose as diagnose_file
+
     bar = ReadingBar(path)
     try:
         return diagnose_file(path, analyzers, bar)
@@ -81,3 +96,170 @@ def _complain(diagnoses: list[Diagnosis], analyzers: list[Analyzer]) -> None:
     unread = [note for d in diagnoses if not d.findings for note in d.notes]
     if unread:
         raise ReadError("; ".join(unread))
+
+
+class ReadingBar:
+    """Call it with the bytes read so far. It shows itself only to people, and only when they would wait."""
+
+    def __init__(self, path: Path, to: TextIO | None = None) -> None:
+        self._to = uncleaned(sys.stderr if to is None else to)
+        self._on = self._to.isatty()
+        self._name = clean_line(path.name)
+        self._size = path.stat().st_size if path.is_file() else 0
+        self._began = self._last = time.monotonic()
+        self._width = 0
+
+    def __call__(self, done: int) -> None:
+        now = time.monotonic()
+        if not self._on or now - self._began < _WAIT_S or now - self._last < _STEP_S:
+            return
+        self._last = now
+        self._show(reading_line(self._name, done, self._size, now - self._began))
+
+    def close(self) -> None:
+        if self._width:
+            self._show("")
+
+    def _show(self, line: str) -> None:
+        self._to.write("\r" + line.ljust(self._width) + ("" if line else "\r"))
+        self._to.flush()
+        self._width = len(line)
+
+
+def reading_line(name: str, done: int, size: int, seconds: float) -> str:
+    """`server.log [######------]  50%  4.0 of 8.0 GB, 95 MB/s`, within 79 columns."""
+    share = min(1.0, done / size) if size else 0.0
+    bar = "#" * round(_BAR * share) + "-" * (_BAR - round(_BAR * share))
+    short = name if len(name) <= 20 else "…" + name[-19:]
+    return f"{short} [{bar}] {share:4.0%}  {done / 1e9:.1f} of {size / 1e9:.1f} GB, {done / 1e6 / seconds:.0f} MB/s"
+
+
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    head = f"{diagnosis.path} ({', '.join(diagnosis.kinds)})"
+    notes = [_wrapped(f"  note: {note}", "    ") for note in diagnosis.notes]
+    if not diagnosis.findings:
+        return "\n".join([*notes, f"{head}: nothing to report"])
+    return "\n\n".join([_wrapped(head, "  "), *notes, *map(_finding, diagnosis.findings)])
+
+
+def _finding(finding: Finding) -> str:
+    lines = [_wrapped(f"  {finding.severity}: {finding.claim}", "    ")]
+    lines += [_quote(f"{e.line_number}: {e.text}") for e in finding.evidence]
+    if finding.share is not None or finding.severity != "note":
+        lines.append(f"    at stake: {stake(finding)}")
+    lines.append(_wrapped(f"    -> {finding.advice}", "       "))
+    if finding.knobs:
+        knobs = ", ".join(f"{k.name} {_values(k.values)}" for k in finding.knobs)
+        lines.append(_wrapped(f"    try: {knobs}", "       "))
+    return "\n".join(lines)
+
+
+def stake(finding: Finding) -> str:
+    return "not known" if finding.share is None else f"up to {finding.share:.0%} of the time"
+
+
+def _values(values: tuple[object, ...]) -> str:
+    return " or ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)
+
+
+def _quote(text: str) -> str:
+    """As far as it fits into three lines: the rest is in the file, at the number in front."""
+    lines = wrap(_printable(text), WIDTH, initial_indent="      ", subsequent_indent="        ", break_on_hyphens=False)
+    if len(lines) > _QUOTE_LINES:
+        lines = lines[:_QUOTE_LINES]
+        lines[-1] = lines[-1][: WIDTH - 2] + " …"
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str) -> str:
+    start = len(text) - len(text.lstrip())
+    return "\n".join(
+        wrap(
+            _printable(text.strip()),
+            WIDTH,
+            initial_indent=" " * start,
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+        )
+    )
+
+
+def _printable(text: str) -> str:
+    """A log can hold codes that would move the cursor or rename the window."""
+    return "".join(c if c.isprintable() else " " if c in "\t\r\n" else "\ufffd" for c in text)
+
+
+def comparison_text(comparison: LogComparison) -> str:
+    first, second = comparison.first, comparison.second
+    parts = [_wrapped(f"A {first.path} ({', '.join(first.kinds)})", "  ")]
+    parts[0] += "\n" + _wrapped(f"B {second.path} ({', '.join(second.kinds)})", "  ")
+    parts += [_wrapped(f"  note: {note}", "    ") for note in (*first.notes, *second.notes)]
+    if comparison.settings:
+        rows = [(n, _short(a), _short(b), "") for n, a, b in comparison.settings]
+        parts.append(_columns(("settings that differ", "A", "B", ""), rows))
+    moved = [f for f in comparison.figures if f.first or f.second]
+    if moved:
+        rows = [(f.name, _amount(f.first, f.unit), _amount(f.second, f.unit), _change(f)) for f in moved]
+        parts.append(_columns(("figures", "A", "B", "change"), rows))
+    parts += _finding_changes(comparison.findings)
+    if len(parts) == 1:
+        parts.append("nothing changed that shows in the logs")
+    return "\n\n".join(parts)
+
+
+def _finding_changes(changes: tuple[FindingChange, ...]) -> list[str]:
+    came = [c.second for c in changes if c.second and not c.first]
+    went = [c.first for c in changes if c.first and not c.second]
+    stayed = [(c.first, c.second) for c in changes if c.first and c.second]
+    parts = []
+    for title, findings in (("only in B", came), ("only in A", went)):
+        if findings:
+            parts.append("\n".join([f"{title}:", *(_line(f) for f in findings)]))
+    if stayed:
+        lines = [
+            _line(after) + (f" (A: {stake(before)})" if before.share != after.share else "") for before, after in stayed
+        ]
+        parts.append("\n".join(["in both, as in B:", *(_wrapped(line, "    ") for line in lines)]))
+    return parts
+
+
+def _line(finding: Finding) -> str:
+    said = f"  {finding.severity}: {finding.claim}"
+    return _wrapped(said + (f"; at stake: {stake(finding)}" if finding.share is not None else ""), "    ")
+
+
+def _short(value: object) -> str:
+    text = _printable("–" if value is None else str(value))
+    return text if len(text) <= 18 else text[:17] + "…"
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 34 else name[:33] + "…"
+
+
+def _amount(value: float | None, unit: str) -> str:
+    if value is None:
+        return "–"
+    if unit == "share":
+        return f"{value:.1%}"
+    shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{shown} {unit}".strip()
+
+
+def _change(figure: FigureChange) -> str:
+    if figure.first is None or figure.second is None:
+        return ""
+    if figure.unit == "share":
+        points = 100 * (figure.second - figure.first)
+        return f"{points:+.1f} points" if abs(points) >= 0.05 else "same"
+    ratio = figure.ratio
+    return "" if ratio is None else "same" if ratio == 1 else f"{100 * (ratio - 1):+.1f}%"
+
+
+def _columns(head: _Row, rows: list[_Row]) -> str:
+    cut = [(_cut(row[0]), *row[1:]) for row in [head, *rows]]
+    widths = [max(len(row[at]) for row in cut) for at in range(4)]
+    return "\n".join(
+        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}".rstrip()
+        for row in cut
+    )

@@ -12,19 +12,19 @@ import typer
 def keep(
     file: Annotated[Path, typer.Argument(help="The deployment file.")],
     folder: Annotated[Path | None, typer.Option(help="The service's own folder; default: beside the file.")] = None,
-    dry_run: Annotated[bool, typer.Option(help="Say what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print what it would do, without doing it.")] = False,
     lower_limits: Annotated[
-        bool, typer.Option(help="Start the router again with a lower limit before KV pools run full; cuts streams off.")
+        bool, typer.Option(help="Restart the router with a lower limit before KV pools fill up; cuts streams off.")
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that a server may take to get ready.", min=1)] = 1800.0,
     metrics: Annotated[
         int | None, typer.Option(help="Port for Prometheus metrics of keep itself, on loopback.", min=1, max=65535)
     ] = None,
 ) -> None:
-    """Watch a service by the tokens it makes; take out and restart servers that died, hang or crawl.
+    """Watch a service by the tokens it generates; take out and restart servers that died, hang or have become slow.
 
-    Ends on Ctrl-C or SIGTERM; the service goes on. Every act is in the service's journal with its reason. Whoever the
-    deployment file names under `notify` is told.
+    Stops on Ctrl-C or SIGTERM; the service keeps running. Every action is in the service's journal with its reason,
+    and goes to whoever the deployment file names under `notify`.
 
     Example: ridgeline keep service.yaml --dry-run
     """

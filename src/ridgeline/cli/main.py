@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator
-from textwrap import fill
+from textwrap import dedent, fill, wrap
 from typing import Any
 
 from ridgeline import __version__
@@ -19,10 +20,11 @@ from ridgeline.errors import (
     did_you_mean,
 )
 
-# heading -> verb -> (module of this room:function, the line `ridgeline --help` shows)
+# heading -> verb -> (module of this room:name, the line `ridgeline --help` shows). The name is a function, or for a
+# verb with subcommands a table of them: name -> function.
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Every day": {
-        "check": ("campaign.check:check", "Validate a study; count its legal points; say what it may cost."),
+        "check": ("campaign.check:check", "Validate a study; count its legal points and what they may cost."),
         "tune": ("campaign.tune:tune", "Run a study's campaign: baseline, search, confirm."),
         "status": ("campaign.status:status", "Show how far a campaign has got."),
         "best": ("campaign.best:best", "Print the setting to paste, with its interval."),
@@ -33,42 +35,44 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "watch": ("campaign.watch:watch", "Show campaigns in the browser while they run; steer them."),
         "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
         "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
-        "scale": ("campaign.scale:scale", "Run one setting over 1..n ranks or nodes; where it stops paying."),
+        "scale": ("campaign.scale:scale", "Run one setting on 1..n ranks or nodes; find where it stops paying."),
         "steps": ("campaign.steps:steps", "Measure the gain of each change from the baseline to a setting."),
-        "site": ("site:site", "Try a site with small real jobs, or list the shipped ones."),
-        "schema": ("schema:schema", "Print the JSON schema of study files."),
+        "site": ("site:ACTIONS", "Try a site with small real jobs, or list the shipped ones."),
+        "schema": ("schema:schema", "Print the JSON schema of study, site or deployment files."),
     },
     "Understand": {
-        "diagnose": ("diagnose:diagnose", "Say what logs and profiles mean, with the lines that show it."),
-        "nodes": ("campaign.nodes:nodes", "Name slow nodes, with interval and evidence, or say why not."),
+        "diagnose": ("diagnose:diagnose", "Explain logs and profiles, with the lines that show it."),
+        "nodes": ("campaign.nodes:nodes", "List nodes that are measurably slow, with intervals."),
         "verify": ("campaign.verify:verify", "Recompute every number of a study folder; list what differs."),
         "compare-studies": ("campaign.compare_studies:compare_studies", "Show what changed between study folders."),
         "export": ("campaign.export:export", "Write all runs of a study folder as CSV, JSON or other formats."),
     },
     "Measure a server": {
-        "bench": ("serving.bench:bench", "Load a server: latency, throughput, goodput, with their own error."),
+        "bench": ("serving.bench:bench", "Load a server: latency, throughput, goodput, and their error."),
         "import": ("serving.import_results:import_results", "Read result files of other load generators."),
-        "preflight": ("serving.preflight:preflight", "Check a node before GPU hours are spent; name the slow one."),
+        "preflight": ("serving.preflight:preflight", "Check a node before GPU hours are spent on it; compare nodes."),
         "make-model": ("serving.make_model:make_model", "Write a model folder of a given shape, with no download."),
     },
     "Predict": {
         "plan": ("serving.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
-        "simulate": ("serving.simulate:simulate", "Predict throughput and latency of a layout under some traffic."),
-        "memory": ("serving.memory:memory", "Say whether a model fits a layout of GPUs, with KV and margin."),
+        "simulate": ("serving.simulate:simulate", "Predict throughput and latency of a layout under given traffic."),
+        "memory": ("serving.memory:memory", "Check whether a model fits the GPUs, with KV pool and margin."),
         "layouts": ("serving.layouts:layouts", "List the legal layouts of a model on GPUs."),
         "fleet": ("serving.fleet:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
         "explain": ("serving.explain:explain", "Show where an iteration's time goes and what bounds it."),
         "calibrate": ("serving.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
-        "model": ("serving.model:model", "Say what a model costs: parameters, FLOPs, bytes per token, KV."),
+        "model": ("serving.model:model", "Show what a model costs: parameters, FLOPs, KV; or list models."),
         "hardware": ("serving.hardware:hardware", "List the known GPUs and fabrics, your own included."),
     },
     "Serve": {
-        "deploy": ("deploy:deploy", "From a deployment file to a running service, and back."),
-        "keep": ("keep:keep", "Watch a service by its tokens; restart servers that died or hang."),
-        "rehearse": ("rehearse:rehearse", "Try a router's policies and the loss of a server on twins."),
+        "deploy": ("deploy:ACTIONS", "Start, inspect, restart and stop a service from a deployment file."),
+        "keep": ("keep:keep", "Watch a service by its tokens; restart servers that die or hang."),
+        "rehearse": ("rehearse:rehearse", "Try router policies and the loss of a server on twin servers."),
         "serve-twin": ("serving.serve_twin:serve_twin", "Serve tokens with the twin's timing, to try routers."),
     },
 }
+HELP = ("-h", "--help")
+Command = Callable[..., Any]
 VERBS = {verb: row for group in GROUPS.values() for verb, row in group.items()}
 
 
@@ -94,27 +98,79 @@ def _exit_codes() -> Iterator[str]:
         yield fill(f"{code.value:>5}  {code.meaning}", 80, subsequent_indent=" " * 7, break_on_hyphens=False)
 
 
-def verb_named(name: str) -> Callable[..., Any]:
+def verb_named(name: str) -> Command | dict[str, Command]:
+    """The function behind a verb, or its table of subcommands."""
     if name not in VERBS:
         hint = did_you_mean(name, VERBS) or "`ridgeline --help` lists the verbs"
         raise InputError(f"{name!r} is not a verb; {hint}")
-    module, _, function = VERBS[name][0].partition(":")
-    verb: Callable[..., Any] = getattr(importlib.import_module(f"ridgeline.cli.{module}"), function)
-    return verb
+    module, _, attribute = VERBS[name][0].partition(":")
+    found: Command | dict[str, Command] = getattr(importlib.import_module(f"ridgeline.cli.{module}"), attribute)
+    return found
+
+
+def commands() -> Iterator[tuple[str, Command]]:
+    """Everything that can be run, as it is typed: `tune`, `deploy up`. Imports every verb."""
+    for verb in VERBS:
+        found = verb_named(verb)
+        if isinstance(found, dict):
+            yield from ((f"{verb} {action}", command) for action, command in found.items())
+        else:
+            yield verb, found
+
+
+def help_of(command: Command) -> tuple[str, str]:
+    """What a command's docstring says of it, and the command line behind its `Example:`."""
+    first, _, rest = (command.__doc__ or "").partition("\n")
+    text, _, example = f"{first}\n{dedent(rest)}".strip().partition("\n\nExample: ")
+    return text, " ".join(example.split())
+
+
+def example_lines(example: str) -> list[str]:
+    """A command line over as many lines as 80 columns take, to be pasted as it stands."""
+    whole = re.sub(r"(--\S+) (?!--)", "\\1\N{NO-BREAK SPACE}", example)  # an option and its value stay on one line
+    lines = wrap(whole, 74, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    pieces = [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+    return ["Example:", *(f"  {piece} \\" for piece in pieces[:-1]), f"  {pieces[-1]}"]
+
+
+def actions_text(verb: str, actions: dict[str, Command]) -> str:
+    width = max(map(len, actions))
+    lines = [f"Usage: ridgeline {verb} SUBCOMMAND [ARGUMENTS]", "", f"  {VERBS[verb][1]}", "", "Subcommands:"]
+    lines += [f"  {name:<{width}}  {help_of(action)[0].splitlines()[0]}" for name, action in actions.items()]
+    return "\n".join([*lines, "", f"`ridgeline {verb} SUBCOMMAND --help` has the options of each and an example."])
+
+
+def application(command: Command) -> Any:
+    """A command as Typer runs it."""
+    import typer  # here, so that the overview does not wait for it
+
+    text, example = help_of(command)
+    if example:
+        text = "\n".join([text, "", "\b", *example_lines(example)])  # \b: keep these lines as they are
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(help=text)(command)
+    return app
 
 
 def run(arguments: list[str]) -> None:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if not arguments or arguments[0] in (*HELP, "help"):
         print(overview())
     elif arguments[0] == "--version":
         print(f"ridgeline {__version__}")
     else:
-        verb = verb_named(arguments[0])
-        import typer  # here, so that the overview does not wait for it
-
-        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        app.command()(verb)
-        app(args=arguments[1:], prog_name=f"ridgeline {arguments[0]}")
+        verb, *rest = arguments
+        found = verb_named(verb)
+        if not isinstance(found, dict):
+            application(found)(args=rest, prog_name=f"ridgeline {verb}")
+        elif rest and rest[0] in HELP:
+            print(actions_text(verb, found))
+        else:
+            action, *rest = rest or [""]
+            if action not in found:
+                hint = did_you_mean(action, found) or f"use one of {', '.join(found)}"
+                what = f"has no subcommand {action!r}" if action else "needs a subcommand"
+                raise InputError(f"`ridgeline {verb}` {what}; {hint}")
+            application(found[action])(args=rest, prog_name=f"ridgeline {verb} {action}")
 
 
 def main() -> None:

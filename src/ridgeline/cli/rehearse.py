@@ -26,22 +26,23 @@ def rehearse(
     file: Annotated[Path, typer.Argument(help="The deployment file.")],
     traffic: option.TrafficText = "sharegpt",
     rate: Annotated[
-        float | None, typer.Option(help="Requests per second; default: 0.8 of what the servers bear.")
+        float | None, typer.Option(help="Requests per second; default: 0.8 of what the servers can sustain.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="How long a run under loss lasts; those that compare policies last half of it.", min=1)
+        float,
+        typer.Option(help="How long a run with a fault lasts; runs that compare policies take half as long.", min=1),
     ] = 8.0,
-    shared_prefix: Annotated[int, typer.Option(help="Tokens at the start of every prompt that are the same.")] = 0,
-    policy: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    speed: Annotated[float, typer.Option(help="How much faster than real the servers' time passes.", min=0.05)] = 1.0,
+    shared_prefix: Annotated[int, typer.Option(help="Tokens of a prefix that all prompts share.")] = 0,
+    policy: Annotated[list[str] | None, typer.Option(help="Try only this policy; may be repeated.")] = None,
+    speed: Annotated[float, typer.Option(help="How many times faster than real time the servers run.", min=0.05)] = 1.0,
     write: Annotated[
         bool, typer.Option(help="Write a policy that is shown to be better, and the limits, into the file.")
     ] = True,
     as_json: option.AsJson = False,
 ) -> None:
-    """Try every policy of the router on this machine, over servers of the twin; then lose, hang and overload servers.
+    """Try every router policy on this machine, in front of twin servers; then kill, hang and overload servers.
 
-    The limits are those that the twin's servers bear under this traffic, within the file's SLO.
+    The limits are what the twin's servers can sustain under this traffic, within the file's SLO.
 
     Example: ridgeline rehearse service.yaml --traffic sharegpt
     """
@@ -102,4 +103,4 @@ def _write(file: Path, service: Service, choice: PolicyChoice, limits: Admission
     edited = with_router(file, told, {"admission": limits.as_json()}, limits.for_servers(service))
     write_whole(file, edited.text)
     if edited.lost:
-        _tell(f"{file}: written anew without its comments ({edited.lost})")
+        _tell(f"{file}: rewritten without its comments ({edited.lost})")

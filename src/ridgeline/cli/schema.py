@@ -16,7 +16,10 @@ def schema(
     of: Annotated[str, typer.Argument(help="Which files: study, site or deploy.")] = "study",
     site: Annotated[bool, typer.Option("--site", help="The same as `schema site`.")] = False,
 ) -> None:
-    """Print the JSON schema of study, site or deployment files; editors complete keys and show what they mean."""
+    """Print the JSON schema of study, site or deployment files, for editors that complete keys and explain them.
+
+    Example: ridgeline schema study
+    """
     from ridgeline import catalog
     from ridgeline.study.editor_schema import schema_with_site, site_schema, study_schema
 

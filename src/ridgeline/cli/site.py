@@ -5,36 +5,26 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ridgeline.errors import InputError, SiteError
+from ridgeline.errors import SiteError
 
 POLL_S = 5.0  # a check is short: it may ask more often than a campaign
 
 
-def site(
-    action: Annotated[str, typer.Argument(help="check: try a site with small real jobs; list: the shipped ones.")],
-    name: Annotated[str, typer.Argument(help="A shipped site, or the path of a site file.")] = "",
-    folder: Annotated[
-        Path, typer.Option(help="Where the small jobs run; compute nodes must see it.", file_okay=False)
-    ] = Path(),
-    patience: Annotated[float, typer.Option(help="Seconds to wait in the queue.", min=1)] = 600.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
-    """Try a site: submit, run, start ranks, watch and cancel small jobs; or list the shipped sites."""
-    if action == "list":
-        _list(as_json)
-    elif action == "check" and name:
-        _check(name, folder, patience, as_json)
-    else:
-        raise InputError("write `ridgeline site check SITE` or `ridgeline site list`")
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-def _list(as_json: bool) -> None:
+def list_sites(as_json: AsJson = False) -> None:
+    """List the site files that come with Ridgeline, to copy and fill in.
+
+    Example: ridgeline site list
+    """
     from ridgeline import catalog
     from ridgeline.cli.text.site import sites_text
     from ridgeline.study.site_file import SHIPPED, load_site, shipped_names
@@ -49,7 +39,18 @@ def _list(as_json: bool) -> None:
         print(sites_text(sites, batch))
 
 
-def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:
+def check(
+    name: Annotated[str, typer.Argument(metavar="SITE", help="A shipped site, or the path of a site file.")],
+    folder: Annotated[
+        Path, typer.Option(help="Where the small jobs run; compute nodes must see it.", file_okay=False)
+    ] = Path(),
+    patience: Annotated[float, typer.Option(help="Seconds to wait in the queue.", min=1)] = 600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Try a site with small real jobs: submit, run, launch ranks, cancel.
+
+    Example: ridgeline site check local
+    """
     from ridgeline import catalog
     from ridgeline.cli.text.site import site_head, step_text
     from ridgeline.executors.site_check import CheckStep, SiteCheck
@@ -61,7 +62,7 @@ def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:
     steps: list[CheckStep] = []
     if not as_json:
         print(site_head(chosen))
-    for step in SiteCheck(executor, chosen, home, patience_s).steps():
+    for step in SiteCheck(executor, chosen, home, patience).steps():
         steps.append(step)
         if not as_json:
             print(step_text(step), flush=True)
@@ -74,3 +75,6 @@ def _check(name: str, folder: Path, patience_s: float, as_json: bool) -> None:
     if failed:
         kept = f"; what the jobs wrote is in {home}" if ran else ""
         raise SiteError(f"site {chosen.name} is not ready: {', '.join(failed)} failed{kept}")
+
+
+ACTIONS: dict[str, Callable[..., None]] = {"check": check, "list": list_sites}

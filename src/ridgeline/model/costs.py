@@ -8,6 +8,7 @@ from ridgeline.errors import InputError
 from ridgeline.model.config import load_model
 from ridgeline.model.layer_parts import Attention, LinearAttention, Mixer
 from ridgeline.model.model import KV_BYTES, Model
+from ridgeline.model.shipped import preset_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +96,27 @@ def answer_costs(name: str, dtype: str | None, kv_dtype: str | None, tokens: int
     if not 1 <= tokens <= model.context_tokens:
         raise InputError(f"--tokens is {tokens:,}; the context of {model.name} takes 1 to {model.context_tokens:,}")
     return ModelCosts(model, tokens, batch)
+
+
+@dataclass(frozen=True, slots=True)
+class PresetSize:
+    """How large a model is that comes with the package, in the dtype of its config or in another."""
+
+    name: str
+    model: Model
+
+    def as_json(self) -> dict[str, object]:
+        m = self.model
+        return {
+            "name": self.name,
+            "parameters": m.params,
+            "active_parameters": m.active_params,
+            "weight_bytes": m.weight_bytes,
+            "dtype": m.weights_dtype,
+        }
+
+
+def list_presets(dtype: str | None = None) -> list[PresetSize]:
+    """Smallest first."""
+    sizes = [PresetSize(name, load_model(name).with_dtype(dtype)) for name in preset_names()]
+    return sorted(sizes, key=lambda size: size.model.params)

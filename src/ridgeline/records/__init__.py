@@ -1,1 +1,1 @@
-"""The nouns of a campaign. Frozen, no I/O; every other room speaks in these words."""
+"""The nouns of a campaign. Frozen, no I/O; every other room uses these types."""

@@ -9,7 +9,7 @@ from typing import Any
 from ridgeline.records.space import Point, Settings
 
 CONFIRMED = "confirmed"  # better than the reference, shown in fresh runs
-KEEP_BASELINE = "keep-baseline"  # nothing is better than the baseline, as far as was looked
+KEEP_BASELINE = "keep-baseline"  # nothing is better than the baseline, as far as was searched
 NOTHING_PASSED = "nothing-passed"  # no setting passed the guards
 
 
@@ -32,7 +32,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The setting an answer speaks of, with its own value and interval, never another setting's.
+    """The setting an answer is about, with its own value and interval, never another setting's.
 
     `label` says what it is in this kind of campaign: the best of the search, setting B, the value for production;
     `short` is its name in a line of the status, empty where it has none.
@@ -107,7 +107,7 @@ class Answer:
         return self.candidate is not None and self.candidate.confirmed
 
     @property
-    def told(self) -> str:
+    def statement(self) -> str:
         """The headline with what it rests on."""
         if self.conclusion == CONFIRMED:
             return f"Confirmed{' in simulation' if self.simulated else ''}: {self.headline}"

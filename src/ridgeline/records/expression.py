@@ -24,7 +24,7 @@ LARGEST_MAGNITUDE = 1e15
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it can be reckoned with. Python counts booleans as numbers; nobody who writes `true` means 1."""
+    """Whether it can be reckoned with. Python counts booleans as numbers; someone who writes `true` doesn't mean 1."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

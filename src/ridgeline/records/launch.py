@@ -83,7 +83,7 @@ def contained(site: Site, resources: Resources, program: str) -> str:
 
 
 def _pyxis(site: Site) -> str:
-    """Options of srun. Apptainer brings the folder it starts in along, pyxis nothing: it gets the whole study folder,
+    """Options of srun. Apptainer mounts the folder it starts in, pyxis nothing: it gets the whole study folder,
     where links of a run folder lead, and the job's scratch."""
     own = ["${PWD%/*/*}:${PWD%/*/*}"]
     mounts = [mount if ":" in mount else f"{mount}:{mount}" for mount in site.container_mounts]
@@ -141,7 +141,7 @@ def _srun(resources: Resources, binding: Binding) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """`rank_variables` tell a process its number; `is_mpirun`: the site's option `mpirun` may name another starter."""
+    """`rank_variables` hold a process's rank; `is_mpirun`: the site's option `mpirun` may name another starter."""
 
     starter: str
     options: Callable[[Resources, Binding], list[str]]

@@ -11,14 +11,14 @@ SHORT = 8  # characters of an id that tell two apart
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`boot` changes with every start of its system, `gpus` are the ids of its cards; empty where nobody knows."""
+    """`boot` changes with every start of its system, `gpus` are the ids of its cards; empty where unknown."""
 
     host: str
     boot: str = ""
     gpus: tuple[str, ...] = ()
 
     def is_like(self, other: Machine) -> bool:
-        """Whether nothing that is known of both tells them apart."""
+        """Whether nothing known about both shows that they differ."""
         known = ((self.host, other.host), (self.boot, other.boot), (sorted(self.gpus), sorted(other.gpus)))
         return all(mine == theirs for mine, theirs in known if mine and theirs)
 

@@ -1,4 +1,4 @@
-"""What a sampler is told, before and after trials, and what it answers."""
+"""What a sampler observes, before and after trials, and what it estimates."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Proposal:
 @dataclass(frozen=True, slots=True)
 class Prospect:
     """`chance` that a point not yet tried beats the best by more than `worth` (a share of it), and with `likely`
-    percent probability nothing gains more than `gain` (a share too). `whole`: every legal point was looked at."""
+    percent probability nothing gains more than `gain` (a share too). `whole`: every legal point was considered."""
 
     chance: float
     worth: float
@@ -53,10 +53,10 @@ class Prospect:
     whole: bool = True
 
     def __str__(self) -> str:
-        where = "" if self.whole else " among those looked at"
+        where = "" if self.whole else " among those considered"
         return (
             f"{self.chance:.1%} chance that an untried setting{where} is more than {self.worth:.0%} better; "
-            f"{self.likely:.0%} sure that none brings more than {self.gain:.1%}"
+            f"{self.likely:.0%} sure that none gains more than {self.gain:.1%}"
         )
 
     @property

@@ -74,7 +74,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`advice` names the moves that would help, the surest first; empty where nothing can be said.
+    """`advice` names the moves that would help, the surest first; empty where there is none.
 
     `at_start`: the program had not begun to work. `was`: how a run ended that is no verdict about its setting, because
     the same setting had passed before; its kind is then that of a fault. `remedy` is for a person: what to change so
@@ -103,7 +103,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Signature:
-    """A log line by which a workload tells one failure from another. The first of the table that is found wins.
+    """A log line by which a workload distinguishes failures. The first of the table that is found wins.
 
     `even_if_exit_0`: some programs print a fatal message and still leave with 0 (NWChem with inconsistent memory).
     `advice`: moves that help against this failure; names that are no knobs of the study are passed over.

@@ -12,7 +12,7 @@ from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Outcome
 
-# In the run folder of a job that was ended for its silence: `MTIME SIZE NAME` of each file just before it was told to
+# In the run folder of a job that was ended for its silence: `MTIME SIZE NAME` of each file just before it was asked to
 # end. What is written after that is about our own kill.
 QUIET_FILE = "quiet"
 
@@ -47,7 +47,7 @@ class Job:
     resources: Resources = Resources()
     limit_s: float = 3600.0
     silence_limit_s: float | None = None
-    grace_s: float | None = None  # what it needs to end in order once it is told to; None: the site's usual seconds
+    grace_s: float | None = None  # what it needs to end in order once it is asked to; None: the site's usual seconds
     on_nodes: tuple[str, ...] = ()  # run there and nowhere else (blocked confirmation)
     avoid_nodes: tuple[str, ...] = ()  # a node fault was seen there
     modules: tuple[str, ...] = ()  # loaded after the site's
@@ -62,7 +62,7 @@ _STUDY_LETTERS = 40  # of the 100 that Slurm's dialect shows: the run's number m
 
 
 class Cause(StrEnum):
-    """Why a job is over, as far as the site can tell."""
+    """Why a job ended, according to the site."""
 
     EXITED = "exited"  # by itself: see exit_code and signal
     TIME_LIMIT = "time-limit"
@@ -79,7 +79,7 @@ class Cause(StrEnum):
 class Ending:
     """How a job ended. `started_s` and `ended_s` are for people: seconds since the epoch; 0 where it never started.
 
-    How long it took is counted on a clock that nobody sets, where the node wrote it down: `elapsed_s`. What it costs is
+    How long it took is counted on a monotonic clock, where the node wrote it down: `elapsed_s`. What it costs is
     counted from when the batch system gave it its nodes until it took them back: `charged_s`, where it has said so.
     """
 

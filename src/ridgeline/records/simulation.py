@@ -1,4 +1,4 @@
-"""What a simulated site and the jobs on it tell each other: jobs take no real time, these carry the pretended one."""
+"""What a simulated site and its jobs exchange: jobs take no real time, these carry the pretended one."""
 
 from __future__ import annotations
 

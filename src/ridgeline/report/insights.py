@@ -1,4 +1,4 @@
-"""What a campaign shows besides its answer: which knobs brought the gain, which nodes are not like their peers, and
+"""What a campaign shows besides its answer: where the gain comes from, which nodes differ from their peers, and
 whether the machine itself changed while it was measured."""
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def _gain_by_change(study: Study, history: History, answer: Answer) -> list[str]
     trials = [(trial.point, run.metrics[study.goal.metric]) for trial, run in runs]
     found = contributions(study.baseline, winner, trials, study.goal.direction, study.confirm.level)
     if not any(part.detectable for part in found):
-        # a search that knows where to look tries few settings that part the knobs
+        # a well-guided search tries few settings that change one knob alone
         together = ", ".join(part.name for part in found if not part.small)
-        told = f"the gain can't be attributed: the search hardly tried {together} one without the others"
+        told = f"the gain can't be attributed: {together} were almost always changed together"
         return [f"{told}; `ridgeline steps` measures each step"] if together else []
     of = study.goal.metric if study.goal.direction == "maximize" else f"speed, the inverse of {study.goal.metric}"
-    return [f"gain by change, in percent of {of}, as far as the search can tell: {text(found)}"]
+    return [f"gain by change, in percent of {of}, estimated from the search: {text(found)}"]
 
 
 def _compared_through(study: Study, history: History, effects: Sequence[NodeEffect]) -> list[str]:

@@ -51,7 +51,7 @@ class RunRows:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Closed until somebody opens it; printed in full."""
+    """Closed until opened; printed in full."""
 
     title: str
     parts: tuple[Part, ...]

@@ -84,7 +84,7 @@ def _verdict(
 ) -> Iterator[Part]:
     yield from (Paragraph(note, "note") for note in notes)
     over = bool(answer.conclusion)
-    text = answer.told if over else f"{answer.told} ({count(len(history.runs), 'run')} so far)"
+    text = answer.statement if over else f"{answer.statement} ({count(len(history.runs), 'run')} so far)"
     yield Paragraph((text[:1].upper() + text[1:]).replace(" -> ", " → "), "headline")
     if answer.refuted:
         yield Paragraph(answer.refuted, "sub")

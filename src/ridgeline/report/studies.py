@@ -150,7 +150,7 @@ def _differences(first: StudySeen, second: StudySeen) -> Iterator[tuple[str, str
 
 def _facts(side: StudySeen) -> Iterator[tuple[str, str]]:
     study, history, answer = side.study, side.history, side.answer
-    yield "verdict", answer.told
+    yield "verdict", answer.statement
     yield "change", answer.change or "–"
     if answer.to_use is not None:
         yield "setting to use", ", ".join(f"{k} {value_text(v)}" for k, v in answer.to_use.items())

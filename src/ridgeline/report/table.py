@@ -85,6 +85,6 @@ def write_csv(table: Sequence[Row], stream: TextIO) -> None:
 
 
 def write_json(table: Sequence[Row], answer: Answer, stream: TextIO) -> None:
-    """One document: the answer as every face tells it, and the runs."""
+    """One document: the answer, worded as everywhere else, and the runs."""
     json.dump({"answer": answer.as_json(), "runs": list(table)}, stream, indent=1)
     stream.write("\n")

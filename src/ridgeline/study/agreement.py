@@ -1,4 +1,4 @@
-"""Whether a study folder's study file and its journal still speak of the same campaign.
+"""Whether a study folder's study file and its journal still describe the same campaign.
 
 Both are plain files, and people edit plain files. Limits may be changed before a resume; the question may not, since
 what was measured would then be an answer to something else. Before anything has passed it may: that is how a baseline
@@ -50,7 +50,7 @@ def require_same_question(path: Path, tree: YamlTree, before: Mapping[str, str])
 
 
 def require_consistent(study: Study, history: History) -> None:
-    """StoreError where single events make sense but not together: somebody took lines out of the journal."""
+    """StoreError where single events make sense but not together: lines were removed from the journal."""
     where, metric = history.root / "journal.jsonl", study.goal.metric
     for run in history.runs.values():
         if run.outcome is not None and run.outcome.kind is Kind.OK and metric not in run.metrics:

@@ -1,4 +1,4 @@
-"""Who runs the campaign of a study folder, as far as its lock and its journal tell. Never takes the lock."""
+"""Who runs the campaign of a study folder, according to its lock and its journal. Never takes the lock."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ridgeline.study.lock import holder_of, is_gone
 class Presence(StrEnum):
     HERE = "here"  # a living process of this host
     GONE = "gone"  # it was killed, or its host restarted: whoever ends in order empties the lock
-    ELSEWHERE = "elsewhere"  # on another host, where we cannot look
+    ELSEWHERE = "elsewhere"  # on another host, which we can't see into
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerSighting:
-    """`pid` is None where nobody wrote the lock; `last_write_s` is that of the journal, since the epoch."""
+    """`pid` is None where the lock names nobody; `last_write_s` is that of the journal, since the epoch."""
 
     presence: Presence
     pid: int | None

@@ -48,7 +48,7 @@ class StudyFolder:
         folder = cls(path)
         try:
             folder._check_free(source)
-            # logs and settings are nobody else's affair, on machines that many people share
+            # logs and settings are private on machines that many people share
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (path / SOURCES).mkdir(exist_ok=True)
             for file in dict.fromkeys((*needed_files(source.study, in_place), *extra)):
@@ -79,7 +79,7 @@ class StudyFolder:
         if not (path / JOURNAL).stat().st_size and any((path / RUNS).glob("*")):
             raise StoreError(
                 f"{path / JOURNAL}: is empty though there are run folders; restore a copy of it, "
-                "or start anew with `ridgeline tune` and another --out"
+                "or start over with `ridgeline tune` and another --out"
             )
         return cls(path)
 
@@ -115,14 +115,15 @@ class StudyFolder:
             return None  # a folder from before 0.1.0
 
     def missing(self, recorded: Iterable[Path]) -> list[Path]:
-        """Of the recorded folders (as in the journal, relative), those that somebody deleted."""
+        """Of the recorded folders (as in the journal, relative), those that have been deleted."""
         return [folder for folder in recorded if not (self.path / folder).is_dir()]
 
     def _check_free(self, source: StudyFile) -> None:
         journal = self.path / JOURNAL
         if journal.exists() and (journal.stat().st_size or any((self.path / RUNS).glob("*"))):
             raise StoreError(
-                f"{self.path} already holds a campaign; go on with `ridgeline resume {self.path}` or name another --out"
+                f"{self.path} already holds a campaign; continue it with `ridgeline resume {self.path}` "
+                "or name another --out"
             )
         if self.path.exists() and not self.path.is_dir():
             raise StoreError(f"{self.path} is a file; name a folder with --out")

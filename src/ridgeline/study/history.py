@@ -84,8 +84,8 @@ class History:
     set_aside: list[SetAside] = field(default_factory=list)
     uncounted: set[int] = field(default_factory=set)  # trials of blocks that were set aside
     openings: int = 0  # how often a controller took up the campaign
-    pinned_to: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes it was told to run on
-    early_stops: dict[int, EarlyStop] = field(default_factory=dict)  # run -> why it was told to stop
+    pinned_to: dict[int, tuple[str, ...]] = field(default_factory=dict)  # run -> nodes it was pinned to
+    early_stops: dict[int, EarlyStop] = field(default_factory=dict)  # run -> why it was stopped
     opening_of: dict[int, int] = field(default_factory=dict)  # run -> in which of these it was started
     verdict: VerdictLine | None = None
     extensions: list[Extension] = field(default_factory=list)
@@ -95,9 +95,9 @@ class History:
     extensions_compared: set[int] = field(default_factory=set)  # how many there had been when blocks were run
     search_limit: int | None = None  # how many search trials there may be, once an extension says so
     stopped: Stopped | None = None
-    instructions: AppliedInstructions = field(default_factory=AppliedInstructions)  # what people told it meanwhile
+    instructions: AppliedInstructions = field(default_factory=AppliedInstructions)  # given from outside while it runs
     busy_until_s: float | None = None  # when a run last ended; None: nothing ran since it was taken up, or was built
-    wall_s: float = 0.0  # time during which a controller was at work and a run in flight
+    wall_s: float = 0.0  # time during which a controller was running and a run in flight
     node_hours: float = 0.0  # of all runs, and of builds on the site
     uncharged: dict[str, Run | float] = field(default_factory=dict)  # ticket -> ended run, or node-seconds of a build,
     # of which the batch system has not said yet for how long they are charged
@@ -141,7 +141,7 @@ class History:
         record = record_of(event)
         at, kind = float(event["at"]), event["event"]
         if kind == "opened":
-            self._spending_since_s = None  # nobody knows how long a controller that was killed had been at work
+            self._spending_since_s = None  # how long a killed controller went on is unknown
         elif self._spending_since_s is not None:
             self.wall_s = self.wall_now_s(at)
         match record:
@@ -178,7 +178,7 @@ class History:
             self._set_clock(at)
 
     def _set_clock(self, at: float) -> None:
-        """The wall clock counts while a controller is at work and a run is in flight; a pause is no work."""
+        """The wall clock counts while a controller is running and a run is in flight; not during a pause."""
         counts = self.openings > 0 and self.stopped is None and bool(self.open_runs) and not self.instructions.paused
         if not counts:
             self._spending_since_s = None
@@ -295,7 +295,7 @@ class History:
         return self.confirmations[-1].first_block if self.confirmations and self.candidates is not None else self.blocks
 
     def _extend(self, asked: Extension) -> None:
-        """More blocks join those there are. More trials may bring other settings: blocks for them are added too."""
+        """More blocks join those there are. More trials may lead to other settings: blocks for them are added too."""
         if self.verdict is None or (asked.blocks and not self.candidates):
             raise ValueError("a campaign without a verdict cannot be extended")
         self.extensions.append(asked)
@@ -321,14 +321,14 @@ class History:
         return self.short_reference if stage is Stage.SHORT else self.reference
 
     def wall_now_s(self, now_s: float) -> float:
-        """Seconds with a controller at work and a run in flight, up to now. Clocks may step back; this does not."""
+        """Seconds with a controller running and a run in flight, up to now. Clocks may step back; this does not."""
         if self._spending_since_s is None:
             return self.wall_s
         return max(self.wall_s, self._wall_before_s + now_s - self._spending_since_s)
 
     @property
     def looks(self) -> int:
-        """How many verdicts this one is the last of: extensions after which nothing was compared are no looks."""
+        """How many verdicts there have been, this one included: extensions without a new comparison don't count."""
         return 1 + len(self.extensions_compared - {0})
 
     def final_run(self, trial: Trial) -> Run | None:

@@ -70,7 +70,7 @@ class Journal:
 
     @property
     def in_place(self) -> bool:
-        """Whether the file we write to is still the one in the study folder: somebody may move or delete that."""
+        """Whether the file we write to is still the one in the study folder: it may have been moved or deleted."""
         try:
             there = self._place.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -150,7 +150,7 @@ def parse_line(line: bytes) -> Event | None:
 
 
 def _parsed(line: bytes) -> Any:
-    """ValueError where it is not JSON, or holds a whole number that is too large for a float: nobody measured that."""
+    """ValueError where it is not JSON, or holds a whole number that is too large for a float, which no metric is."""
     text = line.decode()  # here: loads would first guess the encoding of every line
     # so asked, of a long journal, it takes a hundredth of the time that a pattern would
     long = _LONG_NUMBER in line.translate(_AS_ZEROS)
@@ -164,7 +164,7 @@ def _sensible(digits: str) -> int:
 
 
 def damage(path: Path, number: int) -> str:
-    """What to tell the user about a line that is no event and is not the last."""
+    """The message about a line that is not an event and not the last one."""
     what = f"{path}:{number}: this line is not a journal event, and others follow it; the file was edited or damaged"
     return f"{what}. Restore a copy of it; or cut it off from line {number} on and resume: later runs are repeated"
 
@@ -212,9 +212,9 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 def failure(path: Path, study_folder: Path, error: OSError) -> StoreError:
-    """What to tell the user when the file system refuses to write `path` of a study folder."""
+    """The message when the file system refuses to write `path` of a study folder."""
     if error.errno in _FULL:
         what = "the disk or your quota there is full; free some space"
     else:
         what = f"cannot be written ({error.strerror}); check the disk"
-    return StoreError(f"{path}: {what}, then go on with `ridgeline resume {study_folder}`; nothing recorded is lost")
+    return StoreError(f"{path}: {what}, then continue with `ridgeline resume {study_folder}`; nothing recorded is lost")

@@ -24,7 +24,7 @@ _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class LockHeld(StoreError):  # noqa: N818  a state of the lock, not a malfunction
-    """Somebody else has the lock, and says who."""
+    """The lock is taken, and by whom."""
 
 
 class StudyLock:
@@ -84,7 +84,7 @@ class StudyLock:
         holder = holder_of(self.exclusive_path)
         if not is_gone(holder):
             raise LockHeld(_held(self.exclusive_path, self.what, holder, by_file=True))
-        # another controller may do the same now: move it away under our name, and look at what we got
+        # another controller may do the same now: move it away under our name, and check what we got
         aside = self.exclusive_path.with_name(f"{self.exclusive_path.name}.{os.getpid()}")
         try:
             self.exclusive_path.rename(aside)
@@ -122,7 +122,7 @@ def _write_holder(descriptor: int) -> None:
 
 
 def holder_of(path: Path) -> dict[str, Any]:
-    """Who wrote the lock; empty when that cannot be told."""
+    """Who wrote the lock; empty when that is unknown."""
     try:
         holder = json.loads(read_text(path))
     except (OSError, ValueError):
@@ -131,7 +131,7 @@ def holder_of(path: Path) -> dict[str, Any]:
 
 
 def _birth(pid: int) -> str:
-    """When a process started, in the kernel's ticks: tells it from a later one with the same number. "" if unknown."""
+    """When a process started, in the kernel's ticks, since numbers are used again. "" if unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -139,7 +139,7 @@ def _birth(pid: int) -> str:
 
 
 def is_gone(holder: dict[str, Any]) -> bool:
-    """Whether the holder was a process of this host and is no longer; of other hosts nothing can be said."""
+    """Whether the holder was a process of this host and is no longer; for other hosts this can't be known."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
         return False

@@ -1,4 +1,4 @@
-"""A study folder for somebody who only looks: as far as it is whole, and what lies beside it."""
+"""A study folder opened read-only: as far as it is intact, and what lies beside it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ridgeline.study.journal import read_events
 
 
 def read_history_as_far(folder: Path) -> tuple[History, tuple[str, ...]]:
-    """As `read_history`, for those who only look: up to a damaged line instead of not at all, with what is wrong."""
+    """As `read_history`, but up to a damaged line instead of failing there; says what is wrong."""
     history, path = History(folder.resolve()), folder / "journal.jsonl"
     try:
         history.apply_all(read_events(path))
     except StoreError as error:
-        return history, (f"Only what stands before a damaged line is shown. {error}",)
+        return history, (f"Only what comes before a damaged line is shown. {error}",)
     with open_regular(path) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - 1))
         torn = size > 0 and file.read(1) != b"\n"
     if torn:
         return history, (
-            "The journal's last line is not whole: somebody is writing it, or was cut off. It is left out.",
+            "The journal's last line is incomplete: it is being written, or writing was interrupted. It is left out.",
         )
     return history, ()
 

@@ -12,8 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Tag, WithJsonSchema
 
 from ridgeline.records.expression import is_number
+from ridgeline.records.study import Budget, Builds, JobLimits
 from ridgeline.study.forms.form import (
     TEXT_OR_MAPPING,
+    Becomes,
     CountedIn,
     Duration,
     Entry,
@@ -105,6 +107,7 @@ class GuardForm(Form):
 GuardChoice = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[GuardForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
+    Becomes,
     Takes("a sentence such as `error < 1e-6`, or a mapping"),
 ]
 
@@ -112,15 +115,16 @@ GuardChoice = Annotated[
 class BudgetForm(Form):
     """Limits of the whole campaign; what is not named is not limited."""
 
+    makes = Budget
+
     trials: Annotated[int | None, CountedIn("trials"), Otherwise("40 where nothing else is limited")] = Field(
-        default=None, ge=0, description="Search trials; baseline and confirmation runs are extra."
+        ge=0, description="Search trials; baseline and confirmation runs are extra."
     )
-    wall: Annotated[Duration | None, Otherwise("no limit")] = Field(
-        default=None,
-        description="Wall-clock time with `ridgeline` at work and a run in flight, waiting in the queue included.",
+    wall: Annotated[Duration | None, Becomes("wall_s"), Otherwise("no limit")] = Field(
+        description="Wall-clock time while `ridgeline` is running and a run is in flight, time in the queue included.",
     )
     node_hours: Annotated[float | None, CountedIn("node-hours"), Otherwise("no limit")] = Field(
-        default=None, gt=0, description="Nodes x hours over all runs, retries included."
+        gt=0, description="Nodes x hours over all runs, retries included."
     )
 
 
@@ -130,22 +134,25 @@ CountOf = Annotated[ExpressionText | None, Takes("a whole number, or an expressi
 class JobForm(Form):
     """What one run asks of the site. The counts may be expressions over settings."""
 
-    nodes: Annotated[CountOf, Otherwise("1")] = Field(default=None, description="Nodes of a run.")
-    ranks_per_node: Annotated[CountOf, Otherwise("1")] = Field(default=None, description="MPI ranks on each node.")
-    cores: Annotated[CountOf, Otherwise("the site decides")] = Field(default=None, description="Cores on each node.")
-    gpus: Annotated[CountOf, Otherwise("0")] = Field(default=None, description="GPUs on each node.")
-    limit: Duration = Field(default=3600.0, description="A run that takes longer is ended and counts as a time-out.")
-    silence: Annotated[Duration | None, Otherwise("no limit")] = Field(
-        default=None, description="A run that writes nothing for this long is ended as a hang."
+    makes = JobLimits
+
+    nodes: Annotated[CountOf, Otherwise("1")] = Field(description="Nodes of a run.")
+    ranks_per_node: Annotated[CountOf, Otherwise("1")] = Field(description="MPI ranks on each node.")
+    cores: Annotated[CountOf, Otherwise("the site decides")] = Field(description="Cores on each node.")
+    gpus: Annotated[CountOf, Otherwise("0")] = Field(description="GPUs on each node.")
+    limit: Annotated[Duration, Becomes("limit_s")] = Field(
+        description="A run that takes longer is ended and counts as a time-out."
     )
-    output: Annotated[Size, Field(gt=0), Otherwise("1 GiB")] = Field(
-        default=1 << 30, description="A run whose stdout, stderr and logs are larger in all is ended as a crash."
+    silence: Annotated[Duration | None, Becomes("silence_limit_s"), Otherwise("no limit")] = Field(
+        description="A run that writes nothing for this long is ended as a hang."
+    )
+    output: Annotated[Size, Field(gt=0), Becomes("output_bytes"), Otherwise("1 GiB")] = Field(
+        description="A run whose stdout, stderr and logs are larger in all is ended as a crash."
     )
     retries: Annotated[int, CountedIn("attempts")] = Field(
-        default=2, ge=0, description="Further attempts after a node's or the site's fault."
+        ge=0, description="Further attempts after a node's or the site's fault."
     )
     modules: Annotated[Lines, Otherwise("the site's alone")] = Field(
-        default=[],
         description="Modules loaded after the site's, for runs and builds; {knob} fields allowed, such as gcc/{gcc}.",
     )
 
@@ -166,7 +173,7 @@ def _inside_the_build(patterns: list[str]) -> list[str]:
         try:
             any(NOWHERE.glob(pattern))
         except (ValueError, NotImplementedError) as error:
-            if pattern.strip():  # an empty list of names is told elsewhere
+            if pattern.strip():  # an empty list of names is reported elsewhere
                 raise ValueError(f"{pattern!r} is not a pattern of file names ({error}); correct it") from None
     return patterns
 
@@ -177,19 +184,18 @@ NOWHERE = Path("/nowhere/to/look")  # a pattern is only read here
 class BuildsForm(Form):
     """How a variant of the program is built from settings; each distinct one is built once."""
 
+    makes = Builds
+
     make: Lines = Field(description="Shell commands with {knob} fields; one text or a list of lines.")
     keep: Annotated[Lines, AfterValidator(_inside_the_build)] = Field(
         description="Files or globs to keep of the build; everything else is removed."
     )
     sources: Annotated[Lines, Otherwise("files that the commands name")] = Field(
-        default=[], description="Files or globs beside the study file that the commands need."
+        description="Files or globs beside the study file that the commands need."
     )
-    env: dict[Variable, BuildText] = Field(
-        default={}, description="Environment of the build commands; {knob} fields allowed."
-    )
-    limit: Duration = Field(default=3600.0, description="A build that takes longer is ended.")
+    env: dict[Variable, BuildText] = Field(description="Environment of the build commands; {knob} fields allowed.")
+    limit: Annotated[Duration, Becomes("limit_s")] = Field(description="A build that takes longer is ended.")
     where: Literal["here", "site"] = Field(
-        default="here",
         description="`here`: on this machine, one by one; `site`: as its jobs, with its modules, several at once.",
     )
 
@@ -239,15 +245,15 @@ class StudyForm(Form):
         default={},
         description="Knobs that belong together, in the order of their impact; others are grouped by their names.",
     )
-    budget: BudgetForm = Field(default=BudgetForm(), description="What the campaign may cost.")
-    stages: StagesForm = Field(default=StagesForm(), description="How thorough each stage is.")
+    budget: BudgetForm = Field(default=BudgetForm.model_construct(), description="What the campaign may cost.")
+    stages: StagesForm = Field(default=StagesForm.model_construct(), description="How thorough each stage is.")
     search: Annotated[SearchForm | None, Otherwise("`stages.search`")] = Field(
         default=None, description="Short for stages.search."
     )
     confirm: Annotated[ConfirmForm | None, Otherwise("`stages.confirm`")] = Field(
         default=None, description="Short for stages.confirm."
     )
-    job: JobForm = Field(default=JobForm(), description="What one run asks of the site.")
+    job: JobForm = Field(default=JobForm.model_construct(), description="What one run asks of the site.")
     builds: Annotated[BuildsForm | None, Otherwise("nothing is built")] = Field(
         default=None, description="How variants of the program are built."
     )

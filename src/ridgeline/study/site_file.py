@@ -11,7 +11,7 @@ from ridgeline.errors import InputError, StudyError, near
 from ridgeline.files import below_home, is_there
 from ridgeline.records.launch import PYXIS
 from ridgeline.records.problem import Problem
-from ridgeline.records.site import Prices, Site
+from ridgeline.records.site import Site
 from ridgeline.study.forms.form import Form
 from ridgeline.study.forms.reading import read_form
 from ridgeline.study.site_form import SiteForm
@@ -92,19 +92,13 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
     # an image beside the site file is meant to be found from any run folder
     if image and is_there(folder / image) and (folder / image).is_file():
         image = str((folder / image).absolute())
-    fields = form.model_dump(exclude={"version", "memory_per_node", "prices"})
-    for name in ("modules", "setup", "directives", "secrets", "container_mounts"):
-        fields[name] = tuple(fields[name])
-    return Site(
-        **fields
-        | {"name": called, "memory_bytes_per_node": form.memory_per_node, "container": image, "options": options}
-        | {"prices": Prices() if form.prices is None else Prices(**form.prices.model_dump())}
-    ), problems
+    site: Site = form.record(name=called, container=image, options=options)
+    return site, problems
 
 
 def _options_form(batch: str) -> type[Form] | None:
     try:
         form: type[Form] | None = getattr(catalog.part("executors", batch), "form", None)
-    except InputError:  # whoever wants to run something there is told why
+    except InputError:  # the reason is given when something is to be run there
         return None
     return form

@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ridgeline.records.launch import APPTAINER, CONTAINER_RUNTIMES, LAUNCHERS
+from ridgeline.records.launch import CONTAINER_RUNTIMES, LAUNCHERS
+from ridgeline.records.site import Prices, Site
 from ridgeline.study.forms.form import (
+    Becomes,
     CountedIn,
     Environment,
     Form,
@@ -24,92 +26,89 @@ from ridgeline.study.forms.form import (
 class PricesForm(Form):
     """What a site's hours cost."""
 
+    makes = Prices
+
     node_hour: Annotated[float | None, CountedIn("dollars"), Otherwise("not known")] = Field(
-        default=None, ge=0, description="An hour of one node."
+        ge=0, description="An hour of one node."
     )
     gpu_hour: Annotated[float | None, CountedIn("dollars"), Otherwise("not known")] = Field(
-        default=None, ge=0, description="An hour of one GPU, where nodes have no price."
+        ge=0, description="An hour of one GPU, where nodes have no price."
     )
 
 
 class SiteForm(Form):
     """Where jobs run: one machine, or a cluster behind a batch system."""
 
+    makes = Site
+
     whose = "a site"
+    aside = frozenset({"version"})
 
     version: Annotated[Literal[1], Takes("1: write 1")] = Field(default=1, description="The version of this format.")
     name: Annotated[OneLine, Otherwise("the file's name, or the batch system's")] = Field(
-        default="local", description="The site's name, shown in reports."
+        description="The site's name, shown in reports."
     )
-    batch: OneLine = Field(default="local", description="Who runs jobs: local, slurm, pbs, simulated, or a plugin's.")
+    batch: OneLine = Field(description="Who runs jobs: local, slurm, pbs, simulated, or a plugin's.")
     queue: Annotated[OneLine, Otherwise("the batch system's default")] = Field(
-        default="", description="The queue or partition jobs are sent to."
+        description="The queue or partition jobs are sent to."
     )
     account: Annotated[OneLine, Otherwise("your default")] = Field(
-        default="", description="The project or account that is charged."
+        description="The project or account that is charged."
     )
-    nodes: Annotated[int, CountedIn("nodes")] = Field(default=1, ge=1, description="The most nodes a job may ask for.")
+    nodes: Annotated[int, CountedIn("nodes")] = Field(ge=1, description="The most nodes a job may ask for.")
     cores_per_node: Annotated[int | None, CountedIn("cores"), Otherwise("unknown")] = Field(
-        default=None, ge=1, description="Cores of a node; when given, a job that asks for no cores gets whole nodes."
+        ge=1, description="Cores of a node; when given, a job that asks for no cores gets whole nodes."
     )
-    gpus_per_node: Annotated[int, CountedIn("GPUs")] = Field(default=0, ge=0, description="GPUs of a node.")
-    memory_per_node: Annotated[Size | None, Otherwise("unknown")] = Field(
-        default=None, description="Memory of a node; jobs ask for it, and settings that need more are refused."
+    gpus_per_node: Annotated[int, CountedIn("GPUs")] = Field(ge=0, description="GPUs of a node.")
+    memory_per_node: Annotated[Size | None, Becomes("memory_bytes_per_node"), Otherwise("unknown")] = Field(
+        description="Memory of a node; jobs ask for it, and settings that need more are refused."
     )
     interface: Annotated[OneLine, Otherwise("the one that leads to the job's other nodes")] = Field(
-        default="",
         description="The network interface by which engines on several nodes meet, such as ib0: sets "
         "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and the engine's own address on every node.",
     )
     launcher: Literal[tuple(LAUNCHERS)] = Field(  # type: ignore[valid-type]  # the names are records.launch's
-        default="none", description="How programs with several ranks are started."
+        description="How programs with several ranks are started."
     )
     launcher_options: Annotated[OneLine, Otherwise("none")] = Field(
-        default="", description="Extra options for the launcher, as you would type them."
+        description="Extra options for the launcher, as you would type them."
     )
     modules: Annotated[SingleLines, Otherwise("none")] = Field(
-        default=[], description="Modules that are loaded before the command."
+        description="Modules that are loaded before the command."
     )
-    setup: Annotated[Lines, Otherwise("none")] = Field(default=[], description="Shell lines before the command.")
+    setup: Annotated[Lines, Otherwise("none")] = Field(description="Shell lines before the command.")
     container: Annotated[OneLine, Otherwise("none")] = Field(
-        default="",
         description="An image: a file beside the site file, a full path, or docker://… (for pyxis also a .sqsh file).",
     )
     container_runtime: Literal[CONTAINER_RUNTIMES] = Field(  # type: ignore[valid-type]  # records.launch's
-        default=APPTAINER,
         description="What starts the container: apptainer (or singularity), or pyxis, Slurm's plugin for enroot, which "
         "needs `batch: slurm` and `launcher: srun` or none.",
     )
     container_options: Annotated[OneLine, Otherwise("none")] = Field(
-        default="", description="Extra options for `apptainer exec`, or of pyxis for `srun`, as you would type them."
+        description="Extra options for `apptainer exec`, or of pyxis for `srun`, as you would type them."
     )
     container_mounts: Annotated[SingleLines, Otherwise("none")] = Field(
-        default=[],
         description="Paths of the node that the container sees, as PATH or HOST:INSIDE. Pyxis sees the study folder "
         "and the job's scratch by itself.",
     )
     scratch: Annotated[OneLine, Otherwise("none")] = Field(
-        default="",
         description="A folder on the nodes: each job gets its own in it as $RIDGELINE_SCRATCH, removed at its end.",
     )
-    env: Environment = Field(default={}, description="Environment of every job.")
+    env: Environment = Field(description="Environment of every job.")
     secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
-        default=[],
         description="Variables that hold keys or passwords: run.sh refers to them, no file holds their value.",
     )
-    jobs_at_once: Annotated[int, CountedIn("jobs")] = Field(
-        default=1, ge=1, description="How many jobs may be queued or running."
-    )
+    jobs_at_once: Annotated[int, CountedIn("jobs")] = Field(ge=1, description="How many jobs may be queued or running.")
     poll_s: Annotated[float, CountedIn("seconds")] = Field(
-        default=10.0, gt=0, description="Time between two looks at the queue; one look serves all jobs."
+        gt=0, description="Time between polls of the queue; one poll covers all jobs."
     )
     directives: Annotated[SingleLines, Otherwise("none")] = Field(
-        default=[], description="Lines that are added to job scripts as they are, such as `#SBATCH --exclusive`."
+        description="Lines that are added to job scripts as they are, such as `#SBATCH --exclusive`."
     )
     service_units_per_node_hour: Annotated[float | None, CountedIn("service units"), Otherwise("not counted")] = Field(
-        default=None, gt=0, description="What one node-hour costs."
+        gt=0, description="What one node-hour costs."
     )
     prices: Annotated[PricesForm | None, Otherwise("not known")] = Field(
         default=None, description="What hours cost, for dollars a million tokens."
     )
-    options: dict[str, Any] = Field(default={}, description="Keys that only this batch system has; see below.")
+    options: dict[str, Any] = Field(description="Keys that only this batch system has; see below.")

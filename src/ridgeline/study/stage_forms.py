@@ -1,4 +1,4 @@
-"""The stages of a campaign in a study file, as forms."""
+"""The stages of a campaign in a study file, as forms; defaults are those of the records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from ridgeline.records.study import DEFAULT_SAMPLER
+from ridgeline.records.study import BaselineStage, ConfirmStage, ProfileStage, SearchStage
 from ridgeline.study.forms.form import (
     CountedIn,
     Form,
@@ -15,80 +15,83 @@ from ridgeline.study.forms.form import (
     Takes,
 )
 
-Point = Annotated[dict[str, Single], Takes("a mapping of knobs to values")]
-
 
 class BaselineForm(Form):
     """The first stage."""
 
+    makes = BaselineStage
+
     repeats: Annotated[int, CountedIn("runs")] = Field(
-        default=3, ge=1, description="Runs of the baseline before the search starts."
+        ge=1, description="Runs of the baseline before the search starts."
     )
 
 
 class SearchForm(Form):
     """The second stage; keys besides these are options of the sampler."""
 
+    makes = SearchStage
+
     model_config = ConfigDict(extra="allow")
-    sampler: str = Field(
-        default=DEFAULT_SAMPLER, description="Who proposes settings: guided, grid, random, tpe, or a plugin's."
-    )
+    sampler: str = Field(description="Who proposes settings: guided, grid, random, tpe, or a plugin's.")
     seed: int = Field(
-        default=0,
         ge=0,
         description="Seeds all random choices: the same seed proposes the same settings for the same results.",
     )
     sentinel_every: Annotated[int, CountedIn("trials")] = Field(
-        default=8, ge=0, description="Trials between two repeats of the baseline; 0 for none."
+        ge=0, description="Trials between two repeats of the baseline; 0 for none."
     )
     in_stages: bool = Field(
-        default=False, description="Search one group of knobs after the other, the rest as in the best setting so far."
+        description="Search one group of knobs after the other, the rest as in the best setting so far."
     )
     short: Annotated[
-        dict[str, Single], Takes("a mapping such as {requests: 200}"), Otherwise("all trials are whole")
+        dict[str, Single], Takes("a mapping such as {requests: 200}"), Otherwise("all trials run in full")
     ] = Field(
-        default={},
-        description="Try settings with less to do first; those that promise run whole. Names derived values, or "
+        description="Try settings on less work first; only promising ones run in full. Names derived values, or "
         "numbers of the workload.",
     )
     stop_early: Annotated[float | None, Takes("a number above 1"), Otherwise("every run may finish")] = Field(
-        default=None, gt=1, description="End a run that shows to be so many times worse than the best so far."
+        gt=1, description="Stop a run that is clearly this many times worse than the best so far."
     )
 
 
 class ConfirmForm(Form):
     """The third stage: the best few against the baseline in fresh, interleaved runs."""
 
+    makes = ConfirmStage
+
     top: Annotated[int, CountedIn("settings")] = Field(
-        default=3, ge=0, description="How many settings are confirmed; 0 skips the stage."
+        ge=0, description="How many settings are confirmed; 0 skips the stage."
     )
     blocks: Annotated[int, CountedIn("blocks")] = Field(
-        default=5, ge=1, description="Blocks of interleaved runs; each runs every setting and the baseline."
+        ge=1, description="Blocks of interleaved runs; each runs every setting and the baseline."
     )
     repeats: Annotated[int, CountedIn("runs")] = Field(
-        default=2, ge=1, le=2, description="Runs of a setting in a block: 2 for ABBA, 1 for AB and BA in turn."
+        ge=1, le=2, description="Runs of a setting in a block: 2 for ABBA, 1 for AB and BA in turn."
     )
-    level: float = Field(default=0.95, gt=0, lt=1, description="Confidence of the interval, as a share.")
+    level: float = Field(gt=0, lt=1, description="Confidence of the interval, as a share.")
     warmup: Literal["auto", "always", "never"] = Field(
-        default="auto",
         description="Whether a block begins with a run that does not count; auto: where its node was idle, something "
-        "was built, or nobody knows what ran there.",
+        "was built, or what ran there before is unknown.",
     )
 
 
 class ProfileForm(Form):
     """A stage of its own: runs under a profiler, which are compared with nothing."""
 
+    makes = ProfileStage
+
     tool: Literal["perf", "mpip", "ipm", "vtune"] = Field(description="The profiler; its findings are in the report.")
     library: Annotated[str, Otherwise("found by the loader")] = Field(
-        default="", description="To preload, of mpip and ipm."
+        description="The library to preload for mpip and ipm."
     )
 
 
 class StagesForm(Form):
     """The three stages of a campaign."""
 
-    baseline: BaselineForm = Field(default=BaselineForm(), description="Measuring the baseline and its noise.")
+    baseline: BaselineForm = Field(
+        default=BaselineForm.model_construct(), description="Measuring the baseline and its noise."
+    )
     search: SearchForm | None = Field(default=None, description="Looking for better settings.")
     confirm: ConfirmForm | None = Field(default=None, description="Showing that the best really is better.")
     profile: Annotated[ProfileForm | None, Otherwise("no profile")] = Field(

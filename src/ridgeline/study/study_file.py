@@ -15,13 +15,10 @@ from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Closeness, Guard, parse_guard
 from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.study import (
-    BaselineStage,
-    Budget,
     Builds,
     ConfirmStage,
     Goal,
     JobLimits,
-    ProfileStage,
     SearchStage,
     Study,
     WorkloadChoice,
@@ -65,7 +62,7 @@ class StudyFile:
         return self.tree.message(self._as_written(where), what)
 
     def _as_written(self, where: Where) -> Where:
-        """`stages.search` may stand in the file as `search`."""
+        """`stages.search` may be written as `search`."""
         short = where[:1] == ("stages",) and len(where) > 1 and where[1] in self.tree.root.children
         return where[1:] if short else where
 
@@ -113,7 +110,7 @@ def _form(tree: YamlTree) -> StudyForm:
 
 
 class _Assembly:
-    """Makes the records of a study from its form; what does not fit is reported and the rest is still looked at."""
+    """Makes the records of a study from its form; what does not fit is reported and the rest is still checked."""
 
     def __init__(self, form: StudyForm, folder: Path, report: Reporter, site_path: Path | None) -> None:
         self.form, self.folder, self.report, self.site_path = form, folder, report, site_path
@@ -149,11 +146,11 @@ class _Assembly:
             site=replace(site, secrets=tuple(dict.fromkeys((*site.secrets, *form.secrets)))),
             guards=guards,
             presets=tuple(p for p in presets if p is not None),
-            budget=Budget(form.budget.trials, form.budget.wall, form.budget.node_hours),
-            baseline_stage=BaselineStage(form.stages.baseline.repeats),
+            budget=form.budget.record(),
+            baseline_stage=form.stages.baseline.record(),
             search=self.search_stage(search),
-            confirm=ConfirmStage(**confirm.model_dump()) if confirm else ConfirmStage(),
-            profile=ProfileStage(**profile.model_dump()) if (profile := form.stages.profile) else None,
+            confirm=confirm.record() if confirm else ConfirmStage(),
+            profile=form.stages.profile.record() if form.stages.profile else None,
             job=job,
             builds=builds,
             second_goal=second,
@@ -178,9 +175,8 @@ class _Assembly:
     def search_stage(self, form: Any) -> SearchStage:
         if form is None:
             return SearchStage()
-        options, named = dict(form.model_extra or {}), "sampler" in form.model_fields_set
-        told = {name: getattr(form, name) for name in type(form).model_fields}
-        return SearchStage(**told, options=options, named=named)
+        stage: SearchStage = form.record(options=dict(form.model_extra or {}), named="sampler" in form.model_fields_set)
+        return stage
 
     def guard(self, index: int, form: Any) -> Guard | None:
         where = ("guards", index)
@@ -208,14 +204,8 @@ class _Assembly:
             known_name_problem(counts[name], settings, ("job", name), self.report)
         for index, text in enumerate(form.modules):
             self.check_fields(("job", "modules", index), text, settings)
-        return JobLimits(
-            **counts,
-            limit_s=form.limit,
-            silence_limit_s=form.silence,
-            retries=form.retries,
-            output_bytes=form.output,
-            modules=tuple(form.modules),
-        )
+        limits: JobLimits = form.record(**counts)
+        return limits
 
     def check_counts(self, job: JobLimits, settings: Mapping[str, object]) -> None:
         for name in COUNTS:
@@ -252,8 +242,8 @@ class _Assembly:
         for name in ("make", "keep"):
             if not any(line.strip() for line in getattr(form, name)):
                 self.report(("builds", name), "is empty; name at least one")
-        lists = (tuple(form.make), tuple(form.keep), tuple(form.sources))
-        return Builds(*lists, dict(form.env), form.limit, form.where)
+        builds: Builds = form.record()
+        return builds
 
     def check_build_fields(self, builds: Builds, settings: Collection[str]) -> None:
         places: list[tuple[Where, str]] = [(("builds", "make", index), line) for index, line in enumerate(builds.make)]

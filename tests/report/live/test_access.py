@@ -123,7 +123,7 @@ def test_a_program_with_the_token_may_tell_and_what_is_wrong_is_said(there: Serv
     assert there.ask(path, "POST", {"id": "by-program", "act": "pause"}, **own).status == 202
     assert there.ask(path, "POST", {"id": "by-program", "act": "pause"}, **own).status == 202
     assert [*waiting_instructions(open_study)] == ["by-program"]
-    assert "nobody is at work on this folder" in there.ask("/", **there.cookie).text
+    assert "no controller is running on this folder" in there.ask("/", **there.cookie).text
 
 
 def test_an_instruction_of_any_length_is_not_read(there: Served, open_study: Path) -> None:
@@ -239,10 +239,10 @@ def _harm(study: Path, harm: str) -> None:
 @pytest.mark.parametrize(
     ("harm", "meanwhile", "later"),
     [
-        ("empty journal", "nobody at work", "nobody at work"),
+        ("empty journal", "controller not running", "controller not running"),
         ("no journal", "was the folder moved?", None),
-        ("no study file", "nobody at work", "no study.yaml here"),
-        ("half a study file", "nobody at work", "not YAML"),
+        ("no study file", "controller not running", "no study.yaml here"),
+        ("half a study file", "controller not running", "not YAML"),
     ],
 )
 def test_a_folder_with_something_wrong_is_shown_with_a_note(

@@ -189,10 +189,10 @@ def test_a_controller_that_is_gone_is_said_and_what_waits_too(tmp_path: Path, br
         os.kill(process.pid, signal.SIGKILL)
         process.wait(60)
         assert holder_of(study / "lock")["pid"] == process.pid
-        tab.until(says("state", "nobody at work"))
+        tab.until(says("state", "controller not running"))
         tab.until(says("state", "ridgeline resume"))
         tab.click("button[data-act=pause]")
-        tab.until(says("told", "nobody is at work on this folder"))
+        tab.until(says("told", "no controller is running on this folder"))
         (study / "go").touch()
         with (study / "journal.jsonl").open("a") as journal:
             journal.write('{"event": "tri')

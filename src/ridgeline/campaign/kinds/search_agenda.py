@@ -115,7 +115,7 @@ class SearchAgenda(Agenda):
         if limit is not None and done >= limit:
             if (last := self._promoted(self.study.confirm.top)) is not None or self._awaits_short_runs():
                 return last
-            self.search_over = f"all of the budget was used: {count(limit, 'trial')}"
+            self.search_over = f"the budget is used up: {count(limit, 'trial')}"
             return None
         if self.sentinel_due() or (self.study.search.sentinel_every and unwatched(self.history)):
             if self.fits(self.study.baseline, self.reserve):

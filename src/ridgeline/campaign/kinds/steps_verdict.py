@@ -177,4 +177,4 @@ def steps_table(verdict: StepsVerdict, metric: str) -> TextTable:
     )
     changed = frozenset(at for at, step in enumerate(verdict.steps) if step.verdict == Verdict.BETTER)
     head = ("step", "change", f"brought ({metric})", "interval", "verdict")
-    return TextTable("What each change brought", head, rows, changed=changed)
+    return TextTable("Gain of each change", head, rows, changed=changed)

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 def best(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
     at: Annotated[
-        str | None, typer.Option("--at", metavar="METRIC=VALUE", help="The best within this limit of the second goal.")
+        str | None,
+        typer.Option(
+            "--at", metavar="METRIC=VALUE", help="The best setting that keeps the second goal within this limit."
+        ),
     ] = None,
     deploy: Annotated[
         Path | None, typer.Option(help="File for the answer as `ridgeline deploy` reads it (studies of engines).")
@@ -25,8 +28,10 @@ def best(
 ) -> None:
     """Print the answer of a campaign: the setting to paste with its interval, or what else was asked.
 
-    Exit code 1: there is no better setting, so keep the baseline; or there is no answer yet. 6: the setting that a
+    Exit code 1: no setting is better, so keep the baseline; or there is no answer yet. 6: the setting that a
     comparison was asked about is shown to be worse.
+
+    Example: ridgeline best studies/first --script run-best.sh
     """
     if at is not None:
         _best_at(folder, at, as_json)
@@ -61,7 +66,7 @@ def _script(folder: Path, answer: Answer) -> str:
 
     study = read_status(folder).study
     point = answer.to_use or study.baseline
-    title = f"{study.name}: {setting_text(point)}\n{answer.told}"
+    title = f"{study.name}: {setting_text(point)}\n{answer.statement}"
     return script_of(study, folder.resolve(), point, title)
 
 

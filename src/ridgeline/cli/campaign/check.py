@@ -21,7 +21,10 @@ def check(
     study: Annotated[Path, typer.Argument(help="The study file (YAML).")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> None:
-    """Validate a study; print the size of its legal space and what it may cost. Nothing is run."""
+    """Validate a study; print how many points are legal and what it can cost at most. Nothing is run.
+
+    Example: ridgeline check study.yaml
+    """
     from ridgeline.campaign.check import check_study, space_size, stake
 
     try:

@@ -16,7 +16,9 @@ def compare(
 ) -> None:
     """Compare two settings of a study in fresh, interleaved runs and give a verdict with an interval.
 
-    Exit code 0: B is better. 1: no difference shows, or there is no verdict. 6: B is worse.
+    Exit code 0: B is better. 1: no detectable difference, or no verdict yet. 6: B is worse.
+
+    Example: ridgeline compare study.yaml threads=4
     """
     from ridgeline.campaign.assembly import assemble_next_folder
     from ridgeline.campaign.check import check_study

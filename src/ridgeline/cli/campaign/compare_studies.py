@@ -9,13 +9,15 @@ import typer
 
 def compare_studies(
     first: Annotated[Path, typer.Argument(help="A study folder.")],
-    second: Annotated[Path, typer.Argument(help="Another of the same question: other node, other release.")],
+    second: Annotated[Path, typer.Argument(help="Another that asks the same question: other nodes, another release.")],
     out: Annotated[Path | None, typer.Option(help="Also write it as a page: FILE.html, or FILE.md.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Two study folders side by side: what changed between them, with an interval for each setting that ran in both.
+    """Compare two study folders: what changed between them, with an interval for each setting that ran in both.
 
     The campaigns were not interleaved, so this shows that something changed, not what caused it.
+
+    Example: ridgeline compare-studies studies/first studies/second
     """
     from ridgeline.campaign.status import answer_on_paper, read_status
     from ridgeline.cli.text.studies import studies_lines

@@ -14,14 +14,16 @@ def edge(
     ] = "baseline",
     repeats: Annotated[int, typer.Option(min=1, help="Runs that must pass at the edge.")] = 3,
     margin: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Share of the edge to stay below in production.")
+        float, typer.Option(min=0, max=0.9, help="How far below the edge to stay in production, as a share of it.")
     ] = 0.03,
     out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-edge-KNOB by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find the largest safe value of a knob with few crashes, and the value to use in production.
 
-    Call it again, or `ridgeline resume` its folder, to go on after a stop.
+    Run it again, or `ridgeline resume` its folder, to continue after a stop.
+
+    Example: ridgeline edge study.yaml --knob threads --repeats 2
     """
     from ridgeline.campaign.assembly import assemble_or_go_on
     from ridgeline.campaign.check import check_study

@@ -37,7 +37,7 @@ def export(
     ] = None,
     front: Annotated[
         bool,
-        typer.Option("--front", help="Of a study with a second goal: settings on or near the front, instead of runs."),
+        typer.Option("--front", help="With a second goal: the settings on or near the Pareto front, instead of runs."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
@@ -45,6 +45,8 @@ def export(
 
     JSON has the answer beside the runs; in CSV the runs of its setting carry verdict and interval (`answer.` columns).
     mlflow is a folder for `mlflow ui`, optuna a storage for optuna-dashboard, prometheus the metrics of this moment.
+
+    Example: ridgeline export studies/first --format parquet --out runs.parquet
     """
     from ridgeline.campaign.status import answer_on_paper, read_status
 

@@ -1,4 +1,4 @@
-"""`status --follow`: the screen drawn again as the campaign goes on; a line for each run where there is no screen."""
+"""`status --follow`: a screen that is redrawn as the campaign goes on; a line for each run where there is no screen."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.campaign.watched import WatchedStudy
 from ridgeline.cli.terminal import clean_line, uncleaned
-from ridgeline.cli.text.follow import follow_lines
-from ridgeline.cli.text.picture import cut
-from ridgeline.cli.text.snapshot import run_rows
-from ridgeline.cli.text.wording import status_lines
+from ridgeline.cli.text.picture import cut, picture_lines
+from ridgeline.cli.text.snapshot import expected_end, run_rows
+from ridgeline.cli.text.table import aligned
+from ridgeline.cli.text.wording import controller_text, status_lines
+from ridgeline.stats.wording import count
+from ridgeline.study.live.logs import last_lines, newest_log
 
-LOOK_S = 0.5
+POLL_S = 0.5
 CLOCK_S = 1.0
 HOME, REST = "\x1b[H", "\x1b[K\n"  # to the first cell; the rest of a line away
 BELOW = "\x1b[J"
+BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
+LEAST_HEIGHT = 12
+LOG_LINES = 6
 
 
 def follow(path: Path) -> None:
@@ -38,13 +44,13 @@ def follow(path: Path) -> None:
             shown_runs = _tell(now, shown_runs)
         if now.is_over or _is_gone(now):
             break
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     if not screen:
         print(*status_lines(now, time.time()), sep="\n", flush=True)
 
 
 def _is_gone(now: CampaignStatus) -> bool:
-    """Nobody writes any more: following would wait for ever."""
+    """Its controller is gone: following would wait forever."""
     return now.controller is not None and now.controller.presence == "gone"
 
 
@@ -68,3 +74,71 @@ def _tell(now: CampaignStatus, shown: int) -> int:
     for row in reversed(rows):
         print(cut("  ".join(("", *row)), 400), flush=True)
     return len(now.history.runs)
+
+
+def follow_lines(now: CampaignStatus, width: int, height: int, now_s: float, plain: bool = False) -> list[str]:
+    """At most `height` lines, none wider than `width`. Where it is too low for all, older runs and log lines go first.
+
+    `plain`: nothing but ASCII in the sparkline.
+    """
+    head = [cut(line, width) for line in _head(now, now_s)]
+    picture = picture_lines(now, width, now_s)
+    spark = _spark(now, width, plain)
+    left = max(LEAST_HEIGHT, height) - len(head) - len(picture) - len(spark) - 1
+    log = _log(now, width, min(LOG_LINES, max(0, left // 3)))
+    runs = _runs(now, width, left - len(log))
+    return [*head, *picture, *spark, *runs, *log][: max(1, height)]
+
+
+def _head(now: CampaignStatus, now_s: float) -> list[str]:
+    if now.is_over:
+        state = "finished" if now.history.verdict is not None else "stopped"
+    else:
+        state = "paused" if now.history.instructions.paused else now.progress.stage
+    lines = [f"{now.study.name}   {state}   {count(len(now.history.runs), 'run')}"]
+    if now.controller is not None and not now.is_over:
+        lines.append(f"  {controller_text(now.controller, str(now.history.root), now_s)}")
+        if end := expected_end(now, now_s):
+            lines.append(f"  expected end {end}")
+    return lines
+
+
+def _spark(now: CampaignStatus, width: int, plain: bool) -> list[str]:
+    metric = now.study.goal.metric
+    label = f"  {metric}  "
+    room = width - len(label)
+    if not now.history.runs or room < 4:
+        return []
+    runs = [*now.history.runs.values()][-room:]
+    passed = [run.outcome is not None and run.outcome.kind == "ok" for run in runs]
+    values = [run.metrics.get(metric) if ok else None for run, ok in zip(runs, passed, strict=True)]
+    return [f"{label}{sparkline(values, plain)}"]
+
+
+def sparkline(values: Sequence[float | None], plain: bool = False) -> str:
+    """One character a value, lowest to highest; x for a run that does not count."""
+    bars = PLAIN_BARS if plain else BARS
+    known = [value for value in values if value is not None]
+    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    size = (high - low) or 1.0
+    return "".join("x" if v is None else bars[min(len(bars) - 1, int((v - low) / size * len(bars)))] for v in values)
+
+
+def _runs(now: CampaignStatus, width: int, room: int) -> list[str]:
+    """A table of the latest runs with a line before it; nothing where there is no room for a head and a run."""
+    rows = run_rows(now, max(0, room - 2))
+    if room < 3 or len(rows) < 2:
+        return []
+    return ["", *(cut(line, width) for line in aligned(rows, left=(0, 1, 4)))]
+
+
+def _log(now: CampaignStatus, width: int, room: int) -> list[str]:
+    """The end of the log of the first run under way: of several the oldest."""
+    running = next(iter(now.history.open_runs.values()), None)
+    if running is None or room < 2 or now.is_over:
+        return []
+    log = newest_log(running.folder)
+    lines = last_lines(log, room - 1)
+    if log is None or not lines:
+        return []
+    return [cut(f"  {log.parent.name}/{log.name}:", width), *(cut(f"  | {line}", width) for line in lines)]

@@ -104,7 +104,7 @@ def _stop_flag() -> Iterator[list[bool]]:
 
 
 def _tell(*lines: str) -> None:
-    """Print, for as long as somebody reads: a reader that leaves (`| head`) ends the output, not the campaign."""
+    """Print until the reader goes away: a closed pipe (`| head`) ends the output, not the campaign."""
     try:
         print(*lines, sep="\n", flush=True)
     except BrokenPipeError:

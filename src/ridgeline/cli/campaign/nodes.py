@@ -11,9 +11,11 @@ def nodes(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Name the nodes of a campaign that are slower or faster than their peers, with interval and evidence.
+    """List nodes that are measurably slower or faster than their peers, with confidence intervals and evidence.
 
-    Where the runs cannot tell, it says so and what is missing. May be asked while the campaign runs.
+    Where the runs don't allow a conclusion, it says so and what is missing. Works while the campaign runs, too.
+
+    Example: ridgeline nodes studies/first
     """
     from dataclasses import asdict
 

@@ -21,7 +21,10 @@ def report(
         ReportFormat, typer.Option("--format", help="html, md (for a pull request) or pdf (needs Chromium).")
     ] = ReportFormat.html,
 ) -> None:
-    """Write the report of a study folder: one page that needs no network, also while the campaign runs."""
+    """Write the report of a study folder: one self-contained page. Works while the campaign runs, too.
+
+    Example: ridgeline report studies/first
+    """
     import ridgeline.stats.arrays  # noqa: F401  before anything else of a report loads numpy with all its threads
     from ridgeline.campaign.status import answer_on_paper, read_status_as_far
     from ridgeline.report.markdown import markdown

@@ -9,20 +9,25 @@ import typer
 def resume(
     folder: Annotated[Path, typer.Argument(help="The study folder that `tune` wrote.")],
     trials: Annotated[
-        str | None, typer.Option(metavar="+N", help="Go on after the verdict: so many more search trials.")
+        str | None, typer.Option(metavar="+N", help="Extend a finished campaign by this many search trials.")
     ] = None,
     blocks: Annotated[
-        str | None, typer.Option(metavar="+N", help="Go on after the verdict: so many more interleaved blocks.")
+        str | None, typer.Option(metavar="+N", help="Extend a finished campaign by this many interleaved blocks.")
     ] = None,
     wall: Annotated[
-        str | None, typer.Option(metavar="+TIME", help="With --trials or --blocks: so much more for `budget.wall`.")
+        str | None, typer.Option(metavar="+TIME", help="With --trials or --blocks: add this to `budget.wall`.")
     ] = None,
     node_hours: Annotated[
-        str | None, typer.Option(metavar="+N", help="With --trials or --blocks: so many more for `budget.node_hours`.")
+        str | None, typer.Option(metavar="+N", help="With --trials or --blocks: add this to `budget.node_hours`.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Go on with a campaign that was stopped or killed; a finished one shows its answer again."""
+    """Continue a campaign that was stopped or killed, or extend a finished one.
+
+    Without options, a finished campaign prints its answer again.
+
+    Example: ridgeline resume studies/first --blocks +2
+    """
     from ridgeline.campaign.kinds.extension import parse_extension
     from ridgeline.cli.campaign.live import drive
     from ridgeline.study.folder import StudyFolder

@@ -10,7 +10,9 @@ def scale(
     study: Annotated[Path, typer.Argument(help="The study file.")],
     over: Annotated[
         str | None,
-        typer.Option(help="The knob to scale; nodes, ranks_per_node, ranks or threads by default, the first there is."),
+        typer.Option(
+            help="The knob to scale; default: the first of nodes, ranks_per_node, ranks and threads that the study has."
+        ),
     ] = None,
     at: Annotated[
         str, typer.Option(help="Setting of the other knobs: 'knob=value,knob=value', or 'baseline'.")
@@ -19,7 +21,10 @@ def scale(
     out: Annotated[Path | None, typer.Option(help="Study folder to write.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Run one setting over 1..n ranks, nodes or threads: speed-up, parallel efficiency, and where it stops paying."""
+    """Run one setting on 1..n ranks, nodes or threads: speed-up, parallel efficiency, and where more stops paying off.
+
+    Example: ridgeline scale study.yaml --over threads
+    """
     from ridgeline.campaign.assembly import assemble_folder
     from ridgeline.campaign.check import check_study
     from ridgeline.campaign.kinds.scale import scaling_question

@@ -14,9 +14,14 @@ from ridgeline.errors import InputError
 def status(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-    following: Annotated[bool, typer.Option("--follow", help="Go on until the campaign is over or Ctrl-C.")] = False,
+    following: Annotated[
+        bool, typer.Option("--follow", help="Keep the screen up to date until the campaign ends or Ctrl-C.")
+    ] = False,
 ) -> None:
-    """Say how far a campaign is; may be asked while it runs."""
+    """Show how far a campaign has got, while it runs or afterwards.
+
+    Example: ridgeline status studies/first --follow
+    """
     if following:
         if as_json:
             raise InputError("--follow and --json do not go together; watch the journal itself with `tail -f`")

@@ -15,10 +15,12 @@ def steps(
     out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME-steps by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Say what each change from the baseline to a setting brought, from interleaved runs of all steps.
+    """Measure the gain of each change on the way from the baseline to a setting, in interleaved runs of all steps.
 
-    Of a study folder it is the confirmed setting. One with fewer changes that is shown to be within 1% is preferred.
-    Call it again, or `ridgeline resume` its folder, to go on after a stop.
+    Given a study folder, the setting is the one it confirmed. A setting with fewer changes is preferred if it is shown
+    to be within 1%. Run it again, or `ridgeline resume` its folder, to continue after a stop.
+
+    Example: ridgeline steps study.yaml studies/first
     """
     from ridgeline.campaign.assembly import assemble_or_go_on
     from ridgeline.campaign.check import check_study

@@ -19,18 +19,23 @@ def tune(
     trials: Annotated[int | None, typer.Option(min=1, help="Search trials, instead of the study's budget.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampler, instead of the study's.")] = None,
     ladder: Annotated[
-        bool, typer.Option("--ladder", help="Then run every step to the winner: what each change brought.")
+        bool, typer.Option("--ladder", help="Then measure how much each change from the baseline to the winner gains.")
     ] = False,
     warm_start: Annotated[
         list[Path] | None,
-        typer.Option("--warm-start", help="Folder of an earlier study with the same knobs; may be given again."),
+        typer.Option("--warm-start", help="Folder of an earlier study with the same knobs; may be repeated."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the first scripts and the cost; run nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Run a study's campaign: baseline, search, confirm."""
+    """Run a study's campaign: baseline, search, confirm.
+
+    Ctrl-C stops it; `ridgeline resume` picks it up again.
+
+    Example: ridgeline tune study.yaml --out studies/first
+    """
     from ridgeline.campaign.kinds.search import SearchQuestion
     from ridgeline.records.study import DEFAULT_SAMPLER
 

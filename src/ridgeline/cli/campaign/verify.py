@@ -10,9 +10,11 @@ def verify(
     folder: Annotated[Path, typer.Argument(help="The study folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Work out every number of a study folder again, from its journal and the files of its runs.
+    """Recompute every number of a study folder from its journal and the files of its runs; list what differs.
 
-    Leaves with 1 when something does not match. What cannot be checked is listed and is no failure.
+    Exit code 1: something differs. What can't be checked is listed, and doesn't count as a difference.
+
+    Example: ridgeline verify studies/first
     """
     from ridgeline.campaign.verify.folder import verify_folder
     from ridgeline.cli.text.json import json_text

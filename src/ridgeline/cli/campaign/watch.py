@@ -12,16 +12,14 @@ if TYPE_CHECKING:
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="DIR|FOLDER", help="A study folder, or a folder of several.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = 8765,
-    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's own need a token.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs a token.")] = ("127.0.0.1"),
     token_file: Annotated[
-        Path | None, typer.Option(help="A token of your own, instead of a new one each time.")
+        Path | None, typer.Option(help="File with a token of your own, instead of a new one each time.")
     ] = None,
 ) -> None:
     """Show a campaign in the browser while it runs; pause it, stop it, add to its budget, try a setting.
 
-    Prints the address with its token. Also shows the journal of a service that `ridgeline keep` watches.
+    Prints the address, with its token. A service that `ridgeline keep` watches is shown, too.
 
     Example: ridgeline watch studies --port 8765
     """

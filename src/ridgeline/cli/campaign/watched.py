@@ -1,4 +1,4 @@
-"""A study folder as the dashboard sees it: its journal read on as it grows, told in the words of every other face."""
+"""A study folder as the dashboard sees it: its journal followed as it grows, in the wording of all other output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ridgeline.study.live.instructions import INSTRUCTIONS, Instruction, waiting
 from ridgeline.study.live.logs import newest_log
 from ridgeline.study.live.tail import JournalTail
 
-# what a folder that is damaged, edited or half gone may bring: said on the page, whoever looks next
+# what reading a damaged, edited or half-deleted folder can raise: shown on the page
 TROUBLE = (RidgelineError, OSError, ValueError, LookupError, ArithmeticError)
 CURRENT_S = 1.0  # a picture is good for so long where nothing changed: its clocks move
 
@@ -120,7 +120,7 @@ class WatchedStudy:
         if not now.is_over:
             return ""
         more = " --trials +N" if now.history.verdict is not None else ""
-        return f"the campaign is over; go on with: ridgeline resume {shlex.quote(str(self.path))}{more}"
+        return f"the campaign is over; continue with: ridgeline resume {shlex.quote(str(self.path))}{more}"
 
     def metrics(self) -> str:
         try:

@@ -30,7 +30,7 @@ class BenchArguments:
     stages: Annotated[str | None, typer.Option(help="Ramp: 8:30,16:30 (at once:seconds) or 2/s:30,4/s:30.")] = None
     requests: Annotated[int | None, typer.Option(help="How many requests; default: 10 rounds, at least 100.")] = None
     duration_s: Annotated[float | None, typer.Option("--duration", help="Stop sending after this many seconds.")] = None
-    warmup: Annotated[int, typer.Option(help="Unmeasured requests before the clock starts.")] = 0
+    warmup: Annotated[int, typer.Option(help="Requests sent first and not measured.")] = 0
     workers: Annotated[int, typer.Option(help="Processes that send the load.")] = 1
     # traffic
     traffic: Annotated[
@@ -43,34 +43,32 @@ class BenchArguments:
     max_tokens: Annotated[int | None, typer.Option(help="Length limit of each answer; default: 128.")] = None
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Ask for the full length (SGLang, vLLM).")] = False
     shared_prefix_tokens: Annotated[
-        int, typer.Option("--shared-prefix", help="Tokens at the start of every prompt that are the same.")
+        int, typer.Option("--shared-prefix", help="Tokens of a prefix that all prompts share.")
     ] = 0
     body: Annotated[
-        str | None, typer.Option(metavar="JSON", help="JSON object of further body fields, such as temperature.")
+        str | None, typer.Option(metavar="JSON", help="JSON object of extra body fields, such as temperature.")
     ] = None
-    stream: Annotated[bool, typer.Option(help="Ask for a stream of tokens, or for answers in one piece.")] = True
+    stream: Annotated[bool, typer.Option(help="Stream tokens, or get each answer in one piece.")] = True
     seed: Annotated[int, typer.Option(help="Seed of lengths and arrival times.")] = 0
     # server
     model: Annotated[str | None, typer.Option(help="Model name; default: the first of /v1/models.")] = None
-    api: Annotated[
-        str | None, typer.Option(help="chat, completions or generate; default: what the URL says, or chat.")
-    ] = None
+    api: Annotated[str | None, typer.Option(help="chat, completions or generate; default: by the URL, or chat.")] = None
     key: Annotated[str | None, typer.Option(envvar="RIDGELINE_API_KEY", help="API key, sent as a bearer token.")] = None
     headers: Annotated[
-        list[str] | None, typer.Option("--header", metavar="'NAME: VALUE'", help="Further header; may be repeated.")
+        list[str] | None, typer.Option("--header", metavar="'NAME: VALUE'", help="Extra header; may be repeated.")
     ] = None
     ca_file: Annotated[
-        Path | None, typer.Option("--ca", help="PEM file of the authority that signed the server's key.")
+        Path | None, typer.Option("--ca", help="PEM file of the CA that signed the server's certificate.")
     ] = None
     timeout_s: Annotated[
-        float, typer.Option("--timeout", help="Seconds without a byte after which a request has failed.")
+        float, typer.Option("--timeout", help="Seconds without a byte after which a request fails.")
     ] = 120.0
     # question and answer
     slos: option.Slos = None
     out: Annotated[Path | None, typer.Option(help="File (or folder) for one JSON line per request.")] = None
 
     find_goodput: Annotated[
-        bool, typer.Option("--find-goodput", help="Find the most load that holds --slo; default: a rate.")
+        bool, typer.Option("--find-goodput", help="Find the highest load (by default a rate) that meets --slo.")
     ] = False
 
     def options(self) -> BenchOptions:
@@ -109,7 +107,7 @@ def bench(
     from ridgeline.load.session import run_session
 
     if arguments.find_goodput and sweep is not None:
-        raise InputError("--find-goodput and --sweep are two different questions; ask one at a time")
+        raise InputError("--find-goodput and --sweep are different questions; ask one at a time")
     session = run_session(
         plan_from(arguments.options()),
         goodput=goodput_terms(arguments.find_goodput, hold_s, within_s, arguments.rate_s),

@@ -19,21 +19,26 @@ def calibrate(
     ],
     out: Annotated[Path, typer.Option(help="The calibration file to write.")],
     more: Annotated[list[Path] | None, typer.Argument(help="Further files.")] = None,
-    model: Annotated[str | None, typer.Option(help="Preset or config.json, where a file does not say.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="The GPU, where a file does not say.")] = None,
+    model: Annotated[str | None, typer.Option(help="Preset or config.json, if a file does not name it.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="The GPU, if a file does not name it.")] = None,
     engine: Annotated[
-        str | None, typer.Option(help="A bench's server, where its result does not say: sglang:0.5.9, vllm:0.17.0.")
+        str | None,
+        typer.Option(help="The benchmarked server, if the result does not name it: sglang:0.5.9, vllm:0.17.0."),
     ] = None,
     server_flags: Annotated[
-        str, typer.Option(metavar="FLAGS", help="Its command line, likewise: '--tp-size 8 --max-running-requests 256'.")
+        str,
+        typer.Option(
+            metavar="FLAGS",
+            help="Its command line, if the result does not have it: '--tp-size 8 --max-running-requests 256'.",
+        ),
     ] = "",
     as_json: option.AsJson = False,
 ) -> None:
-    """Fit the twin's factors to logs, measured rows or results of a bench, and keep them in a file.
+    """Fit the twin's factors to logs, measured rows or benchmark results, and write them to a file.
 
-    Results are those of `ridgeline bench` and of the tools that `ridgeline import` reads.
+    Benchmark results are those of `ridgeline bench` and of the tools that `ridgeline import` reads.
 
-    Example: ridgeline calibrate --from bench.json --gpu h200 --out site.json
+    Example: ridgeline calibrate --from server.log --model llama-8b --gpu h200 --out calibration.json
     """
     from ridgeline.cli.text.serving.calibration import calibration_text
     from ridgeline.twin.calibrate import calibrate as run

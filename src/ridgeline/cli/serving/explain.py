@@ -14,12 +14,12 @@ from ridgeline.cli.text.json import json_text
 def explain(
     arguments: option.DeploymentArguments,
     batch: Annotated[int, typer.Option(help="Requests in the decode step.")] = 128,
-    context: Annotated[int, typer.Option(help="Cached tokens of each of them.")] = 500,
+    context: Annotated[int, typer.Option(help="Cached tokens per request.")] = 500,
     prompt: Annotated[int, typer.Option(help="Tokens of each prompt in the prefill round.")] = 300,
     calibration: option.CalibrationFile = None,
     as_json: option.AsJson = False,
 ) -> None:
-    """Print every term of a decode step and of a prefill round, and what bounds it.
+    """Break a decode step and a prefill round down into their terms, and say what bounds each.
 
     Example: ridgeline explain --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --batch 512 --context 450
     """

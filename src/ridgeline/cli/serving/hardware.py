@@ -9,7 +9,7 @@ from ridgeline.cli.text.json import json_text
 def hardware(as_json: option.AsJson = False) -> None:
     """List GPUs and fabrics with their peaks. A YAML file named by RIDGELINE_HARDWARE adds your own.
 
-    Example: RIDGELINE_HARDWARE=ours.yaml ridgeline hardware
+    Example: ridgeline hardware
     """
     from ridgeline.cli.text.serving.hardware import hardware_text
     from ridgeline.hardware.listing import list_hardware

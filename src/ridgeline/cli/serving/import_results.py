@@ -13,12 +13,16 @@ from ridgeline.cli.serving import options as option
 
 def import_results(
     paths: Annotated[list[Path], typer.Argument(help="Result files or folders of other load generators.")],
-    out: Annotated[Path | None, typer.Option(help="File for their requests as our records, one line each.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for one JSON line per request, as `bench --out` writes.")
+    ] = None,
     as_json: option.AsJson = False,
 ) -> None:
     """Read results of genai-bench, evalscope, guidellm, aiperf, vllm bench and SGLang's benches.
 
     Figures that were not measured, or that contradict each other, are marked with the reason.
+
+    Example: ridgeline import results.json
     """
     from ridgeline.cli.text.serving.imported import imported_text
     from ridgeline.load.imported import import_results as run

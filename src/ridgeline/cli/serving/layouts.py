@@ -19,7 +19,7 @@ def layouts(
     dtype: option.Dtype = None,
     as_json: option.AsJson = False,
 ) -> None:
-    """List the legal layouts of a model on GPUs, with what fits in memory, and the reasons against the others.
+    """List the legal layouts of a model on GPUs, whether each fits in memory, and why the others are ruled out.
 
     Example: ridgeline layouts --model deepseek-r1 --gpus 16 --gpu h200
     """

@@ -20,7 +20,7 @@ def make_model(
 ) -> None:
     """Write a model folder (config.json and a tokenizer) of a given shape, to be started with --load-format dummy.
 
-    Example: ridgeline make-model llama-8b /tmp/llama-8b
+    Example: ridgeline make-model llama-8b models/llama-8b
     """
     from ridgeline.cli.text.serving.model import folder_text
     from ridgeline.model.folder import write_model_folder

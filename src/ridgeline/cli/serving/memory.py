@@ -8,7 +8,7 @@ from ridgeline.cli.text.json import json_text
 
 @option.takes(option.EngineArguments)
 def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) -> None:
-    """Say whether a model fits a layout of GPUs, with the KV pool, the largest batch and the margin.
+    """Check whether a model fits a layout of GPUs: KV pool, largest batch, margin.
 
     Example: ridgeline memory --model deepseek-r1 --gpu h100 --nodes 2 --gpus-per-node 8 --tp 16
     """

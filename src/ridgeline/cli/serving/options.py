@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ridgeline.engines.settings import EngineSettings
 
 ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
-GpuName = Annotated[str, typer.Option(help="h100, h200, b200, ... (see `ridgeline hardware`), or one of your own.")]
+GpuName = Annotated[str, typer.Option(help="h100, h200, b200, ...; `ridgeline hardware` lists them all.")]
 Nodes = Annotated[int | None, typer.Option(help="Nodes; default: as many as needed.")]
 GpusPerNode = Annotated[int, typer.Option(help="GPUs per node.")]
-Fabric = Annotated[str | None, typer.Option(help="ib-ndr, roce-400, ...; default: what such GPUs come with.")]
+Fabric = Annotated[str | None, typer.Option(help="ib-ndr, roce-400, ...; default: what these GPUs usually come with.")]
 EngineName = Annotated[
     str, typer.Option(help="sglang or vllm; sglang:0.4.10, vllm:0.12.0 for another release's defaults.")
 ]
@@ -43,7 +43,7 @@ Slos = Annotated[
     list[str] | None,
     typer.Option("--slo", help="A limit such as ttft_p95_ms=2000; ttft, itl, tpot or e2e; may be repeated."),
 ]
-CalibrationFile = Annotated[Path | None, typer.Option(help="A site file made by `ridgeline calibrate`.")]
+CalibrationFile = Annotated[Path | None, typer.Option(help="A calibration file made by `ridgeline calibrate`.")]
 Concurrency = Annotated[int | None, typer.Option(help="Closed loop: this many requests at once.")]
 Rate = Annotated[float | None, typer.Option("--rate", help="Open loop: this many requests a second.")]
 Burstiness = Annotated[float, typer.Option(help="Open loop: 0 constant, 1 Poisson, above 1 burstier.")]
@@ -63,14 +63,18 @@ class EngineArguments:
     gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per node; default: 8.")] = None
     tp: Annotated[int, typer.Option(help="Tensor parallel ranks.")] = 1
     pp: Annotated[int, typer.Option(help="Pipeline stages.")] = 1
-    dp: Annotated[int, typer.Option(help="Whole copies of the engine behind a router.")] = 1
-    ep: Annotated[int, typer.Option(help="Ranks that hold whole experts.")] = 1
-    attn_dp: Annotated[int, typer.Option(help="Attention groups inside tp, each with its own requests and KV.")] = 1
+    dp: Annotated[int, typer.Option(help="Replicas of the engine behind a router.")] = 1
+    ep: Annotated[int, typer.Option(help="Expert-parallel ranks.")] = 1
+    attn_dp: Annotated[
+        int, typer.Option(help="Attention data-parallel groups within tp, each with its own requests and KV.")
+    ] = 1
     engine: EngineName = "sglang"
     dtype: Dtype = None
     kv_dtype: KvDtype = None
-    mem_fraction: Annotated[float | None, typer.Option(help="--mem-fraction-static.")] = None
-    max_running_requests: Annotated[int | None, typer.Option(help="Requests decoded at once, whole engine.")] = None
+    mem_fraction: Annotated[float | None, typer.Option(help="GPU memory share, --mem-fraction-static.")] = None
+    max_running_requests: Annotated[int | None, typer.Option(help="Requests decoded at once by the whole engine.")] = (
+        None
+    )
     cuda_graph_max_bs: Annotated[int | None, typer.Option(help="Largest captured decode batch; 0: no graphs.")] = None
     chunked_prefill_size: Annotated[int | None, typer.Option(help="Tokens of one prefill round.")] = None
     attention_backend: AttentionBackend = None
@@ -111,12 +115,12 @@ class DeploymentArguments(EngineArguments):
         str | None,
         typer.Option(
             help="Likewise for decode, such as 1x4, or 1x4:attn-dp=8,ep=1 with its own shape; running=, chunk=, "
-            "graph= and fraction= after the colon apply to that role only (running= is of a whole engine)."
+            "graph= and fraction= after the colon apply to that role only (running= counts the whole engine)."
         ),
     ] = None
     fabric: Fabric = None
     recv_interval: Annotated[
-        int, typer.Option(help="--scheduler-recv-interval: decode steps between two looks for new requests.")
+        int, typer.Option(help="--scheduler-recv-interval: decode steps between polls for new requests.")
     ] = 1
     tokenizer_workers: Annotated[int, typer.Option(help="--tokenizer-worker-num; vLLM's --api-server-count.")] = 1
     detokenizer_workers: Annotated[int, typer.Option(help="--detokenizer-worker-num.")] = 1

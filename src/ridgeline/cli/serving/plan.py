@@ -28,7 +28,7 @@ def plan(
         float | None, typer.Option(help="Requests per second; default: the highest within the limits.")
     ] = None,
     concurrency: Annotated[int | None, typer.Option(help="Requests at once, instead of a rate.")] = None,
-    requests: Annotated[int | None, typer.Option(help="Requests of a run without rate or limits.")] = None,
+    requests: Annotated[int | None, typer.Option(help="Requests in a run without rate or limits.")] = None,
     slo: option.Slos = None,
     engine: option.EngineName = "sglang",
     attention_backend: option.AttentionBackend = None,
@@ -45,12 +45,13 @@ def plan(
         Path | None, typer.Option(help="File for the first choice as `ridgeline deploy` reads it.")
     ] = None,
     gpu_hour: Annotated[
-        float | None, typer.Option(help="Dollars an hour of one GPU costs, for dollars a million tokens.", min=0.0)
+        float | None,
+        typer.Option(help="Price of a GPU in dollars an hour, to get dollars per million tokens.", min=0.0),
     ] = None,
     verdict: Annotated[bool, typer.Option("--verdict", help="Only say whether to split prefill from decode.")] = False,
     as_json: option.AsJson = False,
 ) -> None:
-    """Rank layouts for a model, GPUs, traffic and limits, with commands to start them and a study to verify them.
+    """Rank layouts for a model, GPUs, traffic and limits, with commands that start them and a study that checks them.
 
     With --rate the fewest GPUs that keep every limit come first, else the most requests per second. --out DIR writes
     commands.txt and study.yaml for each choice.
@@ -91,7 +92,7 @@ def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -
     from ridgeline.service.from_plan import plan_json
 
     if gpu_hour is not None and not gpu_hour < math.inf:
-        raise InputError(f"--gpu-hour {gpu_hour:g} is no price; give dollars an hour, such as 2.5")
+        raise InputError(f"--gpu-hour {gpu_hour:g} is not a price; give dollars an hour, such as 2.5")
     if as_json:
         return json_text(answer.verdict.as_json() if verdict else plan_json(answer))
     return verdict_text(answer) if verdict else plan_text(answer, gpu_hour)

@@ -1,4 +1,4 @@
-"""`ridgeline preflight`: look at a node before GPU hours are spent on it; compare several."""
+"""`ridgeline preflight`: check a node before GPU hours are spent on it; compare several."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def preflight(
     port: Annotated[list[int] | None, typer.Option(help="Port that must be free; may be repeated.")] = None,
     as_json: option.AsJson = False,
 ) -> None:
-    """Look at this node before GPU hours are spent on it: rates, memory, network, versions, ports, files, space.
+    """Check this node before GPU hours are spent on it: rates, memory, network, versions, ports, files, space.
 
-    On several: srun --ntasks-per-node 1 sh -c 'ridgeline preflight --json > $(hostname).json', then
+    To compare nodes: srun --ntasks-per-node 1 sh -c 'ridgeline preflight --json > $(hostname).json', then
     ridgeline preflight --compare *.json
+
+    Example: ridgeline preflight --scratch . --port 30000
     """
     if compare:
         _compare(files or [], as_json)
@@ -31,9 +33,9 @@ def preflight(
     if files:
         raise InputError("files go with --compare; without it, this node is checked")
     from ridgeline.cli.text.serving.preflight import node_text
-    from ridgeline.node.preflight.run import preflight as look
+    from ridgeline.node.preflight.run import preflight as run_checks
 
-    node = look(python, scratch.absolute(), port or ())
+    node = run_checks(python, scratch.absolute(), port or ())
     print(json.dumps(node.as_json(), indent=1) if as_json else node_text(node))
     if node.failed:
         raise SiteError(f"{node.host} is not ready: {', '.join(node.failed)} failed")

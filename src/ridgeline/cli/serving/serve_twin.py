@@ -24,22 +24,22 @@ def serve_twin(
     bootstrap_port: Annotated[
         int, typer.Option(help="Prefill: where decode servers ask for their KV.")
     ] = BOOTSTRAP_PORT,
-    api: Annotated[str, typer.Option(help="sglang or vllm: whose metrics.")] = "sglang",
+    api: Annotated[str, typer.Option(help="Whose metrics it exports: sglang or vllm.")] = "sglang",
     fault: Annotated[
         list[str] | None, typer.Option(help="hang, slow[:FACTOR], oom, kv-timeout or crash; hang@30: after 30 s.")
     ] = None,
-    api_key: Annotated[str, typer.Option(envvar="RIDGELINE_API_KEY", help="Wanted of every request.")] = "",
-    served_model_name: Annotated[str, typer.Option(help="What /v1/models says; default: the model's name.")] = "",
+    api_key: Annotated[str, typer.Option(envvar="RIDGELINE_API_KEY", help="Required from every request.")] = "",
+    served_model_name: Annotated[str, typer.Option(help="The name in /v1/models; default: the model's.")] = "",
     max_queued_requests: Annotated[
-        int | None, typer.Option(help="Requests that may wait; more are refused with 503.", min=0)
+        int | None, typer.Option(help="Longest queue; requests beyond it get a 503.", min=0)
     ] = None,
     fabric: option.Fabric = None,
-    speed: Annotated[float, typer.Option(help="How much faster than real time passes.")] = 1.0,
+    speed: Annotated[float, typer.Option(help="How many times faster than real time it runs.")] = 1.0,
     calibration: option.CalibrationFile = None,
 ) -> None:
     """Serve tokens as a real engine would, without a GPU: the OpenAI and SGLang APIs with the twin's timing.
 
-    Ends on Ctrl-C or SIGTERM. While it runs, POST /fault {"kind": "hang"} makes a fault and {"kind": "none"} ends it.
+    Stops on Ctrl-C or SIGTERM. Meanwhile, POST /fault {"kind": "hang"} injects a fault and {"kind": "none"} clears it.
 
     Example: ridgeline serve-twin --model llama-8b --gpu h200 --tp 1 --port 30000
     """

@@ -16,12 +16,14 @@ def simulate(
     arguments: option.DeploymentArguments,
     schedule_conservativeness: Annotated[float, typer.Option(help="KV kept free for running requests.")] = 1.0,
     page_size: Annotated[int, typer.Option(help="Tokens of one KV page.")] = 1,
-    radix_cache: Annotated[bool, typer.Option(help="Reuse the KV of equal beginnings.")] = True,
-    accept_length: Annotated[float | None, typer.Option(help="Drafts: tokens kept a step; default: measured.")] = None,
+    radix_cache: Annotated[bool, typer.Option(help="Reuse the KV of shared prefixes.")] = True,
+    accept_length: Annotated[
+        float | None, typer.Option(help="Speculative decoding: tokens accepted a step; default: measured.")
+    ] = None,
     draft_tokens: Annotated[int, typer.Option(help="Speculative decoding: tokens verified a step.")] = 1,
     routing: Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")] = "round-robin",
     traffic: option.TrafficText = "sharegpt",
-    requests: Annotated[int | None, typer.Option(help="How many; default 1000, or all of a trace.")] = None,
+    requests: Annotated[int | None, typer.Option(help="How many; default: 1000, or the whole trace.")] = None,
     concurrency: option.Concurrency = None,
     rate: option.Rate = None,
     burstiness: option.Burstiness = 1.0,
@@ -33,9 +35,9 @@ def simulate(
     ] = None,
     as_json: option.AsJson = False,
 ) -> None:
-    """Predict throughput and latency of a layout under some traffic, without a GPU.
+    """Predict throughput and latency of a layout under given traffic, without a GPU.
 
-    Without --rate and --concurrency all requests are sent at once, or as a timed trace says.
+    Without --rate and --concurrency all requests are sent at once, or at the times of a trace.
 
     Example: ridgeline simulate --model deepseek-r1 --gpu h100 --nodes 2 --tp 16 --traffic sharegpt --requests 2000
     """

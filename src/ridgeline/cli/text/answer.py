@@ -18,7 +18,7 @@ def answer_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
     for table in exhibits.tables:
         yield from table_lines(table)
         yield ""
-    yield answer.told
+    yield answer.statement
     if answer.refuted:
         yield answer.refuted
     yield from exhibits.notes
@@ -33,7 +33,7 @@ def answer_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
 
 
 def _kept_lines(answer: Answer) -> Iterable[str]:
-    """The setting the headline speaks of, and below it the one to go on with."""
+    """The setting that the headline is about, and below it the one to use."""
     if answer.candidate is not None:
         yield f"  {answer.candidate.label}: #{answer.candidate.trial}  {setting_text(answer.candidate.point)}"
     if answer.paste:
@@ -53,7 +53,7 @@ def doubt_about(answer: Answer, candidate: Candidate) -> str:
         return ""
     figures = f": {answer.change}" if answer.change else ""
     if answer.conclusion is None:
-        return f"  {candidate.label} so far{figures}; not confirmed, and a single look favours lucky runs"
+        return f"  {candidate.label} so far{figures}; not confirmed, and a single measurement favours lucky runs"
     return f"  {candidate.label}, not shown to be better than {answer.reference.label}{figures}"
 
 

@@ -27,10 +27,11 @@ def service_summary(
             lines.append(f"    asks {service.site.batch} for {asked}")
     if service.router is not None and not ROUTERS[service.router.kind].checks_keys:
         lines.append(
-            f"{service.router.kind} asks nobody for a key before it changes its servers: let only users reach it"
+            f"{service.router.kind} changes its servers for anyone who can reach it, without a key: "
+            "let only trusted users reach it"
         )
     if service.api_key_env:
-        lines.append(f"each takes the API key from {service.api_key_env} by itself; it is none of its arguments")
+        lines.append(f"each takes the API key from {service.api_key_env} itself; it is on no command line")
     if promise := router_promise(service):
         lines.append(promise)
     lines += [f"note: {note}" for note in notes]
@@ -39,7 +40,7 @@ def service_summary(
 
 def front_text(url: str, file: Path) -> str:
     """Where users reach it now, and where they find it after it has moved."""
-    return f"users: {url} (always in {file})" if url else f"users: nowhere now; {file} will say where"
+    return f"users: {url} (always in {file})" if url else f"users: not reachable now; the address will be in {file}"
 
 
 def status_text(states: Sequence[MemberState]) -> str:

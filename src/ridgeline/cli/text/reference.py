@@ -1,8 +1,9 @@
-"""The reference pages of docs/reference, each from the forms that read the files."""
+"""The pages of docs/reference: keys from the forms that read the files, the Python API from its docstrings."""
 
 from __future__ import annotations
 
 from ridgeline import catalog
+from ridgeline.cli.text.python_reference import page as python_page
 from ridgeline.records.metrics import METRICS
 from ridgeline.service.form import ServiceForm
 from ridgeline.study.forms.form import Form
@@ -29,6 +30,7 @@ def pages() -> dict[str, str]:
     made["deployment"] = _deployment()
     made["metrics"] = _metrics()
     made |= {name: _workload(title, kinds) for name, title, kinds in _WORKLOADS}
+    made["python"] = python_page(_NOTE.replace("the forms that read the files", "signatures and docstrings"))
     made["index"] = _index()
     return {f"{name}.md": text for name, text in made.items()}
 
@@ -46,6 +48,7 @@ def _index() -> str:
         "- [deployment](deployment.md): every key of a deployment file",
         "- [metrics](metrics.md): every metric, its unit, which way is better, and what it means",
         *(f"- [{' and '.join(kinds)}]({name}.md): keys of `workload`" for name, _, kinds in _WORKLOADS),
+        "- [python](python.md): what `import ridgeline` offers",
     ]
     intro = "Every key of the files that Ridgeline reads. [The study file](../study-file.md) is the introduction."
     return _page("Reference", intro, "\n".join(lines))

@@ -37,10 +37,10 @@ def rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, sp
     sent_s = runs[0].offered_s
     if sent_s < 0.999 * asked_s:
         lines.append(
-            f"this machine carries {sent_s:.3g} of {asked_s:.3g} requests/s: policies were compared at part load"
+            f"this machine can sustain {sent_s:.3g} of {asked_s:.3g} requests/s: policies were compared at part load"
         )
     if speed != 1:
-        lines.append(f"the servers' time passed {speed:g} times as fast as real; the figures are in their time")
+        lines.append(f"the servers ran {speed:g} times faster than real time; the figures are in the servers' time")
     lines += [f"{one.policy}, {one.case}: do not trust this run: {one.void}" for one in runs if one.void]
     return "\n".join([*lines, "servers are the twin's; router, sockets and load generator are real"])
 
@@ -77,13 +77,13 @@ def _mean(values: Sequence[float], form: str) -> str:
 
 def _verdict(choice: PolicyChoice) -> list[str]:
     if not choice.other:
-        return [f"no policy did better than {choice.own} at first, which stays"]
+        return [f"no policy did better than {choice.own} in the first runs; it stays"]
     lines = []
     for name, comparison in (("goodput", choice.goodput), ("ttft p95", choice.ttft)):
         if comparison is not None:
             lines.append(f"{choice.other}, {name}: {comparison.text(than=choice.own)}")
     if not choice.changed:
-        lines.append(f"{choice.other} is not shown to be worth a change: {choice.own} stays")
+        lines.append(f"{choice.other} is not shown to be better: {choice.own} stays")
     return [*lines, ""]
 
 
@@ -92,7 +92,7 @@ def limits_text(service: Service, limits: AdmissionLimits) -> str:
     assert service.router is not None
     chosen = replace(service, router=replace(service.router, most_running=limits.most_running))
     own = ["; ".join(f"{name} {value}" for name, value in unit.items()) for unit in limits.for_servers(service)]
-    lines = [f"each server refuses by itself: {said}" for said in dict.fromkeys(own) if said]
+    lines = [f"each server refuses requests on its own: {said}" for said in dict.fromkeys(own) if said]
     return "\n".join([*lines, router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"])
 
 

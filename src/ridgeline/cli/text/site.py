@@ -32,11 +32,11 @@ def step_text(step: CheckStep) -> str:
 def node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every: int) -> Iterable[str]:
     """Nodes unlike their peers first, then those like them, then those that cannot be judged."""
     if not effects:
-        yield "cannot tell: no good run says on which node it was"
+        yield "can't judge: no good run recorded its node"
         return
     if len(effects) == 1:
         only = effects[0]
-        yield f"cannot tell: all {only.runs} good runs were on {only.node}, and a node is judged by its peers"
+        yield f"can't judge: all {only.runs} good runs were on {only.node}, and a node is judged by its peers"
         return
     unlike = [effect for effect in effects if effect.verdict in ("slow", "fast")]
     usual = [effect for effect in effects if effect.verdict == "usual"]
@@ -48,12 +48,12 @@ def node_lines(effects: Sequence[NodeEffect], goal: MetricText, sentinel_every: 
         yield from (f"  {effect}: {effect.evidence}" for effect in usual)
     for group in dict.fromkeys(tuple(sorted((e.node, *e.together))) for e in unknown if e.together):
         yield (
-            f"cannot tell {' from '.join(group)}: every run that counts was on {'both' if len(group) == 2 else 'all'}; "
-            "jobs on one of them and another node would tell"
+            f"can't separate {' from '.join(group)}: all runs that count used {'both' if len(group) == 2 else 'all'}; "
+            "a job on one of them and another node would show it"
         )
     if alone := [effect for effect in unknown if not effect.together]:
         names = ", ".join(f"{effect.node} ({count(effect.runs, 'run')})" for effect in alone)
-        yield f"cannot tell: {names}; {_missing(alone, sentinel_every)}"
+        yield f"can't judge: {names}; {_missing(alone, sentinel_every)}"
 
 
 def _missing(unknown: Sequence[NodeEffect], sentinel_every: int) -> str:

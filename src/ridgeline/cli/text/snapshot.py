@@ -70,9 +70,9 @@ def _state_text(now: CampaignStatus, state: State, now_s: float) -> str:
         return "there is a verdict"
     if state is State.STOPPED and now.history.stopped is not None:
         reason = str(now.history.stopped.reason)
-        return reason if "ridgeline resume" in reason else f"{reason}; go on with: {resume}"
+        return reason if "ridgeline resume" in reason else f"{reason}; continue with: {resume}"
     told = "" if now.controller is None else controller_text(now.controller, str(now.history.root), now_s)
-    return f"what runs goes on, nothing new is started; {told}" if state is State.PAUSED else told
+    return f"running jobs continue, nothing new is started; {told}" if state is State.PAUSED else told
 
 
 def _headline(now: CampaignStatus) -> str:
@@ -80,12 +80,12 @@ def _headline(now: CampaignStatus) -> str:
     answer = now.answer
     if answer.conclusion is None and answer.candidate is not None and answer.change:
         return f"{answer.candidate.short or answer.candidate.label} so far: {answer.change}"
-    return answer.told
+    return answer.statement
 
 
 def _best(now: CampaignStatus) -> Iterator[str]:
     if now.answer.conclusion is None and now.answer.candidate is not None:
-        yield f"#{now.answer.candidate.trial}, one look; {now.answer.told}"
+        yield f"#{now.answer.candidate.trial}, measured once; {now.answer.statement}"
     elif not now.answer.confirmed:
         yield from candidate_lines(now)
     verdict = now.history.verdict
@@ -102,9 +102,9 @@ def _gauges(now: CampaignStatus, state: State, now_s: float) -> Iterator[Gauge]:
     share = progress.done / progress.of if progress.of else None
     limit = f" of {progress.of}" if progress.of else ""
     yield Gauge(progress.stage, f"{progress.done}{limit} {progress.unit}", share)
-    at_work = state in (State.RUNNING, State.PAUSED) and history.openings
-    wall_s = history.wall_now_s(now_s) if at_work else history.wall_s
-    yield Gauge("time at work", *_of(time_text(wall_s), wall_s, budget.wall_s, time_text))
+    running = state in (State.RUNNING, State.PAUSED) and history.openings
+    wall_s = history.wall_now_s(now_s) if running else history.wall_s
+    yield Gauge("elapsed", *_of(time_text(wall_s), wall_s, budget.wall_s, time_text))
     yield Gauge("node-hours", *_of(hours_text(history.node_hours), history.node_hours, budget.node_hours, hours_text))
     if state is State.RUNNING and history.openings and (end := expected_end(now, now_s)):
         yield Gauge("expected end", end)
@@ -118,7 +118,7 @@ def _of(text: str, spent: float, limit: float | None, told: Any) -> tuple[str, f
 
 
 def expected_end(now: CampaignStatus, now_s: float) -> str:
-    """`about 14:32, in 1:05:00`; the budget's own end where that comes first; empty where nobody can tell."""
+    """`about 14:32, in 1:05:00`; the budget's own end where that comes first; empty where it can't be estimated."""
     history, limit_s = now.history, now.budget.wall_s
     ends: list[float] = []
     if now.progress.runs_left is not None and history.runs:
@@ -199,5 +199,5 @@ def _waits(told: Instruction | str, now: CampaignStatus, state: State) -> str:
     text = told if isinstance(told, str) else instruction_text(told.as_line())
     resume = f"ridgeline resume {quote(str(now.history.root))}"
     if state in (State.GONE, State.STOPPED, State.FINISHED):
-        return f"{text}: waits, and nobody is at work on this folder; it is answered after: {resume}"
+        return f"{text}: waiting: no controller is running on this folder; it is answered after: {resume}"
     return f"{text}: waits for the controller"

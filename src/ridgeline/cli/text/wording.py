@@ -58,7 +58,7 @@ def time_text(seconds: float) -> str:
 
 
 def run_time_text(seconds: float) -> str:
-    """Short runs with a tenth: of a program that takes half a second, 0:00 tells nothing."""
+    """Short runs with a tenth: of a program that takes half a second, 0:00 says nothing."""
     return f"{seconds:.1f}s" if seconds < 10 else time_text(seconds)
 
 
@@ -88,7 +88,7 @@ def cost_line(stake: Stake) -> str:
 
 
 def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
-    """What was spent; up to `now_s` where a controller is at work."""
+    """What was spent; up to `now_s` while a controller is running."""
     history, budget = now.history, now.budget
     wall_s = history.wall_s if now_s is None else history.wall_now_s(now_s)
     hours = hours_text(history.node_hours)
@@ -97,7 +97,7 @@ def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
     if (price := now.study.site.service_units_per_node_hour) is not None:
         spent += f" ({history.node_hours * price:,.3g} service units)"
     wall = f"{time_text(wall_s)} of {time_text(budget.wall_s)}" if budget.wall_s else time_text(wall_s)
-    return f"{spent}, {wall} at work"
+    return f"{spent}, {wall} elapsed"
 
 
 def status_lines(now: CampaignStatus, now_s: float) -> Iterable[str]:
@@ -122,17 +122,17 @@ def status_lines(now: CampaignStatus, now_s: float) -> Iterable[str]:
         yield f"  {count(len(moved) - MOVES_SHOWN, 'earlier move')} after failures: see `why` in the report"
     for trial in moved[-MOVES_SHOWN:]:
         yield f"  #{trial.number:<4} {trial.why}"
-    yield f"  {answer.told}"
+    yield f"  {answer.statement}"
     if answer.refuted:
         yield f"  {answer.refuted}"
     if history.stopped is not None and history.verdict is None:
         reason = history.stopped.reason
-        remedy = "" if "ridgeline resume" in reason else f"; go on with: ridgeline resume {quote(str(history.root))}"
+        remedy = "" if "ridgeline resume" in reason else f"; continue with: ridgeline resume {quote(str(history.root))}"
         yield f"  stopped: {reason}{remedy}"
 
 
 def candidate_lines(now: CampaignStatus) -> Iterable[str]:
-    """What the answer speaks of, a line each: `best  302 -> 317 steps/s, 1.05x (95%: 1.03 to 1.07)   #9`."""
+    """What the answer is about, one line each: `best  302 -> 317 steps/s, 1.05x (95%: 1.03 to 1.07)   #9`."""
     reference, candidate = now.answer.reference, now.answer.candidate
     if reference.short and reference.value is not None:
         yield f"{reference.short:<5} {goal_text(now.study, now.history).value(reference.value)}"
@@ -153,16 +153,16 @@ def clock_text(run: RunUnderWay, now_s: float) -> str:
 
 
 def controller_text(seen: ControllerSighting, folder: str, now_s: float) -> str:
-    """Whether anybody is at work on the folder, and what to do where nobody is."""
+    """Whether a controller is running on the folder, and what to do if none is."""
     resume = f"ridgeline resume {quote(folder)}"
     wrote = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seen.last_write_s))
     wrote = f"last wrote {wrote}, {time_text(max(0.0, now_s - seen.last_write_s))} ago"
     who = "" if seen.pid is None else f" (process {seen.pid})"
     if seen.presence is Presence.GONE:
-        return f"not running: its controller{who} is gone, {wrote}; nothing is lost, go on with: {resume}"
+        return f"not running: its controller{who} is gone, {wrote}; nothing is lost; continue with: {resume}"
     if seen.presence is Presence.HERE:
         return f"running on this machine{who} since {seen.since}"
-    return f"run from {seen.host}{who}, {wrote}; if it is gone there, go on with: {resume}"
+    return f"run from {seen.host}{who}, {wrote}; if it is gone there, continue with: {resume}"
 
 
 def progress_text(now: CampaignStatus) -> str:
@@ -176,7 +176,7 @@ def progress_text(now: CampaignStatus) -> str:
 
 
 def answered_text(line: Mapping[str, Any]) -> str:
-    """What somebody told a campaign and what became of it: `pause: refused: the campaign is over`."""
+    """An instruction to a campaign and what became of it: `pause: refused: the campaign is over`."""
     return f"{instruction_text(line)}: {'refused: ' if line['refused'] else ''}{line['told']}"
 
 

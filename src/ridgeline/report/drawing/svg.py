@@ -42,7 +42,7 @@ def n(value: float) -> str:
 
 
 def mark(x: float, y: float, look: str, told: str = "", trial: int | None = None) -> str:
-    """The form tells looks apart where colours do not."""
+    """The shape distinguishes marks where colours do not."""
     link = "" if trial is None else f" data-t={trial}"
     head = f'class="m {look_class(look)}"{link}'
     if look in (SEARCH, OTHER, "0", "1"):

@@ -93,7 +93,7 @@ def _run(partial: Path, place: Path, trial: Trial, run: Run) -> None:
 
 
 def _link_files(run_folder: Path, artifacts: Path) -> None:
-    """Links, so that whoever deletes the run in MLflow deletes nothing of the study; and no `env`, which is private."""
+    """Links, so that deleting the run in MLflow deletes nothing of the study; and no `env`, which is private."""
     shown = [run_folder / name for name in ("run.sh", "result.json", "stdout", "stderr")]
     for file in (*shown, *(sorted(run_folder.glob("*.log")) if run_folder.is_dir() else ())):
         if file.is_file():

@@ -22,14 +22,19 @@ def metrics_text(status: Mapping[str, Any], metric: str) -> str:
         ("runs_under_way", "gauge", "Runs that have not ended.", [(study, len(status["running"]))]),
         ("search_trials", "gauge", "Search trials started.", [(study, status["trials"])]),
         ("node_hours_total", "counter", "Node-hours spent.", [(study, status["node_hours"])]),
-        ("work_seconds_total", "counter", "Seconds a controller was at work.", [(study, status["wall_s"])]),
+        (
+            "work_seconds_total",
+            "counter",
+            "Seconds during which a controller was running.",
+            [(study, status["wall_s"])],
+        ),
         ("budget_trials", "gauge", "Search trials the budget allows.", [(study, budget["trials"])]),
         ("budget_seconds", "gauge", "Seconds of work the budget allows.", [(study, budget["wall_s"])]),
         ("budget_node_hours", "gauge", "Node-hours the budget allows.", [(study, budget["node_hours"])]),
         ("baseline_value", "gauge", "The goal at the baseline.", [(of_goal, status["baseline"])]),
         ("best_value", "gauge", "The goal at the best setting so far.", [(of_goal, best)]),
         ("paused", "gauge", "1 while the campaign is paused.", [(study, status["paused"])]),
-        ("controller_up", "gauge", "1 while somebody is at work on the folder.", [(study, at_work and not over)]),
+        ("controller_up", "gauge", "1 while a controller is running.", [(study, at_work and not over)]),
         ("finished", "gauge", "1 once there is a verdict.", [(study, status["verdict"] is not None)]),
     ]
     return "".join(line for row in table for line in _family(*row))

@@ -1,4 +1,4 @@
-"""Figures of the kinds of campaign that are no search: how far one knob goes, and how a setting scales."""
+"""Figures of the kinds of campaign other than a search: how far one knob goes, and how a setting scales."""
 
 from __future__ import annotations
 

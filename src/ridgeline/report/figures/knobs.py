@@ -44,7 +44,7 @@ SEARCHED = (Stage.BASELINE, Stage.SENTINEL, Stage.SEARCH)
 
 
 def effects(study: Study, history: History, answer: Answer) -> IntervalFigure | None:
-    """Of each knob that the setting changes: what moving it alone brings, as far as the search can tell."""
+    """Of each knob that the setting changes: the gain of moving it alone, estimated from the search."""
     if answer.candidate is None:
         return None
     trials = [(t.point, r.metrics[study.goal.metric]) for t, r in history.ok_runs(*SEARCHED)]
@@ -64,7 +64,7 @@ def effects(study: Study, history: History, answer: Answer) -> IntervalFigure | 
     if not rows:
         return None
     says = (
-        "What moving one knob from the baseline's value to the setting's brings by itself, estimated from the search "
+        "The gain of moving one knob alone from the baseline's value to the setting's, estimated from the search "
         "with knobs taken as independent: a hint where the gain comes from, not part of the proof."
     )
     axis = Axis(
@@ -109,7 +109,7 @@ def importance(study: Study, history: History) -> BarFigure | None:
 
 
 def _pattern(values: Sequence[Value]) -> tuple[object, ...]:
-    """The same for knobs that the runs never moved apart: no figures can tell these from each other."""
+    """The same for knobs that the runs never moved apart: no figure can separate them."""
     first = {repr(value): at for at, value in reversed([*enumerate(values)])}
     return tuple(first[repr(value)] for value in values)
 

@@ -60,7 +60,7 @@ class ProgressPoint:
 def progress_points(
     study: Study, history: History, answer: Answer | None = None, groups: Mapping[int, str] | None = None
 ) -> list[ProgressPoint]:
-    """Every run that ended. Without `groups` they are told apart by stage, and the best of the search is followed."""
+    """Every run that ended. Without `groups` stages distinguish them, and the best of the search is followed."""
     chosen = None if answer is None or answer.candidate is None else point_key(answer.candidate.point)
     began = min((r.ending.started_s for r in history.runs.values() if r.ending.started_s > 0), default=0.0)
     points: list[ProgressPoint] = []

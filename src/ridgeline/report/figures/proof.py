@@ -75,7 +75,7 @@ def _ratios(study: Study, runs: Sequence[tuple[Trial, Run]]) -> dict[str, float]
 
 
 def letters_of(study: Study, blocks: Sequence[ProofBlock], first: str | None) -> dict[str, str]:
-    """A is the reference, B the setting the answer speaks of, then the others."""
+    """A is the reference, B the setting the answer is about, then the others."""
     base = point_key(study.baseline)
     keys = dict.fromkeys(trial.key for block in blocks for trial, _ in block.runs)
     others = sorted((key for key in keys if key != base), key=lambda key: key != first)
@@ -209,7 +209,7 @@ def proof_table(study: Study, history: History, answer: Answer) -> TextTable | N
 
 
 def ladder(study: Study, history: History) -> IntervalFigure | None:
-    """What each change from the baseline to the setting brought; None where no steps were run."""
+    """The gain of each change from the baseline to the setting; None where no steps were run."""
     details = {} if history.verdict is None else history.verdict.details
     steps = [step for step in details.get("steps", ()) if "change" in step]
     if not steps:
@@ -218,9 +218,7 @@ def ladder(study: Study, history: History) -> IntervalFigure | None:
     says = (
         "Each change on the way from the baseline to the setting, as a ratio to the step before, from interleaved runs."
     )
-    return IntervalFigure(
-        "ladder", "The ladder: what each change brought", says, Axis("ratio to the step before"), rows
-    )
+    return IntervalFigure("ladder", "The ladder: the gain of each change", says, Axis("ratio to the step before"), rows)
 
 
 def _step(step: Mapping[str, Any]) -> IntervalRow:

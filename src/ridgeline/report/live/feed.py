@@ -1,4 +1,4 @@
-"""One look at a folder for all who watch it: looked at while somebody watches, drawn only when something changed."""
+"""One poll of a folder for everyone who watches it: only while someone watches, drawn only when something changed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
-LOOK_S = 0.2  # between two looks; a few calls of stat each, which also network file systems answer
+LOOK_S = 0.2  # between polls; a few stat calls each, which network file systems can take
 CLOCK_S = 5.0  # clocks on the page move at least so often
-BEAT_S = 15.0  # a line that means nothing, so that nobody in between takes the connection for dead
+BEAT_S = 15.0  # a line that means nothing, so that no proxy takes the connection for dead
 REST = 1.5  # times the drawing took, between two drawings: a huge study does not take the whole processor
 
 Sections = Mapping[str, str]

@@ -58,7 +58,7 @@ def _framed(title: str, base: str, body: str) -> str:
 
 
 def _report(slug: str) -> str:
-    """The whole report below, drawn when somebody opens it; as a stranger, whose scripts can do nothing here."""
+    """The whole report below, drawn when it is opened; as a stranger, whose scripts can do nothing here."""
     return (
         f"<section class=panel><details id=report data-from='/study/{escape(slug)}/report'><summary>Every figure: the "
         "report as of now</summary><iframe title=report sandbox=allow-scripts></iframe></details></section>"
@@ -66,7 +66,7 @@ def _report(slug: str) -> str:
 
 
 def _shown(name: str, now: Snapshot) -> bool:
-    """A service has no runs and no figures; a study tells what happened in its runs."""
+    """A service has no runs and no figures; a study shows what happened in its runs."""
     return now.is_service == (name == "events") or name == "running"
 
 

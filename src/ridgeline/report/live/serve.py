@@ -1,4 +1,4 @@
-"""From an address and a port to a server that answers until it is told to stop."""
+"""From an address and a port to a server that runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  refused without a token of one
 
 
 def token_from(file: Path | None, host: str) -> str:
-    """The token in this file, or a new one. InputError for an address that others reach and a token nobody chose."""
+    """The token in this file, or a new one. InputError for an address that others reach without a token of your own."""
     if file is None:
         if host not in LOOPBACK:
             raise InputError(
@@ -59,7 +59,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def serve(dashboard: Dashboard, host: str, port: int, token: str, say: Callable[[str], None]) -> None:
-    """Until SIGINT or SIGTERM. `say` is told the address, with its token, as the first line."""
+    """Until SIGINT or SIGTERM. `say` gets the address, with its token, as the first line."""
     bound = listening(host, port)
     port = bound.getsockname()[1]
     own = (host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())
@@ -70,7 +70,7 @@ def serve(dashboard: Dashboard, host: str, port: int, token: str, say: Callable[
     if host in LOOPBACK:
         login = quote(f"{getpass.getuser()}@{socket.gethostname()}")
         say(f"from another machine: ssh -L {port}:127.0.0.1:{port} {login}   and open the same address there")
-    say(f"process {os.getpid()}; Ctrl-C ends this page, never the campaign")
+    say(f"process {os.getpid()}; Ctrl-C stops this page, not the campaign")
     server_of(dashboard, access).run(sockets=[bound])
 
 
@@ -97,7 +97,7 @@ class ConnectionLimits:
 
 
 class _LimitedConnection(H11Protocol):
-    """Lets nobody hold a connection who sends nothing, a byte at a time, or takes no answer: uvicorn would wait."""
+    """Closes connections that send nothing, send a byte at a time, or don't read the answer: uvicorn would wait."""
 
     limits = ConnectionLimits()
     _request_due: asyncio.TimerHandle | None = None

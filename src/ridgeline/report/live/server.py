@@ -1,4 +1,4 @@
-"""The dashboard's addresses: a page, its events, what people tell a campaign, its report and its metrics."""
+"""The dashboard's addresses: a page, its events, instructions to a campaign, its report and its metrics."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Dashboard:
     def _draw_index(self) -> Picture:
         return Picture(index_rows({slug: folder.snapshot() for slug, folder in self._look_around().items()}))
 
-    # what people tell
+    # instructions
 
     async def told(self, request: Request) -> Response:
         folder = await self._folder(request)

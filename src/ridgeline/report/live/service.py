@@ -1,4 +1,4 @@
-"""A deployed service as `deploy` and `keep` tell it in its journal: who runs, what was mended, and why."""
+"""A deployed service from the journal that `deploy` and `keep` write: what runs, what was repaired, and why."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_service(path: Path) -> bool:
 
 @dataclass
 class WatchedService:
-    """Only looked at: `keep` has no instructions, and `deploy` is a command."""
+    """Read-only: `keep` has no instructions, and `deploy` is a command."""
 
     path: Path
     _members: dict[str, _Member] = field(default_factory=dict, init=False)
@@ -63,7 +63,7 @@ class WatchedService:
         return Snapshot(
             name,
             State.STOPPED if is_down else State.RUNNING,
-            "taken down" if is_down else f"{up} of {len(members)} members ready, as far as the journal tells",
+            "taken down" if is_down else f"{up} of {len(members)} members ready, according to the journal",
             gauges=(
                 Gauge("members ready", f"{up} of {len(members)}", up / len(members) if members else None),
                 Gauge("mended", _times(sum(member.mended for member in members.values()))),
@@ -115,7 +115,7 @@ def _apply(members: dict[str, _Member], event: Mapping[str, Any]) -> None:
     elif kind == "mend":
         member.mended += 1
     states = {"planned": "planned", "submitted": "starting", "ready": "ready", "ended": "ended", "drained": "drained"}
-    states |= {"mend": "being mended", "mend-failed": "could not be mended", "back": "ready"}
+    states |= {"mend": "being mended", "mend-failed": "could not be repaired", "back": "ready"}
     states |= {"leaving": "leaving", "replacing": "ready, being replaced", "replaced": "leaving"}
     member.state = states.get(str(kind), member.state)
 

@@ -1,4 +1,4 @@
-"""What a page shows at one moment: plain records, filled by whoever knows the folder, drawn by `sections`."""
+"""What a page shows at one moment: plain records, filled by those who know the folder, drawn by `sections`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ridgeline.study.live.instructions import Instruction
 class State(StrEnum):
     RUNNING = "running"
     PAUSED = "paused"
-    GONE = "nobody at work"  # its controller was killed
+    GONE = "controller not running"  # its controller was killed
     STOPPED = "stopped"
     FINISHED = "finished"
     DAMAGED = "cannot be read"
@@ -44,7 +44,7 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One thing that happened or was told, for a list: when, what, and whether it is bad news."""
+    """One event or instruction, for a list: when, what, and whether it is bad news."""
 
     when: str
     text: str
@@ -66,7 +66,7 @@ class Snapshot:
     crashes: Sequence[tuple[str, int, str]] = ()  # kind, how many, the latest
     runs: Sequence[Sequence[str]] = ()  # the latest, newest first, with a head
     told: Sequence[Said] = ()  # instructions and their answers, newest first
-    waiting: Sequence[str] = ()  # instructions nobody has answered yet
+    waiting: Sequence[str] = ()  # instructions not answered yet
     events: Sequence[Said] = ()
     figures: str = ""  # HTML that the report's room has drawn and escaped
     note: str = ""  # what is wrong, where something is
@@ -75,7 +75,7 @@ class Snapshot:
 
 
 class Watched(Protocol):
-    """A folder that can be looked at. `pulse` is cheap and changes whenever `snapshot` would."""
+    """A folder that can be watched. `pulse` is cheap and changes whenever `snapshot` would."""
 
     path: Path
 
@@ -84,7 +84,7 @@ class Watched(Protocol):
     def snapshot(self) -> Snapshot: ...
 
     def knobs(self) -> tuple[Sequence[Knob], Point]:
-        """What may be tried, and the setting to begin with; no knobs where nothing can be told."""
+        """What may be tried, and the setting to begin with; no knobs where it takes no instructions."""
         ...
 
     def refusal(self, told: Instruction) -> str:

@@ -3,6 +3,9 @@
 A form reads one mapping of a file: its fields are the keys, their types the limits, their descriptions the reference.
 Validation, JSON schema and reference pages all come from it. Nothing that runs on a node imports this room: a form is
 turned into a plain record before a job is made.
+
+That record is what a form `makes`, and it has the defaults: a key is declared in the form and its default in the
+record, each once, and `record()` needs no list of fields.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
+from dataclasses import fields as record_fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -24,6 +28,7 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic.fields import FieldInfo
 
 from ridgeline.errors import InputError
 from ridgeline.files import is_there
@@ -41,6 +46,70 @@ class Form(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
     whose: ClassVar[str] = ""  # completes "no such key of ..."
     elsewhere: ClassVar[Mapping[str, str]] = {}  # keys that belong to a sister form, and what to do about it
+    makes: ClassVar[type[Any] | None] = None  # the record, where there is one
+    aside: ClassVar[frozenset[str]] = frozenset()  # keys that do not go into it
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Gives each key its default: that of the record's field."""
+        super().__pydantic_init_subclass__(**kwargs)
+        if cls.makes is None:
+            return
+        defaults = _record_defaults(cls.makes)
+        for name, key in cls.model_fields.items():
+            target = cls.target(name)
+            if name in cls.aside:
+                continue
+            if target not in defaults:
+                raise TypeError(f"{cls.__name__}.{name} is not a field of {cls.makes.__name__}; name it in `aside`")
+            if name in vars(cls).get("__annotations__", {}):
+                _take_default(f"{cls.__name__}.{name}", key, defaults[target])
+
+    @classmethod
+    def target(cls, name: str) -> str:
+        """The record's field for one of this form."""
+        notes = cls.model_fields[name].metadata
+        return next((note.name for note in notes if isinstance(note, Becomes)), name)
+
+    def record(self, **own: Any) -> Any:
+        """What it makes: lists as tuples, forms as their own records; a key without a value is left to the record.
+
+        `own` are fields that no key gives as they are.
+        """
+        assert self.makes is not None
+        names = [name for name in type(self).model_fields if name not in self.aside]
+        given = {self.target(name): _plain(value) for name in names if (value := getattr(self, name)) is not None}
+        return self.makes(**given | own)
+
+
+def _record_defaults(record: type[Any]) -> dict[str, Any]:
+    """Field -> default; MISSING where there is none."""
+    return {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in record_fields(record)
+    }
+
+
+def _take_default(name: str, key: FieldInfo, default: Any) -> None:
+    default = list(default) if isinstance(default, tuple) else default
+    if not key.is_required():
+        if default is not MISSING and key.default == default:
+            raise TypeError(f"{name} repeats the default of its record; leave it out here")
+    elif default is not MISSING:
+        key.default = default
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Form):
+        return value.record()
+    return tuple(value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Becomes:
+    """The name of the record's field, where the key has another: `limit` becomes `limit_s`."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

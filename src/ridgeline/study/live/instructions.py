@@ -1,4 +1,4 @@
-"""What people tell a campaign from outside: a file each in the study folder until its controller has answered it.
+"""Instructions to a running campaign: a file each in the study folder until its controller has answered it.
 
 The answer is a line in the journal, and the effect follows from that line alone. A controller killed between the two
 finds the file again: with an answer in the journal it is only put away, so nothing is obeyed twice.
@@ -27,7 +27,7 @@ _ID = re.compile(r"[A-Za-z0-9-]{8,64}")
 
 
 class Act(StrEnum):
-    PAUSE = "pause"  # start nothing new; what runs goes on
+    PAUSE = "pause"  # start nothing new; running jobs continue
     RESUME = "resume"
     STOP = "stop"  # as Ctrl-C
     CANCEL = "cancel"  # one run
@@ -37,7 +37,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """`id` is chosen by who tells: told twice with the same one, it is one instruction."""
+    """`id` is chosen by the sender: two with the same id are one instruction."""
 
     id: str
     act: Act
@@ -64,7 +64,7 @@ class Instruction:
 
 
 def instruction_from(line: object) -> Instruction:
-    """ValueError, which says what is wrong, where it is no instruction."""
+    """ValueError, which says what is wrong, where it is not an instruction."""
     if not isinstance(line, dict):
         raise ValueError("an instruction is a JSON object")  # noqa: TRY004  its content is wrong, not our call
     known = ("id", "act", "run", "point", "trials", "wall_s", "node_hours")
@@ -103,23 +103,23 @@ def _point(line: Mapping[str, Any]) -> dict[str, Value]:
     return point
 
 
-def leave_instruction(root: Path, told: Instruction) -> None:
+def leave_instruction(root: Path, instruction: Instruction) -> None:
     """On disk, whole, for the controller of this study folder. Left again, it changes nothing."""
     folder = root / INSTRUCTIONS
     folder.mkdir(mode=0o700, exist_ok=True)
-    if not (folder / f"{told.id}.json").exists():
-        write_whole(folder / f"{told.id}.json", json.dumps(told.as_line()) + "\n", mode=0o600)
+    if not (folder / f"{instruction.id}.json").exists():
+        write_whole(folder / f"{instruction.id}.json", json.dumps(instruction.as_line()) + "\n", mode=0o600)
 
 
 def waiting_instructions(root: Path) -> dict[str, Instruction | str]:
-    """By id, oldest first; a text says what is wrong with a file that is no instruction."""
+    """By id, oldest first; a text says what is wrong with a file that is not an instruction."""
     found: list[tuple[int, str, Path]] = []
     try:
         for entry in os.scandir(root / INSTRUCTIONS):
             if entry.name.endswith(".json") and not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
                 found.append((entry.stat().st_mtime_ns, entry.name.removesuffix(".json"), Path(entry)))
     except OSError:
-        return {}  # nobody has told it anything yet
+        return {}  # there have been none yet
     return {name: _read(path, name) for _, name, path in sorted(found)}
 
 
@@ -128,7 +128,7 @@ def _read(path: Path, name: str) -> Instruction | str:
         with open_regular(path) as file:
             told = instruction_from({**json.loads(file.read(LARGEST_BYTES)), "id": name})
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        return f"{path.name} is no instruction: {error}"
+        return f"{path.name} is not an instruction: {error}"
     return told
 
 
@@ -149,7 +149,7 @@ class AppliedInstructions:
     more_node_hours: float = 0.0
 
     def take_up(self) -> None:
-        """A controller begins: whoever started it wants it to go on."""
+        """A controller starts: that ends a pause and a stop."""
         self.paused = self.stopping = False
 
     def apply(self, line: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A journal as it grows, for those who only look: each whole line once, from the beginning again when it was cut."""
+"""A journal followed as it grows, read-only: each complete line once, from the start again if it was truncated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ridgeline.study.journal import Event, damage, parse_line
 
 @dataclass
 class JournalTail:
-    """Reads what came since the last look. A last line that is not whole yet is left for the next look."""
+    """Reads what was added since the last poll. An incomplete last line is left for the next one."""
 
     path: Path
     lines: int = field(default=0, init=False)  # read so far

@@ -116,7 +116,7 @@ def _left_open(edge: Edge) -> list[str]:
     if not edge.held:
         lines.append(f"it was to be held for {edge.asked_s:.0f} s: take it as a guess, or raise --within")
     elif edge.out_of_time:
-        lines.append("the time was over before the edge was settled; more of it (--within) narrows the interval")
+        lines.append("time ran out before the edge was settled; more of it (--within) narrows the interval")
     if edge.unjudged is not None:
         lines.append(
             f"{edge.unjudged.load:.4g} {edge.unit} could not be judged, {edge.unjudged.runs} runs were void: "

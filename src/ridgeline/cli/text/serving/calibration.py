@@ -12,7 +12,7 @@ from ridgeline.twin.fit import FactorFit, Learned
 MOST = 6  # doubtful points and measured settings that are named
 # What is left of the belief before: below the first a factor is known, above the second nothing was learned of it.
 KNOWN, UNKNOWN = 0.5, 0.9
-# Errors of two factors that move together this much: only both together are known.
+# Errors of two factors that move together this much: only their combination is known.
 MIXED_UP = 0.8
 
 
@@ -48,7 +48,7 @@ def _learned_lines(learned: Sequence[Learned]) -> list[str]:
     ]
     lines = ["  " + "; ".join(f"{what} {', '.join(names)}" for what, names in parts if names)] if learned else []
     pairs = {tuple(sorted((f.name, f.mixed_with))) for f in learned if abs(f.alike) > MIXED_UP and f not in nothing}
-    return lines + [f"  cannot tell {a} from {b}: only both together are known" for a, b in sorted(pairs)]
+    return lines + [f"  can't separate {a} from {b}: only their combination is known" for a, b in sorted(pairs)]
 
 
 def _scope_lines(scope: Scenes) -> list[str]:

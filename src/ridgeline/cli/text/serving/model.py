@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from ridgeline.hardware.cluster import GIB
-from ridgeline.model.costs import ModelCosts
+from ridgeline.model.costs import ModelCosts, PresetSize
 from ridgeline.model.folder import MadeModel
 
 
@@ -28,6 +29,18 @@ def costs_text(costs: ModelCosts) -> str:
             f"{m.decode_bytes(batch, tokens) / batch / 1e6:,.1f} MB a token, {batch:,} requests of {tokens:,}",
             *(f"  not in these figures: {note}" for note in m.notes),
         ]
+    )
+
+
+def presets_text(presets: Sequence[PresetSize]) -> str:
+    width = max(len(one.name) for one in presets)
+    lines = [f"{'model':<{width}}  {'parameters':>10}  {'active':>8}  {'weights':>10}  dtype"]
+    for one in presets:
+        m = one.model
+        sizes = f"{m.params / 1e9:8.1f} B  {m.active_params / 1e9:6.1f} B  {m.weight_bytes / GIB:6.1f} GiB"
+        lines.append(f"{one.name:<{width}}  {sizes}  {m.weights_dtype}")
+    return "\n".join(
+        [*lines, "", "`ridgeline model NAME` shows one in detail; NAME may also be the path of a config.json."]
     )
 
 

@@ -85,7 +85,7 @@ def _way_out(choices: Sequence[Choice]) -> list[str]:
     if not able:
         return ["  relax that limit, shorten prompts or answers, or use faster GPUs"]
     most = max(able, key=lambda c: c.option.capacity_s or 0.0)
-    carried = f"  these GPUs carry {most.option.capacity_s:.3g} requests/s within the limits (#{most.rank})"
+    carried = f"  these GPUs can sustain {most.option.capacity_s:.3g} requests/s within the limits (#{most.rank})"
     return [f"{carried}: lower the rate, or add GPUs"]
 
 

@@ -1,0 +1,148 @@
+"""Help that can be trusted: an example that runs for every command, a page for every subcommand, nothing slow."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from ridgeline.cli.main import VERBS, actions_text, application, commands, help_of, run, verb_named
+from ridgeline.errors import InputError, RidgelineError
+from tests.cli.test_faces import ridgeline
+
+ROOT = Path(__file__).parents[2]
+WIDTH = 80
+COMMANDS = dict(commands())
+STUDY = """\
+version: 1
+name: first
+workload:
+  kind: command
+  run: "echo rate $(({threads} * 10 + {block}))"
+  metrics: {rate: {regex: 'rate (.*)'}}
+space: {threads: [1, 2, 4], block: [1, 2]}
+goal: {maximize: rate}
+baseline: {threads: 1, block: 1}
+budget: {trials: 3}
+stages: {baseline: {repeats: 1}}
+confirm: {top: 1, blocks: 3}
+job: {limit: 60}
+"""
+SERVICE = """\
+version: 1
+name: two
+model: llama-8b
+engine: {kind: twin, gpu: h200, python: PYTHON}
+units:
+  - {replicas: 1, settings: {tp: 1}}
+"""
+# they wait for a server, start servers, or run until they are stopped: their examples are parsed, not run
+PARSED = {
+    *("bench", "watch", "keep", "serve-twin", "rehearse"),
+    *("deploy up", "deploy drain", "deploy undrain", "deploy restart"),
+}
+NO_GPU = 3  # what `preflight` says of a machine without one
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with everything that examples name: a study, two study folders, a deployment file, logs and results."""
+    home = tmp_path_factory.mktemp("examples")
+    (home / "study.yaml").write_text(STUDY)
+    (home / "service.yaml").write_text(SERVICE.replace("PYTHON", sys.executable))
+    shutil.copy(ROOT / "tests/samples/sglang/offline-llama8b-h200-default.log", home / "server.log")
+    shutil.copy(ROOT / "tests/samples/bench/vllm-bench-serve-0.32.0.json", home / "results.json")
+    done = ridgeline("tune", "study.yaml", "--out", "studies/first", cwd=home)
+    assert done.returncode == 0, done.stderr
+    shutil.copytree(home / "studies/first", home / "studies/second")
+    return home
+
+
+def example_of(name: str) -> list[str]:
+    _, example = help_of(COMMANDS[name])
+    words = shlex.split(example)
+    assert words[: 1 + len(name.split())] == ["ridgeline", *name.split()], example
+    return words[1:]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_example_of_every_command_runs(
+    name: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = example_of(name)
+    if name in PARSED:
+        parsed = typer.main.get_command(application(COMMANDS[name])).make_context(name, words[len(name.split()) :])
+        assert parsed.params
+        return
+    shutil.copytree(prepared, tmp_path / "here", symlinks=True)
+    monkeypatch.chdir(tmp_path / "here")
+    if name == "tune":
+        shutil.rmtree("studies/first")
+    try:
+        run(words)
+    except SystemExit as ended:
+        assert not ended.code, f"{words} ended with {ended.code}"
+    except RidgelineError as error:
+        assert name == "preflight" and error.exit_code == NO_GPU, error
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_a_terminal_and_its_example_can_be_pasted(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ridgeline", *name.split(), "--help"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": str(WIDTH)},
+        timeout=60,
+    )
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and lines[0].startswith(f"Usage: ridgeline {name}")
+    assert not [line for line in lines if len(line) > WIDTH]
+    assert not [line for line in lines[1:] if line.endswith(("...", "\N{HORIZONTAL ELLIPSIS}"))]
+    start = lines.index("  Example:") + 1
+    pasted = "\n".join(lines[start : lines.index("", start)]).replace("\\\n", "")  # as a shell reads it
+    assert "\n" not in pasted, "a shell would take it for two commands"
+    assert shlex.split(pasted)[1:] == example_of(name)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if isinstance(verb_named(verb), dict)])
+def test_a_verb_with_subcommands_lists_them(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    actions = verb_named(verb)
+    assert isinstance(actions, dict)
+    run([verb, "--help"])
+    shown = capsys.readouterr().out
+    assert shown.strip() == actions_text(verb, actions)
+    assert not [line for line in shown.splitlines() if len(line) > WIDTH]
+    assert all(f"\n  {action} " in shown for action in actions)
+    with pytest.raises(InputError, match=f"`ridgeline {verb}` needs a subcommand; use one of {', '.join(actions)}"):
+        run([verb])
+
+
+def test_a_subcommand_takes_only_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match=r"`ridgeline deploy` has no subcommand 'upp'; did you mean up\?"):
+        run(["deploy", "upp", "service.yaml"])
+    with pytest.raises(SystemExit) as ended:
+        run(["deploy", "down", "service.yaml", "--rolling"])
+    assert ended.value.code == 2
+    assert "No such option: --rolling" in capsys.readouterr().err
+
+
+def test_help_and_the_start_of_a_verb_import_nothing_heavy() -> None:
+    """What is loaded before a verb begins: neither a library that takes long nor a room that does the work."""
+    code = """
+import sys
+from ridgeline.cli.main import application, commands
+for name, command in commands():
+    application(command)
+heavy = {"pydantic", "numpy", "optuna", "scipy", "rich", "yaml", "starlette", "uvicorn", "importlib.metadata"}
+rooms = {m.split(".")[1] for m in sys.modules if m.startswith("ridgeline.")} - {"cli", "errors", "ports", "stats"}
+print(*sorted(heavy & sys.modules.keys() | rooms))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []
