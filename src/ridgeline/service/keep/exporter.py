@@ -30,7 +30,21 @@ def metrics_text(keeper: Keeper) -> str:
     for row in seen:
         labels = f'{own},member="{row.member}"'
         lines += [f'ridgeline_member_state{{{labels},state="{s}"}} {int(s == row.state)}' for s in MEMBER_STATES]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *_scale_lines(keeper, own), ""])
+
+
+def _scale_lines(keeper: Keeper, own: str) -> list[str]:
+    lines = []
+    if keeper.scaled:
+        lines.append("# TYPE ridgeline_scale_servers gauge")
+    for row in keeper.scaled:
+        labels = f'{own},role="{row.role}"'
+        counted = {"serving": row.serving, "starting": row.starting, "leaving": row.leaving}
+        lines += [f'ridgeline_scale_servers{{{labels},state="{state}"}} {n}' for state, n in counted.items()]
+    for name in ("least", "most") if keeper.scaled else ():
+        lines.append(f"# TYPE ridgeline_scale_{name} gauge")
+        lines += [f'ridgeline_scale_{name}{{{own},role="{r.role}"}} {getattr(r, name)}' for r in keeper.scaled]
+    return lines
 
 
 def serve_metrics(keeper: Keeper, port: int) -> http.server.ThreadingHTTPServer:
