@@ -1,7 +1,7 @@
 """How many servers a role should have: decided from the time, its limits, and what the servers showed.
 
 Nothing is done here, and nothing is asked: `decide` is a function of what it is given. Servers are added fast: when the
-mean of ten seconds is far above a target, or that of a minute a little (`UP`). They are removed slowly, one at a time:
+mean of eight seconds is well above a target, or that of a minute a little (`UP`). They are removed slowly, one by one:
 when one fewer would have stayed well below every target for all of `down_after_s`. Between the two lies a band in which
 nothing happens, and a removal that had to be taken back makes the next one wait longer, so that noise doesn't add and
 remove servers in turn. While a server starts nothing else is decided by load: what it will take over isn't known yet.
@@ -19,7 +19,7 @@ from statistics import fmean
 
 from ridgeline.service.service import DAY_MIN, RoleScale, ScaleRules
 
-UP = ((10.0, 0.25), (60.0, 0.05))  # seconds, and how far above its target, as a share, their mean must be
+UP = ((8.0, 0.15), (60.0, 0.05))  # seconds, and how far above its target, as a share, their mean must be
 LEAST_POLLS = 3
 TAKEN_BACK_S, LONGEST_WAIT = 3600.0, 8.0  # an addition so soon after a removal doubles the wait, up to so many times
 DOWN_SHARE = 0.75  # of a target, below which one fewer would have to stay
@@ -70,7 +70,7 @@ class ScaleDecision:
 
 @dataclass
 class LoadHistory:
-    """Polls of every role, and when its number of servers changed last. `keep_s` is that of `ScaleRules.down_after_s`."""
+    """Polls of every role, and when its number of servers changed last. `keep_s` is `down_after_s` of the rules."""
 
     keep_s: float
     loads: dict[str, deque[RoleLoad]] = field(default_factory=dict)
