@@ -47,7 +47,8 @@ class Driven:
         """Every server has its part of what users send."""
         servers = max(1, len(self.service.servers))
         each = 0.0 if self.finished and url not in self.world.listed else self.load / servers
-        return f"sglang:num_running_reqs {each}\nsglang:num_queue_reqs 0\nsglang:token_usage 0.1\n"
+        made = f"sglang:generation_tokens_total {100 * self.now_s}\n"  # tokens, as long as it serves
+        return f"{made}sglang:num_running_reqs {each}\nsglang:num_queue_reqs 0\nsglang:token_usage 0.1\n"
 
     def run(self, seconds: float, load: float) -> None:
         end_s, self.load = self.now_s + seconds, load
@@ -95,6 +96,17 @@ def test_a_server_leaves_the_router_and_finishes_before_it_ends(scaled: World, m
     assert (state.serving, state.leaving, state.change) == (1, 1, "down to 1: as if")
     kept.run(4, 0.0)
     assert scaled.running() == ["router", "server-0"]
+
+
+def test_one_that_leaves_is_not_taken_for_slow(scaled: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    up(scaled)
+    kept = Driven(scaled, monkeypatch)
+    kept.run(60, 15.0)
+    kept.finished = False
+    kept.keeper._acts.scale(ScaleDecision("both", 2, 1, "as if"))
+    kept.run(60, 15.0)
+    assert not [line for line in kept.said if "slow" in line]
+    assert not [e for e in read_events(scaled.root / "service" / "journal.jsonl") if e["event"] == "mend"]
 
 
 def test_one_that_still_finishes_comes_back_first(scaled: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,8 @@ class Keeper:
         folder = operator.folder
         moving = {*folder.leaving, *folder.retiring, *folder.replacing.values(), *folder.growing}
         if member.name in moving:
-            return ServerLook(now_s, running=0.0, tokens=0.0, role=member.role)
+            self._watch.forget(member.name)  # what it makes from here on is not to be compared with what it made
+            return ServerLook(now_s, running=0.0, role=member.role)
         if ended or not start.ready:
             return ServerLook(now_s, running=0.0, tokens=0.0, ended=ended, role=member.role)
         if member.is_router:
