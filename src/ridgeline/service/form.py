@@ -121,6 +121,9 @@ class PodForm(Form):
     router_image: Annotated[OneLine, Otherwise("needed where there is a router")] = Field(
         default="", description="An image that has the router."
     )
+    keep_image: Annotated[OneLine, Otherwise("nobody watches in the cluster")] = Field(
+        default="", description="An image that has ridgeline: `keep` then watches the service there."
+    )
     namespace: OneLine = Field(default="default", description="Where everything is made.")
     model_claim: Annotated[OneLine, Otherwise("the folder lies on every node")] = Field(
         default="", description="The PersistentVolumeClaim that holds the model's folder."
