@@ -10,7 +10,7 @@ from ridgeline.records.run import Resources
 from ridgeline.service.quoting import OnNode, shell_line
 from ridgeline.service.routers import Backend, metrics_port, router_words
 from ridgeline.service.servers import SERVERS, ServerPlace, derived_ports, port_step, server_words
-from ridgeline.service.service import Service, ServiceUnit
+from ridgeline.service.service import ROLES, Service, ServiceUnit
 
 ROUTER = "router"
 SECOND = "-b"  # ends the names of servers that took the place of others
@@ -71,11 +71,12 @@ def members_of(
     servers: list[Member] = []
     backends: list[Backend] = []
     free, rows = _FreeGpus(node_gpus), itertools.count()
+    numbers = {role: itertools.count() for role in ROLES}
     for unit in service.units:
         active = (scaled or {}).get(unit.role, range(unit.replicas))
         for number in range(service.slots(unit)):
             node, gpu = free.take(unit)
-            first_row, name = next(rows), server_name(unit.role, number)
+            first_row, name = next(rows), server_name(unit.role, next(numbers[unit.role]))
             if number not in active:
                 continue
             row = first_row + (_second_row(service) if name in second else 0)

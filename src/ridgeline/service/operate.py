@@ -79,6 +79,8 @@ class Operator:
             return None
         found: dict[str, set[int]] = {}
         for unit in self.service.units:
+            if unit.role not in self.service.scale.roles:
+                continue  # these may be several units of a role
             slots = range(self.service.slots(unit))
             names = {server_name(unit.role, number): number for number in slots}
             here = {n for name, n in names.items() if n < unit.replicas or name in self.folder.added}
@@ -87,8 +89,9 @@ class Operator:
 
     def _every_slot(self) -> list[Member]:
         """All servers that there could be, in both of their slots."""
-        every = {unit.role: range(self.service.slots(unit)) for unit in self.service.units}
-        names = {server_name(role, number) for role, numbers in every.items() for number in numbers}
+        rules = self.service.scale.roles if self.service.scale is not None else {}
+        every = {unit.role: range(self.service.slots(unit)) for unit in self.service.units if unit.role in rules}
+        names = {member.name for member in members_of(self.service, scaled=every) if not member.is_router}
         second = self.folder.second
         return [
             member
