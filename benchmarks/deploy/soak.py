@@ -41,6 +41,20 @@ from tests.journeys.vllm_engine import ENGINE, ENV, HOME, READY_LIMIT_S, SMALL, 
 WHOLE_S = 900.0  # the longest that a fault is waited for
 ACTS = ("mend", "leaving", "replace")  # what keep's journal says when it acts on a member
 CONTEXT = 16384
+# `ridgeline keep` whose wall clock is off by what a file says at the time: only root could set the machine's
+JUMPING = """
+import pathlib, sys, time
+offset, real = pathlib.Path(sys.argv.pop(1)), time.time
+def shifted():
+    try:
+        return real() + float(offset.read_text() or 0)
+    except (OSError, ValueError):
+        return real()
+time.time = shifted
+sys.argv[0] = "ridgeline"
+from ridgeline.cli.main import main
+main()
+"""
 
 
 def listening(port: int) -> list[int]:
@@ -92,6 +106,8 @@ class Soak:
         self.faults: list[Struck] = []
         self.start_s = 0.0
         self._keeper: subprocess.Popen[bytes] | None = None
+        self.offset = out / "clock-offset"  # seconds that the keeper's clock is ahead
+        self.offset.write_text("0")
 
     def _text(self) -> str:
         variables = ", ".join(f'{name}: "{value}"' for name, value in ENV.items())
@@ -116,7 +132,8 @@ class Soak:
 
     def keep(self) -> None:
         """As a unit of systemd has it: started again whenever it ends."""
-        words = [sys.executable, "-m", "ridgeline", "keep", str(self.file), "--folder", str(self.out / "service")]
+        words = [sys.executable, "-c", JUMPING, str(self.offset), "keep", str(self.file)]
+        words += ["--folder", str(self.out / "service")]
         said = (self.out / "keep.log").open("ab")
         self._keeper = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT)
 
@@ -164,6 +181,7 @@ class Soak:
             "long-prompts": self._long_prompts,
             "bad-requests": self._bad_requests,
             "disk-full": self._disk_full,
+            "clock-jump": self._clock_jump,
         }[kind]
         fault = Struck(kind, "", time.time())
         before = self._generations()
@@ -256,6 +274,13 @@ class Soak:
         filler.unlink()
         return ""
 
+    def _clock_jump(self) -> str:
+        """An hour ahead, then two hours back, then right again; the keeper alone sees it, and nobody may be touched."""
+        for offset_s in (3600, -3600, 0):
+            self.offset.write_text(str(offset_s))
+            time.sleep(10)
+        return ""
+
     # the end
 
     def down(self) -> list[int]:
@@ -280,7 +305,7 @@ class Soak:
 
 FAULTS = (
     "kill-replica", "stop-engine", "long-prompts", "kill-router", "bad-requests", "stop-api", "kill-keeper",
-    "disk-full",
+    "clock-jump", "disk-full",
 )  # fmt: skip
 
 
@@ -296,7 +321,10 @@ def main() -> None:
     if why := missing() or missing(HOME / "smg"):
         sys.exit(why)
     random.seed(asked.seed)
-    soak, kinds = Soak(asked.out.absolute(), asked.rate), asked.faults.split(",")
+    kinds = asked.faults.split(",")
+    if unknown := [kind for kind in kinds if kind not in FAULTS]:
+        sys.exit(f"no such fault: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+    soak = Soak(asked.out.absolute(), asked.rate)
     try:
         soak.up()
         print(f"up after {soak.start_s:.0f} s", flush=True)

@@ -124,7 +124,14 @@ PARTS: dict[tuple[str, str], dict[str, Schema]] = {
         "spec": fields("roles", roles=rows(fields("name", name=NAME, spec=GROUP_SET), minItems=2, maxItems=10))
     },
     ("apps/v1", "Deployment"): {
-        "spec": fields("selector", "template", replicas=COUNT, selector=fields(matchLabels=LABELS), template=POD)
+        "spec": fields(
+            "selector",
+            "template",
+            replicas=COUNT,
+            strategy=fields(type=one_of("Recreate", "RollingUpdate")),
+            selector=fields(matchLabels=LABELS),
+            template=POD,
+        )
     },
     ("v1", "Service"): {
         "spec": fields(type=one_of("ClusterIP"), selector=LABELS, ports=rows(SERVICE_PORT, minItems=1))

@@ -203,3 +203,13 @@ def test_servers_under_attention_dp_that_share_a_machine_share_no_port(tmp_path:
     assert {30000, 30233, 30239, 40000} <= set(first.ports), "what SGLang derives is looked at before it starts"
     assert not set(first.ports) & set(second.ports)
     assert f"http://$at_server_1:{second.port}" in router.line
+
+
+def test_two_units_of_one_role_have_servers_of_different_names(tmp_path: Path) -> None:
+    text = (
+        "version: 1\nmodel: llama-8b\nengine: {kind: twin, gpu: h200}\nrouter: {kind: smg}\n"
+        "units: [{replicas: 2, settings: {tp: 1}}, {replicas: 1, settings: {tp: 2}}]\n"
+    )
+    members = members_of(load_service(written(tmp_path, text)), ("server-2",))
+    assert [member.name for member in members] == ["server-0", "server-1", "server-2-b", "router"]
+    assert "--tp 2" in members[2].line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -80,16 +81,21 @@ def status(
 
     Example: ridgeline deploy status service.yaml
     """
-    from ridgeline.cli.text.deploy import front_text, status_text
+    from ridgeline.cli.text.deploy import front_text, scale_text, status_text
+    from ridgeline.service.keep.scaler import scale_states
     from ridgeline.service.scripts import URL_FILE
 
     operator = _operator(file, folder)
-    states = operator.status()
+    states, scale = operator.status(), scale_states(operator, time.time())
     if as_json:
         url = operator.folder.url(operator.front)
-        print(json_text({"service": operator.service.name, "url": url, "members": [s.as_json() for s in states]}))
+        scaled = {"scale": [state.as_json() for state in scale]} if scale else {}
+        members = [state.as_json() for state in states]
+        print(json_text({"service": operator.service.name, "url": url, "members": members, **scaled}))
     else:
         print(status_text(states))
+        if scale:
+            print(scale_text(scale))
         print(front_text(operator.folder.url(operator.front), operator.folder.root / URL_FILE))
 
 

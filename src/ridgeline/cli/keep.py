@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ridgeline.service.service import Service
 
 
 def keep(
@@ -20,6 +23,10 @@ def keep(
     metrics: Annotated[
         int | None, typer.Option(help="Port for Prometheus metrics of keep itself, on loopback.", min=1, max=65535)
     ] = None,
+    front: Annotated[
+        str, typer.Option(help="Only watch a service that others keep, through this URL: canaries, alerts, metrics.")
+    ] = "",
+    metrics_host: Annotated[str, typer.Option(help="--front: the address for --metrics.")] = "127.0.0.1",
 ) -> None:
     """Watch a service by the tokens it generates; take out and restart servers that died, hang or have become slow.
 
@@ -37,6 +44,9 @@ def keep(
     told: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: told.append(signum))
+    if front:
+        _watch_front(load_service(file), front, metrics, metrics_host, told)
+        return
     root = folder or file.parent / f"{file.stem}.service"
     operator = Operator(load_service(file), root, lambda line: print(line, flush=True))
     notifier = Notifier(operator.service.name, operator.service.notify, operator.say)
@@ -44,6 +54,25 @@ def keep(
     server = serve_metrics(keeper, metrics) if metrics is not None else None
     try:
         keeper.run(lambda: bool(told))
+    finally:
+        if server is not None:
+            server.shutdown()
+        notifier.close()
+
+
+def _watch_front(service: Service, url: str, metrics: int | None, host: str, told: list[int]) -> None:
+    from ridgeline.service import probe
+    from ridgeline.service.keep.front import FrontWatch
+    from ridgeline.service.keep.notify import Notifier
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    notifier = Notifier(service.name, service.notify, say)
+    watch = FrontWatch(service.name, url, service.served_name, probe.key_of(service.api_key_env), say, notifier)
+    server = watch.serve_metrics(metrics, host) if metrics is not None else None
+    try:
+        watch.run(lambda: bool(told))
     finally:
         if server is not None:
             server.shutdown()

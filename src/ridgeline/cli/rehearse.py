@@ -38,17 +38,37 @@ def rehearse(
     write: Annotated[
         bool, typer.Option(help="Write a policy that is shown to be better, and the limits, into the file.")
     ] = True,
+    scale: Annotated[
+        bool, typer.Option("--scale", help="Rehearse the file's `scale` block instead, in virtual time.")
+    ] = False,
+    minutes: Annotated[
+        float | None, typer.Option(help="--scale: how long; default: an hour, or all of a trace.", min=0.1)
+    ] = None,
+    double_at: Annotated[
+        float | None, typer.Option(help="--scale: minutes after which every request comes twice.", min=0)
+    ] = None,
+    server_start: Annotated[float, typer.Option(help="--scale: seconds that a server takes to start.", min=0)] = 120.0,
+    begins: Annotated[
+        str, typer.Option(help="--scale: when the traffic begins, for the schedule, such as '2026-11-16 07:30'.")
+    ] = "",
     as_json: option.AsJson = False,
 ) -> None:
     """Try every router policy on this machine, in front of twin servers; then kill, hang and overload servers.
 
     The limits are what the twin's servers can sustain under this traffic, within the file's SLO.
 
+    With --scale the servers are simulated from beginning to end, so that an hour takes seconds: when `keep` would add
+    and remove servers, why, and what that costs and keeps beside numbers of servers that stay.
+
     Example: ridgeline rehearse service.yaml --traffic sharegpt
     """
     from ridgeline.service.admission import admission_of, with_server_limits
     from ridgeline.service.file import load_service
     from ridgeline.service.rehearse.rehearsal import rehearse as run
+
+    if scale:
+        _scale(load_service(file), traffic, rate, minutes, double_at, server_start, begins, as_json)
+        return
     from ridgeline.service.rehearse.stage import known_policies
 
     known_policies(service := load_service(file))  # says what is missing before anything takes time
@@ -60,6 +80,33 @@ def rehearse(
     if write and not policy:
         _write(file, service, done.choice, limits)
     _say(done, limits, service, AskedLoad(asked_s, speed), as_json)
+
+
+def _scale(
+    service: Service,
+    traffic: str,
+    rate_s: float | None,
+    minutes: float | None,
+    double_at_min: float | None,
+    start_s: float,
+    begins: str,
+    as_json: bool,
+) -> None:
+    from datetime import datetime
+
+    from ridgeline.cli.text.rehearsal import scaling_text
+    from ridgeline.errors import InputError
+    from ridgeline.service.rehearse.scaling import ScaledTraffic, rehearse_scaling
+
+    try:
+        began = datetime.fromisoformat(begins) if begins else datetime.now()
+    except ValueError:
+        raise InputError(f"--begins {begins!r} is not a time; write such as '2026-11-16 07:30'") from None
+    recorded = Path(traffic).exists()
+    seconds = 60 * minutes if minutes is not None else None if recorded else 3600.0
+    sent = ScaledTraffic(traffic, rate_s, seconds, None if double_at_min is None else 60 * double_at_min)
+    done = rehearse_scaling(service, sent, start_s, began, _tell)
+    print(json_text(done.as_json()) if as_json else scaling_text(done, start_s))
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def admission_of(service: Service, traffic: str, seed: int = 0) -> AdmissionLimi
     slos = [Slo.parse(f"{name}={limit:g}") for name, limit in service.slo.items()]
     parts = [
         _edge_of(deployment, copies, parse_traffic(traffic, requests=1, seed=seed), slos)
-        for deployment, copies in _twins(service)
+        for deployment, copies in twins_of(service)
     ]
     running = sum(part.most_running for part in parts)
     requests_s = sum(part.requests_s for part in parts)
@@ -193,7 +193,7 @@ def _wait_s(steady: Summary, slos: Sequence[Slo]) -> float:
 # the deployment file as the twin knows it
 
 
-def _twins(service: Service) -> list[tuple[Deployment, int]]:
+def twins_of(service: Service) -> list[tuple[Deployment, int]]:
     """Each kind of server with its copies; split roles are one deployment, as neither serves alone."""
     if not service.gpu:
         raise InputError("name the GPU in the deployment file, such as `engine: {kind: sglang, gpu: h200}`")

@@ -117,7 +117,7 @@ def _no_python(python: str, package: str, where: tuple[str, str]) -> Iterator[Pr
 
 
 def _too_few_gpus(service: Service, elsewhere: str) -> Iterator[Problem]:
-    asked = sum(unit.replicas * unit.gpus for unit in service.units)
+    asked = sum(service.slots(unit) * unit.gpus for unit in service.units)
     if service.engine == "twin" or not asked or Path("/dev/kfd").exists():  # AMD's, which nvidia-smi does not know
         return
     gpus = list_gpus()
@@ -127,7 +127,7 @@ def _too_few_gpus(service: Service, elsewhere: str) -> Iterator[Problem]:
     why = f" ({gpus})" if isinstance(gpus, str) else ""
     taken = 0
     for n, unit in enumerate(service.units):
-        taken += unit.replicas * unit.gpus
+        taken += service.slots(unit) * unit.gpus
         if taken > have:
             what = f"{asked} GPUs are asked for in all, and this machine has {have}{why}"
             yield Problem(("units", n, "gpus"), f"{what}; ask for fewer, or {elsewhere}")

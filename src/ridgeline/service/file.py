@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,11 +22,31 @@ from ridgeline.ports import LAST_PORT, highest_port
 from ridgeline.records.problem import Problem
 from ridgeline.records.secrets import looks_secret
 from ridgeline.service.adapters import with_adapters
-from ridgeline.service.form import ServiceForm, UnitForm
+from ridgeline.service.form import (
+    RoleScaleForm,
+    ScaleForm,
+    ScheduleForm,
+    ServiceForm,
+    UnitForm,
+    day_numbers,
+    minute_of_day,
+)
+from ridgeline.service.keep.scale import UP
 from ridgeline.service.keys import reveals_secret
 from ridgeline.service.routers import ROUTERS
 from ridgeline.service.servers import port_step, server_of
-from ridgeline.service.service import USUAL_ROUTER, NotifyChoice, PodChoice, RouterChoice, Service, ServiceUnit
+from ridgeline.service.service import (
+    ROLES,
+    USUAL_ROUTER,
+    NotifyChoice,
+    PodChoice,
+    RoleScale,
+    RouterChoice,
+    ScaleRules,
+    ScheduleEntry,
+    Service,
+    ServiceUnit,
+)
 from ridgeline.study.forms.reading import read_form
 from ridgeline.study.forms.yaml_edit import YamlEditError, with_value
 from ridgeline.study.site_file import load_site
@@ -63,6 +84,8 @@ def service_from(plain: Mapping[str, Any]) -> Service:
 
 def _beyond_the_site(service: Service) -> Iterator[Problem]:
     site = service.site
+    if service.scale is not None and not service.on_this_machine and (found := _scaled_beyond(service)):
+        yield found
     for n, unit in enumerate(service.units):
         if not service.on_this_machine and unit.nodes > site.nodes:
             what = f"a server of {unit.nodes} nodes does not fit {site.name}, which has {site.nodes}"
@@ -70,6 +93,31 @@ def _beyond_the_site(service: Service) -> Iterator[Problem]:
         if site.gpus_per_node and unit.gpus > site.gpus_per_node:
             what = f"{unit.gpus} GPUs of a node are more than the {site.gpus_per_node} that nodes of {site.name} have"
             yield Problem(("units", n, "gpus"), f"{what}; spread it over more nodes, or correct the site")
+
+
+def _scaled_beyond(service: Service) -> Problem | None:
+    """Where all roles at their most need more nodes than the site has; `most_servers` may keep them from it."""
+    scale, site = service.scale, service.site
+    assert scale is not None
+    each = {unit.role: _node_share(unit, site.gpus_per_node) for unit in service.units}
+    wanted = sum(service.slots(unit) * each[unit.role] for unit in service.units)
+    if scale.most_servers is not None:
+        wanted = min(wanted, scale.most_servers * max(each.values()))
+    if math.ceil(wanted - 1e-9) <= site.nodes:
+        return None
+    role = max(scale.roles, key=lambda role: scale.roles[role].most * each[role])
+    others = sum(service.slots(unit) * each[unit.role] for unit in service.units if unit.role != role)
+    fits = int((site.nodes - others) / each[role] + 1e-9)
+    what = f"most {scale.roles[role].most}: all servers together would need {math.ceil(wanted - 1e-9)} nodes"
+    remedy = f"at most {fits} fit" if fits >= 1 else "name fewer of both roles, or `most_servers`"
+    return Problem(("scale", role, "most"), f"{what}, and {site.name} has {site.nodes}; {remedy}, or correct the site")
+
+
+def _node_share(unit: ServiceUnit, node_gpus: int) -> float:
+    """Nodes, or the part of one, that a server takes; nothing is known of one without GPUs."""
+    if unit.nodes > 1 or not unit.gpus or not node_gpus:
+        return float(unit.nodes) if unit.gpus or unit.nodes > 1 else 0.0
+    return 1 / max(1, node_gpus // unit.gpus)
 
 
 def _impossible_layouts(service: Service) -> Iterator[Problem]:
@@ -133,6 +181,7 @@ def _service(form: ServiceForm, path: Path) -> Service:
         expected=form.expected,
         pods=PodChoice(**form.kubernetes.model_dump()),
         notify=NotifyChoice(**form.notify.model_dump()),
+        scale=None if form.scale is None else _scale(form.scale),
         planned_release=form.engine.release,
     )
 
@@ -162,6 +211,121 @@ def _unit(form: UnitForm) -> ServiceUnit:
     )
 
 
+def _scale(form: ScaleForm) -> ScaleRules:
+    roles = {role: _role_scale(rule) for role, rule in _role_scales(form)}
+    return ScaleRules(roles, form.down_after, form.most_servers, form.timezone)
+
+
+def _role_scales(form: ScaleForm) -> list[tuple[str, RoleScaleForm]]:
+    return [(role, rule) for role in ROLES if (rule := getattr(form, role)) is not None]
+
+
+def _role_scale(form: RoleScaleForm) -> RoleScale:
+    return RoleScale(
+        form.least,
+        form.most,
+        form.running,
+        form.waiting,
+        form.kv,
+        form.ttft_p95_ms,
+        tuple(_schedule_entry(entry) for entry in form.schedule),
+    )
+
+
+def _schedule_entry(form: ScheduleForm) -> ScheduleEntry:
+    days = "" if form.days == "mon-sun" else f" {form.days}"
+    text = f"{form.from_} to {form.to}{days}"
+    begins, ends = minute_of_day(form.from_), minute_of_day(form.to)
+    return ScheduleEntry(begins, ends, day_numbers(form.days), form.least, form.most, text)
+
+
+def _scale_disagreements(form: ServiceForm) -> Iterator[Problem]:
+    """What a `scale` block asks that cannot be, whatever the load."""
+    if form.scale is None:
+        return
+    rules = _role_scales(form.scale)
+    if not rules:
+        yield Problem(("scale",), "names no role; write such as `both: {least: 1, most: 4, running: 24}`")
+    units = {role: [n for n, unit in enumerate(form.units) if unit.role == role] for role in ROLES}
+    for role, rule in rules:
+        if not units[role]:
+            have = ", ".join(dict.fromkeys(unit.role for unit in form.units))
+            yield Problem(("scale", role), f"no unit has `role: {role}`; the units have: {have}")
+        elif len(units[role]) > 1:
+            what = f"{len(units[role])} units have `role: {role}`, and it doesn't say which of them gets more servers"
+            yield Problem(("scale", role), f"{what}; make them one unit, or two services")
+        else:
+            yield from _limits_disagree(("scale", role), rule, form.units[units[role][0]].replicas, units[role][0])
+    yield from _router_and_scale(form, rules)
+    total, least = form.scale.most_servers, sum(rule.least for _, rule in rules)
+    fixed = sum(unit.replicas for unit in form.units if unit.role not in dict(rules))
+    if total is not None and total < least + fixed:
+        yield Problem(
+            ("scale", "most_servers"), f"is {total}, and the roles never have fewer than {least + fixed}; raise it"
+        )
+
+
+def _limits_disagree(where: tuple[str | int, ...], rule: RoleScaleForm, replicas: int, unit: int) -> Iterator[Problem]:
+    if rule.least > rule.most:
+        yield Problem((*where, "least"), f"least {rule.least} is more than most {rule.most}; lower it, or raise most")
+        return
+    if not rule.least <= replicas <= rule.most:
+        what = f"replicas is {replicas}, and scale keeps {rule.least} to {rule.most}"
+        yield Problem(("units", unit, "replicas"), f"{what}; begin with a number between them")
+    entries = [_schedule_entry(entry) for entry in rule.schedule]
+    for n, entry in enumerate(entries):
+        here = (*where, "schedule", n)
+        least, most = entry.least or rule.least, entry.most or rule.most
+        if entry.least is None and entry.most is None:
+            yield Problem(here, "changes nothing; give it `least`, `most` or both")
+        elif least > most:
+            yield Problem(here, f"{entry.text}: least {least} is more than most {most}; change one of them")
+        elif most > rule.most or least < rule.least:
+            what = f"{least} to {most} goes beyond the {rule.least} to {rule.most} of the role"
+            yield Problem(here, f"{entry.text}: {what}; stay within them, or widen them")
+        for earlier in entries[:n]:
+            if not entry.overlaps(earlier):
+                continue
+            pairs = ((entry.least, earlier.least, "least"), (entry.most, earlier.most, "most"))
+            for own, other, key in pairs:
+                if own is not None and other is not None and own != other:
+                    what = f"{entry.text}: {key} {own}, and {earlier.text}: {key} {other} overlaps it"
+                    yield Problem(here, f"{what}; which of them should hold? Let one end where the other begins")
+            floors = [(entry, earlier), (earlier, entry)]
+            for low, high in floors:
+                if low.least is not None and high.most is not None and low.least > high.most:
+                    what = f"{low.text}: least {low.least}, and {high.text}: most {high.most} overlaps it"
+                    yield Problem(here, f"{what}; let one end where the other begins")
+
+
+def _router_and_scale(form: ServiceForm, rules: Sequence[tuple[str, RoleScaleForm]]) -> Iterator[Problem]:
+    if form.router is None:
+        kind = f"`router: {{kind: {USUAL_ROUTER}}}`"
+        yield Problem(("scale",), f"servers come and go behind a router, and there is none; add one: {kind}")
+        return
+    kind, split = form.router.kind, any(unit.role != "both" for unit in form.units)
+    if split and not ROUTERS[kind].adds_split:
+        able = ", ".join(
+            name for name, other in ROUTERS.items() if other.adds_split and form.engine.kind in other.engines
+        )
+        what = f"{kind} takes no prefill or decode server back while it runs"
+        yield Problem(("router", "kind"), f"{what}, so that nothing can be scaled; {_use(able)}or remove `scale`")
+    limit = form.router.most_running
+    for role, rule in rules:
+        if limit is None or rule.running is None or role == "prefill" or rule.most < 2:
+            continue
+        reach = (1 + UP[-1][1]) * rule.running * (rule.most - 1)
+        if limit <= reach:
+            reachable = max(1, int(limit / (1 + UP[-1][1]) / rule.running) + 1)
+            what = f"the router lets {limit} requests through, so that no load asks for more than {reachable} servers"
+            where = ("scale", role, "most")
+            yield Problem(where, f"{what}; raise `most_running` above {reach:.0f}, or lower `most` or `running`")
+
+
+def _use(able: str) -> str:
+    return f"use one of: {able}, " if able else ""
+
+
 def _disagreements(form: ServiceForm) -> Iterator[Problem]:
     """What each key alone cannot see."""
     roles = [unit.role for unit in form.units]
@@ -185,12 +349,19 @@ def _disagreements(form: ServiceForm) -> Iterator[Problem]:
         if unit.nodes > 1 and _release(form) < since:
             what = f"{form.engine.kind} before {'.'.join(map(str, since))} spreads over nodes with Ray only"
             yield Problem(("units", n, "nodes"), f"{what}; name a newer release, or write `nodes: 1` and more replicas")
-    yield from _port_clashes(form, servers)
+    yield from _scale_disagreements(form)
+    yield from _port_clashes(form, _most_servers(form))
     yield from _plain_secrets(form)
     if form.engine.kind == "twin" and not form.engine.gpu:
         yield Problem(("engine",), "the twin must know its GPU; add one, such as `gpu: h200`")
     if not _release(form):
         yield Problem(("engine", "release"), f"{form.engine.release!r} is not a release; write one such as 0.5.15")
+
+
+def _most_servers(form: ServiceForm) -> int:
+    """That there may ever be: each has a port of its own."""
+    most = {role: rule.most for role, rule in _role_scales(form.scale)} if form.scale is not None else {}
+    return sum(max(unit.replicas, most.get(unit.role, 0)) for unit in form.units)
 
 
 def _plain_secrets(form: ServiceForm) -> Iterator[Problem]:

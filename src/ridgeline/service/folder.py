@@ -46,13 +46,24 @@ class Mend:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class ScaleChange:
+    """The latest decision of `keep` about the number of servers of a role."""
+
+    at_s: float
+    wanted: int
+    why: str
+    up: bool
+
+
 @dataclass
 class ServiceFolder:
     """Reads what happened so far; between `begin` and `end` it may also write.
 
     What an act still has to do follows from its lines alone, so that whoever comes next can go on with it: a member
     that is `leaving` is ended when it is empty and started again, one that is `retiring` is only ended, one that was
-    planned without a ticket is handed over, one that is ready and neither drained nor leaving is in the router.
+    planned without a ticket is handed over, one that is ready and neither drained nor leaving is in the router. One
+    that is `growing` is started and becomes a member when it makes tokens.
     """
 
     root: Path
@@ -64,6 +75,12 @@ class ServiceFolder:
     replacing: dict[str, str] = field(default_factory=dict)  # member -> the one that will take its place
     not_replaced: dict[str, float] = field(default_factory=dict)  # when that failed last
     second: set[str] = field(default_factory=set)  # servers that run in their second slot: they were replaced
+    growing: dict[str, str] = field(default_factory=dict)  # server that scaling adds -> its role
+    before_coming: dict[str, int] = field(default_factory=dict)  # generation of one that grows or replaces, before that
+    added: set[str] = field(default_factory=set)  # first slots that scaling added to those of the file
+    removed: set[str] = field(default_factory=set)  # or took from them
+    scale_changes: dict[str, ScaleChange] = field(default_factory=dict)  # by role
+    not_grown: dict[str, float] = field(default_factory=dict)  # by role: when an added server failed to start last
     mended: dict[str, list[Mend]] = field(default_factory=dict)
     lowered: LoweredLimit | None = None
     is_down: bool = False  # or on its way there
@@ -128,6 +145,7 @@ class ServiceFolder:
             self.leaving[name] = float(event.get("until", at_s))
         elif what == "replacing":
             self.replacing[name] = str(event["by"])
+            self._comes(str(event["by"]))
         elif what == "replaced":
             self.replacing.pop(name, None)
             self.second ^= {first_slot(name)}
@@ -137,6 +155,15 @@ class ServiceFolder:
             self.not_replaced[name] = at_s
         elif what == "retired":
             self.retiring.pop(name, None)
+        elif what in ("growing", "shrinking"):
+            self._apply_scaling(name, event)
+        elif what == "grown":
+            self.growing.pop(name, None)
+            self.added.add(first_slot(name))
+            self.removed.discard(first_slot(name))
+        elif what == "grow-failed":
+            self.growing.pop(name, None)
+            self.not_grown[str(event["role"])] = at_s
         elif what == "drained":
             self.drained.add(name)
             self.leaving.pop(name, None)
@@ -155,6 +182,25 @@ class ServiceFolder:
         elif what in ("planned", "going-up"):
             self.is_down = False
 
+    def _apply_scaling(self, name: str, event: Mapping[str, Any]) -> None:
+        role, at_s, up = str(event["role"]), float(event.get("at", 0.0)), event["event"] == "growing"
+        self.scale_changes[role] = ScaleChange(at_s, int(event["to"]), str(event.get("why", "")), up)
+        if up:
+            self.growing[name] = role
+            self._comes(name)
+            self.retiring.pop(name, None)
+        else:
+            self.added.discard(first_slot(name))
+            self.removed.add(first_slot(name))
+            self.retiring[name] = float(event["until"])
+
+    def _comes(self, name: str) -> None:
+        self.before_coming[name] = self.started[name].generation if name in self.started else 0
+
+    def was_started(self, name: str) -> bool:
+        """One that grows or replaces: since it began to, not at an earlier time."""
+        return name in self.started and self.started[name].generation > self.before_coming.get(name, 0)
+
     def _apply_to(self, name: str, event: Mapping[str, Any]) -> None:
         start = self.started[name]
         if event["event"] == "submitted":
@@ -171,6 +217,8 @@ class ServiceFolder:
         self.retiring.clear()
         self.replacing.clear()
         self.not_replaced.clear()
+        for scaled in (self.growing, self.before_coming, self.added, self.removed, self.scale_changes, self.not_grown):
+            scaled.clear()
         self.mended.clear()
         self.lowered = None
         self.second.clear()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field
 
 from ridgeline.ports import BOOTSTRAP_PORT, LAST_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.records.secrets import looks_secret
-from ridgeline.service.service import USUAL_ROUTER
+from ridgeline.service.service import DAY_MIN, USUAL_ROUTER
 from ridgeline.study.forms.form import (
     CountedIn,
     Duration,
@@ -120,6 +121,9 @@ class PodForm(Form):
     router_image: Annotated[OneLine, Otherwise("needed where there is a router")] = Field(
         default="", description="An image that has the router."
     )
+    keep_image: Annotated[OneLine, Otherwise("nobody watches in the cluster")] = Field(
+        default="", description="An image that has ridgeline: `keep` then watches the service there."
+    )
     namespace: OneLine = Field(default="default", description="Where everything is made.")
     model_claim: Annotated[OneLine, Otherwise("the folder lies on every node")] = Field(
         default="", description="The PersistentVolumeClaim that holds the model's folder."
@@ -135,6 +139,121 @@ class PodForm(Form):
     )
     ipc_lock: bool = Field(
         default=False, description="Let servers pin memory (IPC_LOCK) for RDMA; `restricted` does not allow it."
+    )
+
+
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def day_numbers(text: str) -> tuple[int, ...]:
+    """`mon-fri`, `sat,sun`, `fri-mon`: numbers from Monday, 0. ValueError says what it is not."""
+    found: set[int] = set()
+    for part in text.replace(" ", "").lower().split(","):
+        first, _, last = part.partition("-")
+        if first not in _DAYS or (last or first) not in _DAYS:
+            raise ValueError(f"{text!r} are no days; write such as mon-fri or sat,sun")
+        begin, end = _DAYS.index(first), _DAYS.index(last or first)
+        found |= {day % 7 for day in range(begin, end + 1 if end >= begin else end + 8)}
+    return tuple(sorted(found))
+
+
+def minute_of_day(text: str) -> int:
+    """`08:00` to `24:00`."""
+    match = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
+    minute = int(match[1]) * 60 + int(match[2]) if match else -1
+    if match is None or int(match[2]) > 59 or minute > DAY_MIN:
+        raise ValueError(f'{text!r} is not a time of the day; write such as "08:00"')
+    return minute
+
+
+def _days(text: str) -> str:
+    day_numbers(text)
+    return text
+
+
+def _time(text: str) -> str:
+    minute_of_day(text)
+    return text
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"{name!r} is not a time zone that this machine knows; write such as Europe/Berlin") from None
+    return name
+
+
+TimeOfDay = Annotated[OneLine, AfterValidator(_time), Takes('a time of the day such as "08:00"')]
+
+
+class ScheduleForm(Form):
+    """Limits that hold from one time of the day to another; past midnight where `to` comes before `from`."""
+
+    whose = "a schedule"
+
+    from_: TimeOfDay = Field(alias="from", description="When it begins.", examples=['"08:00"'])
+    to: TimeOfDay = Field(description="When it ends.", examples=['"20:00"'])
+    days: Annotated[
+        OneLine, AfterValidator(_days), Takes("days such as mon-fri or sat,sun"), Otherwise("every day")
+    ] = Field(default="mon-sun", description="On which days it begins.")
+    least: Annotated[int | None, CountedIn("servers"), Otherwise("the role's")] = Field(
+        default=None, ge=1, description="Never fewer meanwhile."
+    )
+    most: Annotated[int | None, CountedIn("servers"), Otherwise("the role's")] = Field(
+        default=None, ge=1, description="Never more meanwhile."
+    )
+
+
+class RoleScaleForm(Form):
+    """How many servers of a role there are, and the load at which there should be more.
+
+    Without a target they follow the schedule; in a split service, the role that has targets.
+    """
+
+    whose = "scale"
+
+    least: Annotated[int, CountedIn("servers")] = Field(default=1, ge=1, description="Never fewer.")
+    most: Annotated[int, CountedIn("servers")] = Field(ge=1, le=512, description="Never more.", examples=["4"])
+    running: Annotated[float | None, CountedIn("requests"), Otherwise("not looked at")] = Field(
+        default=None, gt=0, description="Target: requests on each server, running or waiting."
+    )
+    waiting: Annotated[float | None, CountedIn("requests"), Otherwise("not looked at")] = Field(
+        default=None, gt=0, description="Target: of these, how many wait."
+    )
+    kv: Annotated[float | None, Otherwise("not looked at")] = Field(
+        default=None, gt=0, le=1, description="Target: share of each server's KV pool that is used."
+    )
+    ttft_p95_ms: Annotated[float | None, CountedIn("ms"), Otherwise("not looked at")] = Field(
+        default=None, gt=0, description="Limit: time to the first token, p95 of a minute, as the servers measure it."
+    )
+    schedule: Annotated[list[ScheduleForm], Otherwise("none")] = Field(
+        default=[], description="Other limits at times of the day."
+    )
+
+
+class ScaleForm(Form):
+    """How `keep` adds and removes servers while the service runs; `replicas` of the units is where it begins."""
+
+    whose = "scale"
+
+    both: Annotated[RoleScaleForm | None, Otherwise("as the unit says")] = Field(
+        default=None, description="Servers that do prefill and decode."
+    )
+    prefill: Annotated[RoleScaleForm | None, Otherwise("as the unit says")] = Field(
+        default=None, description="Prefill servers, likewise."
+    )
+    decode: Annotated[RoleScaleForm | None, Otherwise("as the unit says")] = Field(
+        default=None, description="Decode servers, likewise."
+    )
+    down_after: Duration = Field(
+        default=600.0, description="Low load for so long, and no change of the number, before a server is removed."
+    )
+    most_servers: Annotated[int | None, CountedIn("servers"), Otherwise("the sum of the roles' most")] = Field(
+        default=None, ge=2, description="Of all roles together."
+    )
+    timezone: Annotated[OneLine, AfterValidator(_zone), Otherwise("that of the machine that runs keep")] = Field(
+        default="", description="Of the schedule's times, such as Europe/Berlin."
     )
 
 
@@ -209,5 +328,6 @@ class ServiceForm(Form):
     )
     slo: dict[str, float] = Field(default={}, description="Limits such as `ttft_p95_ms: 2000`.")
     expected: dict[str, Any] = Field(default={}, description="The plan's figures, each with its interval.")
+    scale: Annotated[ScaleForm | None, Otherwise("as many as the units say")] = Field(default=None)
     notify: Annotated[NotifyForm, Otherwise("nobody")] = Field(default=NotifyForm())
     kubernetes: Annotated[PodForm, Otherwise("nothing beyond the defaults")] = Field(default=PodForm())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline.records.launch import OnNode
@@ -10,7 +11,7 @@ from ridgeline.records.run import Resources
 from ridgeline.service.quoting import shell_line
 from ridgeline.service.routers import Backend, metrics_port, router_words
 from ridgeline.service.servers import ServerPlace, derived_ports, port_step, server_of, server_words
-from ridgeline.service.service import Service, ServiceUnit
+from ridgeline.service.service import ROLES, Service, ServiceUnit
 
 ROUTER = "router"
 SECOND = "-b"  # ends the names of servers that took the place of others
@@ -44,26 +45,42 @@ class Member:
         return shell_line(self.words)
 
 
+def server_name(role: str, number: int) -> str:
+    return f"{'server' if role == 'both' else role}-{number}"
+
+
 def first_slot(name: str) -> str:
     """What a server is called before it was replaced for the first time."""
     return name.removesuffix(SECOND)
 
 
-def members_of(service: Service, second: Collection[str] = (), node_gpus: int | None = None) -> list[Member]:
+def members_of(
+    service: Service,
+    second: Collection[str] = (),
+    node_gpus: int | None = None,
+    scaled: Mapping[str, Collection[int]] | None = None,
+) -> list[Member]:
     """In the order to start them. The servers named in `second` have the names and ports of their second slots: a
     server and the one that takes its place run at the same time, perhaps on one node.
+
+    `scaled` are the numbers of the servers of a role, where they are not the first `replicas`. Each number has ports
+    and GPUs of its own, whoever else runs.
 
     With `node_gpus` they are dealt out over nodes of so many GPUs, without a batch system; else to this machine, or to
     nobody.
     """
     servers: list[Member] = []
     backends: list[Backend] = []
-    free = _FreeGpus(node_gpus)
+    free, rows = _FreeGpus(node_gpus), itertools.count()
+    numbers = {role: itertools.count() for role in ROLES}
     for unit in service.units:
-        for number in range(unit.replicas):
+        active = (scaled or {}).get(unit.role, range(unit.replicas))
+        for number in range(service.slots(unit)):
             node, gpu = free.take(unit)
-            name = f"{'server' if unit.role == 'both' else unit.role}-{number}"
-            row = len(servers) + (_second_row(service) if name in second else 0)
+            first_row, name = next(rows), server_name(unit.role, next(numbers[unit.role]))
+            if number not in active:
+                continue
+            row = first_row + (_second_row(service) if name in second else 0)
             at = _place(service, unit, row, gpu)
             name += SECOND if name in second else ""
             words = tuple(server_words(service, unit, at))
@@ -112,7 +129,7 @@ def _place(service: Service, unit: ServiceUnit, number: int, gpu: int) -> Server
 
 def _second_row(service: Service) -> int:
     """How many places further second slots begin: past all servers, and past the router where its ports lie there."""
-    count, step = sum(unit.replicas for unit in service.units), port_step(service.engine, service.units)
+    count, step = sum(service.slots(unit) for unit in service.units), port_step(service.engine, service.units)
     taken = {service.router.port, metrics_port(service.router)} if service.router is not None else set()
     row = count
     while any(service.first_port + n * step in taken for n in range(row, row + count)):

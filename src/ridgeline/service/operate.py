@@ -11,7 +11,7 @@ a person waits for another.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from ridgeline.readers.lines import TextFile
 from ridgeline.records.run import Ending, Resources
 from ridgeline.service import keys, probe
 from ridgeline.service.folder import ServiceFolder
-from ridgeline.service.members import Member, first_slot, members_of
+from ridgeline.service.members import Member, first_slot, members_of, server_name
 from ridgeline.service.scripts import START_FILE
 from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service
@@ -47,7 +47,7 @@ class Operator:
         self.service, self.say = service, say
         self.file_limit = service.router.most_running or 0 if service.router is not None else 0
         self.folder = ServiceFolder(root, service)
-        self.members = members_of(service, self.folder.second)
+        self.members = self._members(self.folder.second)
         self._endings: dict[str, Ending] = {}
         self._cancelled: dict[str, float] = {}  # ticket -> when the site was told last
         self.apply_journal()
@@ -71,7 +71,37 @@ class Operator:
             if most != router.most_running:
                 self.service = replace(self.service, router=replace(router, most_running=most))
                 self.folder.service = self.service
-        self.members = members_of(self.service, self.folder.second)
+        self.members = self._members(self.folder.second)
+
+    def _members(self, second: Collection[str]) -> list[Member]:
+        return members_of(self.service, second, scaled=self.scaled_numbers())
+
+    def scaled_numbers(self) -> dict[str, set[int]] | None:
+        """The servers of each role that scaling left or added, by their numbers; None where nothing is scaled."""
+        if self.service.scale is None:
+            return None
+        found: dict[str, set[int]] = {}
+        for unit in self.service.units:
+            if unit.role not in self.service.scale.roles:
+                continue  # these may be several units of a role
+            slots = range(self.service.slots(unit))
+            names = {server_name(unit.role, number): number for number in slots}
+            here = {n for name, n in names.items() if n < unit.replicas or name in self.folder.added}
+            found[unit.role] = here - {n for name, n in names.items() if name in self.folder.removed}
+        return found
+
+    def _every_slot(self) -> list[Member]:
+        """All servers that there could be, in both of their slots."""
+        rules = self.service.scale.roles if self.service.scale is not None else {}
+        every = {unit.role: range(self.service.slots(unit)) for unit in self.service.units if unit.role in rules}
+        names = {member.name for member in members_of(self.service, scaled=every) if not member.is_router}
+        second = self.folder.second
+        return [
+            member
+            for slots in (second, names - second)
+            for member in members_of(self.service, slots, scaled=every)
+            if not member.is_router
+        ]
 
     def refresh(self) -> None:
         """What others have done meanwhile."""
@@ -92,7 +122,7 @@ class Operator:
         return self.router or self.members[0]
 
     def member(self, name: str) -> Member:
-        found = next((member for member in (*self.members, *self._replacements()) if member.name == name), None)
+        found = next((member for member in self.present if member.name == name), None)
         if found is None:
             raise InputError(
                 f"{name!r} is not part of {self.service.name}; it has {', '.join(m.name for m in self.members)}"
@@ -104,15 +134,22 @@ class Operator:
         replacing = self.folder.replacing
         if not replacing:
             return []
-        other = members_of(self.service, self.folder.second ^ {first_slot(name) for name in replacing})
+        other = self._members(self.folder.second ^ {first_slot(name) for name in replacing})
         return [member for member in other if member.name in replacing.values()]
+
+    def growth(self, role: str) -> list[Member]:
+        """Servers of a role that could be added, the first number first."""
+        taken = {first_slot(member.name) for member in self.present}
+        second = self.folder.second
+        every = [m for m in self._every_slot() if m.role == role and first_slot(m.name) not in taken]
+        return [m for m in every if (m.name != first_slot(m.name)) == (first_slot(m.name) in second)]
 
     @property
     def present(self) -> list[Member]:
-        """The members, those that will take the place of one, and those whose place was taken."""
-        flipped = members_of(self.service, {first_slot(m.name) for m in self.servers} - self.folder.second)
-        retiring = [member for member in flipped if member.name in self.folder.retiring]
-        return [*self.members, *self._replacements(), *retiring]
+        """The members, those that will take the place of one or are added, and those that are on their way out."""
+        coming_or_going = {*self.folder.retiring, *self.folder.growing}
+        moving = [member for member in self._every_slot() if member.name in coming_or_going] if coming_or_going else []
+        return [*self.members, *self._replacements(), *moving]
 
     @contextmanager
     def commanding(self) -> Iterator[None]:
@@ -193,8 +230,8 @@ class Operator:
         return ticket or ""
 
     def _as_before(self, member: Member) -> str:
-        if self.folder.has_script_of(member):
-            return ""
+        if self.folder.has_script_of(member) or (member.is_router and self.service.scale is not None):
+            return ""  # a router is told of servers that are added while it runs
         return f", as the file was before: `ridgeline deploy restart FILE {member.name}` applies what was changed"
 
     def _check_ports(self, member: Member) -> None:
@@ -352,6 +389,11 @@ class Operator:
                 ticket = self.folder.started[member.name].ticket
                 raise SiteError(f"{member.name} did not end within {END_S:g} s; end it by hand: {ticket}")
             self.executor.wait(LOOK_S)
+
+    def is_ending(self, member: Member) -> bool:
+        """Whether this process has told the site to end its job."""
+        start = self.folder.started.get(member.name)
+        return start is None or bool(start.ended) or start.ticket in self._cancelled
 
     def cancel(self, member: Member) -> bool:
         """Asks the site to end its job, without waiting for it; whether it has ended."""

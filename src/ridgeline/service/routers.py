@@ -50,6 +50,7 @@ class RouterDialect:
     checks_keys: (
         bool  # of users and of whoever changes its servers; else it only passes them on, and not to split roles
     )
+    adds_split: bool = True  # whether it takes prefill and decode servers in, and back, while it runs
     usual: str = "cache_aware"  # the policy of one that is told none
 
 
@@ -141,5 +142,6 @@ ROUTERS: Mapping[str, RouterDialect] = {
         ("vllm", "twin"),
         "vllm.ai/bootstrap-port",
         False,
+        adds_split=False,
     ),
 }

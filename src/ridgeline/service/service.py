@@ -55,12 +55,70 @@ class PodChoice:
 
     image: str = ""  # empty: the engine's published one of this release
     router_image: str = ""
+    keep_image: str = ""  # that has ridgeline; empty: nobody watches in the cluster
     namespace: str = "default"
     model_claim: str = ""  # the volume claim with the model; empty: its folder lies on every node
     secret: str = ""  # that holds the API key, under the name of its variable; empty: named after the service
     devices: Mapping[str, int] = field(default_factory=dict)  # of each pod, beside its GPUs
     user: int = 1000  # whom pods run as; 0: the image decides
     ipc_lock: bool = False
+
+
+WEEK_MIN, DAY_MIN = 7 * 24 * 60, 24 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleEntry:
+    """Limits of a role that hold from one time of the day to another, on some days; past midnight where `ends_min`
+    comes before `begins_min`."""
+
+    begins_min: int  # of the day
+    ends_min: int
+    days: tuple[int, ...]  # on which it begins; 0 is Monday
+    least: int | None = None
+    most: int | None = None
+    text: str = ""  # as a person would say it
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Where it begins, in minutes of the week, and how long it lasts; once for each day."""
+        length = (self.ends_min - self.begins_min) % DAY_MIN or DAY_MIN
+        return [(day * DAY_MIN + self.begins_min, length) for day in self.days]
+
+    def holds_at(self, minute: int) -> bool:
+        """In this minute of the week."""
+        return any((minute - begins) % WEEK_MIN < length for begins, length in self.spans())
+
+    def overlaps(self, other: ScheduleEntry) -> bool:
+        return any(other.holds_at(begins) for begins, _ in self.spans()) or any(
+            self.holds_at(begins) for begins, _ in other.spans()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RoleScale:
+    """How many servers of a role there may be, and the load at which there should be more. None: it doesn't count."""
+
+    least: int = 1
+    most: int = 1
+    running: float | None = None  # requests on each server, running or waiting
+    waiting: float | None = None  # of these, those that wait
+    kv: float | None = None  # share of each server's KV pool
+    ttft_p95_ms: float | None = None
+    schedule: tuple[ScheduleEntry, ...] = ()
+
+    @property
+    def by_load(self) -> bool:
+        return any(target is not None for target in (self.running, self.waiting, self.kv, self.ttft_p95_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRules:
+    """How `keep` scales a service: its `roles`, each within its limits."""
+
+    roles: Mapping[str, RoleScale]
+    down_after_s: float = 600.0  # of low load, and after any change, before a server is removed
+    most_servers: int | None = None  # of all roles together
+    timezone: str = ""  # of the schedule; empty: that of the machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +164,17 @@ class Service:
     expected: Mapping[str, Any] = field(default_factory=dict)
     pods: PodChoice = PodChoice()
     notify: NotifyChoice = NotifyChoice()
+    scale: ScaleRules | None = None
     planned_release: str = ""  # what the file names; servers of another one do not start
 
     @property
     def split(self) -> bool:
         return any(unit.role != "both" for unit in self.units)
+
+    def slots(self, unit: ServiceUnit) -> int:
+        """The most servers of a unit that there may be at a time; each has ports of its own, whoever runs."""
+        rule = self.scale.roles.get(unit.role) if self.scale is not None else None
+        return unit.replicas if rule is None else max(unit.replicas, rule.most)
 
     @property
     def secret_variables(self) -> tuple[str, ...]:

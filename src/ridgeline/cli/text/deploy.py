@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from ridgeline.engines.knobs.releases import release_text
+from ridgeline.service.keep.scaler import RoleScaleState
 from ridgeline.service.keys import without_key
 from ridgeline.service.members import Member
 from ridgeline.service.protection import router_promise
@@ -41,6 +43,19 @@ def service_summary(
 def front_text(url: str, file: Path) -> str:
     """Where users reach it now, and where they find it after it has moved."""
     return f"users: {url} (always in {file})" if url else f"users: not reachable now; the address will be in {file}"
+
+
+def scale_text(states: Sequence[RoleScaleState]) -> str:
+    """A line for each role that is scaled: how many there are, between which limits, and the latest change."""
+    lines = []
+    for state in states:
+        more = "".join(f", {n} {what}" for n, what in ((state.starting, "starting"), (state.leaving, "leaving")) if n)
+        line = f"scale: {state.serving} {state.role} servers serve{more} ({state.limits})"
+        if state.change:
+            at = datetime.fromtimestamp(state.changed_at_s).strftime("%Y-%m-%d %H:%M:%S")
+            line += f"; {at} {state.change}"
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def status_text(states: Sequence[MemberState]) -> str:

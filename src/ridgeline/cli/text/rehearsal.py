@@ -20,11 +20,39 @@ from ridgeline.service.rehearse.rehearsal import (
     Rehearsal,
     Rehearsed,
 )
+from ridgeline.service.rehearse.scaling import RehearsedScaling, ScaledRun
 from ridgeline.service.service import Service
 from ridgeline.stats.student import interval
 from ridgeline.stats.verdict import FEWEST_BLOCKS
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
+
+
+def scaling_text(done: RehearsedScaling, start_s: float) -> str:
+    """When servers would be added and removed, and why; then cost and limits beside numbers that stay."""
+    run = done.scaled
+    rows: list[tuple[str, ...]] = [("at", "role", "servers", "why")]
+    rows += [(_clock(s), d.role, f"{d.replicas} -> {d.wanted}", d.why) for s, d in run.decisions]
+    lines = _table(rows) if run.decisions else ["nothing was changed"]
+    lines += ["", *_table([_SCALED_HEAD, _scaled_row("scaled", run), *(_scaled_row(n, r) for n, r in done.fixed)])]
+    if done.first_up_s is not None:
+        lines.append(f"scaled up {done.first_up_s:.0f} s after the load doubled")
+    lines.append(f"{run.turns} changes of direction; a server starts in {start_s:g} s")
+    return "\n".join([*lines, "servers, router and time are simulated; the router's own limits are not"])
+
+
+_SCALED_HEAD = ("", "server-hours", "requests", "ttft p95", "tpot p95", "within the SLO", "held")
+
+
+def _scaled_row(name: str, run: ScaledRun) -> tuple[str, ...]:
+    times = [f"{spread.p95:,.0f} ms" if spread else "" for spread in (run.summary.ttft_ms, run.summary.tpot_ms)]
+    kept = "" if run.kept_share is None else f"{run.kept_share:.1%}"
+    held = "" if run.slo_held is None else "yes" if run.slo_held else "no"
+    return (name, f"{run.server_hours:.2f}", f"{run.summary.requests:,}", *times, kept, held)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
 
 
 def rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ridgeline.errors import RidgelineError
 from ridgeline.service import probe
+from ridgeline.service.keep.scale import ScaleDecision
 from ridgeline.service.keep.watch import Concern
 from ridgeline.service.members import SECOND, Member, first_slot
 from ridgeline.service.operate import DRAIN_S, Operator
@@ -153,6 +154,47 @@ class Acts:
             operator.say(f"{member.name}: {why}; {by} takes its place")
             operator.ensure(operator.member(by))
 
+    def scale(self, decision: ScaleDecision) -> None:
+        """Servers begin to be added; or one leaves the router, finishes what it has and ends."""
+        with self._operator.acting():
+            if self._operator.folder.is_down:
+                return
+            names = self._grow(decision) if decision.change > 0 else self._shrink(decision)
+        if names:
+            number = f"from {decision.replicas} to {decision.wanted}"
+            verb = "added" if decision.change > 0 else "removed"
+            text = f"{number} {decision.role} servers: {decision.why}; {', '.join(names)} {verb}"
+            self._operator.say(f"scale: {text}")
+            self._alert("scale-up" if decision.change > 0 else "scale-down", ", ".join(names), text)
+
+    def _grow(self, decision: ScaleDecision) -> list[str]:
+        """Those that still finish what they have come back first: they needn't be started."""
+        operator, folder = self._operator, self._operator.folder
+        free = [member for member in operator.growth(decision.role) if member.name not in folder.retiring]
+        back = [m for m in operator.present if m.name in folder.retiring and m.role == decision.role]
+        chosen = [*(m for m in back if not operator.is_ending(m)), *free][: decision.change]
+        told = {"event": "growing", "role": decision.role, "to": decision.wanted, "why": decision.why}
+        for member in chosen:
+            folder.record({**told, "member": member.name})
+        for member in chosen:
+            operator.ensure(member)
+        return [member.name for member in chosen]
+
+    def _shrink(self, decision: ScaleDecision) -> list[str]:
+        """The last ones by number, of those that nothing else is done to; never the last that serves."""
+        operator, folder = self._operator, self._operator.folder
+        busy = {*folder.leaving, *folder.replacing, *folder.drained}
+        mine = [m for m in operator.servers if m.role == decision.role and m.name not in busy]
+        until_s = round(time.time() + DRAIN_S, 3)
+        told = {"event": "shrinking", "role": decision.role, "to": decision.wanted, "why": decision.why}
+        names = []
+        for member in reversed(mine[decision.change :]):
+            if self._spared(member):
+                folder.record({**told, "member": member.name, "until": until_s})
+                operator.apply_journal()
+                names.append(member.name)
+        return names
+
     def renew_router(self, router: Member, why: str) -> None:
         """It has one address: it is started again, which cuts off what streams through it."""
         with self._operator.acting():
@@ -172,18 +214,32 @@ class Acts:
             self._leave(member, known)
         elif start is None or (not start.ticket and not start.ended):
             operator.ensure(member)  # planned, and whoever did so never handed it over
+        elif self._comes(member) and start.ended and not folder.was_started(member.name):
+            operator.ensure(member)  # it ran at an earlier time, and whoever wanted it back never started it
         elif member.name in folder.replacing.values() and (start.ended or operator.ending(member) is not None):
             old = _replaced_by(folder.replacing, member.name)
             with operator.acting():
                 operator.note_ending(member)
                 folder.record({"event": "replace-failed", "member": old})
             self._alert("replace-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
+        elif member.name in folder.growing and (start.ended or operator.ending(member) is not None):
+            role = folder.growing[member.name]
+            with operator.acting():
+                operator.note_ending(member)
+                folder.record({"event": "grow-failed", "member": member.name, "role": role})
+            self._alert("scale-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
         elif not start.ended and not start.ready:
             self._note_ready(member)
+        elif start.ready and not start.ended and member.name in folder.growing:
+            self._join(member)
         elif start.ready and not start.ended and member.name in folder.replacing.values():
             self._take_place(member)
         elif known and member.name in folder.drained:
             self._take_out(member)
+
+    def _comes(self, member: Member) -> bool:
+        folder = self._operator.folder
+        return member.name in folder.growing or member.name in folder.replacing.values()
 
     def _leave(self, member: Member, listed: bool) -> None:
         operator, folder = self._operator, self._operator.folder
@@ -233,8 +289,28 @@ class Acts:
         if not member.is_router and member.name not in operator.folder.drained:
             if member.name in operator.folder.replacing.values():
                 self._take_place(member)
+            elif member.name in operator.folder.growing:
+                self._join(member)
             else:
                 self.put_back(member)
+
+    def _join(self, member: Member) -> None:
+        """A server that was added and is ready: a token from it, into the router, then it counts."""
+        operator, folder, admin = self._operator, self._operator.folder, self._admin()
+        if admin is None or not self._makes_token(member):
+            return
+        admin.add(folder.url(member), member.role)
+        with operator.acting():
+            if member.name in folder.growing:
+                folder.record({"event": "grown", "member": member.name})
+                operator.apply_journal()
+        operator.say(f"{member.name}: serves")
+
+    def _makes_token(self, member: Member) -> bool:
+        operator, service = self._operator, self._operator.service
+        url = operator.folder.url(member)
+        model = service.served_name or probe.served_model(url, operator.key) or service.model
+        return probe.makes_token(url, model, operator.key, TOKEN_S, engine=service.engine, role=member.role)
 
     def _take_place(self, member: Member) -> None:
         """A replacement that is ready: into the router, a token from it, then the other may go."""
@@ -242,9 +318,7 @@ class Acts:
         url, old = folder.url(member), _replaced_by(self._operator.folder.replacing, member.name)
         if admin is not None:
             admin.add(url, member.role)
-        service = operator.service
-        model = service.served_name or probe.served_model(url, operator.key) or service.model
-        if not probe.makes_token(url, model, operator.key, TOKEN_S, engine=service.engine, role=member.role):
+        if not self._makes_token(member):
             return
         with operator.acting():
             if folder.replacing.get(old) == member.name:

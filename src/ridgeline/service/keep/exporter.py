@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import threading
+from collections.abc import Callable
 
 from ridgeline.errors import SiteError
 from ridgeline.service.keep.keeper import MEMBER_STATES, Keeper
@@ -30,16 +31,34 @@ def metrics_text(keeper: Keeper) -> str:
     for row in seen:
         labels = f'{own},member="{row.member}"'
         lines += [f'ridgeline_member_state{{{labels},state="{s}"}} {int(s == row.state)}' for s in MEMBER_STATES]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *_scale_lines(keeper, own), ""])
+
+
+def _scale_lines(keeper: Keeper, own: str) -> list[str]:
+    lines = []
+    if keeper.scaled:
+        lines.append("# TYPE ridgeline_scale_servers gauge")
+    for row in keeper.scaled:
+        labels = f'{own},role="{row.role}"'
+        counted = {"serving": row.serving, "starting": row.starting, "leaving": row.leaving}
+        lines += [f'ridgeline_scale_servers{{{labels},state="{state}"}} {n}' for state, n in counted.items()]
+    for name in ("least", "most") if keeper.scaled else ():
+        lines.append(f"# TYPE ridgeline_scale_{name} gauge")
+        lines += [f'ridgeline_scale_{name}{{{own},role="{r.role}"}} {getattr(r, name)}' for r in keeper.scaled]
+    return lines
 
 
 def serve_metrics(keeper: Keeper, port: int) -> http.server.ThreadingHTTPServer:
+    return serve_page(lambda: metrics_text(keeper), port)
+
+
+def serve_page(text: Callable[[], str], port: int, host: str = "127.0.0.1") -> http.server.ThreadingHTTPServer:
     """In a thread of its own, until `shutdown`. SiteError where the port is taken."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = self.path.partition("?")[0] == "/metrics"
-            body = metrics_text(keeper).encode() if found else b"see /metrics\n"
+            body = text().encode() if found else b"see /metrics\n"
             self.send_response(200 if found else 404)
             self.send_header("content-type", "text/plain; version=0.0.4")
             self.send_header("content-length", str(len(body)))
@@ -50,8 +69,8 @@ def serve_metrics(keeper: Keeper, port: int) -> http.server.ThreadingHTTPServer:
             pass
 
     try:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Page)
+        server = http.server.ThreadingHTTPServer((host, port), Page)
     except OSError as error:
-        raise SiteError(f"127.0.0.1:{port}: {error.strerror}; choose another port for --metrics") from None
+        raise SiteError(f"{host}:{port}: {error.strerror}; choose another port for --metrics") from None
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server

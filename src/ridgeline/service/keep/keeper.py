@@ -21,6 +21,7 @@ from ridgeline.service.keep.canary import Canaries, FrontDoor
 from ridgeline.service.keep.log_files import rotate
 from ridgeline.service.keep.look import look_at, step_tokens
 from ridgeline.service.keep.plan_check import PlanCheck, commands_after
+from ridgeline.service.keep.scaler import RoleScaleState, Scaler
 from ridgeline.service.keep.watch import Concern, ServerLook, Watch
 from ridgeline.service.members import Member
 from ridgeline.service.operate import Operator
@@ -72,6 +73,8 @@ class Keeper:
     counts: Counter[str] = field(default_factory=Counter)  # looks, and acts by kind
     looks: dict[str, ServerLook] = field(default_factory=dict)  # the last ones
     seen: tuple[SeenMember, ...] = ()
+    scaled: tuple[RoleScaleState, ...] = ()  # how many of each role there are, and their limits
+    wall: Callable[[], float] = time.time
     _said: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,6 +85,7 @@ class Keeper:
         self._canaries: dict[str, tuple[int, Canaries]] = {}  # by member: the start they are of, and they
         self._front: tuple[int, FrontDoor] | None = None
         self._failed: dict[str, tuple[int, float]] = {}  # by member: acts that failed in a row, and when to try again
+        self._scaler = Scaler(self.operator, self.clock, self.wall) if self.operator.service.scale is not None else None
         units = self.operator.service.units
         self._step_tokens = {unit.role: step_tokens(self.operator.service.engine, unit) for unit in units}
 
@@ -117,6 +121,7 @@ class Keeper:
         if not self.dry_run:
             self._go_on(members)
             self._renew()
+        self._scale(pages)
         self._hold_against_plan(members, pages)
         self._rotate_logs(members)
         self._note()
@@ -134,9 +139,11 @@ class Keeper:
         ended = start.ended
         if not ended and start.ticket and (ending := operator.ending(member)) is not None:
             ended = ending.reason or f"exit code {ending.exit_code}"
-        moving = {*operator.folder.leaving, *operator.folder.retiring, *operator.folder.replacing.values()}
+        folder = operator.folder
+        moving = {*folder.leaving, *folder.retiring, *folder.replacing.values(), *folder.growing}
         if member.name in moving:
-            return ServerLook(now_s, running=0.0, tokens=0.0, role=member.role)
+            self._watch.forget(member.name)  # what it makes from here on is not to be compared with what it made
+            return ServerLook(now_s, running=0.0, role=member.role)
         if ended or not start.ready:
             return ServerLook(now_s, running=0.0, tokens=0.0, ended=ended, role=member.role)
         if member.is_router:
@@ -245,9 +252,9 @@ class Keeper:
             self._attempt(member.name, self._acts.go_on, member, listed)
         begun = [m for m in self.operator.present if m.name not in folder.started]
         for member in begun:
-            if member.name in folder.replacing.values():
+            if member.name in folder.replacing.values() or member.name in folder.growing:
                 self._attempt(member.name, self._acts.go_on, member, listed)
-        moving = {*folder.leaving, *folder.retiring, *folder.drained, *folder.replacing.values()}
+        moving = {*folder.leaving, *folder.retiring, *folder.drained, *folder.replacing.values(), *folder.growing}
         for member in members:
             if member.is_router or listed is None or member.name in moving or not self._serves(member):
                 continue
@@ -272,7 +279,7 @@ class Keeper:
             self._tell("failed", name, str(error))
             self._note_failure(name, str(error))
         else:
-            if name in self.operator.folder.started and self._serves_now(name):
+            if name not in self.operator.folder.started or self._serves_now(name):
                 self._failed.pop(name, None)
 
     def _note_failure(self, name: str, reason: str) -> None:
@@ -289,7 +296,7 @@ class Keeper:
         """Jobs of a batch system end at their limit: each member gives its place to another one before, in turn."""
         operator, folder = self.operator, self.operator.folder
         limit_s = operator.service.job_limit_s
-        if math.isinf(limit_s) or folder.leaving or folder.retiring or folder.replacing:
+        if math.isinf(limit_s) or folder.leaving or folder.retiring or folder.replacing or folder.growing:
             return
         starts = [s.ready_at_s - s.at_s for s in folder.started.values() if s.ready]
         lead_s = renewal_lead_s(limit_s, max(starts, default=0.0) * len(operator.members))
@@ -304,6 +311,27 @@ class Keeper:
             elif left[member.name] < lead_s / 2 or not any(look.on_it for look in self.looks.values()):
                 self._attempt(member.name, self._acts.renew_router, member, why)
             return
+
+    def _scale(self, pages: dict[str, str]) -> None:
+        if self._scaler is None:
+            return
+        serving = {m.name: m for m in self.operator.servers if m.name in self.looks and self._in_router(m)}
+        decisions = self._scaler.poll({name: self.looks[name] for name in serving}, pages)
+        for decision in decisions:
+            if decision.short:
+                if self._say("scale", f"{decision.role} needs more servers", decision.why):
+                    self._tell("scale-limit", decision.role, "needs more servers than its limits allow")
+            elif self.dry_run:
+                would = f"would go from {decision.replicas} to {decision.wanted} {decision.role} servers"
+                self._say("scale", would, decision.why)
+            else:
+                self._attempt(f"scale {decision.role}", self._acts.scale, decision)
+        self.scaled = self._scaler.states()
+
+    def _in_router(self, member: Member) -> bool:
+        folder = self.operator.folder
+        out = {*folder.leaving, *folder.retiring, *folder.drained, *folder.growing}
+        return member.name not in out and self._serves(member)
 
     def _rotate_logs(self, members: list[Member]) -> None:
         """Jobs on this machine append to their logs, so that these can be emptied under them."""
@@ -332,8 +360,11 @@ class Keeper:
         self.counts[kind] += 1
         self.alert(kind, member, text)
 
-    def _say(self, member: str, kind: str, what: str) -> None:
+    def _say(self, member: str, kind: str, what: str) -> bool:
+        """Whether it was time to say it again."""
         now_s, key = self.clock(), (member, kind)
-        if now_s - self._said.get(key, -AGAIN_AFTER_S) >= AGAIN_AFTER_S:
-            self._said[key] = now_s
-            self.operator.say(f"{member}: {kind} ({what})")
+        if now_s - self._said.get(key, -AGAIN_AFTER_S) < AGAIN_AFTER_S:
+            return False
+        self._said[key] = now_s
+        self.operator.say(f"{member}: {kind} ({what})")
+        return True

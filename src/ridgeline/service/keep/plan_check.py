@@ -12,6 +12,7 @@ from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service
 
 WINDOW_S = 120.0
+RECENT_S, LEAST_RECENT = 60.0, 20
 LEAST_REQUESTS = 100  # in a window: a percentile of fewer says little
 WINDOWS = 3  # in a row, before the plan is doubted
 QUANTILES = {"p50": 0.5, "p95": 0.95}
@@ -50,7 +51,7 @@ class PlanCheck:
 
     def take(self, at_s: float, pages: Iterable[str]) -> list[PlanDoubt]:
         """Doubts after these pages: at the end of a window, and only when those before it said the same."""
-        now = self._histograms(list(pages))
+        now = histograms(self.engine, list(pages))
         if self._first is None or any(
             now[name].get(edge, 0.0) < count for name, was in self._first[1].items() for edge, count in was.items()
         ):
@@ -91,14 +92,42 @@ class PlanCheck:
         names = [f"{latency}_{quantile}_ms" for latency in LATENCIES for quantile in QUANTILES]
         return {name: (float(given[name][0]), float(given[name][1])) for name in names if name in given}
 
-    def _histograms(self, pages: Sequence[str]) -> dict[str, dict[float, float]]:
-        found: dict[str, dict[float, float]] = {name: {} for name in LATENCIES}
-        metrics = server_of(self.engine).metrics
-        for page in pages:
-            for name, histogram in zip(LATENCIES, (metrics.ttft, metrics.e2e), strict=True):
-                for edge, count in probe.buckets(page, histogram).items():
-                    found[name][edge] = found[name].get(edge, 0.0) + count
-        return found
+
+def histograms(engine: str, pages: Sequence[str]) -> dict[str, dict[float, float]]:
+    """Of every latency, summed over the servers."""
+    found: dict[str, dict[float, float]] = {name: {} for name in LATENCIES}
+    metrics = server_of(engine).metrics
+    for page in pages:
+        for name, histogram in zip(LATENCIES, (metrics.ttft, metrics.e2e), strict=True):
+            for edge, count in probe.buckets(page, histogram).items():
+                found[name][edge] = found[name].get(edge, 0.0) + count
+    return found
+
+
+@dataclass
+class RecentTtft:
+    """TTFT p95 of the last minute, from the servers' histograms; None where too few requests ended in it."""
+
+    engine: str
+    _rows: deque[tuple[float, dict[float, float]]] = field(default_factory=deque)
+
+    def take(self, at_s: float, pages: Iterable[str]) -> float | None:
+        now = histograms(self.engine, list(pages))["ttft"]
+        if self._rows and (at_s < self._rows[-1][0] or _fell(self._rows[-1][1], now)):
+            self._rows.clear()  # a server was added, removed or started again
+        self._rows.append((at_s, now))
+        while len(self._rows) > 2 and at_s - self._rows[1][0] >= RECENT_S:
+            self._rows.popleft()
+        first = self._rows[0][1]
+        new = {edge: count - first.get(edge, 0.0) for edge, count in now.items()}
+        if max(new.values(), default=0.0) < LEAST_RECENT:
+            return None
+        below_ms, above_ms = quantile_bounds_ms(new, QUANTILES["p95"])
+        return below_ms if above_ms == float("inf") else (below_ms + above_ms) / 2
+
+
+def _fell(before: Mapping[float, float], now: Mapping[float, float]) -> bool:
+    return any(now.get(edge, 0.0) < count for edge, count in before.items())
 
 
 def quantile_bounds_ms(counts: Mapping[float, float], share: float) -> tuple[float, float]:

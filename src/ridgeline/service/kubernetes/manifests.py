@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import yaml
@@ -16,9 +17,11 @@ import yaml
 from ridgeline.errors import InputError
 from ridgeline.service.kubernetes.pods import (
     COMPONENT,
+    KEEP_FILE,
     PART_OF,
     Spec,
     follower_role,
+    keep_pod,
     key_secret,
     labels_of,
     pod_port,
@@ -31,7 +34,12 @@ from ridgeline.service.servers import server_of
 from ridgeline.service.service import Service, ServiceUnit
 
 LONGEST_NAME = 40  # Kubernetes takes 63, and the sets append numbers, a revision and a role
-SERVERS_FILE, ROUTER_FILE = "servers.yaml", "router.yaml"
+SERVERS_FILE, ROUTER_FILE, KEEP_MANIFEST = "servers.yaml", "router.yaml", "keep.yaml"
+_KEEP_HEADING = (
+    "ridgeline keep, watching: a token through the front door every ten seconds, alerts as `notify` says, metrics at",
+    "port 9400. It restarts, replaces and scales nothing: Kubernetes restarts pods by the probes of servers.yaml.",
+    "It asks nothing of the Kubernetes API, so its account has no rights and no token.",
+)
 
 
 def manifests(service: Service) -> Iterator[tuple[str, str]]:
@@ -40,6 +48,8 @@ def manifests(service: Service) -> Iterator[tuple[str, str]]:
     yield SERVERS_FILE, _text(_heading(service, name), _servers(service, name))
     if service.router is not None:
         yield ROUTER_FILE, _text("", _router(service, name))
+    if service.pods.keep_image:
+        yield KEEP_MANIFEST, _text("".join(f"# {line}\n" for line in _KEEP_HEADING), _keep(service, name))
 
 
 def object_name(service: Service) -> str:
@@ -147,6 +157,29 @@ def _router(service: Service, name: str) -> Iterator[Spec]:
     }
     yield _object(service, "apps/v1", "Deployment", account, spec=spec)
     yield _front(service, name, "router", service.router.port)
+
+
+def _keep(service: Service, name: str) -> Iterator[Spec]:
+    """One: two would tell everything twice; the old one ends before the next begins."""
+    port = service.router.port if service.router is not None else pod_port(service)
+    url = f"http://{name}-api.{service.pods.namespace}.svc:{port}"
+    known: Spec = {"version": 1, "name": service.name, "model": service.model, "engine": {"kind": service.engine}}
+    known |= {"engine": {"kind": service.engine, "gpu": service.gpu}} if service.gpu else {}
+    known |= {"served_name": service.served_name} if service.served_name else {}
+    known |= {"api_key_env": service.api_key_env} if service.api_key_env else {}
+    if service.notify.ways:
+        told = asdict(service.notify)
+        known["notify"] = {key: value for key, value in told.items() if value}
+    known["units"] = [{"replicas": 1}]
+    yield _object(service, "v1", "ServiceAccount", f"{name}-keep")
+    yield _object(service, "v1", "ConfigMap", f"{name}-keep", data={KEEP_FILE: yaml.safe_dump(known, sort_keys=False)})
+    spec = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": labels_of(name, "keep")},
+        "template": keep_pod(service, name, url),
+    }
+    yield _object(service, "apps/v1", "Deployment", f"{name}-keep", spec=spec)
 
 
 def _front(service: Service, name: str, role: str, port: int) -> Spec:

@@ -22,6 +22,7 @@ PROGRESS_LIMIT_S = 30
 DRAIN_S = 300  # what is under way may finish when a pod is asked to end
 PYTHON = "python3"  # of the images
 HOME = "/home/server"
+KEEP_FOLDER, KEEP_FILE, KEEP_PORT = "/etc/ridgeline", "service.yaml", 9400
 PART_OF, COMPONENT = "app.kubernetes.io/part-of", "app.kubernetes.io/component"
 # asked for where the file says nothing: tokenizers, schedulers and a process for each GPU; staged weights
 CORES_PER_GPU, MEMORY_BYTES_PER_GPU = 4, 32 * 2**30
@@ -117,6 +118,36 @@ def router_pod(service: Service, name: str) -> Spec:
         "volumes": volumes,
     }
     return {"metadata": {"labels": labels_of(name, "router")}, "spec": spec}
+
+
+def keep_pod(service: Service, name: str, url: str) -> Spec:
+    """`keep`, which asks the service for a token as a user would. It asks nothing of Kubernetes: it has no rights."""
+    words = [PYTHON, "-m", "ridgeline", "keep", f"{KEEP_FOLDER}/{KEEP_FILE}", "--front", url]
+    words += ["--metrics", str(KEEP_PORT), "--metrics-host", "$(POD_IP)"]
+    variables = (service.api_key_env, service.notify.webhook_env)
+    container: Spec = {
+        "name": "keep",
+        "image": service.pods.keep_image,
+        "command": words,
+        "env": [*_address_variable(), *_secret_variables(service, name, variables)],
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": _own_security(service),
+        "ports": [{"name": "http", "containerPort": KEEP_PORT}],
+        "volumeMounts": [{"name": "service", "mountPath": KEEP_FOLDER, "readOnly": True}],
+        "readinessProbe": _asked("/metrics", LOOK_S),
+        "livenessProbe": {**_asked("/metrics", LOOK_S), "initialDelaySeconds": 60},
+    }
+    volumes: list[Spec] = [{"name": "service", "configMap": {"name": f"{name}-keep"}}]
+    _give_home(service, container, volumes)
+    spec = {
+        "serviceAccountName": f"{name}-keep",
+        "automountServiceAccountToken": False,
+        "securityContext": _pod_security(service),
+        "terminationGracePeriodSeconds": 30,
+        "containers": [container],
+        "volumes": volumes,
+    }
+    return {"metadata": {"labels": labels_of(name, "keep")}, "spec": spec}
 
 
 def key_secret(service: Service, name: str) -> str:
