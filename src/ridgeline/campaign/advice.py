@@ -144,19 +144,19 @@ _CHANGES = {
 
 def baseline_failure(study: Study, history: History, run: Run, outcome: Outcome) -> RidgelineError:
     """The error that ends a campaign whose baseline did not pass: what happened, what to change, how to go on."""
-    told = f"the baseline itself did not pass: {outcome} (run folder {run.folder})"
+    text = f"the baseline itself did not pass: {outcome} (run folder {run.folder})"
     again = f"then `ridgeline resume {quote(str(history.root))}` runs the baseline again"
     if outcome.kind.retryable:
         return SiteError(
-            f"{told}, also after {study.job.retries} retries. The site did this, not the setting: have it looked at, "
+            f"{text}, also after {study.job.retries} retries. The site did this, not the setting: have it looked at, "
             f"or correct {_site_file(history)}; {again}"
         )
     if outcome.lacking:
         file = history.root / "study.yaml"
         line, where = _place_of_run(file)
-        return InputError(f"{file}:{line}: {where}: {told}. What to do: {outcome.remedy}; {again}")
+        return InputError(f"{file}:{line}: {where}: {text}. What to do: {outcome.remedy}; {again}")
     return NothingFound(
-        f"{told}; nothing can be compared with it, so nothing else was run. "
+        f"{text}; nothing can be compared with it, so nothing else was run. "
         f"In {history.root / 'study.yaml'} {_change(study, outcome)}; {again}"
     )
 

@@ -25,11 +25,11 @@ def busy_text(run: Run) -> str:
     starved = cpu_s is not None and cpu_s < ENOUGH_CPU * wall_s * threads and load + threads > cores
     if load < cores and not starved:
         return ""
-    told = f"this machine is busy: load average {load:.1f} on {cores:.0f} cores before the first run"
+    text = f"this machine is busy: load average {load:.1f} on {cores:.0f} cores before the first run"
     if starved:
-        told += f", which got {cpu_s:.1f} s of processor time in {wall_s:.1f} s"
+        text += f", which got {cpu_s:.1f} s of processor time in {wall_s:.1f} s"
     return (
-        f"{told}; wall time measures the other programs too: end them, pin to free cores, or take `cpu_s` as the goal"
+        f"{text}; wall time measures the other programs too: end them, pin to free cores, or take `cpu_s` as the goal"
     )
 
 

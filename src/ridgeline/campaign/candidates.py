@@ -39,13 +39,13 @@ def judged_pair(
 def judged_text(study: Study, history: History, judged: Comparison, than: str = "baseline") -> str:
     """'302 -> 317 steps/s, 1.05x baseline (95%: 1.03 to 1.07; 5 blocks on 2 nodes)', or that no difference shows."""
     blocks, goal = confirmation.blocks_so_far(study, history), goal_text(study, history)
-    told = judged.text(where_they_ran(blocks), than, goal)
+    text = judged.text(where_they_ran(blocks), than, goal)
     if (sides := _sides(blocks, judged)) is None:
-        return told
+        return text
     values = goal.before_after(*sides)
     if judged.verdict is Verdict.NO_DIFFERENCE:
-        return f"{told}, {values}{reach(judged, where_they_ran(blocks))}"
-    return f"{values}, {told}"
+        return f"{text}, {values}{reach(judged, where_they_ran(blocks))}"
+    return f"{values}, {text}"
 
 
 def _sides(blocks: Sequence[Block], judged: Comparison) -> tuple[float, float] | None:

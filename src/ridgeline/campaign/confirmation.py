@@ -262,19 +262,19 @@ def _judged(result: Confirmation, candidates: Sequence[Point], failed: Mapping[s
 def grounded(study: Study, history: History, found: ConfirmationVerdict) -> ConfirmationVerdict:
     """The verdict with where its blocks ran, which of them had to be run again, and that it is not the first one."""
     places = (place for block in blocks_so_far(study, history) for place in block.nodes)
-    told = with_circumstances(found.headline, study, history, found)
-    return replace(found, headline=told, machines=tuple(dict.fromkeys(places)), repeated=tuple(history.set_aside))
+    text = with_circumstances(found.headline, study, history, found)
+    return replace(found, headline=text, machines=tuple(dict.fromkeys(places)), repeated=tuple(history.set_aside))
 
 
 def _with_extension(headline: str, history: History, found: ConfirmationVerdict) -> str:
     """The headline with that it is not the first one, and the earlier one where that said more."""
-    told = extension_text(history)
-    if told and (other := len(of_other_jobs(history))):
+    text = extension_text(history)
+    if text and (other := len(of_other_jobs(history))):
         blocks = "1 earlier block does" if other == 1 else f"{other} earlier blocks do"
-        told += f"; {blocks} not count: their jobs asked for other resources"
+        text += f"; {blocks} not count: their jobs asked for other resources"
     if history.verdicts_before and _weaker(found, history.verdicts_before[-1]):
-        told += f"; before the extension: {history.verdicts_before[-1].headline}"
-    return headline if told in headline else f"{headline}{told}"
+        text += f"; before the extension: {history.verdicts_before[-1].headline}"
+    return headline if text in headline else f"{headline}{text}"
 
 
 def _weaker(now: ConfirmationVerdict, before: VerdictLine) -> bool:

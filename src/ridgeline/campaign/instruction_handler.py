@@ -50,31 +50,31 @@ class InstructionHandler:
 
     def _answer(self, refusals: dict[Act, str]) -> bool:
         waiting = waiting_instructions(self.history.root)
-        for name, told in waiting.items():
+        for name, instruction in waiting.items():
             if name not in self.history.instructions.answers:
-                self._answer_one(name, told, refusals)
+                self._answer_one(name, instruction, refusals)
             put_away(self.history.root, name)
         return bool(waiting)
 
-    def _answer_one(self, name: str, told: Instruction | str, refusals: dict[Act, str]) -> None:
-        if isinstance(told, str):
-            line: Event = {"id": name, "act": "unreadable", "told": told, "refused": True}
+    def _answer_one(self, name: str, instruction: Instruction | str, refusals: dict[Act, str]) -> None:
+        if isinstance(instruction, str):
+            line: Event = {"id": name, "act": "unreadable", "told": instruction, "refused": True}
         else:
             try:
-                if why := refusals.get(told.act):
+                if why := refusals.get(instruction.act):
                     raise Refused(why)  # noqa: TRY301  one way for all refusals
-                line = {**told.as_line(), **self._obeyed(told), "refused": False}
+                line = {**instruction.as_line(), **self._carry_out(instruction), "refused": False}
             except Refused as why_not:
-                line = {**told.as_line(), "told": str(why_not), "refused": True}
+                line = {**instruction.as_line(), "told": str(why_not), "refused": True}
         self.record({"event": "instruction", **line})
         if not line["refused"] and line["act"] == Act.CANCEL:
             self.executor.cancel(self.history.open_runs[line["run"]].ticket)
         self.agenda.reconsider()
 
-    def _obeyed(self, told: Instruction) -> dict[str, Any]:
+    def _carry_out(self, instruction: Instruction) -> dict[str, Any]:
         """What the journal keeps of it; Refused where it cannot be."""
         paused = self.history.instructions.paused
-        match told.act:
+        match instruction.act:
             case Act.PAUSE:
                 return {"told": "it was paused already" if paused else "running jobs continue, nothing new is started"}
             case Act.RESUME:
@@ -82,11 +82,11 @@ class InstructionHandler:
             case Act.STOP:
                 return {"told": "stopped, as with Ctrl-C"}
             case Act.CANCEL:
-                return {"told": self._cancel(told.run)}
+                return {"told": self._cancel(instruction.run)}
             case Act.TRY:
-                return self._try(told)
+                return self._try(instruction)
             case Act.EXTEND:
-                return self._extend(told)
+                return self._extend(instruction)
 
     def _cancel(self, number: int | None) -> str:
         planned = self.history.open_runs.get(number or 0)
@@ -102,14 +102,14 @@ class InstructionHandler:
             raise Refused(f"run {number} is still being built or handed over; try again once it runs")
         return f"run {number} is cancelled; its setting is not tried again"
 
-    def _try(self, told: Instruction) -> dict[str, Any]:
-        point, why = self.agenda.to_be_tried(told.point)
+    def _try(self, instruction: Instruction) -> dict[str, Any]:
+        point, why = self.agenda.to_be_tried(instruction.point)
         if why:
             raise Refused(why)
         return {"point": dict(point), "told": "it is tried as soon as a run can start"}
 
-    def _extend(self, told: Instruction) -> dict[str, Any]:
-        more, limits = told.more, self.ledger.limits
+    def _extend(self, instruction: Instruction) -> dict[str, Any]:
+        more, limits = instruction.more, self.ledger.limits
         if more.trials and (why := self.agenda.why_no_more_trials()):
             raise Refused(why)
         for name, asked, limit in (

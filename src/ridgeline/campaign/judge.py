@@ -213,8 +213,8 @@ def without_blame(outcome: Outcome, study: Study, history: History, trial: Trial
         return outcome
     if (passed := _passed_before(history, trial, run)) is None:
         return outcome
-    told = f"{outcome.kind.value}; {outcome.reason}" if outcome.reason else outcome.kind.value
-    why = f"the same setting passed in run {passed.number}, so it is not to blame: {told}"
+    text = f"{outcome.kind.value}; {outcome.reason}" if outcome.reason else outcome.kind.value
+    why = f"the same setting passed in run {passed.number}, so it is not to blame: {text}"
     return replace(outcome, kind=Kind.SITE_FAULT, reason=why, advice=(), was=outcome.kind)
 
 

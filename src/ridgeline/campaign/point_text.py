@@ -95,9 +95,9 @@ def _links(study: Study, root: Path, workload: Workload) -> dict[str, Path]:
 
 def _checked(links: Mapping[str, Path]) -> str:
     paths = " \\\n  ".join(shlex.quote(str(path)) for path in links.values())
-    told = 'echo "$0: $file is missing; bring the study folder back, or write this script again with ridgeline best"'
+    text = 'echo "$0: $file is missing; bring the study folder back, or write this script again with ridgeline best"'
     return (
-        f'missing=; for file in {paths}; do\n  [ -e "$file" ] || {{ {told} >&2; missing=1; }}\ndone\n'
+        f'missing=; for file in {paths}; do\n  [ -e "$file" ] || {{ {text} >&2; missing=1; }}\ndone\n'
         '[ -z "$missing" ] || exit 66'
     )
 

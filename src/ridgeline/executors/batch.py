@@ -245,12 +245,12 @@ class BatchExecutor:
             self.waiting[ticket] = seen.reason
             if watch.folder.has(batch_script.STARTED_FILE) and watch.held("requeued", now_s) > 0:
                 # seen twice in a row: the first time it may have started since the batch system was asked
-                told = f"{self.dialect.name} put job {watch.job_id} back into the queue after it had started"
-                return self._give_up(ticket, Cause.CANCELLED, told)
+                text = f"{self.dialect.name} put job {watch.job_id} back into the queue after it had started"
+                return self._give_up(ticket, Cause.CANCELLED, text)
         if seen.phase is Phase.HOPELESS and watch.held(Phase.HOPELESS, now_s) > 0:
             # seen twice in a row: for a moment after a change of nodes the same reason may show on a healthy job
-            told = f"{self.dialect.name} took it but says: {seen.reason}; ask for less, or for another queue or account"
-            return self._give_up(ticket, Cause.NEVER_STARTS, told)
+            text = f"{self.dialect.name} took it but says: {seen.reason}; ask for less, or for another queue or account"
+            return self._give_up(ticket, Cause.NEVER_STARTS, text)
         if seen.phase is Phase.STUCK and watch.held(Phase.STUCK, now_s) >= self._limit_s("stuck_after_s"):
             held = f"{self.dialect.name} says: {seen.reason}; the operator must bring these nodes back, or avoid them"
             return self._give_up(ticket, Cause.NODE_FAILED, held)

@@ -108,9 +108,9 @@ class SiteCheck:
             return CheckStep(name, False, _advice(name, self.site, ending, errors))
         if name == "launcher":
             wanted, seen = RANKS * min(2, self.site.nodes), len(output.split())
-            told = f"{seen} ranks of {wanted} on {', '.join(ending.nodes)}"
+            text = f"{seen} ranks of {wanted} on {', '.join(ending.nodes)}"
             return CheckStep(
-                name, seen == wanted, told if seen == wanted else f"{told}; check launcher and launcher_options"
+                name, seen == wanted, text if seen == wanted else f"{text}; check launcher and launcher_options"
             )
         return CheckStep(
             name, True, f"on {', '.join(ending.nodes) or 'a node'}; {', '.join(output.splitlines())}".rstrip("; ")
@@ -121,8 +121,8 @@ class SiteCheck:
         self.executor.cancel(ticket)
         ending = self._endings({"cancel": ticket})["cancel"]
         if ending is None or ending.cause is not Cause.CANCELLED:
-            told = "no end was reported" if ending is None else f"reported as {ending.cause} {ending.reason}"
-            return CheckStep("cancel", False, f"{told}; ask the operator why {ticket.split()[0]} was not cancelled")
+            text = "no end was reported" if ending is None else f"reported as {ending.cause} {ending.reason}"
+            return CheckStep("cancel", False, f"{text}; ask the operator why {ticket.split()[0]} was not cancelled")
         return CheckStep("cancel", True, f"reported after {time.monotonic() - began_s:.1f} s")
 
     def _text(self, name: str, file: str) -> str:

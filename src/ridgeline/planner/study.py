@@ -151,14 +151,14 @@ def _vllm_engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[st
     ask += ["--cuda-graph-max-bs", settings.cuda_graph_max_bs]
     chunks = sorted({max(2048, unit.chunk_flag // 2), unit.chunk_flag})
     kind = "vllm-offline" if option.rate_s is None and traffic.concurrency is None else "vllm-serve"
-    told = shlex.join(unit_arguments(unit))
+    text = shlex.join(unit_arguments(unit))
     knobs = "--max-running-requests {max_num_seqs} --chunked-prefill-size {max_num_batched_tokens} --json"
     return [
         "workload:",
         "  kind: command",
         f"  # on the real cluster use `kind: {kind}` with these knobs, or start commands.txt with its values and run",
         f"  #   {_joined(['ridgeline', 'bench', 'http://ROUTER:8000', *load])} --json",
-        f"  # planned: {told}",
+        f"  # planned: {text}",
         f"  run: {quoted(f'{_joined(ask + load)} {knobs}')}",
         *_METRICS,
         f"job: {{limit: {_limit_s(option, traffic)}}}",

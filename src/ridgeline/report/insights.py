@@ -62,8 +62,8 @@ def _gain_by_change(study: Study, history: History, answer: Answer) -> list[str]
     if not any(part.detectable for part in found):
         # a well-guided search tries few settings that change one knob alone
         together = ", ".join(part.name for part in found if not part.small)
-        told = f"the gain can't be attributed: {together} were almost always changed together"
-        return [f"{told}; `ridgeline steps` measures each step"] if together else []
+        line = f"the gain can't be attributed: {together} were almost always changed together"
+        return [f"{line}; `ridgeline steps` measures each step"] if together else []
     of = study.goal.metric if study.goal.direction == "maximize" else f"speed, the inverse of {study.goal.metric}"
     return [f"gain by change, in percent of {of}, estimated from the search: {text(found)}"]
 

@@ -29,10 +29,10 @@ def measured(study: Study, history: History, answer: Answer) -> Iterator[Part]:
     yield TextTable("What ran where", ("", ""), tuple(_facts(study, history)))
     gone = sum(not run.folder.is_dir() for run in history.runs.values())
     if gone:
-        told = (
+        line = (
             f"{gone} of {count(len(history.runs), 'run folder')} can no longer be found; the journal's numbers stand."
         )
-        yield Paragraph(told, "note")
+        yield Paragraph(line, "note")
     yield Paragraph("To check every number of this page against the runs' own files: ridgeline verify FOLDER", "sub")
     for label, path in _scripts(study, history, answer):
         if text := _text(path):

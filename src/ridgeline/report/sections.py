@@ -73,10 +73,10 @@ def _safely(key: str, parts: Callable[[], Iterator[Part]]) -> tuple[Part, ...]:
     try:
         return tuple(parts())
     except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
-        told = (
+        text = (
             f"This part ({key}) could not be worked out: {type(error).__name__}: {error}. The rest of the page stands."
         )
-        return (Paragraph(told, "note"),)
+        return (Paragraph(text, "note"),)
 
 
 def _verdict(

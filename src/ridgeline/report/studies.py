@@ -67,8 +67,8 @@ class StudiesCompared:
         of = count(len(self.settings), "setting")
         if low is None or high is None:
             only = self.settings[0]
-            told = str(only.ratio) if len(self.settings) == 1 else f"{ratio:.3f}x, too few settings for an interval"
-            return f"{b} against {a}: {told} ({of} in both)"
+            text = str(only.ratio) if len(self.settings) == 1 else f"{ratio:.3f}x, too few settings for an interval"
+            return f"{b} against {a}: {text} ({of} in both)"
         shown, interval = ratio_range(ratio, low, high)
         side = "better" if low > 1 else "worse" if high < 1 else "no detectable difference"
         return f"{b} against {a}: {shown} ({self.level * 100:g}%: {interval}; {of} in both), {side}"
@@ -131,9 +131,9 @@ def _in_both(first: StudySeen, second: StudySeen, level: float) -> Iterator[Sett
         found = unpaired(mine[key], theirs[key], first.study.goal.direction, level, len(shared))
         if found is not None:
             point = json.loads(key)
-            told = changes(first.study.baseline, point) or f"{first.answer.reference.label} of {first.name}"
+            text = changes(first.study.baseline, point) or f"{first.answer.reference.label} of {first.name}"
             means = (_mean(mine[key]), _mean(theirs[key]))
-            yield SettingInBoth(told, point, means, found)
+            yield SettingInBoth(text, point, means, found)
 
 
 def _mean(values: list[float]) -> float:
@@ -170,8 +170,8 @@ def _outcomes(first: StudySeen, second: StudySeen) -> Iterator[tuple[str, str, s
     mine, theirs = _endings(first), _endings(second)
     for key in mine:
         if key in theirs and (mine[key] == "ok") != (theirs[key] == "ok"):
-            told = changes(first.study.baseline, json.loads(key)) or first.answer.reference.label
-            yield told, mine[key], theirs[key]
+            text = changes(first.study.baseline, json.loads(key)) or first.answer.reference.label
+            yield text, mine[key], theirs[key]
 
 
 def _endings(side: StudySeen) -> dict[str, str]:

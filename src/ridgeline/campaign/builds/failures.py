@@ -43,8 +43,8 @@ def failed_build(folder: Path, ending: Ending) -> Outcome:
     if evidence is not None and _FULL.search(evidence.text):
         return Outcome(Kind.SITE_FAULT, "the disk or the quota is full", evidence)
     if ending.cause is Cause.EXITED:
-        told = f"exit code {ending.exit_code}" if ending.signal is None else f"signal {ending.signal}"
-        return Outcome(Kind.BUILD_FAILED, ending.reason or f"the build ended with {told}", evidence)
+        text = f"exit code {ending.exit_code}" if ending.signal is None else f"signal {ending.signal}"
+        return Outcome(Kind.BUILD_FAILED, ending.reason or f"the build ended with {text}", evidence)
     return Outcome(Kind.BUILD_FAILED, ending.reason or f"the build ended with {ending.cause.value}", evidence)
 
 

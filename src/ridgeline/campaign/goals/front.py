@@ -96,8 +96,8 @@ def best_at(study: Study, history: History, limit: str) -> tuple[Tradeoff, str]:
         raise NothingFound(f"no setting that ran keeps {goal.metric} {_within(goal)} {bound:g}")
     end = kept[0].second.high if goal.direction == "minimize" else kept[0].second.low
     sure = end is not None and _keeps(end, bound, goal)
-    told = "its whole interval keeps the limit" if sure else "its interval reaches beyond the limit, or is not known"
-    return kept[0], told
+    text = "its whole interval keeps the limit" if sure else "its interval reaches beyond the limit, or is not known"
+    return kept[0], text
 
 
 def _keeps(value: float, bound: float, goal: Goal) -> bool:

@@ -84,9 +84,9 @@ class ComparisonQuestion:
         line = history.verdict
         if line is not None and verdict is not None and verdict.spoken_of is not None:
             # said anew, with before and after; and comparisons once spoke of a baseline
-            told = headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
-            told = confirmation.with_circumstances(told, study, history, verdict)
-            line = replace(line, headline=told)
+            text = headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
+            text = confirmation.with_circumstances(text, study, history, verdict)
+            line = replace(line, headline=text)
         answer = answer_of(
             self.kind,
             line,
@@ -156,8 +156,8 @@ class ComparisonAgenda(SearchAgenda):
             return ConfirmationVerdict(UNCONFIRMED, "A and B were not compared: the budget left no room for it")
         (found,) = result.comparisons.values()
         winner = self.study.presets[0] if found.verdict is Verdict.BETTER else None
-        told = headline(found, judged_text(study, history, found, "A"))
-        return ConfirmationVerdict(CONCLUSIONS[found.verdict], told, winner, (found,))
+        text = headline(found, judged_text(study, history, found, "A"))
+        return ConfirmationVerdict(CONCLUSIONS[found.verdict], text, winner, (found,))
 
 
 def headline(found: Comparison, text: str) -> str:

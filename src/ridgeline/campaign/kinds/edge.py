@@ -257,12 +257,12 @@ def headline(result: EdgeVerdict, agenda: EdgeAgenda, now: Bracket) -> str:
         above = "the study allows no larger one"
     if result.conclusion == UNFINISHED:
         return f"{knob} {low:g} passed and the budget is spent; {above}"
-    told = f"{knob} {low:g} is the largest safe value ({count(result.edge_runs, 'run')} passed; {above})"
+    text = f"{knob} {low:g} is the largest safe value ({count(result.edge_runs, 'run')} passed; {above})"
     if chosen == low:
-        return f"{told}; no smaller value leaves a margin of {result.margin:.0%}"
+        return f"{text}; no smaller value leaves a margin of {result.margin:.0%}"
     price, metric = result.price, agenda.study.goal.metric
     cost = "" if price is None else f", {abs(price):.1%} {'worse' if price > 0 else 'better'} {metric} in these runs"
-    return f"{told}; use {chosen:g} in production (margin {1 - chosen / low if low else 0:.1%}{cost})"
+    return f"{text}; use {chosen:g} in production (margin {1 - chosen / low if low else 0:.1%}{cost})"
 
 
 def _largest_safe(history: History, knob: str) -> str | None:

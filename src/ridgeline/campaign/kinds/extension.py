@@ -123,17 +123,17 @@ def extension_text(history: History, brief: bool = False) -> str:
         return ""
     last = history.extensions[-1]
     added = ", then ".join(str(extension) for extension in history.extensions)
-    told = f"extended by {added} after a verdict"
+    text = f"extended by {added} after a verdict"
     if brief:
-        return f" ({told})"
+        return f" ({text})"
     if last.trials and (ran := history.count(Stage.SEARCH) - history.searched_before) < last.trials:
-        told += f", of which {ran or 'none'} ran"
+        text += f", of which {ran or 'none'} ran"
     if len(history.extensions) not in history.extensions_compared:
-        return f"; {told}: without fresh interleaved runs, the earlier blocks stand"
+        return f"; {text}: without fresh interleaved runs, the earlier blocks stand"
     if history.protocol < 2:
-        return f"; {told}: its level allows for {history.looks} looks"
+        return f"; {text}: its level allows for {history.looks} looks"
     spent = f"{error_share(history) * 100:.2g}% of the error that the level allows"
-    return f"; {told}: look {history.looks}, for which {spent} was left, so that it holds for all looks"
+    return f"; {text}: look {history.looks}, for which {spent} was left, so that it holds for all looks"
 
 
 def earlier_verdicts(history: History) -> tuple[str, ...]:

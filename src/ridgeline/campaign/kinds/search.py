@@ -68,8 +68,8 @@ class SearchQuestion:
         answer = answer_of(self.kind, history.verdict, reference, candidate, facts)
         keep = _keeps_the_baseline(study, verdict, base, candidate)
         if verdict is None:
-            told = f"{answer.headline}; nothing so far is better than the baseline" if keep else answer.headline
-            return replace(answer, headline=told, keep=keep, offers=not keep)
+            text = f"{answer.headline}; nothing so far is better than the baseline" if keep else answer.headline
+            return replace(answer, headline=text, keep=keep, offers=not keep)
         return replace(
             answer,
             headline=_headline(study, history, verdict, keep),
@@ -151,10 +151,10 @@ def _keeps_the_baseline(
 
 
 def _headline(study: Study, history: History, verdict: ConfirmationVerdict, keep: bool) -> str:
-    told, judged = verdict.headline, verdict.spoken_of
+    text, judged = verdict.headline, verdict.spoken_of
     if judged is not None and judged.verdict is not Verdict.TOO_FEW_BLOCKS:
-        told = judged_text(study, history, judged)
+        text = judged_text(study, history, judged)
         if judged.verdict is Verdict.WORSE:
-            told = f"no setting is better than the baseline; the nearest: {told}"
-    told = f"{told}; keep the baseline" if keep and "keep the baseline" not in told else told
-    return confirmation.with_circumstances(told, study, history, verdict)
+            text = f"no setting is better than the baseline; the nearest: {text}"
+    text = f"{text}; keep the baseline" if keep and "keep the baseline" not in text else text
+    return confirmation.with_circumstances(text, study, history, verdict)

@@ -133,8 +133,8 @@ class StepsAgenda(SearchAgenda):
         failed = disqualified(study, history)
         blocks = confirmation.blocks_so_far(study, history)
         if not blocks:
-            told = "the steps were not compared: none passed, or the budget left no room for their blocks"
-            return StepsVerdict(UNCONFIRMED, told, disqualified=failed)
+            text = "the steps were not compared: none passed, or the budget left no room for their blocks"
+            return StepsVerdict(UNCONFIRMED, text, disqualified=failed)
         return judged_steps(
             study, blocks, self.asks.points, self.asks.names, self.asks.simpler, failed, history.protocol > 1
         )

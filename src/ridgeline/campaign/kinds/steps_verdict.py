@@ -87,12 +87,12 @@ def judged_steps(
     if last.verdict is not Verdict.BETTER:
         worse = last.verdict is Verdict.WORSE
         conclusion = KEEP_BASELINE if worse else NO_DIFFERENCE
-        told = f"the setting is not shown to be better than the baseline: {last}"
-        return StepsVerdict(conclusion, told, None, compared, failed, steps=steps)
+        text = f"the setting is not shown to be better than the baseline: {last}"
+        return StepsVerdict(conclusion, text, None, compared, failed, steps=steps)
     others = [point for _, point in way[:-1]] + ([simpler] if simpler and point_key(simpler) in ran else [])
     chosen, why = _simplest(study, blocks, way[-1][1], others, against_base.comparisons, judge)
-    told = f"{last}; what brought it: {', '.join(map(str, steps))}"
-    return StepsVerdict(CONFIRMED, told, chosen, compared, failed, steps=steps, simpler=why)
+    text = f"{last}; what brought it: {', '.join(map(str, steps))}"
+    return StepsVerdict(CONFIRMED, text, chosen, compared, failed, steps=steps, simpler=why)
 
 
 def _gains(

@@ -145,8 +145,8 @@ class GivenCheck:
             if self._by_the_run_itself(run, there):
                 self.found.cannot_check(file, "was changed while the run was running", run.number)
             elif self._same_release():
-                told = "is not what the setting comes to"
-                self.found.differs(file, "a file the run was given", "as the setting has it", told, run.number)
+                text = "is not what the setting comes to"
+                self.found.differs(file, "a file the run was given", "as the setting has it", text, run.number)
             else:
                 self.found.cannot_check(file, "another release wrote it, and would write it otherwise", run.number)
 

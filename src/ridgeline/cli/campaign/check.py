@@ -90,8 +90,8 @@ def _cost(cost: Stake, limit: str) -> Iterator[str]:
     yield f"  cost    {worst}: {runs}, each ended after {limit}"
     for part in (part for part in cost.parts if part.runs != 0):
         hours = cost.node_hours_of(part)
-        told = "" if hours is None else f", {count(hours, 'node-hour', f'{hours:.3g}')}"
-        yield f"          {'?' if part.runs is None else part.runs:>4} {part.name} ({part.why}{told})"
+        text = "" if hours is None else f", {count(hours, 'node-hour', f'{hours:.3g}')}"
+        yield f"          {'?' if part.runs is None else part.runs:>4} {part.name} ({part.why}{text})"
     if cost.builds != 0:
         built = "one for every setting that differs in it" if cost.builds is None else f"at most {cost.builds}"
         yield f"          builds of the program: {built}"

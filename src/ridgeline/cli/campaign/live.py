@@ -238,9 +238,9 @@ def run_text(campaign: Campaign, run: Run) -> tuple[str, str]:
         story.append(f"{run.outcome.reason}{evidence}")
     if run.ending.leftovers:
         story.append(f"left behind and ended: {leftover_text(run.ending.leftovers)}")
-    told = f"#{run.trial:<4} {campaign.question.called(trial):<8} {run_time_text(run.ending.duration_s):>5}   {result}"
+    text = f"#{run.trial:<4} {campaign.question.called(trial):<8} {run_time_text(run.ending.duration_s):>5}   {result}"
     # settings can be long: the result stands before them
-    return clean_line(f"  {told}   {_settings_of(campaign, trial)}"), clean_line("   ".join(story))
+    return clean_line(f"  {text}   {_settings_of(campaign, trial)}"), clean_line("   ".join(story))
 
 
 def _settings_of(campaign: Campaign, trial: Trial) -> str:

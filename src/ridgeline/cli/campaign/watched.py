@@ -112,7 +112,7 @@ class WatchedStudy:
         best = now.answer.candidate
         return now.study.space.knobs, now.study.baseline if best is None else best.point
 
-    def refusal(self, told: Instruction) -> str:
+    def refusal(self, instruction: Instruction) -> str:
         try:
             now = self.status()
         except TROUBLE as error:

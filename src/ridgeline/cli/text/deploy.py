@@ -62,7 +62,7 @@ def status_text(states: Sequence[MemberState]) -> str:
     rows: list[tuple[str, ...]] = [("member", "state", "running", "tokens", "address")]
     for state in states:
         counts = ["" if n is None else f"{n:,}" for n in (state.running, state.tokens)]
-        told = f"{state.url} ({state.detail})" if state.url and state.detail else state.url or state.detail
-        rows.append((state.name, state.state, *counts, told))
+        text = f"{state.url} ({state.detail})" if state.url and state.detail else state.url or state.detail
+        rows.append((state.name, state.state, *counts, text))
     widths = [max(len(row[n]) for row in rows) for n in range(4)]
     return "\n".join("  ".join([*(row[n].ljust(widths[n]) for n in range(4)), row[4]]).rstrip() for row in rows)

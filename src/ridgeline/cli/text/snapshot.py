@@ -71,8 +71,8 @@ def _state_text(now: CampaignStatus, state: State, now_s: float) -> str:
     if state is State.STOPPED and now.history.stopped is not None:
         reason = str(now.history.stopped.reason)
         return reason if "ridgeline resume" in reason else f"{reason}; continue with: {resume}"
-    told = "" if now.controller is None else controller_text(now.controller, str(now.history.root), now_s)
-    return f"running jobs continue, nothing new is started; {told}" if state is State.PAUSED else told
+    text = "" if now.controller is None else controller_text(now.controller, str(now.history.root), now_s)
+    return f"running jobs continue, nothing new is started; {text}" if state is State.PAUSED else text
 
 
 def _headline(now: CampaignStatus) -> str:

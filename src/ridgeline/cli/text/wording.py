@@ -142,14 +142,14 @@ def candidate_lines(now: CampaignStatus) -> Iterable[str]:
 
 def clock_text(run: RunUnderWay, now_s: float) -> str:
     """`running 12:03 of about 1:00:00, ends about 14:32`."""
-    told = f"running {time_text(run.elapsed_s)}"
+    text = f"running {time_text(run.elapsed_s)}"
     if run.expected_s is None or run.left_s is None:
-        return told
-    told += f" of about {time_text(run.expected_s)}"
+        return text
+    text += f" of about {time_text(run.expected_s)}"
     if run.left_s < 0:
-        return f"{told}, longer than usual"
+        return f"{text}, longer than usual"
     end = time.strftime("%H:%M" if run.left_s >= 60 else "%H:%M:%S", time.localtime(now_s + run.left_s))
-    return f"{told}, ends about {end}"
+    return f"{text}, ends about {end}"
 
 
 def controller_text(seen: ControllerSighting, folder: str, now_s: float) -> str:

@@ -51,9 +51,9 @@ def _cell(one: HeatCell, x: float, y: float, width: float, low: float, high: flo
     share = 0.5 if high <= low else (one.value - low) / (high - low)
     shade = min(SHADES - 1, int(share * SHADES))
     kind = f'"cell {"heat" if good else "fail"}{shade}"'
-    told = one.text if len(one.text) * svg.CHARACTER_PX < width - 4 else one.text.split(" ")[0]
-    told = told if len(told) * svg.CHARACTER_PX < width - 2 else ""
+    text = one.text if len(one.text) * svg.CHARACTER_PX < width - 4 else one.text.split(" ")[0]
+    text = text if len(text) * svg.CHARACTER_PX < width - 2 else ""
     drawn = [svg.box(x + 1, y + 1, width - 2, CELL_PX - 2, kind, one.label or one.text)]
-    if told:
-        drawn.append(svg.text(x + width / 2, y + CELL_PX / 2 + 4, told, f"in{'' if good else 'f'}{shade}", "middle"))
+    if text:
+        drawn.append(svg.text(x + width / 2, y + CELL_PX / 2 + 4, text, f"in{'' if good else 'f'}{shade}", "middle"))
     return drawn

@@ -76,9 +76,9 @@ def _spans(figure: PlotFigure, x: PixelScale, top: float, end: float) -> Iterato
         yield svg.box(start, top, stop - start, end - top, kind, span.label)
         room = stop - start
         if span.look == "block" and room > 14:
-            told = span.label if len(span.label) * svg.CHARACTER_PX < room else span.label.split(":")[0]
-            told = told if len(told) * svg.CHARACTER_PX < room else str(at + 1)
-            yield svg.text((start + stop) / 2, top - 4, told, "tick", "middle")
+            text = span.label if len(span.label) * svg.CHARACTER_PX < room else span.label.split(":")[0]
+            text = text if len(text) * svg.CHARACTER_PX < room else str(at + 1)
+            yield svg.text((start + stop) / 2, top - 4, text, "tick", "middle")
         elif span.look == "drift":
             yield svg.text(start + 4, top + 12, svg.cut(span.label, max(60.0, room)), "tick")
 
@@ -115,10 +115,10 @@ def _series(series: PlotSeries, x: PixelScale, y: PixelScale) -> Iterator[str]:
 
 def _path(series: PlotSeries, x: PixelScale, y: PixelScale) -> str:
     first, *rest = series.points
-    told = f"M{svg.n(x(first.x))} {svg.n(y(first.y))}"
+    text = f"M{svg.n(x(first.x))} {svg.n(y(first.y))}"
     for p in rest:
-        told += f"H{svg.n(x(p.x))}V{svg.n(y(p.y))}" if series.form == "steps" else f"L{svg.n(x(p.x))} {svg.n(y(p.y))}"
-    return told
+        text += f"H{svg.n(x(p.x))}V{svg.n(y(p.y))}" if series.form == "steps" else f"L{svg.n(x(p.x))} {svg.n(y(p.y))}"
+    return text
 
 
 def _limits(

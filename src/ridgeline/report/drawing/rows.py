@@ -69,9 +69,9 @@ def bars(figure: BarFigure, width: float) -> str:
         start = 0.0
         for part in row.parts:
             kind = svg.look_class(str(names.index(part.name)))
-            told = f"{row.label}, {part.name}: {part.value:.4g}"
+            text = f"{row.label}, {part.name}: {part.value:.4g}"
             parts.append(
-                svg.box(x(start), top + 3, x(start + part.value) - x(start), ROW_PX - 8, f'"bar {kind}"', told)
+                svg.box(x(start), top + 3, x(start + part.value) - x(start), ROW_PX - 8, f'"bar {kind}"', text)
             )
             start += part.value
         top += ROW_PX + 4

@@ -27,13 +27,13 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f"<line x1={n(x1)} y1={n(y1)} x2={n(x2)} y2={n(y2)} class={kind} />"
 
 
-def box(x: float, y: float, width: float, height: float, kind: str, told: str = "") -> str:
+def box(x: float, y: float, width: float, height: float, kind: str, text: str = "") -> str:
     shape = f"<rect x={n(x)} y={n(y)} width={n(max(0.0, width))} height={n(max(0.0, height))} class={kind}"
-    return f"{shape}>{title(told)}</rect>" if told else f"{shape} />"
+    return f"{shape}>{title(text)}</rect>" if text else f"{shape} />"
 
 
-def title(told: str) -> str:
-    return f"<title>{escape(told)}</title>" if told else ""
+def title(text: str) -> str:
+    return f"<title>{escape(text)}</title>" if text else ""
 
 
 def n(value: float) -> str:
@@ -41,15 +41,15 @@ def n(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def mark(x: float, y: float, look: str, told: str = "", trial: int | None = None) -> str:
+def mark(x: float, y: float, look: str, text: str = "", trial: int | None = None) -> str:
     """The shape distinguishes marks where colours do not."""
     link = "" if trial is None else f" data-t={trial}"
     head = f'class="m {look_class(look)}"{link}'
     if look in (SEARCH, OTHER, "0", "1"):
-        return f"<circle cx={n(x)} cy={n(y)} r=4 {head}>{title(told)}</circle>"
+        return f"<circle cx={n(x)} cy={n(y)} r=4 {head}>{title(text)}</circle>"
     if look == BASELINE:
-        return f"<circle cx={n(x)} cy={n(y)} r=4.4 {head}>{title(told)}</circle>"
-    return f'<path d="{_form(x, y, look)}" {head}>{title(told)}</path>'
+        return f"<circle cx={n(x)} cy={n(y)} r=4.4 {head}>{title(text)}</circle>"
+    return f'<path d="{_form(x, y, look)}" {head}>{title(text)}</path>'
 
 
 def _form(x: float, y: float, look: str) -> str:
@@ -66,9 +66,9 @@ def _form(x: float, y: float, look: str) -> str:
     return f"M{n(x)} {n(y - d)}L{n(x + abs(d))} {n(y + d * 0.8)}L{n(x - abs(d))} {n(y + d * 0.8)}Z"
 
 
-def drawing(width: float, height: float, told: str, parts: list[str], kind: str = "") -> str:
+def drawing(width: float, height: float, text: str, parts: list[str], kind: str = "") -> str:
     """Keeps its shape at any width, never larger than drawn."""
-    head = f'<svg viewBox="0 0 {n(width)} {n(height)}" role=img aria-label="{escape(told)}"'
+    head = f'<svg viewBox="0 0 {n(width)} {n(height)}" role=img aria-label="{escape(text)}"'
     style = f'style="max-width:{n(width)}px"'
     return f"{head} {style}{f' class={kind}' if kind else ''}>{''.join(parts)}</svg>"
 

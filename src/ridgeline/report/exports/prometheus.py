@@ -45,8 +45,8 @@ def _family(name: str, kind: str, meaning: str, samples: Iterable[Sample]) -> It
     if known:
         yield f"# HELP ridgeline_{name} {meaning}\n# TYPE ridgeline_{name} {kind}\n"
     for labels, value in known:
-        told = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        yield f"ridgeline_{name}{{{told}}} {float(value):.12g}\n"
+        line = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        yield f"ridgeline_{name}{{{line}}} {float(value):.12g}\n"
 
 
 def _escaped(text: str) -> str:

@@ -35,11 +35,11 @@ def edge_climb(study: Study, history: History, answer: Answer, knob: str) -> Plo
             continue
         if is_ok(run) and study.goal.metric in run.metrics:
             value = run.metrics[study.goal.metric]
-            told = f"#{trial.number} {knob} {place:g}: {metric_text(value)}"
-            points.append(PlotPoint(place, value, label=told, trial=trial.number))
+            text = f"#{trial.number} {knob} {place:g}: {metric_text(value)}"
+            points.append(PlotPoint(place, value, label=text, trial=trial.number))
         elif run.outcome is not None:
-            told = f"#{trial.number} {knob} {place:g}: {run.outcome}"
-            strip.append(StripMark(place, run.outcome.kind.value, told, trial.number))
+            text = f"#{trial.number} {knob} {place:g}: {run.outcome}"
+            strip.append(StripMark(place, run.outcome.kind.value, text, trial.number))
     if not points and not strip:
         return None
     details = {} if history.verdict is None else history.verdict.details

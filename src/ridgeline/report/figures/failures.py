@@ -203,8 +203,8 @@ def _cell(
     kinds = Counter(r.outcome.kind.value for _, r in here if r.outcome is not None and not is_ok(r))
     passed = [r.metrics[study.goal.metric] for _, r in here if is_ok(r) and study.goal.metric in r.metrics]
     best = f"; best {metric_text(max(passed, key=study.goal.score))}" if passed else ""
-    told = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
-    label = f"{x} {_shown(at_x)}, {y} {_shown(at_y)}: {len(passed)} passed{', ' + told if told else ''}{best}"
+    line = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
+    label = f"{x} {_shown(at_x)}, {y} {_shown(at_y)}: {len(passed)} passed{', ' + line if line else ''}{best}"
     worst = kinds.most_common(1)[0][0] if kinds else ""
     text = f"{sum(kinds.values())}/{len(here)} {_short(worst)}" if kinds else f"{len(here)} ok"
     return HeatCell(sum(kinds.values()) / len(here), text, label, worst)

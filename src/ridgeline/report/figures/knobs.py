@@ -155,9 +155,9 @@ def _slice(study: Study, answer: Answer, name: str, runs: Sequence[tuple[Trial, 
     good = [(t, r.metrics[study.goal.metric]) for t, r in runs if is_ok(r) and study.goal.metric in r.metrics]
     looks: dict[str, list[PlotPoint]] = {SEARCH: [], BASELINE: [], WINNER: []}
     for trial, value in good:
-        told = f"#{trial.number} {name} {_text(trial.point.get(name))}: {metric_text(value)}"
+        text = f"#{trial.number} {name} {_text(trial.point.get(name))}: {metric_text(value)}"
         place = scale.place(trial.point.get(name))
-        looks[look_of(study, answer, trial)].append(PlotPoint(place or 0.0, value, label=told, trial=trial.number))
+        looks[look_of(study, answer, trial)].append(PlotPoint(place or 0.0, value, label=text, trial=trial.number))
     names = {SEARCH: "other settings", BASELINE: "baseline", WINNER: "the setting"}
     series = tuple(PlotSeries(names[look], tuple(points), look) for look, points in looks.items() if points)
     strip = tuple(

@@ -88,8 +88,8 @@ def _predictions(study: Study, history: History) -> list[PlotFigure]:
             plain = name.removeprefix(PREDICTED)
             of = MEASURED_AS.get(plain, plain)
             if name.startswith(PREDICTED) and of in metrics:
-                told = f"#{trial.number}: predicted {metric_text(value)}, measured {metric_text(metrics[of])}"
-                pairs.setdefault(of, []).append(PlotPoint(value, metrics[of], label=told, trial=trial.number))
+                text = f"#{trial.number}: predicted {metric_text(value)}, measured {metric_text(metrics[of])}"
+                pairs.setdefault(of, []).append(PlotPoint(value, metrics[of], label=text, trial=trial.number))
     return [_agreement(metric, points) for metric, points in pairs.items() if points]
 
 

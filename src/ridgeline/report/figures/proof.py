@@ -102,8 +102,8 @@ def _runs_in_order(
         for trial, run in block.runs:
             at += 1
             value = run.metrics[study.goal.metric]
-            told = f"block {block.number + 1}, {letters[trial.key]}, #{trial.number}: {metric_text(value)}"
-            points[trial.key].append(PlotPoint(at, value, label=told, trial=trial.number))
+            text = f"block {block.number + 1}, {letters[trial.key]}, #{trial.number}: {metric_text(value)}"
+            points[trial.key].append(PlotPoint(at, value, label=text, trial=trial.number))
         nodes = ", ".join(block.nodes)
         spans.append(PlotSpan(f"block {block.number + 1}{': ' + nodes if nodes else ''}", start, at + 0.5, "block"))
     values = [p.y for row in points.values() for p in row]
@@ -136,8 +136,8 @@ def _look(letter: str, at: int) -> str:
 
 
 def setting_name(study: Study, answer: Answer, key: str, letter: str) -> str:
-    told = changes(study.baseline, json.loads(key)) or answer.reference.label.removeprefix("setting A")
-    return f"{letter}: {told}" if told else letter
+    text = changes(study.baseline, json.loads(key)) or answer.reference.label.removeprefix("setting A")
+    return f"{letter}: {text}" if text else letter
 
 
 def _by_block(

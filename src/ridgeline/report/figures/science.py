@@ -56,9 +56,9 @@ def _distances(study: Study, history: History, answer: Answer, guard: Closeness)
     for trial, run in history.ok_runs(*Stage):
         if guard.metric in run.metrics:
             off = run.metrics[guard.metric] - target
-            told = f"#{trial.number}: {run.metrics[guard.metric]:.10g}, off by {off:.3g}"
+            text = f"#{trial.number}: {run.metrics[guard.metric]:.10g}, off by {off:.3g}"
             looks.setdefault(look_of(study, answer, trial), []).append(
-                PlotPoint(run.number, off, label=told, trial=trial.number)
+                PlotPoint(run.number, off, label=text, trial=trial.number)
             )
     if not looks:
         return None

@@ -99,8 +99,8 @@ def _comparisons(rows: Sequence[ComparedSetting]) -> Iterable[str]:
             f"<line class={look} x1={x(r.low):.1f} x2={x(r.high):.1f} y1=10 y2=10 />"
             f"<circle class={look} cx={x(r.estimate):.1f} cy=10 r=5 /></svg>"
         )
-        told = f"{r.low:.3g} to {r.high:.3g}"
-        yield f"<tr><td>{escape(r.label)}<td class=num>{r.estimate:.3g}<td>{bar}{told}<td>{escape(r.verdict)}</tr>"
+        text = f"{r.low:.3g} to {r.high:.3g}"
+        yield f"<tr><td>{escape(r.label)}<td class=num>{r.estimate:.3g}<td>{bar}{text}<td>{escape(r.verdict)}</tr>"
     yield "</table></div><p class=sub>Above 1 is better.</p>"
 
 

@@ -92,7 +92,7 @@ class WatchedService:
     def knobs(self) -> tuple[Sequence[Knob], Point]:
         return (), {}
 
-    def refusal(self, told: Instruction) -> str:
+    def refusal(self, instruction: Instruction) -> str:
         return "a service takes no instructions here; use `ridgeline deploy`"
 
     def metrics(self) -> str:
@@ -126,8 +126,8 @@ def _said(event: Mapping[str, Any]) -> Said:
     member = f"{event['member']}: " if event.get("member") else ""
     details = {name: value for name, value in event.items() if name not in ("event", "at", "member") and value != ""}
     more = ", ".join(f"{value}" if name in SPEAK else f"{name} {value}" for name, value in details.items())
-    told = f"{member}{event.get('event')}{f' ({more})' if more else ''}"
-    return Said(when, masked(told), event.get("event") in BAD)
+    text = f"{member}{event.get('event')}{f' ({more})' if more else ''}"
+    return Said(when, masked(text), event.get("event") in BAD)
 
 
 def _times(count: int) -> str:

@@ -87,7 +87,7 @@ class Watched(Protocol):
         """What may be tried, and the setting to begin with; no knobs where it takes no instructions."""
         ...
 
-    def refusal(self, told: Instruction) -> str:
+    def refusal(self, instruction: Instruction) -> str:
         """Why an instruction would be in vain; empty where it may be left."""
         ...
 

@@ -126,10 +126,10 @@ def waiting_instructions(root: Path) -> dict[str, Instruction | str]:
 def _read(path: Path, name: str) -> Instruction | str:
     try:
         with open_regular(path) as file:
-            told = instruction_from({**json.loads(file.read(LARGEST_BYTES)), "id": name})
+            instruction = instruction_from({**json.loads(file.read(LARGEST_BYTES)), "id": name})
     except (OSError, ValueError, TypeError, RecursionError) as error:
         return f"{path.name} is not an instruction: {error}"
-    return told
+    return instruction
 
 
 def put_away(root: Path, name: str) -> None:

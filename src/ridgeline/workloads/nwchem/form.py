@@ -148,8 +148,8 @@ def _of_the_input(form: NwchemForm, template: str) -> list[Problem]:
     if template and last is None:
         found.append(Problem(("workload", "input"), f"{form.input} has no `task` line; NWChem would do nothing"))
     elif last is not None and last[0] != form.theory:
-        told = f"{form.input} ends with `task {last[0]}`, but `theory` is {form.theory}, whose energy would be read"
-        found.append(Problem(("workload", "theory"), f"{told}; known: {', '.join(THEORIES)}"))
+        text = f"{form.input} ends with `task {last[0]}`, but `theory` is {form.theory}, whose energy would be read"
+        found.append(Problem(("workload", "theory"), f"{text}; known: {', '.join(THEORIES)}"))
     return found
 
 

@@ -201,11 +201,11 @@ def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_m
         tokens = int(usage * plan.kv_tokens_per_rank)
         graph = running <= graph_max_bs
         speed = float(rate[now].sum()) / groups
-        told = f"#running-req: {running}, #token: {tokens}, token usage: {usage:.2f}, cuda graph: {graph}"
+        text = f"#running-req: {running}, #token: {tokens}, token usage: {usage:.2f}, cuda graph: {graph}"
         yield (
             at_s,
             True,
-            f"Decode batch, {told}, gen throughput (token/s): <rate {speed:.2f}>, {waiting.queue(at_s, groups)}",
+            f"Decode batch, {text}, gen throughput (token/s): <rate {speed:.2f}>, {waiting.queue(at_s, groups)}",
         )
 
 

@@ -134,9 +134,9 @@ def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
         if gpu_hour is not None:
             row.append("-" if hours is None else f"{hours * gpu_hour:.3g}")
         rows.append(tuple(row))
-    told = "  for a million tokens, in and out; energy of the GPUs alone, were each at its limit of power"
+    text = "  for a million tokens, in and out; energy of the GPUs alone, were each at its limit of power"
     ask = "" if gpu_hour is not None else "; --gpu-hour 2.5 for dollars"
-    return [*aligned(rows), told + ask]
+    return [*aligned(rows), text + ask]
 
 
 def _settings(choices: tuple[Choice, ...]) -> list[str]:
