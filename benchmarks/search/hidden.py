@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ridgeline.campaign.check import CheckedStudy, check_study
-from ridgeline.campaign.guidance.expectations import prior_of
+from ridgeline.campaign.guidance.sampling import prior_of
 from ridgeline.engines.memory import STARTUP_OOM
 from ridgeline.records.observation import Expectation
 from ridgeline.records.space import Point, Settings, point_key

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign.builds.builder import Builder
-from ridgeline.campaign.builds.failures import failed_build, missing_name
+from ridgeline.campaign.builds.builder import Builder, failed_build, missing_name
 from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.errors import StudyError
 from ridgeline.executors.local import LocalExecutor

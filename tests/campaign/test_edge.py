@@ -19,8 +19,7 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_or_go_on
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
-from ridgeline.campaign.kinds.edge import EdgeQuestion, edge_question, ladder_of
-from ridgeline.campaign.kinds.edge_verdict import EdgeVerdict
+from ridgeline.campaign.kinds.edge import EdgeQuestion, EdgeVerdict, edge_question, ladder_of
 from ridgeline.campaign.kinds.ladder import EdgeRules, Ladder, Seen, bracket, ladder_values, next_index, wants_more
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import InputError, StoreError

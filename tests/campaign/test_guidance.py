@@ -13,8 +13,7 @@ import pytest
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.guidance import warm_start
-from ridgeline.campaign.guidance.expectations import prior_of
-from ridgeline.campaign.guidance.sampling import sampler_of
+from ridgeline.campaign.guidance.sampling import prior_of, sampler_of
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.errors import InputError, StoreError, StudyError
 from ridgeline.records.observation import Expectation

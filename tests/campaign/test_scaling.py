@@ -9,8 +9,7 @@ import pytest
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.engine import Campaign, Interrupted
-from ridgeline.campaign.kinds.scale import ScalingQuestion, scaling_question
-from ridgeline.campaign.kinds.scaling_verdict import ScalingVerdict
+from ridgeline.campaign.kinds.scale import ScalingQuestion, ScalingVerdict, scaling_question
 from ridgeline.campaign.status import read_answer, read_status
 from ridgeline.cli.text.answer import answer_lines
 from ridgeline.errors import InputError, NothingFound

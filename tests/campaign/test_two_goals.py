@@ -13,8 +13,15 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign.goals.cost import dollars_per_million_tokens
-from ridgeline.campaign.goals.front import best_at, best_at_lines, front, front_rows, front_tables, metric_of
+from ridgeline.campaign.goals.front import (
+    best_at,
+    best_at_lines,
+    dollars_per_million_tokens,
+    front,
+    front_rows,
+    front_tables,
+    metric_of,
+)
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError, NothingFound

@@ -19,8 +19,7 @@ from ridgeline.planner.candidates import PlanQuestion, colocated_units, make_uni
 from ridgeline.planner.commands import unit_arguments
 from ridgeline.planner.lint import LintPoint, lint_commands
 from ridgeline.planner.pairing import MOST_COUNTS, Pair, pairs, varied_pairs
-from ridgeline.planner.pareto import pareto
-from ridgeline.planner.planner import answer_plan
+from ridgeline.planner.planner import answer_plan, pareto
 from ridgeline.planner.scheme import Scheme
 from ridgeline.service.from_plan import commands_for, printed, write_plan
 from ridgeline.traffic.requests import Slo

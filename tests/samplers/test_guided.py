@@ -14,7 +14,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Continuous, Discrete, Point, Space, point_key
 from ridgeline.samplers.base import Expecting, Forecasting, Recalling
-from ridgeline.samplers.guided.cost import relative_cost
+from ridgeline.samplers.guided.chooser import relative_cost
 from ridgeline.samplers.guided.improvement import log_expected_improvement
 from ridgeline.samplers.guided.model import Forecast, Scale
 from ridgeline.samplers.guided.sampler import GuidedSampler

@@ -13,7 +13,7 @@ from ridgeline.records.space import Discrete, Rule, Space, point_key
 from ridgeline.samplers.encoding import decode, encode
 from ridgeline.samplers.filling import filling, halton
 from ridgeline.samplers.listing import Listing, shuffled
-from ridgeline.testing.contracts.spaces import spaces
+from ridgeline.testing.contracts.samplers import spaces
 
 
 @given(size=st.integers(1, 3000), seed=st.integers(0, 99))

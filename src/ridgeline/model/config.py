@@ -6,19 +6,223 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, did_you_mean
-from ridgeline.model.feed_forward import read_feed_forward
-from ridgeline.model.fields import Fields
+from ridgeline.model.fields import Fields, where
+from ridgeline.model.layer_parts import Experts
 from ridgeline.model.model import WHOLE_DTYPES, Model
 from ridgeline.model.quantisation import read_dtypes
 from ridgeline.model.shipped import PRESETS as PRESETS
 from ridgeline.model.shipped import preset_names as preset_names
-from ridgeline.model.token_mixing import read_mixers
-from ridgeline.model.unmodelled import notes, vision_params
+from ridgeline.model.token_mixing import block_pattern, read_mixers
+
+_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_topk")
+UNGATED = ("relu2", "relu", "gelu_new", "gelu_fast")
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    experts: Experts | None
+    dense_layers: tuple[int, ...]
+    moe_layers: tuple[int, ...] | None  # None: all the others
+    width: int
+    widths: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    gated: bool = True
+
+
+def read_feed_forward(fields: Fields, layers: int) -> FeedForward:
+    gated = fields.text("mlp_hidden_act") not in UNGATED and fields.text("hidden_act") not in UNGATED
+    blocks = fields.per_layer("block_configs", layers)
+    if blocks is not None:
+        return _varied(fields, blocks)
+    pattern = block_pattern(fields, layers)
+    experts = _experts(fields)
+    if pattern is not None:
+        dense, mixed = where(pattern, "-"), where(pattern, "E")
+    else:
+        dense, mixed = _dense_layers(fields, experts, layers), None
+    return FeedForward(experts, dense, mixed, _dense_width(fields) if dense else 0, gated=gated)
+
+
+def _dense_width(fields: Fields) -> int:
+    # Llama-4 and MiniMax-M3 call the experts' width intermediate_size and name the dense one apart
+    name = fields.first("intermediate_size_mlp", "dense_intermediate_size") or "intermediate_size"
+    fields.need(name)
+    return fields.positive(name)
+
+
+def _varied(fields: Fields, blocks: list[dict[str, dict[str, float]]]) -> FeedForward:
+    """Nemotron-NAS: every layer has a width of its own, or no feed-forward part."""
+    hidden = fields.positive("hidden_size")
+    found: dict[int, list[int]] = {}
+    for n, block in enumerate(blocks):
+        ffn = block["ffn"]
+        if ffn.get("replace_with_linear"):
+            raise fields.refuse("block_configs", f"replaces the feed-forward part of layer {n}; that is not understood")
+        if not ffn.get("no_op"):
+            # two thirds of the multiple, rounded up to 256
+            width = -(-int(2 * float(ffn["ffn_mult"]) * hidden / 3) // 256) * 256
+            found.setdefault(width, []).append(n)
+    widths = tuple((width, tuple(mine)) for width, mine in sorted(found.items()))
+    return FeedForward(None, tuple(sorted(n for _, mine in widths for n in mine)), (), max(found), widths)
+
+
+def _experts(fields: Fields) -> Experts | None:
+    key = fields.first("n_routed_experts", "num_local_experts", "num_experts")
+    if key is None or fields.value("enable_moe_block") is False:
+        return None
+    asked = fields.first(*_PER_TOKEN)
+    if asked is None:
+        fields.need("num_experts_per_tok")
+    per_token = fields.positive(asked or "num_experts_per_tok")
+    # Mixtral's experts are as wide as its intermediate_size; the others name their own width
+    width_key = fields.first("moe_intermediate_size", "expert_intermediate_size") or "intermediate_size"
+    fields.need(width_key)
+    count, width = fields.positive(key), fields.positive(width_key)
+    if per_token > count:
+        raise fields.refuse(asked or "num_experts_per_tok", f"{per_token} is more than {key} {count}")
+    latent = fields.first("moe_latent_size", "routed_expert_hidden_size")
+    found = Experts(count, per_token, width, latent=fields.positive(latent) if latent else 0)
+    shared, shared_width = _shared(fields, width)
+    return replace(found, shared=shared, shared_width=shared_width)
+
+
+def _shared(fields: Fields, width: int) -> tuple[int, int]:
+    """How many experts every token meets, and how wide they are together."""
+    if fields.text("model_type").startswith("llama4"):
+        return 1, width
+    if fields.value("enable_moe_block"):
+        # Gemma-4 adds a dense part to every mixture, which is what others call a shared expert
+        return 1, fields.positive("intermediate_size")
+    counted = fields.first("n_shared_experts", "num_shared_experts")
+    shared = fields.count(counted) if counted else 0
+    named = fields.first(
+        "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim",
+        "shared_intermediate_size",
+    )  # fmt: skip
+    shared_width = fields.count(named) if named else shared * width
+    return shared or (1 if shared_width else 0), shared_width
+
+
+def _dense_layers(fields: Fields, experts: Experts | None, layers: int) -> tuple[int, ...]:
+    """Layers whose feed-forward part is not a mixture, by whichever field the family says it with."""
+    first = fields.count("first_k_dense_replace")
+    fields.value("intermediate_size_mlp")
+    if experts is None:
+        return tuple(range(layers))
+    if fields.value("enable_moe_block"):
+        return ()
+    kinds = fields.value("mlp_layer_types")
+    if kinds is not None:
+        return where(fields.per_layer("mlp_layer_types", layers) or [], "dense")
+    if isinstance(fields.value("moe_layer_freq"), list):
+        return where(fields.per_layer("moe_layer_freq", layers) or [], 0)
+    return _counted_dense(fields, layers, first)
+
+
+def _counted_dense(fields: Fields, layers: int, first: int) -> tuple[int, ...]:
+    step = fields.count("decoder_sparse_step") or fields.count("interleave_moe_layer_step")
+    every = fields.count("moe_layer_freq", 1)
+    named = fields.value("mlp_only_layers") or []
+    if not isinstance(named, list):
+        raise fields.refuse("mlp_only_layers", f"is {named!r}; it must be a list of layer numbers")
+
+    def is_dense(n: int) -> bool:
+        if n < first or n in named:
+            return True
+        return (n + 1) % step != 0 if step else n % every != 0
+
+    return tuple(n for n in range(layers) if is_dense(n))
+
+
+# Fields that change neither size nor speed: names, tokens, training, initial values, positions, activations.
+_HARMLESS = re.compile(
+    r"architectures|model_type|auto_map|_name_or_path|transformers_version|torch_dtype|dtype|use_cache|name_or_path|version"
+    r"|.*_token_id|.*_token_ids|.*_token_index|.*token_id.*|.*dropout.*|.*_eps|.*epsilon|initializer.*|.*_coef|.*aux_loss.*"
+    r"|.*rope.*|.*rotary.*|.*_theta.*|.*scaling.*|pretraining_tp|seq_aux|scoring_func|norm_topk_prob|n_group|topk_group|topk_method"
+    r"|hidden_act.*|mlp_hidden_act|mamba_hidden_act|swiglu.*|activation_.*|.*softcapping.*|norm_.*|.*_norm_type|use_gemma_norm"
+    r"|output_.*|return_.*|is_.*|id2label|label2id|problem_type|task_.*|tokenizer.*|.*beams?|.*beam_.*|.*penalty|.*_length"
+    r"|do_sample|early_stopping|temperature|top_k|top_p|typical_p|.*_tokens|tie_encoder_decoder|torchscript|use_bfloat16|tf_.*"
+    r"|pruned_heads|finetuning_task|prefix|cross_attention.*|add_cross_attention|chunk_size.*|bad_words.*|remove_invalid_values"
+    r"|.*residual.*|time_step.*|rescale_.*|num_logits_to_keep|use_mamba_kernels|expand|use_conv_bias|use_bias|mlp_bias"
+    r"|mamba_proj_bias|ep_size|moe_router.*|router_.*|use_routing_bias|use_moe_router_bias|.*_placeholder|ignore_index"
+    r"|max_window_layers|use_sliding_window|sliding_window_size|attention_chunk_size|.*layernorm_.*|attention_value_scale"
+    r"|for_llm_compressor|use_mrope|use_grouped_topk|num_expert_group|moe_renormalize|.*ngram_size|suppress_tokens|num_return_.*"
+    r"|use_unified_vision_chunk|unsloth.*|qk_layernorm|use_qk_norm|partial_rotary_factor|no_rope_.*|attn_temperature.*|floor_scale|attn_scale"
+    r"|interleave_.*|attn_temperature_tuning|query_pre_attn_scalar|initial_context_length|moe_shared_expert_overlap|index_.*_pattern"
+    r"|index_topk_freq|index_skip_topk_offset|index_share.*|num_hash_layers|hc_eps|hc_sinkhorn_iters|vocab_size_per_layer_input"
+    r"|use_bidirectional_attention|image_.*|img_.*|vision_.*|multimodal_projector_.*|projector_.*|num_reward_heads|process_image_mode"
+    r"|text_config|llm_config|mtp_use_.*|default_theta|boi_.*|eoi_.*|boa_.*|eoa_.*|clip_.*|model_max_length|sep_token.*|head_dim"
+    r"|num_key_value_heads|intermediate_size|attn_output_gate|attention_output_gate|qk_head_dim|layer_norm_epsilon|hidden_activation"
+    r"|moe_layer_freq|.*sink_bias|full_attention_interval|tie_word_embeddings|expert_intermediate_size|n_groups|q_lora_rank|topk_.*"
+)
+_FAMILIES = re.compile(
+    r"llama|qwen|deepseek|glm|mistral|mixtral|gemma|gpt_?oss|minimax|kimi|nemotron|phi|internlm|mimo|granite|olmo|cohere|falcon|step3"
+)
+_DRAFT = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers", "mtp_num_layers")
+_DRAFT_SHAPE = re.compile(r"mtp_.*|use_mtp|num_mtp_modules")
+
+
+def notes(fields: Fields, vision_params: int) -> tuple[str, ...]:
+    found: list[str] = []
+    if strange_kind := _unknown_kind(fields):
+        found.append(f"architecture {strange_kind}: not one we know; sizes and times follow from its fields alone")
+    unread = fields.unread()
+    drafts = next((unread[name] for name in _DRAFT if unread.get(name)), 0)
+    if drafts:
+        found.append(
+            f"{drafts} multi-token-prediction layer{'s' if drafts != 1 else ''}: not counted; engines load them for "
+            "speculative decoding only"
+        )
+    if fields.value("hc_mult"):
+        found.append(f"hc_mult {fields.value('hc_mult')}: the traffic of several residual streams is not modelled")
+    if vision_params:
+        found.append(f"vision tower: {vision_params / 1e9:.2f}e9 parameters more in memory; its time is not modelled")
+    elif fields.value("vision_config"):
+        found.append("vision_config: a vision tower that is neither counted nor modelled")
+    if fields.value("audio_config"):
+        found.append("audio_config: an audio tower that is neither counted nor modelled")
+    strange = [name for name, value in unread.items() if _says_something(name, value)]
+    if strange:
+        found.append(f"not understood and left out: {', '.join(sorted(strange))}")
+    return tuple(found)
+
+
+def _unknown_kind(fields: Fields) -> str:
+    """The name of an architecture of no family whose configs were read; empty for the others."""
+    listed = fields.value("architectures")
+    kind = str(listed[0]) if isinstance(listed, list) and listed else ""
+    named = f"{kind} {fields.value('model_type') or ''}".lower()
+    return kind if kind and not _FAMILIES.search(named) else ""
+
+
+def _says_something(name: str, value: Any) -> bool:
+    if value in (None, False, 0, "", [], {}):
+        return False
+    return name not in _DRAFT and not _HARMLESS.fullmatch(name) and not _DRAFT_SHAPE.fullmatch(name)
+
+
+def vision_params(fields: Fields) -> int:
+    """Parameters of a vision tower of the usual kind: attention and an ungated feed-forward part in each layer."""
+    tower = fields.value("vision_config")
+    if not isinstance(tower, dict):
+        return 0
+
+    def of(*names: str) -> int:
+        return next((tower[n] for n in names if isinstance(tower.get(n), int)), 0)
+
+    layers = of("depth", "num_hidden_layers", "vt_num_hidden_layers")
+    hidden, width = of("hidden_size", "vt_hidden_size"), of("intermediate_size", "vt_intermediate_size")
+    if not (layers and hidden and width):
+        return 0
+    merged = hidden * of("spatial_merge_size") ** 2
+    mergers = 1 + len(tower.get("deepstack_visual_indexes") or ())
+    outward = mergers * (merged * merged + merged * of("out_hidden_size")) if merged else 0
+    return layers * (4 * hidden * hidden + 2 * hidden * width) + outward
+
 
 # families whose feed-forward or attention is none of the kinds below; counting them as dense would be a quiet lie
 UNKNOWN_KINDS = {

@@ -17,22 +17,132 @@ from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import GIB, Cluster, make_cluster
 from ridgeline.model.config import load_model
 from ridgeline.model.model import Model
-from ridgeline.planner.candidates import PlanQuestion
-from ridgeline.planner.commands import written_for
-from ridgeline.planner.halves import half_studies
+from ridgeline.planner.candidates import PlanQuestion, Unit
+from ridgeline.planner.commands import unit_values, written_for
 from ridgeline.planner.lint import LintPoint
-from ridgeline.planner.operating_point import Option, tried
+from ridgeline.planner.operating_point import Knee, Option, tried
 from ridgeline.planner.pairing import Pair
-from ridgeline.planner.pareto import pareto
+from ridgeline.planner.scheme import Scheme
 from ridgeline.planner.shortlist import named_scheme, schemes_for, try_all
-from ridgeline.planner.study import PlanInputs, verification_study
-from ridgeline.planner.take_off import with_knee
+from ridgeline.planner.study import PlanInputs, beside, quoted, verification_study
 from ridgeline.planner.verdict import SplitVerdict, verdict_on
 from ridgeline.records.expression import Value
-from ridgeline.traffic.requests import Slo
-from ridgeline.traffic.traffic import AllAtOnce, AsRecorded, OpenLoop, Traffic, parse_traffic
+from ridgeline.traffic.requests import Slo, Spread
+from ridgeline.traffic.traffic import AllAtOnce, AsRecorded, Fixed, OpenLoop, Traffic, dataset_of, parse_traffic
 from ridgeline.twin.calibration import Calibration, read_calibration
 from ridgeline.twin.simulate import within_context
+
+# Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
+TAKE_OFF = 5.0
+
+
+def with_knee(option: Option) -> Option:
+    """The same option with the burst at which its TTFT takes off, found in the twin."""
+    scheme, q = option.scheme, option.scheme.question
+    tokens = max(1, round(q.input_tokens)), max(1, round(q.output_tokens))
+    limit_ms = _ttft_limit_ms(scheme, tokens)
+
+    def keeps(batch: int) -> bool:
+        each = max(1, -(-batch // scheme.slices))
+        spread = scheme.run(Traffic(Fixed(*tokens), each)).summary.ttft_ms
+        return spread is not None and spread.p95 <= limit_ms
+
+    cap = scheme.main.cap * scheme.slices * max(1, scheme.parts[1])
+    batch = max(1, scheme.slices)
+    while batch < 4 * cap and keeps(2 * batch):
+        batch *= 2
+    low, high = batch, 2 * batch
+    for _ in range(3):
+        middle = (low + high) // 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    bound = "running limit" if low >= 0.8 * cap else "prefill speed"
+    return replace(option, knee=Knee(low, tokens[0], bound))
+
+
+def _ttft_limit_ms(scheme: Scheme, tokens: tuple[int, int]) -> float:
+    limit_s = scheme.question.limit_s("ttft")
+    if limit_s is not None:
+        return limit_s * 1000
+    alone = scheme.run(Traffic(Fixed(*tokens), 1)).summary.ttft_ms
+    assert alone is not None
+    return TAKE_OFF * alone.p95
+
+
+LATENCIES, ALIKE = ("ttft", "itl"), 0.03
+
+
+def pareto(options: Sequence[Option]) -> set[int]:
+    """Indices of options that no other beats in GPUs, goodput, TTFT, ITL and the loss with a GPU at once.
+
+    Latencies within a few percent are the same: no prediction is surer than that.
+    """
+
+    def beats(a: Option, b: Option) -> bool:
+        fewer, more = b.scheme.gpus - a.scheme.gpus, round(a.goodput_s - b.goodput_s, 3)
+        safer = round(b.loss.gpu - a.loss.gpu, 3)
+        if min(fewer, more, safer) < 0:
+            return False
+        shorter = [_p95(b, name) - _p95(a, name) for name in LATENCIES]
+        same = [ALIKE * _p95(b, name) for name in LATENCIES]
+        if any(gain < -limit for gain, limit in zip(shorter, same, strict=True)):
+            return False
+        return max(fewer, more, safer) > 0 or any(gain > limit for gain, limit in zip(shorter, same, strict=True))
+
+    return {i for i, option in enumerate(options) if not any(beats(other, option) for other in options)}
+
+
+def _p95(option: Option, latency: str) -> float:
+    spread: Spread | None = getattr(option.summary, f"{latency}_ms")
+    return spread.p95 if spread else 0.0
+
+
+REQUESTS = 400
+LIMIT_S = 3600
+# what each half varies, so that steps of more than one size are measured, and what it is judged by
+_VARIED = {"prefill": ("chunked_prefill_size", "input_tok_s"), "decode": ("max_running_requests", "output_tok_s")}
+
+
+def half_studies(scheme: Scheme, traffic: Traffic, asked: PlanInputs) -> dict[str, str]:
+    """File names and their text; none where the scheme is not split."""
+    if not isinstance(scheme.shape, Pair):
+        return {}
+    return {f"{unit.role}-alone.yaml": _study(unit, traffic, asked) for unit in scheme.units}
+
+
+def _study(unit: Unit, traffic: Traffic, asked: PlanInputs) -> str:
+    knob, metric = _VARIED[unit.role]
+    values = {name: value for name, value in unit_values(unit).items() if name != knob}
+    planned = unit.chunk_flag if unit.role == "prefill" else unit.cap
+    flags = ", ".join(f"{name}: {value}" for name, value in values.items())
+    share = unit.layout.attn_dp * unit.layout.pp
+    half = max(share, planned // 2 // share * share)
+    nodes, size = unit.layout.nodes, unit.layout.gpus_per_node
+    lines = [
+        "version: 1",
+        f"name: {unit.role}-alone",
+        f"question: How long do the steps of a {unit.role} engine take? Its log calibrates the twin.",
+        "",
+        "workload:",
+        "  kind: sglang-serve",
+        f"  model: {quoted(beside(asked.model))}  # or your model's folder, without the next line",
+        "  load_format: dummy",
+        f"  gpu: {unit.question.cluster.gpu.name}",
+        f"  alone: {unit.role}",
+        f"  flags: {{{flags}}}",
+        f"  concurrency: {max(1, min(unit.cap, REQUESTS // 2))}",
+        f"  traffic: {{dataset: {dataset_of(traffic)!r}, requests: {REQUESTS}, seed: {traffic.seed}}}",
+        f"job: {{nodes: {nodes}, gpus: {min(size, unit.gpus)}, limit: {LIMIT_S}}}",
+        "",
+        "space:",
+        f"  {knob}: [{half}, {planned}]" if half < planned else f"  {knob}: [{planned}]",
+        f"baseline: {{{knob}: {planned}}}",
+        f"goal: {{maximize: {metric}}}",
+        "budget: {trials: 2}",
+        "confirm: {top: 1, blocks: 2}",
+        "",
+    ]
+    return "\n".join(lines)
+
 
 # GPUs that send slower than this to each other have no NVLink.
 NVLINK_LEAST = 100e9

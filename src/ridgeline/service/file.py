@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,10 @@ from ridgeline.engines.layout_rules import layout_problems
 from ridgeline.engines.settings import EngineSettings
 from ridgeline.errors import InputError, StudyError
 from ridgeline.model.config import load_model
+from ridgeline.node.preflight.check import NodeReport, node_from
 from ridgeline.ports import LAST_PORT, highest_port
 from ridgeline.records.problem import Problem
 from ridgeline.records.secrets import looks_secret
-from ridgeline.service.adapters import with_adapters
 from ridgeline.service.form import (
     RoleScaleForm,
     ScaleForm,
@@ -51,6 +53,53 @@ from ridgeline.study.forms.reading import read_form
 from ridgeline.study.forms.yaml_edit import YamlEditError, with_value
 from ridgeline.study.site_file import load_site
 from ridgeline.study.yaml_tree import parse_yaml, read_text
+
+HCA = "NCCL_IB_HCA"
+
+
+def with_adapters(service: Service, records: Sequence[str], folder: Path) -> Service:
+    """What a unit says itself stays. StudyError where a record cannot be read, or nodes differ."""
+    named = {f"{path}": _hca_of(path) for path in _files(records, folder)}
+    if len(set(named.values())) > 1:
+        seen = "; ".join(f"{path}: {hca or 'none'}" for path, hca in named.items())
+        raise StudyError(
+            f"preflight: nodes have different adapters ({seen}); name {HCA} and disaggregation_ib_device in the units"
+        )
+    hca = next(iter(named.values()), "") or service.site.env.get(HCA, "")
+    return replace(service, units=tuple(_with(unit, hca, service) for unit in service.units)) if hca else service
+
+
+def _with(unit: ServiceUnit, hca: str, service: Service) -> ServiceUnit:
+    split = unit.role != "both"
+    env = {HCA: hca, **unit.env} if split or unit.nodes > 1 else unit.env
+    # nixl finds its own way; between servers of one node nothing leaves it
+    knob = server_of(service.engine).device_knob
+    by_port = split and knob and unit.settings.get("disaggregation_transfer_backend") != "nixl"
+    devices = ",".join(dict.fromkeys(name.partition(":")[0] for name in hca.lstrip("=").split(",")))
+    return replace(unit, env=env, settings={knob: devices, **unit.settings} if by_port else unit.settings)
+
+
+def _files(records: Sequence[str], folder: Path) -> list[Path]:
+    found = []
+    for text in records:
+        paths = sorted(folder.glob(text)) if "*" in text else [folder / text]
+        if not paths:
+            raise StudyError(
+                f"preflight: {text} names no file; write them with `ridgeline preflight --json > NODE.json`"
+            )
+        found += paths
+    return found
+
+
+def _hca_of(path: Path) -> str:
+    try:
+        report: NodeReport = node_from(json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise StudyError(
+            f"preflight: {path}: {error}; write it with `ridgeline preflight --json > {path.name}`"
+        ) from None
+    lines = (re.fullmatch(rf"export {HCA}='?([^']*)'?", line) for line in report.exports)
+    return next((line[1] for line in lines if line), "")
 
 
 def load_service(path: Path) -> Service:

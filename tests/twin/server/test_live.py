@@ -16,8 +16,8 @@ from ridgeline.traffic.traffic import Arrival, parse_traffic
 from ridgeline.twin.calibration import Calibration
 from ridgeline.twin.scheduler import Engine
 from ridgeline.twin.schedulers.front_end import FrontEnd
-from ridgeline.twin.server.abort import abort
 from ridgeline.twin.server.live import Clock, LiveEngine, LiveRequest
+from ridgeline.twin.server.roles import abort
 from ridgeline.twin.simulate import simulate, step_time
 
 from .virtual_time import run_in_virtual_time

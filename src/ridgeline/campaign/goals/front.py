@@ -6,17 +6,27 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.campaign.goals.cost import dollars_per_million_tokens
 from ridgeline.campaign.scores import yardstick
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.records.exhibit import TextTable, changes
 from ridgeline.records.metrics import COST
 from ridgeline.records.run import Run
+from ridgeline.records.site import Prices
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.pareto import Level, Tradeoff, tradeoffs
 from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
+
+TOKEN_RATES = ("total_tok_s", "output_tok_s")  # the first that a run measured counts
+
+
+def dollars_per_million_tokens(run: Run, prices: Prices, gpus_per_node: int) -> float | None:
+    """At this run's throughput; None where it measured none, or nothing is known to cost anything."""
+    hourly = prices.hourly(run.resources.nodes, run.resources.gpus or gpus_per_node)
+    rate = next((run.metrics[name] for name in TOKEN_RATES if run.metrics.get(name, 0.0) > 0), None)
+    return None if hourly is None or rate is None else hourly / (rate * 3600.0) * 1e6
+
 
 NOT_MEASURED = "no good run measured it"
 

@@ -6,16 +6,33 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, OutputReport, Refusal, Sighting
 from ridgeline.executors.needs import core_count, memory_bytes, takes_whole_nodes, unknown_sizes, walltime_minutes
-from ridgeline.executors.options import option, takes_options
+from ridgeline.executors.options import BatchOptions, option, takes_options
 from ridgeline.executors.pbs.answers import read_footer, read_qstat
-from ridgeline.executors.pbs.options import PbsOptions
 from ridgeline.executors.refusals import RefusalRule, judge
 from ridgeline.records.run import Job, Resources
 from ridgeline.records.site import Site
+from ridgeline.study.forms.form import OneLine, Otherwise, Takes
+
+
+class PbsOptions(BatchOptions):
+    """Options of `batch: pbs`."""
+
+    whose = "pbs"
+    account_option: OneLine = Field(default="-P", description="The option of qsub that names the account; often -A.")
+    request: Literal["select", "plain"] = Field(
+        default="select",
+        description="How resources are asked for: chunks with `-l select=`, or totals with `-l ncpus=` and `-l mem=`.",
+    )
+    hosts: Annotated[list[OneLine], Takes("a list of node names"), Otherwise("none")] = Field(
+        default=[], description="All nodes by name: PBS can avoid a faulty one only when the others are named."
+    )
 
 
 @takes_options(PbsOptions)

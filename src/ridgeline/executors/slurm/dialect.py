@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from pydantic import Field
+
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, Refusal, Sighting
 from ridgeline.executors.needs import (
@@ -17,13 +19,23 @@ from ridgeline.executors.needs import (
     unknown_sizes,
     walltime_minutes,
 )
-from ridgeline.executors.options import takes_options
+from ridgeline.executors.options import BatchOptions, takes_options
 from ridgeline.executors.refusals import RefusalRule, judge
 from ridgeline.executors.slurm.answers import COLUMNS, SACCT_FIELDS, read_history, read_squeue
 from ridgeline.executors.slurm.nodelist import expand
-from ridgeline.executors.slurm.options import SlurmOptions
 from ridgeline.records.run import Job, Resources
 from ridgeline.records.site import Site
+
+
+class SlurmOptions(BatchOptions):
+    """Options of `batch: slurm`."""
+
+    whose = "slurm"
+    rank_errors: bool = Field(
+        default=False,
+        description="Each rank that `srun` starts writes its stderr to a file of its own, put together at the end: "
+        "srun may drop what a rank wrote just before it died. Stderr is then not there to be read while the job runs.",
+    )
 
 
 @takes_options(SlurmOptions)

@@ -16,7 +16,6 @@ from ridgeline.samplers.base import NamedPrior, Prior
 from ridgeline.samplers.encoding import encode
 from ridgeline.samplers.guided.blend import Blend, score_model
 from ridgeline.samplers.guided.candidates import Pool, around
-from ridgeline.samplers.guided.cost import relative_cost
 from ridgeline.samplers.guided.earlier import Earlier
 from ridgeline.samplers.guided.expected import Expected
 from ridgeline.samplers.guided.feasibility import Feasibility
@@ -37,6 +36,28 @@ from ridgeline.samplers.guided.view import (
     standing,
     why,
 )
+
+FEWEST = 5  # observations with a cost, before which all cost the same
+CALM = 3.0  # features count as if so many more observations had shown no effect
+WIDEST = 3.0  # times the usual cost, or a part of it: beyond, a straight line says little
+
+
+def relative_cost(observations: Sequence[Observation], told: Array, rows: Array) -> Array:
+    """Expected node-seconds of each row against the usual ones; a straight line through the logs, shrunk."""
+    known = [
+        i
+        for i, observation in enumerate(observations)
+        if observation.node_s and observation.node_s > 0 and observation.score is not None
+    ]
+    if len(known) < FEWEST:
+        return np.ones(len(rows))
+    logs = np.log([float(observations[i].node_s or 1.0) for i in known])
+    middle = told[known].mean(axis=0)
+    off = (told[known] - middle).astype(float)
+    slope = np.linalg.solve(off.T @ off + CALM * np.eye(off.shape[1]), off.T @ (logs - logs.mean()))
+    found: Array = np.clip(np.exp((rows - middle) @ slope), 1.0 / WIDEST, WIDEST)
+    return found
+
 
 CHECKS = 400  # candidates asked for legality before the space-filling sequence takes over
 ASKED_EXACTLY, TURNS = 4, 6  # of the best candidates, those of which the prior itself is asked in a turn

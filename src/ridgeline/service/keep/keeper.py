@@ -7,18 +7,21 @@ must know is in the journal, where every act is a line, with its reason, before 
 
 from __future__ import annotations
 
+import gzip
 import math
+import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import ParamSpec
 
 from ridgeline.errors import RidgelineError
 from ridgeline.service import probe
 from ridgeline.service.keep.acts import Acts
 from ridgeline.service.keep.canary import Canaries, FrontDoor
-from ridgeline.service.keep.log_files import rotate
 from ridgeline.service.keep.look import look_at, step_tokens
 from ridgeline.service.keep.plan_check import PlanCheck, commands_after
 from ridgeline.service.keep.scaler import RoleScaleState, Scaler
@@ -26,6 +29,29 @@ from ridgeline.service.keep.watch import Concern, ServerLook, Watch
 from ridgeline.service.members import Member
 from ridgeline.service.operate import Operator
 from ridgeline.study.lock import LockHeld
+
+LARGEST_BYTES = 100_000_000
+KEPT = 3  # older parts, as NAME.1.gz (the latest) and so on
+
+
+def rotate(path: Path, largest_bytes: int | None = None) -> bool:
+    """Whether it was large enough. Lines that are written in the moment of it may be lost, as with copytruncate."""
+    try:
+        if path.stat().st_size < (LARGEST_BYTES if largest_bytes is None else largest_bytes):
+            return False
+    except FileNotFoundError:
+        return False
+    partial = path.with_name(f"{path.name}.partial")
+    with path.open("rb") as source, gzip.open(partial, "wb", compresslevel=1) as out:
+        shutil.copyfileobj(source, out)
+    for number in range(KEPT - 1, 0, -1):
+        older = path.with_name(f"{path.name}.{number}.gz")
+        if older.exists():
+            older.replace(path.with_name(f"{path.name}.{number + 1}.gz"))
+    partial.replace(path.with_name(f"{path.name}.1.gz"))
+    os.truncate(path, 0)
+    return True
+
 
 P = ParamSpec("P")
 

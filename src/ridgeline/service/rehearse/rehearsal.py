@@ -9,8 +9,11 @@ too slow for them.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,16 +21,115 @@ from ridgeline.errors import SiteError
 from ridgeline.load.bench import BenchResult
 from ridgeline.service import probe
 from ridgeline.service.admission import AdmissionLimits
+from ridgeline.service.keep.keeper import Keeper
+from ridgeline.service.members import Member
 from ridgeline.service.operate import Operator
-from ridgeline.service.rehearse.faults import kept, struck, victim
 from ridgeline.service.rehearse.stage import as_twins, known_policies
-from ridgeline.service.rehearse.staged import StagedService, staged
 from ridgeline.service.rehearse.traffic import UNFINISHED, RehearsedLoad, send
 from ridgeline.service.servers import server_of
 from ridgeline.service.service import RouterChoice, Service
 from ridgeline.stats.block_order import order_of_block
 from ridgeline.stats.compare import Block, Comparison, Direction, Verdict, confirm
 from ridgeline.traffic.requests import RequestRecord, Slo
+
+READY_S = 180.0
+# Nobody waits for answers that were given up: unless told, these routers wait for minutes, until they are killed.
+_END_AT_ONCE = ("--shutdown-grace-period-secs", "0")
+_AT_ONCE = {"smg": _END_AT_ONCE, "sglang-router": _END_AT_ONCE}
+
+
+class StagedService:
+    """`twins` as `as_twins` made them. Servers that were lost in one run are started again for the next."""
+
+    def __init__(self, twins: Service, root: Path) -> None:
+        self._twins, self._root = twins, root
+        self._before: RouterChoice | None = None
+
+    def operator(self, router: RouterChoice) -> Operator:
+        assert self._twins.router is not None
+        own = self._twins.router  # its place, whatever the choice says
+        words = (*router.arguments, *_AT_ONCE.get(router.kind, ()))
+        return Operator(replace(self._twins, router=replace(router, port=own.port, arguments=words)), self._root)
+
+    def behind(self, router: RouterChoice) -> tuple[Operator, str]:
+        """Up behind such a router, with its URL, every prefix forgotten. SiteError where the router does not start."""
+        operator = self.operator(router)
+        if router != self._before and operator.router is not None:
+            self._before = None
+            operator.stop(operator.router)
+        url = operator.up(READY_S)
+        self._before = router
+        for server in operator.servers:
+            with contextlib.suppress(OSError):
+                probe.ask(f"{operator.folder.url(server)}/flush_cache", {}, key=operator.key)
+        return operator, url
+
+    def servers_were_lost(self) -> None:
+        """The router may have been told to do without them: the next run gets a new one, which knows all of them."""
+        self._before = None
+
+    def down(self) -> None:
+        Operator(self._twins, self._root).down()
+
+
+@contextlib.contextmanager
+def staged(twins: Service, root: Path) -> Iterator[StagedService]:
+    """Nothing of it runs afterwards."""
+    stage = StagedService(twins, root)
+    try:
+        yield stage
+    finally:
+        stage.down()
+
+
+FAULTS = {"killed": "crash", "hung": "hang"}
+
+
+def victim(operator: Operator) -> Member | None:
+    """The first server whose work another one could take over."""
+    for member in operator.servers:
+        if member.role != "prefill" and sum(other.role == member.role for other in operator.servers) > 1:
+            return member
+    return None
+
+
+@contextlib.contextmanager
+def struck(operator: Operator, how: str, after_s: float) -> Iterator[list[float]]:
+    """A server is lost after so long; the list then holds when, in seconds from now. Nothing is lost for ''."""
+    lost: list[float] = []
+    member, began_s = victim(operator), time.monotonic()
+
+    def strike() -> None:
+        assert member is not None
+        lost.append(time.monotonic() - began_s)
+        with contextlib.suppress(OSError):  # it may die before it can answer
+            probe.ask(f"{operator.folder.url(member)}/fault", {"kind": FAULTS[how]})
+
+    timer = threading.Timer(after_s, strike) if how and member is not None else None
+    if timer is not None:
+        timer.start()
+    try:
+        yield lost
+    finally:
+        if timer is not None:
+            timer.cancel()
+            timer.join()
+
+
+@contextlib.contextmanager
+def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
+    """With `ridgeline keep` at work on the service meanwhile, where that is wanted."""
+    over = threading.Event()
+    keeper = threading.Thread(target=lambda: Keeper(make()).run(over.is_set))
+    if wanted:
+        keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if wanted:
+            keeper.join()
+
 
 STRIKE_AT, STRIKE_S = 1 / 3, 4.0  # of the time of a run, and at the latest
 LOSS_DRAIN_S = 12.0  # what a lost server had is given to others by then, or to nobody

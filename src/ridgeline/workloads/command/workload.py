@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 
 from ridgeline.files import in_one_step
 from ridgeline.readers.failures import PROGRAM_FAILURES
@@ -17,16 +18,63 @@ from ridgeline.records.metrics import metrics_of, reported
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
-from ridgeline.records.study import Study
+from ridgeline.records.study import Builds, Study
 from ridgeline.records.template import field_names, render, render_env
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.command.extract import Metric, NotRead, NotThere, file_text
 from ridgeline.workloads.command.form import CommandForm, read_options
 from ridgeline.workloads.command.options import CommandOptions
-from ridgeline.workloads.command.paste import folder_lines, needs_own_folder
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
-from ridgeline.workloads.shell_text import build_lines, pasted_run
+from ridgeline.workloads.shell_text import OWN_FOLDER, build_lines, pasted_file, pasted_run
 from ridgeline.workloads.study_names import field_problems, metric_problems
+
+
+def needs_own_folder(options: CommandOptions, study_folder: Path) -> bool:
+    """Whether the study's own folder does not hold all that the command reads.
+
+    Inputs never go into the study's folder: one may have the name of the file that it is made from.
+    """
+    elsewhere = [name for name, source in _sources(options).items() if source != study_folder / name]
+    return bool(options.inputs or elsewhere)
+
+
+def folder_lines(options: CommandOptions, study: Study, fields: Mapping[str, object]) -> list[str]:
+    """A folder of its own, entered and filled as a run folder is."""
+    lines = [*OWN_FOLDER]
+    # a run folder links what lies at the top of the kept files
+    lines += [f"ln -sfn ../{name} ." for name in _kept(study.builds)]
+    for name, source in options.links.items():
+        lines.append(f"ln -sfn {_from_own(source, study.folder)} ./{shlex.quote(name)}")
+    for name, source in options.files.items():
+        lines += _copied(_from_own(source, study.folder), f"./{shlex.quote(name)}", is_folder=source.is_dir())
+    return [
+        *lines,
+        *(pasted_file(name, render(text, fields, study.space.optional)) for name, text in options.inputs.items()),
+    ]
+
+
+def _sources(options: CommandOptions) -> dict[str, Path]:
+    return {**options.files, **options.links}
+
+
+def _kept(builds: Builds | None) -> list[str]:
+    tops = [PurePosixPath(pattern).parts[0] for pattern in (builds.keep if builds else ())]
+    # a pattern stays the shell's to match
+    return [re.sub(r"[^\w*?\[\].@%+,:-]", r"\\\g<0>", top) for top in dict.fromkeys(tops)]
+
+
+def _from_own(source: Path, study_folder: Path) -> str:
+    beside = source.is_relative_to(study_folder)
+    return shlex.quote(f"../{os.path.relpath(source, study_folder)}" if beside else str(source))
+
+
+def _copied(source: str, target: str, *, is_folder: bool) -> Iterator[str]:
+    if is_folder:
+        yield f"mkdir -p {target}"
+        yield f"cp -RLp {source}/. {target}"
+    else:
+        yield f"cp -p {source} {target}"
+
 
 BUILT_IN = frozenset(metrics_of("command"))  # of every run, without a line in the study
 LARGEST_STREAM_BYTES = 4 * 2**20  # of output that is read every few seconds while a run lasts

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from ridgeline.engines.settings import DEFAULTS, parse_engine
+from ridgeline.engines.settings import DEFAULTS, EngineSettings, parse_engine
 from ridgeline.errors import InputError
 from ridgeline.hardware.cluster import Cluster, load_gpu, make_cluster
 from ridgeline.model.config import load_model
+from ridgeline.model.model import Model
 from ridgeline.records.problem import Problem
 from ridgeline.records.site import Site
 from ridgeline.records.study import Study
@@ -21,7 +23,19 @@ from ridgeline.traffic.traffic import Traffic, parse_traffic
 from ridgeline.twin.calibration import Calibration, read_calibration
 from ridgeline.workloads.engine.form import ServeForm, TrafficForm
 from ridgeline.workloads.engine.options import placed_model
-from ridgeline.workloads.twin.options import TwinOptions
+
+
+@dataclass(frozen=True, slots=True)
+class TwinOptions:
+    """The options as far as they could be read; those that could not are None and have a problem."""
+
+    model: Model | None = None
+    traffic: Traffic | None = None
+    cluster: Cluster | None = None
+    version: EngineSettings = DEFAULTS
+    calibration: Calibration = field(default_factory=Calibration)
+    problems: tuple[Problem, ...] = ()
+
 
 GPUS_PER_NODE = 8  # where the site does not say
 
