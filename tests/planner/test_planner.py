@@ -245,7 +245,7 @@ def test_a_rate_beyond_the_capacity_is_no_goodput() -> None:
     assert not option.meets
     assert option.goodput_s <= option.capacity_s
     assert option.total_tok_s < 400 * option.capacity_s * 3
-    assert f"carry {option.capacity_s:.3g} requests/s" in plan_text(plan)
+    assert f"can sustain {option.capacity_s:.3g} requests/s" in plan_text(plan)
 
 
 def test_tables_fit_a_narrow_terminal(r1_plan) -> None:

@@ -196,7 +196,7 @@ def test_what_is_shown_is_the_command_as_people_know_it(tmp_path: Path) -> None:
     said = service_summary(service, members_of(service))
     assert "    python3 -m sglang.launch_server --model-path org/m" in said
     assert "    python3 -m smg launch --host" in said
-    assert "from SERVICE_KEY by itself" in said
+    assert "from SERVICE_KEY itself" in said
     assert "runpy" not in said
 
 

@@ -35,7 +35,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "watch": ("campaign.watch:watch", "Show campaigns in the browser while they run; steer them."),
         "compare": ("campaign.compare:compare", "Compare two settings of a study in interleaved runs."),
         "edge": ("campaign.edge:edge", "Find the largest safe value of a knob, and the one for production."),
-        "scale": ("campaign.scale:scale", "Run one setting on 1..n ranks or nodes; find where it stops paying."),
+        "scale": ("campaign.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
         "steps": ("campaign.steps:steps", "Measure the gain of each change from the baseline to a setting."),
         "site": ("site:ACTIONS", "Try a site with small real jobs, or list the shipped ones."),
         "schema": ("schema:schema", "Print the JSON schema of study, site or deployment files."),
