@@ -233,9 +233,11 @@ def test_a_vision_tower_takes_memory_and_no_part_in_the_counts() -> None:
 def test_a_hub_name_is_its_preset() -> None:
     assert load_model("deepseek-ai/DeepSeek-V3.2") == load_model("deepseek-v3.2")
     assert load_model("meta-llama/Llama-3.1-8B-Instruct") == load_model("llama-8b")
-    assert load_model("Qwen/Qwen3-30B-A3B-Instruct-2507") == load_model("qwen3-30b-a3b")
+    assert load_model("Qwen/Qwen3-30B-A3B-FP8") == load_model("qwen3-30b-a3b").with_dtype("fp8")
     assert load_model("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8") == load_model("llama-8b").with_dtype("fp8")
     assert load_model("deepseek-ai/DeepSeek-R1-0528") == load_model("deepseek-r1"), "its own weights are FP8 already"
+    with pytest.raises(InputError, match="did you mean qwen3-30b-a3b"):
+        load_model("Qwen/Qwen3-30B-A3B-Instruct-2507")  # its context is another
     with pytest.raises(InputError, match="nobody/nothing"):
         load_model("nobody/nothing")
 

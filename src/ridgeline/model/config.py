@@ -262,8 +262,9 @@ ALSO = {
 }
 
 
-# What hubs add to a model's name and what does not change its shape.
-_SAME_SHAPE = re.compile(r"-(instruct|chat|it|base|hf|thinking|preview|bf16|\d{4})$|^meta-")
+# What hubs add to a model's name without changing anything that is counted here. Dates are not among them but for
+# DeepSeek's: a later Qwen3 of the same name has six times the context.
+_SAME_MODEL = re.compile(r"-(instruct|chat|it|hf|bf16|0528|0324)$|^meta-")
 _DTYPE_NAMES = {"-fp8": "fp8", "-nvfp4": "fp4", "-fp4": "fp4"}
 
 
@@ -273,7 +274,7 @@ def _hub_model(name: str, known: Sequence[str]) -> Model | None:
     while shorter not in known and shorter not in ALSO:
         ending = next((e for e in _DTYPE_NAMES if shorter.endswith(e)), "")
         dtype, before = _DTYPE_NAMES.get(ending, dtype), shorter
-        shorter = _SAME_SHAPE.sub("", shorter.removesuffix(ending))
+        shorter = _SAME_MODEL.sub("", shorter.removesuffix(ending))
         if shorter == before:
             return None
     model = load_model(shorter)

@@ -69,9 +69,10 @@ def intervals(
     bounds |= _latency("ttft", summary.ttft_ms, calibration.ratio_interval(ttft), doubts.stall_s)
     bounds |= _latency("itl", summary.itl_ms, calibration.ratio_interval(itl), 0.0)
     bounds |= _latency("e2e", summary.e2e_ms, (low, high), doubts.stall_s)
-    for name, (least, most) in list(bounds.items()):
-        if name.startswith("e2e"):  # an answer ends after its first token: it can be as late as that
-            bounds[name] = least, max(most, bounds[name.replace("e2e", "ttft")][1])
+    for quantile in ("p50", "p95", "p99"):
+        if (ttft_ms := bounds.get(f"ttft_{quantile}_ms")) and (e2e_ms := bounds.get(f"e2e_{quantile}_ms")):
+            # an answer ends after its first token, so it may end as late as that may come
+            bounds[f"e2e_{quantile}_ms"] = e2e_ms[0], max(e2e_ms[1], ttft_ms[1])
     if last_ttft_s is not None:
         low, high = calibration.ratio_interval(ttft)
         bounds["ttft_last_ms"] = (last_ttft_s * low * 1000, (last_ttft_s * high + doubts.stall_s) * 1000)
