@@ -150,7 +150,7 @@ def test_servers_are_removed_one_at_a_time_and_late() -> None:
     times = [at_s for at_s, _ in found]
     assert times[0] >= 0.9 * 600
     assert all(later - at_s >= 600 for at_s, later in itertools.pairwise(times))
-    assert "3 would have carried the load of 10 min below 75%" in found[0][1].why
+    assert "3 would have carried the load of the last 10 min below 75%" in found[0][1].why
 
 
 def test_between_the_thresholds_nothing_happens() -> None:

@@ -243,8 +243,9 @@ def _fewer(
     covered = len(row) >= LEAST_POLLS and row[-1].at_s - row[0].at_s >= 0.9 * wait_s
     if not covered or not _fits(scale.roles[role], row, here - 1):
         return None
-    minutes = f"{wait_s / 60:.3g} min"
-    return _one_fewer(role, count, f"{here - 1} would have carried the load of {minutes} below {DOWN_SHARE:.0%}")
+    past = f"{wait_s:.0f} s" if wait_s < 120 else f"{wait_s / 60:.3g} min"
+    why = f"{here - 1} would have carried the load of the last {past} below {DOWN_SHARE:.0%} of every target"
+    return _one_fewer(role, count, why)
 
 
 def _fits(rule: RoleScale, row: Sequence[RoleLoad], servers: int) -> bool:
