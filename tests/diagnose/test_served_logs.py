@@ -255,3 +255,15 @@ def test_advice_with_no_time_at_stake_is_not_given() -> None:
     assert cap.share == 0.5
     shares = [f.share for f in vllm_log.ANALYZER.analyze("log", capped) if f.severity == "advice"]
     assert shares == sorted(shares, key=lambda share: -(share or 0.0))
+
+
+@pytest.mark.parametrize(("release", "usual"), [("0.19.1", 0.9), ("0.23.0", 0.92)])
+def test_the_memory_that_vllm_took_unasked_is_that_of_its_release(release: str, usual: float) -> None:
+    started = [
+        f"INFO 11-16 10:00:00 [api_server.py:1] vLLM API server version {release}",
+        "INFO 11-16 10:00:00 [utils.py:2] non-default args: {'model': 'm', 'max_num_seqs': 8}",
+        "ERROR 11-16 10:00:09 [core.py:3] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    ]
+    knobs = [k for finding in vllm_log.analyze("vllm.log", started) for k in finding.knobs]
+    (memory,) = [k for k in knobs if k.name == "gpu_memory_utilization"]
+    assert memory.current == usual

@@ -93,7 +93,7 @@ _MOVES: dict[str, _Moves] = {
 # what an engine does when nothing is said; vLLM's log repeats only what was said
 _DEFAULTS: dict[str, dict[str, Value]] = {
     "sglang": {"schedule_conservativeness": 1.0, "kv_cache_dtype": "auto"},
-    "vllm": {"gpu_memory_utilization": 0.9, "kv_cache_dtype": "auto"},
+    "vllm": {"kv_cache_dtype": "auto"},
 }
 
 

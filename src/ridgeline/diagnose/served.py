@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ridgeline.diagnose.base import Claimed, PortraitFigure, Quote
 from ridgeline.diagnose.knobs import EngineKnobs
 from ridgeline.engines.base import ServingEngine
-from ridgeline.engines.failures import told_cause
+from ridgeline.engines.failures import leading_cause
 from ridgeline.engines.served import ServedMoment, ServedTally, ServedTotals
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint
 from ridgeline.records.finding import KnobToTry
@@ -172,7 +172,7 @@ def failure_claims(
 
     An exception after which the engine went on working (up to `last_work_line`) was handled and is no failure.
     """
-    found = told_cause(f for f in failures if f[0] != "exception" or f[2] > last_work_line)
+    found = leading_cause(f for f in failures if f[0] != "exception" or f[2] > last_work_line)
     if found is None:
         return []
     kind, failure, line = found

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from ridgeline.diagnose.base import Analyzer, Claimed, Portrait, PortraitFigure, Quote, cited
 from ridgeline.diagnose.knobs import EngineKnobs
 from ridgeline.diagnose.served import Served, failure_claims, queue_growth, served_curves, served_figures, what_limits
+from ridgeline.engines.knobs.releases import parse_version
+from ridgeline.engines.vllm.defaults import usual_fraction
 from ridgeline.engines.vllm.engine import VLLM
 from ridgeline.engines.vllm.tally import VllmTally, tally_vllm_log
 from ridgeline.records.finding import Finding
@@ -19,7 +21,8 @@ _STARVED_SHARE = 0.2
 def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one server's or engine's log, in one pass and constant memory."""
     log = tally_vllm_log(lines)
-    knobs = EngineKnobs("vllm", log.args)
+    release = parse_version(log.version) or VLLM.defaults.current
+    knobs = EngineKnobs("vllm", {"gpu_memory_utilization": usual_fraction(release), **log.args})
     served = Served("vllm", log.served, log.line, log.cap, VLLM.running_flag, knobs.named, fewest_lines=3)
     failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
     claims = failure_claims(VLLM, failed, log.last_work_line, knobs)

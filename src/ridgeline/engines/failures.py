@@ -260,7 +260,7 @@ _CAUSES = (
 )
 
 
-def told_cause(failures: Iterable[tuple[str, bool, int]]) -> tuple[str, EngineFailure, int] | None:
+def leading_cause(failures: Iterable[tuple[str, bool, int]]) -> tuple[str, EngineFailure, int] | None:
     """Of (kind, whether the engine was ready, line): the cause as a person reads it, its kind and its line."""
     found = min(failures, key=lambda f: _CAUSES.index(f[0]) if f[0] in _CAUSES else len(_CAUSES), default=None)
     if found is None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ridgeline import catalog
-from ridgeline.engines.failures import told_cause
+from ridgeline.engines.failures import leading_cause
 from ridgeline.errors import InputError, SiteError
 from ridgeline.executors.base import Activity, Executor
 from ridgeline.files import write_whole
@@ -323,7 +323,7 @@ class Operator:
         if member.is_router or not log.is_file():
             return ""
         engine = server_of(self.service.engine)
-        found = told_cause(failure[:3] for failure in engine.read(TextFile(log)).failures)
+        found = leading_cause(failure[:3] for failure in engine.read(TextFile(log)).failures)
         if found is None:
             return ""
         _, failure, line = found

@@ -50,7 +50,12 @@ class VllmDefaults(EngineDefaults):
         return "vllm"
 
     def mem_fraction(self, model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings, role: str) -> float:
-        return next(share for since, share in _FRACTIONS.items() if settings.version >= since)
+        return usual_fraction(settings.version)
+
+
+def usual_fraction(version: tuple[int, ...]) -> float:
+    """gpu_memory_utilization of a release where nobody names it."""
+    return next(share for since, share in _FRACTIONS.items() if version >= since)
 
 
 def _is_large(gpu: Gpu) -> bool:

@@ -30,6 +30,7 @@ class VllmTally:
     served: ServedTally = field(default_factory=ServedTally)
     quotes: dict[str, tuple[int, str]] = field(default_factory=dict)
     args: Mapping[str, object] = field(default_factory=dict)
+    version: str = ""
     caches: list[KvCache] = field(default_factory=list)
     preempted: int = 0
     failures: dict[tuple[str, bool], int] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class _Tallying(VllmReader):
             self._quote("stop")
         self.line(line_number, text)
         if not known_args and "args" in self.single:
+            self.tally.version = str(self.single.get("version", ""))  # which comes before what it was started with
             self.tally.args = self.single["args"]
             self._quote("limits")
         if len(self.caches) > known_caches:

@@ -23,7 +23,7 @@ from ridgeline.engines.base import (
     Span,
     engine_named,
 )
-from ridgeline.engines.failures import cause_of, signatures, told_cause
+from ridgeline.engines.failures import cause_of, leading_cause, signatures
 from ridgeline.testing.contracts.torn import as_lines, mutated
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.differing_executors]
@@ -95,7 +95,7 @@ class EngineContract:
         for line, kind in self.failed.items():
             log = engine.read([line])
             assert [failure[0] for failure in log.failures] == [kind], line
-            cause, told = cause_of(log.failures, weights_loaded=True), told_cause(f[:3] for f in log.failures)
+            cause, told = cause_of(log.failures, weights_loaded=True), leading_cause(f[:3] for f in log.failures)
             assert cause is not None and told is not None and told[0] == kind
             shown = next((text for text in sure if text.pattern.search(line)), None)
             judged = next((row for row in rows if row.pattern.search(line)), None)
