@@ -34,7 +34,7 @@ from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
 from tests.cli.test_faces import ridgeline
 
-# the best look of the search, x 9, was luck: 160 once, 90 ever after
+# the best look of the search, x 9, was luck: 773 once, 90 ever after
 LUCKY = """\
 version: 1
 name: lucky
@@ -43,7 +43,7 @@ workload:
   run: |
     n=$(cat ../../seen-{x} 2>/dev/null || echo 0); echo $((n + 1)) > ../../seen-{x}
     rate=$((100 + n % 3)); [ {x} -ne 9 ] || rate=$((90 + n % 3))
-    [ {x}-$n != 9-0 ] || rate=160
+    [ {x}-$n != 9-0 ] || rate=773
     echo rate $rate
   metrics: {rate: {regex: 'rate (.*)', unit: steps/s}}
 space: {x: [0, 9]}
@@ -53,6 +53,8 @@ budget: {trials: 1}
 stages: {baseline: {repeats: 2}}
 confirm: {top: 1, blocks: 4}
 """
+# the one lucky run of x = 9 and its ratio; nothing about the machine (a load average, a time) reads like them
+LUCK = r"\b77[0-9](\.\d+)? steps|7\.[67]\d"
 
 
 def test_after_a_refutation_every_face_tells_the_same_and_keeps_the_baseline(tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_after_a_refutation_every_face_tells_the_same_and_keeps_the_baseline(tmp
     spoken = json.loads(ridgeline("best", "out", "--json", cwd=tmp_path).stdout)
     state = json.loads(ridgeline("status", "out", "--json", cwd=tmp_path).stdout)
     found = spoken["best"]
-    assert found["point"] == {"x": 9} and found["high"] < 1 < 1.6, "the interval of the fresh runs"
+    assert found["point"] == {"x": 9} and found["high"] < 1, "the interval of the fresh runs"
     assert found["rate"] == pytest.approx(91, abs=1)
     interval = f"{found['low']:.3f} to {found['high']:.3f}"
     page = (tmp_path / "out" / "report.html").read_text()
@@ -73,8 +75,8 @@ def test_after_a_refutation_every_face_tells_the_same_and_keeps_the_baseline(tmp
         assert "keep the baseline" in text, name
         assert re.search(r"10[\d.]+ (->|→) 9[\d.]+ steps/s, 0\.9", text), name
         prose = re.sub(r"<figure.*|<table.*|<script.*", "", text, flags=re.DOTALL)
-        assert "1.6" not in prose, f"{name} holds to the search"
-    assert "1.6" not in faces["status"].stdout and "so far" not in faces["best"].stdout
+        assert not re.search(LUCK, prose), f"{name} holds to the search"
+    assert not re.search(LUCK, faces["status"].stdout) and "so far" not in faces["best"].stdout
     assert state["best"] == found and state["headline"] == spoken["headline"]
     assert [faces[name].returncode for name in ("tune", "resume", "best", "status")] == [1, 1, 1, 0]
     assert spoken["keep_baseline"] and spoken["settings"] == {"x": 0}, "what is to be used is the baseline"

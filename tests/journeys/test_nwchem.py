@@ -106,7 +106,7 @@ def test_example_02_comes_to_a_verdict_and_holds_the_energy(tmp_path: Path) -> N
     # whether a setting beats the baseline by more than the noise of this machine is luck; having a verdict is not
     assert done.returncode in (0, 1), done.stderr
     answer = json.loads(done.stdout)
-    assert answer["verdict"]["kind"] in ("confirmed", "no-difference", "keep-baseline")
+    assert answer["verdict"]["kind"] in ("confirmed", "no-difference", "unconfirmed", "keep-baseline")
     # the folder may be opened on a smaller machine than the one that ran it
     elsewhere = subprocess.run(
         ["taskset", "-c", "0", sys.executable, "-m", "ridgeline", "best", "out"], cwd=tmp_path, capture_output=True
@@ -114,7 +114,9 @@ def test_example_02_comes_to_a_verdict_and_holds_the_energy(tmp_path: Path) -> N
     assert elsewhere.returncode == done.returncode, elsewhere.stderr
     runs = ended(tmp_path / "out")
     energies = [measured(e)["energy_hartree"] for _, e in runs if e["outcome"]["kind"] == "ok"]
-    assert len(energies) >= 10
+    assert len(energies) >= 4, (
+        "the baseline's repeats and the preset; a confirmation only where something looked better"
+    )
     assert max(energies) - min(energies) <= 2e-6
     for point, event in runs:
         outcome = event["outcome"]

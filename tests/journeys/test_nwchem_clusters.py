@@ -36,9 +36,9 @@ def test_example_03_on_slurm(slurm: SlurmCluster, tmp_path: Path) -> None:
         (r"goal:", f"presets: [{quick}, {across}]\nstages: {{baseline: {{repeats: 1}}}}\ngoal:"),
     )
     done = ridgeline("tune", study, "--out", "out", "--json", cwd=tmp_path)
-    # unconfirmed: on a busy machine neither preset may look better than the baseline
+    # on a busy machine either preset may look better than the baseline, or neither
     kind = json.loads(done.stdout)["verdict"]["kind"]
-    assert kind in ("confirmed", "no-difference", "unconfirmed"), done.stderr
+    assert kind in ("confirmed", "no-difference", "unconfirmed", "keep-baseline"), done.stderr
     assert done.returncode == (0 if kind == "confirmed" else 1), done.stderr
     for point, event in ended(tmp_path / "out"):
         assert event["outcome"]["kind"] == "ok", event["outcome"]
