@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ridgeline.service import probe
 from ridgeline.service.file import load_service
+from ridgeline.service.members import Member
 from ridgeline.service.operate import Operator
 from ridgeline.study.journal import read_events
 from tests.free_ports import free_row
@@ -180,7 +181,7 @@ class Soak:
             "kill-keeper": self._kill_keeper,
             "long-prompts": self._long_prompts,
             "bad-requests": self._bad_requests,
-            "disk-full": self._disk_full,
+            "disk-full": lambda: self._disk_full(victim),
             "clock-jump": self._clock_jump,
         }[kind]
         fault = Struck(kind, "", time.time())
@@ -262,17 +263,18 @@ class Soak:
                 probe.ask(f"{self.url}/v1/completions", {"prompt": "hi", "max_tokens": 1, **wrong}, timeout_s=30)
         return ""
 
-    def _disk_full(self) -> str:
-        """The file system of --out takes no more bytes for twenty seconds."""
+    def _disk_full(self, victim: Member) -> str:
+        """The file system of --out takes no more bytes for twenty seconds, and a replica dies while it is full."""
         rest = os.statvfs(self.out)
         assert rest.f_bavail * rest.f_frsize < 2**31, "put --out on a small file system: mount -t tmpfs -o size=1g ..."
         filler = self.out / "filler"
         with contextlib.suppress(OSError), filler.open("wb") as file:
             while True:
                 file.write(b"\0" * 2**20)
+        member = self._signal(victim.name, pids_of(victim.port), signal.SIGKILL)
         time.sleep(20)
         filler.unlink()
-        return ""
+        return member
 
     def _clock_jump(self) -> str:
         """An hour ahead, then two hours back, then right again; the keeper alone sees it, and nobody may be touched."""
