@@ -1,11 +1,11 @@
 #!/bin/sh
-# Start the service on a host with one GPU, load it, hang its decode server while `keep` watches, and end it.
+# Start the service on a host with one GPU, load it, hang a server while `keep` watches, and end it.
 #
-#   sh examples/06-deploy/run-on-gpu-host.sh [split] [together]        both unless named
+#   sh examples/06-deploy/run-on-gpu-host.sh [split] [together] [two]        the first two unless named
 #
 # PYTHONPATH   where python3 finds SGLang, sglang-router and what Ridgeline needs, unless it finds them already
 # RATES        requests a second to load it with              [10 20 30]
-# SKIP_HANG    not empty: do not hang the decode server
+# SKIP_HANG    not empty: do not hang a server
 # OUT          a folder for what was printed and measured     [examples/06-deploy/out]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -50,6 +50,38 @@ hang_decode() {  # the server's processes are stopped in the middle of a load; /
   said deploy status service-split.yaml
 }
 
+stop_scheduler() {  # PORT: the process that makes the tokens, of the server there; its API process stays alive
+  server=$(pgrep -o -f "sglang.launch_server.* --port $1( |$)")
+  scheduler=$(pgrep -P "$server" -f 'sglang::scheduler')
+  kill -STOP $scheduler
+  echo "stopped scheduler $scheduler of server $server at $(date -u +%T)"
+}
+
+hang_schedulers() {  # of server-1 while it serves, and once more while it is idle
+  ridgeline keep service-two.yaml >"$out/keep-two.txt" 2>&1 &
+  keeper=$!
+  ridgeline bench http://127.0.0.1:8300 --traffic sharegpt --rate 5 --duration 100 --timeout 60 --seed 7 \
+    --out "$out/hang-two.jsonl" >"$out/hang-two.txt" 2>&1 &
+  loader=$!
+  sleep 20
+  stop_scheduler 30001
+  wait "$loader"
+  cat "$out/hang-two.txt"
+  for _ in $(seq 60); do
+    ridgeline deploy status service-two.yaml | grep -q 'server-1 *ready' && break
+    sleep 1
+  done
+  sleep 12
+  stop_scheduler 30001
+  sleep 75
+  kill "$keeper"
+  wait "$keeper"
+  echo "keep said:"
+  cat "$out/keep-two.txt"
+  echo
+  said deploy status service-two.yaml
+}
+
 [ -d models/llama-8b ] || said make-model llama-8b models/llama-8b
 for name in ${*:-split together}; do
   file=service-$name.yaml
@@ -61,6 +93,8 @@ for name in ${*:-split together}; do
       load http://127.0.0.1:8300 split
       said deploy status "$file"
       [ -n "${SKIP_HANG:-}" ] || hang_decode
+    elif [ "$name" = two ]; then
+      [ -n "${SKIP_HANG:-}" ] || hang_schedulers
     else
       load http://127.0.0.1:30000 together
     fi
