@@ -12,7 +12,7 @@ from ridgeline.cli.text.serving.bench import edge_text, probe_text, progress_tex
 from ridgeline.errors import InputError, NothingFound
 from ridgeline.load.bench import BenchPlan
 from ridgeline.load.edge import Edge, GoodputTerms, goodput_terms
-from ridgeline.load.goodput import FirstLook, find_goodput
+from ridgeline.load.goodput import FirstLook, GoodputSearch, find_goodput
 from ridgeline.load.options import BenchOptions, plan_from
 from ridgeline.load.probe import Probe, ProbeVerdict
 from ridgeline.load.stream import StreamView
@@ -172,6 +172,23 @@ def test_a_bracket_is_known_early_and_every_line_says_the_axis():
     assert answer["axis"] == "rate_s" and answer["unit"] == "requests/s"
     assert answer["interval"] == [edge.holds, edge.fails] and answer["took_s"] == pytest.approx(edge.took_s, abs=0.01)
     assert all(p["axis"] == "rate_s" and p["unit"] == "requests/s" for p in answer["probes"])
+
+
+def test_after_a_near_miss_the_next_load_lies_just_below_it():
+    """As seen on an H200: two failures in a row, the second by 1%; the next was 18% lower."""
+    seen: list[Probe] = []
+    search(BATCH, note=lambda line: seen.append(line) if isinstance(line, Probe) else None)
+    sample = next(probe for probe in seen if probe.holds)
+    asked = plan()
+    searching = GoodputSearch(asked, VirtualStream(asked, BATCH), GoodputTerms(), None)
+    for load, verdict, share, seconds in (
+        (22.9, ProbeVerdict.HOLDS, 0.66, 9.0),
+        (35.7, ProbeVerdict.SATURATED, 1.6, 15.0),
+        (34.3, ProbeVerdict.TOO_MUCH, 1.01, 37.0),
+    ):
+        span = replace(sample.span, start_s=0.0, end_s=seconds)
+        searching.keep(replace(sample, load=load, verdict=verdict, share=share, span=span), seconds)
+    assert 0.95 * 34.3 < (searching.next_load() or 0) < 34.3
 
 
 def test_a_search_for_a_concurrency_says_so_in_every_line():

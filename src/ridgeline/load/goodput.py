@@ -144,7 +144,7 @@ class GoodputSearch:
                 return
             failed = self._failed_hold()
             doubtful = self._doubtful()
-            following = None if failed is not None else doubtful or self._next()
+            following = None if failed is not None else doubtful or self.next_load()
             unsure = high is not None and not self._confirmed(high) and self._affords(high)
             if high is not None and unsure and low is not None and high / low <= _ASK_AGAIN:
                 self._probe(high, 1.5 * self._window_s(high))  # before much time is spent just below it
@@ -232,7 +232,7 @@ class GoodputSearch:
     def _close(self, low: float, top: float, ratio: float) -> bool:
         return top / low <= ratio * (1 + 1e-9) or (self._whole and top - low <= 1)
 
-    def _next(self) -> float | None:
+    def next_load(self) -> float | None:
         """The load to try next; None where nothing is left to try."""
         low, high = self.bracket()[0], self._top()
         if low is None:
@@ -258,8 +258,10 @@ class GoodputSearch:
     def _between(self, low: float, high: float) -> float:
         """Beside the estimate of the edge where there is one, else the middle."""
         last = [p.holds for p in self.probes if p.judged][-2:]
-        # an estimate that twice in a row moved the same bound is no good: the middle is sure to halve what is left
-        edge = self._estimate(low, high) if len(set(last)) > 1 else None
+        # an estimate that twice in a row moved the same bound is no good: the middle is sure to halve what is left,
+        # unless a longer look failed by so little that the edge must be close
+        near_miss = any(p.load == high and 1 < p.share < _NEAR and self._long(p) for p in self.probes if p.judged)
+        edge = self._estimate(low, high) if len(set(last)) > 1 or near_miss else None
         for load in () if edge is None else (edge / _BESIDE, edge * _BESIDE):
             if 1.01 * low < load < high / 1.01:
                 return load

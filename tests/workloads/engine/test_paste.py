@@ -31,13 +31,15 @@ print(json.dumps([sys.argv[1:], {{name: os.environ.get(name) for name in names}}
 VERSIONS = {"sglang": "0.5.3", "vllm": "0.11.0"}
 VARIABLES = ("A_TEXT", "NCCL_ALGO", "NCCL_DEBUG", "OF_THE_SITE", "HOME")
 # what the session finds out on a node
-SESSION = {"RIDGELINE_MODEL": "llama-8b", "RIDGELINE_PORT": "30000", "RIDGELINE_RENDEZVOUS": "20000"}
+SESSION = {"RIDGELINE_MODEL": "models/llama-8b", "RIDGELINE_PORT": "30000", "RIDGELINE_RENDEZVOUS": "20000"}
 anything = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=9)
 
 
 def seen(command: list[str], folder: Path, **env: str) -> Any:
     clean = {"PATH": os.environ["PATH"], "HOME": "/nowhere", **env}
-    return json.loads(subprocess.run(command, cwd=folder, env=clean, capture_output=True, check=True).stdout)
+    return json.loads(
+        subprocess.run(command, cwd=folder, env=clean, capture_output=True, check=True).stdout.splitlines()[-1]
+    )
 
 
 def run_and_pasted(
@@ -86,7 +88,7 @@ def test_the_server_for_an_offline_answer_has_its_engine_arguments(tmp_path: Pat
 def test_what_a_step_kept_is_asked_for_rather_than_left_out(tmp_path: Path) -> None:
     asked = study(tmp_path, "sglang-serve", {"tp": [1]}, prepare=["eplb"])
     text = catalog.part("workloads", "sglang-serve")(asked).paste(asked.baseline)
-    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
+    done = subprocess.run(["sh", "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "set it to the experts.pt that the step eplb kept" in done.stderr
     assert "--init-expert-location" in text
@@ -107,6 +109,7 @@ def test_the_script_of_a_server_starts_it_from_any_clean_shell(tmp_path: Path, k
         asked, workload=replace(asked.workload, options={**asked.workload.options, "env": {"A_TEXT": "{text}"}})
     )
     text = script_of(asked, home, trial(asked).point, "a title")
-    found = subprocess.run(["env", "-i", "sh", "-c", text], cwd=tmp_path, capture_output=True, check=True).stdout
+    done = subprocess.run(["env", "-i", "sh", "-c", text], cwd=tmp_path, capture_output=True, check=True)
+    found = done.stdout.splitlines()[-1]
     assert json.loads(found)[0] == ran[0]
     assert json.loads(found)[1]["A_TEXT"] == "a b"

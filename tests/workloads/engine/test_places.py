@@ -14,7 +14,8 @@ from ridgeline.campaign.dry_run import rehearse
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.model.folder import write_model_folder
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.workloads.engine.options import install_from_text, placed_model
+from ridgeline.workloads.engine.options import engine_model, install_from_text, placed_model
+from tests.workloads.engine.studies import sglang_offline, study
 
 STUDY = {
     "version": 1,
@@ -87,3 +88,25 @@ def test_names_of_models_stay_names_and_paths_become_whole() -> None:
         assert placed_model(name, home) == name
     assert placed_model("./llama", home) == "/study/llama"
     assert placed_model("/models/llama", home) == "/models/llama"
+
+
+def test_a_config_file_means_its_folder_or_a_shape_that_is_made_on_the_node(tmp_path: Path) -> None:
+    write_model_folder("llama-8b", tmp_path / "whole")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare/config.json").write_text((tmp_path / "whole/config.json").read_text())
+    (tmp_path / "mine.json").write_text((tmp_path / "whole/config.json").read_text())
+    for text, dummy, loaded in (
+        ("whole/config.json", True, "whole"),
+        ("whole/config.json", False, "whole"),
+        ("bare/config.json", False, "bare"),
+        ("bare/config.json", True, "bare/config.json"),
+        ("./mine.json", True, "mine.json"),
+    ):
+        assert engine_model(text, tmp_path, dummy=dummy) == f"{tmp_path}/{loaded}"
+
+
+def test_a_shape_alone_has_no_weights_to_load(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text("{}")
+    asked = study(tmp_path, model="./mine.json", load_format="auto")
+    (problem,) = (p for p in sglang_offline(asked).problems() if p.where == ("workload", "model"))
+    assert "load_format: dummy" in problem.message

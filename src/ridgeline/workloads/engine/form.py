@@ -34,6 +34,7 @@ from ridgeline.workloads.engine.options import (
     EngineOptions,
     Load,
     absolute,
+    engine_model,
     install_from_text,
     placed,
     placed_model,
@@ -110,8 +111,8 @@ class EngineForm(Form):
     """
 
     model: Text = Field(
-        description="A preset (made on the node, no download), a folder (relative ones, ./models/x, start at the study "
-        "file), or what the engine knows.",
+        description="A preset or, with dummy weights, a config.json (made on the node, no download), a folder "
+        "(relative ones, ./models/x, start at the study file), or what the engine knows.",
         examples=["llama-8b"],
     )
     shape: Annotated[Text, Otherwise("read from `model`")] = Field(
@@ -212,13 +213,24 @@ def read_options(
         )
     load = _load(form, folder)
     problems += _load_problems(load, serves=serves)
+    flags = _flags(form, home)
+    dummy = flags.get("load_format") == "dummy"
+    model = engine_model(form.model or "", home, dummy=dummy)
+    if model.endswith(".json") and not dummy:
+        problems.append(
+            Problem(
+                ("workload", "model"),
+                f"{form.model}: an engine loads a folder with weights; name that, "
+                "or add `load_format: dummy` to serve this shape",
+            )
+        )
     engines = {name: _install(entry, form.version, home) for name, entry in form.engines.items()}
     return EngineOptions(
-        model=placed_model(form.model or "", home),
+        model=model,
         shape=placed_model(form.shape, home),
         gpu=form.gpu,
         launcher=form.launcher,
-        flags=_flags(form, home),
+        flags=flags,
         env=form.env,
         load=load,
         engine=engines.get(form.engine) or _install(form.engine, form.version, home),

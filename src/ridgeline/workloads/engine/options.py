@@ -113,6 +113,17 @@ def placed_model(text: str, home: Path) -> str:
     return absolute(text, home) if text.startswith(_PATHS) or beside else text
 
 
+def engine_model(text: str, home: Path, *, dummy: bool) -> str:
+    """What an engine loads. A config.json means its folder, or, with dummy weights and no tokenizer beside it, a shape.
+
+    A shape ends in .json and is made into a folder on the node, as a preset is.
+    """
+    path = Path(placed_model(text, home))
+    if path.name == "config.json" and not (dummy and not list(path.parent.glob("tokenizer*"))):
+        return str(path.parent)
+    return str(path) if path.suffix == ".json" else placed_model(text, home)
+
+
 _PATHS = ("/", "~", "./", "../")
 
 

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from ridgeline.engines.base import ServingEngine, Span
 from ridgeline.engines.install import Install
@@ -84,17 +85,28 @@ class Scripts:
     def paste(self, settings: Settings) -> str:
         """As a person would type it to serve with these settings."""
         install, builds = self._options.install(settings.get(ENGINE_KNOB)), self._study.builds
+        model, before = self._options.model, build_lines(builds, settings) if builds else []
+        if self._makes_model:
+            path = Path(model)
+            model = f"models/{path.parent.name if path.name == 'config.json' else path.stem}"
+            make = [sys.executable, "-m", "ridgeline", "make-model", self._options.model, model]
+            before = [*before, shlex.join(make)]
         return PastedServer(
             self._dialect,
             install.python,
-            self._options.model,
+            model,
             self._arguments(settings, install),
             self.env(settings),
             self._site(install),
             self._study.job.resources(settings),
             self._options.prepare,
-            build_lines(builds, settings) if builds else [],
+            before,
         ).text()
+
+    @property
+    def _makes_model(self) -> bool:
+        """Whether the model is a shape alone, made into a folder where it is served."""
+        return self._options.model in preset_names() or self._options.model.endswith(".json")
 
     def env(self, settings: Settings, build: str = ".") -> dict[str, str]:
         """The trial's environment. `{build}` is the folder that the study's `builds` made, seen from the run folder."""
@@ -136,7 +148,7 @@ class Scripts:
             "python": "" if install.container else install.python,
             "serves": self._serves,
             "model": self._options.model,
-            "make_model": self._options.model in preset_names(),
+            "make_model": self._makes_model,
             "start": self._start(ENGINE_SCRIPT, resources),
             "nodes": resources.nodes,
             "interface": self._study.site.interface,
