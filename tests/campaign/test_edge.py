@@ -20,7 +20,15 @@ from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion, EdgeVerdict, edge_question, ladder_of
-from ridgeline.campaign.kinds.ladder import EdgeRules, Ladder, Seen, bracket, ladder_values, next_index, wants_more
+from ridgeline.campaign.kinds.ladder import (
+    EdgeRules,
+    Ladder,
+    RungResult,
+    bracket,
+    ladder_values,
+    next_index,
+    wants_more,
+)
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import InputError, StoreError
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome, Signature
@@ -31,7 +39,7 @@ from ridgeline.study.history import History
 from ridgeline.study.journal import Journal
 from ridgeline.study.study_file import StudyFile
 from ridgeline.study.yaml_tree import parse_yaml
-from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
+from ridgeline.testing import FunctionWorkload, MemoryExecutor, MemorySite, ScriptedAnswer
 
 SIGNATURES = (
     Signature(re.compile("pool is empty"), Kind.OOM_START, "the pool came out empty: raise --mem"),
@@ -112,7 +120,7 @@ def hunt(
     foreseen: float | None = None,
     refuse: Callable[[Settings], str | None] = lambda settings: None,
     act: Any = None,
-    world: World | None = None,
+    world: MemorySite | None = None,
     **asked: Any,
 ) -> Hunt:
     root.mkdir(parents=True, exist_ok=True)
@@ -294,10 +302,10 @@ def test_advice_is_read_for_the_knob_it_names() -> None:
 def test_repeats_may_run_side_by_side_the_climb_may_not() -> None:
     ladder, question = Ladder(tuple(range(10))), EdgeRules("mem", repeats=3)
     failed = [Outcome(Kind.OOM_RUN, "x")]
-    closed = {4: Seen(passes=1, flying=1), 5: Seen(failures=failed)}
+    closed = {4: RungResult(passes=1, flying=1), 5: RungResult(failures=failed)}
     assert next_index(ladder, closed, question) == (4, "the edge, run 3 of 3")
-    assert next_index(ladder, {4: Seen(passes=1, flying=2), 5: Seen(failures=failed)}, question) is None
-    assert next_index(ladder, {4: Seen(passes=1), 7: Seen(flying=1)}, question) is None
+    assert next_index(ladder, {4: RungResult(passes=1, flying=2), 5: RungResult(failures=failed)}, question) is None
+    assert next_index(ladder, {4: RungResult(passes=1), 7: RungResult(flying=1)}, question) is None
 
 
 def test_ladders() -> None:
@@ -315,7 +323,7 @@ def test_ladders() -> None:
 
 def test_too_small_above_a_value_that_works_is_not_believed() -> None:
     small = Outcome(Kind.OOM_START, "raise --mem")
-    now = bracket(Ladder(tuple(range(10))), {3: Seen(passes=1), 6: Seen(failures=[small])}, "mem")
+    now = bracket(Ladder(tuple(range(10))), {3: RungResult(passes=1), 6: RungResult(failures=[small])}, "mem")
     assert (now.floor, now.low, now.high) == (-1, 3, 6)
 
 

@@ -24,8 +24,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.study.codec import outcome_from, outcome_line
 from ridgeline.study.history import History, read_history
 from ridgeline.study.journal import Journal
-from ridgeline.testing import MemoryExecutor, ScriptedAnswer
-from ridgeline.testing.standins import answer_of
+from ridgeline.testing import MemoryExecutor, ScriptedAnswer, answer_of
 from tests.campaign.harness import campaign, slots, study
 from tests.cli.test_faces import ridgeline
 

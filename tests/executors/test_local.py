@@ -58,7 +58,7 @@ def until(condition: object, patience_s: float = 60.0) -> None:
 
 
 def lives(pid: int) -> bool:
-    seen = processes.look(pid)
+    seen = processes.find_process(pid)
     return seen is not None and seen.state not in "ZX"
 
 

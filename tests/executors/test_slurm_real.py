@@ -399,7 +399,7 @@ def test_a_cancelled_job_stops_computing_and_leaves_no_scratch(
     # written by run.sh itself, so it outlived its program: Slurm has not had to kill them together
     record = exit_record(asked.folder)
     assert record is not None
-    assert record.told
+    assert record.terminated
     assert not _alive(program)
     assert list((tmp_path / "scratch").iterdir()) == []
 

@@ -225,11 +225,11 @@ def test_gpu_memory_in_use_is_named() -> None:
     assert "gpu1 68.4 of 140 GiB" in check.detail
 
 
-def probed(matmul: list[float], **changes: Any) -> gpu.Probed:
+def probed(matmul: list[float], **changes: Any) -> gpu.GpuProbe:
     gpus = [
         {"matmul_flops": [rate] * 5, "copy_bytes_s": [3e12] * 5, "from_host_bytes_s": [5e10] * 5} for rate in matmul
     ]
-    return gpu.Probed(gpus=gpus, **changes)
+    return gpu.GpuProbe(gpus=gpus, **changes)
 
 
 def test_rates_and_the_slow_gpu_of_a_node() -> None:

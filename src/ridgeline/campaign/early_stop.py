@@ -2,7 +2,7 @@
 
 What decides is what the run shows while it lasts: the goal's values as it prints them, or, where the goal is the time a
 run takes, the time that has passed. A stopped run has measured nothing: the journal says `stopped-early`, it is not
-ranked, and the sampler is told an estimate.
+ranked, and the sampler observes an estimate.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Campaign:
                 if not planned.ticket:  # it was handed over by a controller that did not live to note it down
                     self.record(event_of(Submitted(planned.number, ticket)))
                 self._flying[ticket] = planned.number
-                if self._run_monitor.was_told(planned):
+                if self._run_monitor.stop_recorded(planned):
                     self.executor.cancel(ticket)
             elif planned.number in self.history.instructions.cancelled:
                 self._close(planned, not_run(CANCELLED.reason), Reading(), CANCELLED)
@@ -271,9 +271,9 @@ class Campaign:
         self.journal.require_in_place()  # what is not there would be judged as not written
         number = self._flying.pop(ticket)
         planned = self.history.open_runs[number]
-        ending, told = self._run_monitor.ended(planned, ending)
-        if told is not None:
-            self._close(planned, ending, Reading(), told)
+        ending, outcome = self._run_monitor.ended(planned, ending)
+        if outcome is not None:
+            self._close(planned, ending, Reading(), outcome)
             return
         trial = self.history.trials[planned.trial]
         run = Run(number, planned.trial, planned.attempt, planned.folder, planned.resources, ending)
@@ -302,8 +302,8 @@ class Campaign:
         shown = tuple(map(masked, ending.leftovers))
         ending = replace(ending, leftovers=shown, reason=masked(ending.reason))
         event = event_of(RunEnded(planned.number, ending, outcome, reading.measurements, reading.texts))
-        told = {name: value for name, value in event.items() if name != "event"}
-        held = write_result(planned.folder, {"settings": dict(trial.settings), **told}, self._books)
+        fields = {name: value for name, value in event.items() if name != "event"}
+        held = write_result(planned.folder, {"settings": dict(trial.settings), **fields}, self._books)
         self.record(event)
         if self.executor.detached:
             self._fold_later(planned.folder)

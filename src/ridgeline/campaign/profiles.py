@@ -27,8 +27,8 @@ def profile_table(study: Study, history: History) -> TextTable | None:
         trial = history.trials[run.trial]
         if trial.stage is Stage.PROFILE:
             found = _findings(run.folder, analyzers)
-            told = [(finding.claim, finding.advice) for finding in found] or [("nothing stands out", "")]
-            rows += [(_whose(study, trial), run.folder.name, *row) for row in told]
+            claims = [(finding.claim, finding.advice) for finding in found] or [("nothing stands out", "")]
+            rows += [(_whose(study, trial), run.folder.name, *row) for row in claims]
     head = ("of", "run", "what the profile shows", "what to do")
     return TextTable("Profiles", head, tuple(rows)) if rows else None
 

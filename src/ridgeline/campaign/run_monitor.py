@@ -20,27 +20,27 @@ class RunMonitor:
     _too_much: dict[int, str] = field(default_factory=dict)  # run -> what it wrote, for which it is ended
 
     def must_end(self, run: OpenRun) -> bool:
-        """Whether it is to be ended now. True once: a controller that takes a run over asks `was_told` first.
+        """Whether it is to be ended now. True once: a controller that takes a run over asks `stop_recorded` first.
 
         An early stop is in the journal before this returns, so that nobody takes the ending for somebody's cancel.
         """
-        if run.number in self._too_much or self.was_told(run):
+        if run.number in self._too_much or self.stop_recorded(run):
             return False
         study, workload = self.early_stops.study, self.early_stops.workload
-        if told := too_much_output(run.folder, workload.logs, study.job.output_bytes):
-            self._too_much[run.number] = told  # a full disk ends everybody
+        if excess := too_much_output(run.folder, workload.logs, study.job.output_bytes):
+            self._too_much[run.number] = excess  # a full disk ends everybody
             return True
         if (found := self.early_stops.found(run)) is not None:
             self.record(event_of(found))
             return True
         return False
 
-    def was_told(self, run: OpenRun) -> bool:
+    def stop_recorded(self, run: OpenRun) -> bool:
         """Whether the journal says that it was to be stopped early."""
         return run.number in self.early_stops.history.early_stops
 
     def ended(self, run: OpenRun, ending: Ending) -> tuple[Ending, Outcome | None]:
-        """How it ended, seen by what it was told; with an outcome where nothing it wrote can say more."""
+        """How it ended, given what was asked of it; with an outcome where nothing it wrote can say more."""
         if run.number in self._too_much:
             study, workload = self.early_stops.study, self.early_stops.workload
             cut_output(run.folder, workload.logs, study.job.output_bytes)
@@ -48,7 +48,7 @@ class RunMonitor:
         if not run.folder.is_dir():
             reason = "its run folder was moved or deleted while it ran"
             return replace(ending, cause=Cause.LOST, reason=reason), None
-        if ending.cause is Cause.CANCELLED and self.was_told(run):
+        if ending.cause is Cause.CANCELLED and self.stop_recorded(run):
             why = self.early_stops.history.early_stops[run.number].why
             return ending, Outcome(Kind.STOPPED_EARLY, why)
         return ending, None

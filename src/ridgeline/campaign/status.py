@@ -144,12 +144,12 @@ def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answ
     if workload is None:
         # not checked again: the folder may be open on a smaller machine than the one that ran it
         workload = catalog.part("workloads", now.study.workload.kind)(now.study)
-    told = replace(answer, reference_paste=pasted(now.study, workload, answer.reference.point))
+    answer = replace(answer, reference_paste=pasted(now.study, workload, answer.reference.point))
     if (chosen := answer.to_use) is None:
-        return told
+        return answer
     served = getattr(workload, "pasted_as", "")
     repeat = _repeat(now.history, chosen) if served else ""
-    return replace(told, paste=pasted(now.study, workload, chosen), pasted_as=served, repeat=repeat)
+    return replace(answer, paste=pasted(now.study, workload, chosen), pasted_as=served, repeat=repeat)
 
 
 def _repeat(history: History, point: Point) -> str:

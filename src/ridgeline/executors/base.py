@@ -42,7 +42,7 @@ EXIT_FILE = "exit"  # written by run.sh in the run folder: exit code, start and 
 class Activity:
     """What the processes that a job's program started have done; of a program that started none, the program itself.
 
-    A server's program answers HTTP, and what it started computes. `stopped`: any of them was told to stop (SIGSTOP).
+    A server's program answers HTTP, and what it started computes. `stopped`: any of them is suspended (SIGSTOP).
     `runnable`: one of them runs, or waits for a core.
     """
 

@@ -142,7 +142,7 @@ class BatchExecutor:
             raise SiteError(f"site {self.site.name}: {ticket} was not cancelled: {away}", transient=True)
 
     def _try_cancel(self, ticket: str) -> str | None:
-        """Why the batch system could not be told. A job that ended meanwhile is no error: the next poll says how."""
+        """Why the batch system could not be reached. A job that ended meanwhile is no error: the next poll says how."""
         watch = self._watch(ticket)
         if watch.job_id == REFUSED:
             return None
@@ -182,8 +182,8 @@ class BatchExecutor:
             reason = watch.folder.read(REFUSED_FILE) or "refused by the batch system"
             return Ending(Cause.NEVER_STARTS, reason=reason, charged_s=0.0)
         record = script.exit_record(watch.folder.path)
-        # told to stop or killed: the batch system knows why. Output to be copied back: it knows when
-        if record is None or record.told or self.dialect.copies_output_back or ticket in self._cancelled:
+        # terminated or killed: the batch system knows why. Output to be copied back: it knows when
+        if record is None or record.terminated or self.dialect.copies_output_back or ticket in self._cancelled:
             return None
         if record.signal is not None and batch_script.stopped(watch.folder.path) is None:
             return None
@@ -216,8 +216,8 @@ class BatchExecutor:
         return answer, sightings
 
     def _charge(self, sightings: Mapping[str, Sighting]) -> None:
-        told = {job_id: seen.charged_s for job_id, seen in sightings.items() if seen.charged_s is not None}
-        self._charged_s |= told
+        charged = {job_id: seen.charged_s for job_id, seen in sightings.items() if seen.charged_s is not None}
+        self._charged_s |= charged
 
     def charged(self, tickets: Collection[str], ask: bool = False) -> Mapping[str, float]:
         watches = {ticket: _Watch(job_id, Folder(Path(folder))) for ticket, job_id, folder in map(_parts, tickets)}
@@ -274,7 +274,7 @@ class BatchExecutor:
         )
 
     def _give_up(self, ticket: str, cause: Cause, reason: str) -> Ending | None:
-        """None while the batch system cannot be told to drop the job: it would stay in the queue behind our back."""
+        """None while the batch system cannot be asked to drop the job: it would stay in the queue behind our back."""
         if self._try_cancel(ticket) is not None:
             return None
         watch = self._watch(ticket)

@@ -102,7 +102,7 @@ class BatchDialect(Protocol):
         return []
 
     def pins_nodes(self, site: Site) -> bool:
-        """Whether a job can be told on which nodes to run."""
+        """Whether a job can name the nodes it runs on."""
         return True
 
     def option(self, line: str) -> str:

@@ -90,11 +90,11 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> En
         ending = replace(ending, cause=report.cause, reason=report.reason)
     if requeued is not None:
         ending = replace(ending, cause=Cause.CANCELLED, reason=requeued)
-    if ending.cause is Cause.EXITED and _told_to_stop(ending, record):
+    if ending.cause is Cause.EXITED and _ended_from_outside(ending, record):
         # a server may forget that it was asked to delete a job which it had not yet seen running
-        ending = replace(ending, cause=Cause.CANCELLED, reason="run.sh was told to stop from outside the job")
+        ending = replace(ending, cause=Cause.CANCELLED, reason="run.sh was asked to stop from outside the job")
     if ending.cause is Cause.CANCELLED and ending.exit_code == 0:
-        # some programs print what they have when they are told to stop, and leave with 0
+        # some programs print what they have when they are asked to stop, and leave with 0
         said = "; its program still ended with 0, but what it printed may be partial and does not count"
         ending = replace(ending, reason=f"{ending.reason or 'cancelled'}{said}")
     return replace(
@@ -106,11 +106,11 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: Sighting | None) -> En
     )
 
 
-def _told_to_stop(ending: Ending, record: script.ExitRecord | None) -> bool:
+def _ended_from_outside(ending: Ending, record: script.ExitRecord | None) -> bool:
     """Whether somebody outside the job ended it: nothing that run.sh starts tells run.sh itself to stop."""
     if record is None:
         return ending.signal == signal.SIGTERM  # it came before run.sh could listen for it
-    return record.told
+    return record.terminated
 
 
 def _broke_books(ending: Ending) -> bool:

@@ -16,7 +16,7 @@ from ridgeline.executors.base import EXIT_FILE, Activity
 from ridgeline.executors.claim import CLAIM_FILE, claim_script, read_claim
 from ridgeline.executors.local_job import LOAD_FILE, STOP_FILE, LocalJob, note_load
 from ridgeline.executors.options import LocalOptions
-from ridgeline.executors.pinning import Cores, allowed_cores, pinned
+from ridgeline.executors.pinning import FreeCores, allowed_cores, pinned
 from ridgeline.executors.starter import SILENCED, STARTER
 from ridgeline.records.run import QUIET_FILE, Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
@@ -38,7 +38,7 @@ class LocalExecutor:
     def __init__(self, site: Site, *, grace_s: float = GRACE_S) -> None:
         self._site = site
         self._grace_s = grace_s
-        self._cores = Cores(allowed_cores(site.cores_per_node))
+        self._cores = FreeCores(allowed_cores(site.cores_per_node))
         self.slots = max(1, min(site.jobs_at_once, len(self._cores)))
         self._running: dict[str, LocalJob] = {}
         self._waiting: dict[str, Job] = {}
@@ -168,7 +168,7 @@ class LocalExecutor:
             ) from error
         return LocalJob(
             folder,
-            processes.look(pid),
+            processes.find_process(pid),
             limit_s=job.limit_s,
             silence_limit_s=job.silence_limit_s,
             is_child=True,

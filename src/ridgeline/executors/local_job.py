@@ -24,7 +24,7 @@ from ridgeline.records.run import QUIET_FILE, Cause, Ending
 LOOKS_PER_LIMIT = 8
 
 
-class Silence:
+class SilenceWatch:
     """Looks at a run folder a few times per limit. Any file that grows or changes counts as a sign of life."""
 
     def __init__(self, folder: Path, limit_s: float, *, began_before_us: bool) -> None:
@@ -53,7 +53,7 @@ class Silence:
 
 
 def note_quiet(folder: Path) -> None:
-    """Write down what the run has written up to now, before it is told to end."""
+    """Write down what the run has written up to now, before it is asked to end."""
     lines = []
     for entry in os.scandir(folder):
         if entry.is_file(follow_symlinks=False):
@@ -101,7 +101,7 @@ class LocalJob:
         self._leader = leader
         self._is_child = is_child
         self._limit_s = limit_s
-        self._silence = Silence(folder, silence_limit_s, began_before_us=not is_child) if silence_limit_s else None
+        self._silence = SilenceWatch(folder, silence_limit_s, began_before_us=not is_child) if silence_limit_s else None
         self._grace_s = grace_s
         self._mark = script.mark(folder)
         self._stop = _read_stop(folder)

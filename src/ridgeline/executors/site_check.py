@@ -132,8 +132,8 @@ class SiteCheck:
 
 def _advice(name: str, site: Site, ending: Ending, errors: str) -> str:
     last = errors.strip().splitlines()[-1] if errors.strip() else ""
-    told = (ending.reason, "" if last in ending.reason else last)
-    said = "; ".join(part for part in told if part) or f"exit code {ending.exit_code}"
+    parts = (ending.reason, "" if last in ending.reason else last)
+    said = "; ".join(part for part in parts if part) or f"exit code {ending.exit_code}"
     if name == "launcher" and ending.exit_code == 127:
         return (
             f"{said}; {site.launcher} is not on the compute nodes: name its module in `modules`, or have it installed"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ridgeline.campaign.agenda import Agenda, Next
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds import ladder as climbing
-from ridgeline.campaign.kinds.ladder import Bracket, EdgeRules, Ladder, Number, Seen
+from ridgeline.campaign.kinds.ladder import Bracket, EdgeRules, Ladder, Number, RungResult
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import parse_point
 from ridgeline.campaign.verdict import answer_of
@@ -248,12 +248,12 @@ class EdgeAgenda(Agenda):
     def point(self, index: int) -> Point:
         return self.study.space.restrict({**self.study.baseline, self.rules.knob: self.ladder.values[index]})
 
-    def seen(self) -> dict[int, Seen]:
+    def seen(self) -> dict[int, RungResult]:
         """By index of the ladder. A trial that was cancelled or lost to the site shows nothing."""
         places = {value: index for index, value in enumerate(self.ladder.values)}
-        found: dict[int, Seen] = {}
+        found: dict[int, RungResult] = {}
         for trial in self.history.trials.values():
-            what = found.setdefault(places[trial.point[self.rules.knob]], Seen())  # type: ignore[index]
+            what = found.setdefault(places[trial.point[self.rules.knob]], RungResult())  # type: ignore[index]
             run = self.history.final_run(trial)
             if self.is_open(trial.number) or run is None or run.outcome is None:
                 what.flying += 1
@@ -301,7 +301,7 @@ def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, now: Bracket, low: int) 
     return replace(result, headline=headline(result, agenda, now))
 
 
-def _rung(agenda: EdgeAgenda, index: int, what: Seen) -> Rung:
+def _rung(agenda: EdgeAgenda, index: int, what: RungResult) -> Rung:
     failures = tuple(str(failure) for failure in what.failures)
     return Rung(agenda.ladder.values[index], what.passes, len(what.failures), _mean(agenda, index), failures)
 

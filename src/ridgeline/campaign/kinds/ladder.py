@@ -42,7 +42,7 @@ class Ladder:
 
 
 @dataclass(slots=True)
-class Seen:
+class RungResult:
     """What the runs of one value showed."""
 
     passes: int = 0
@@ -79,7 +79,7 @@ def ladder_values(knob: Knob, start: Number) -> tuple[Number, ...]:
     return tuple(sorted({value for value in (*values, start) if isinstance(value, int | float)}))
 
 
-def bracket(ladder: Ladder, seen: Mapping[int, Seen], knob: str) -> Bracket:
+def bracket(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> Bracket:
     safe = [index for index, what in seen.items() if what.safe]
     too_small: list[int] = []
     too_large: list[int] = []
@@ -108,7 +108,7 @@ def wants_more(failure: Outcome, knob: str) -> bool:
     return False
 
 
-def next_index(ladder: Ladder, seen: Mapping[int, Seen], rules: EdgeRules) -> tuple[int, str] | None:
+def next_index(ladder: Ladder, seen: Mapping[int, RungResult], rules: EdgeRules) -> tuple[int, str] | None:
     """The value to run now and why; None: wait for what runs, or there is nothing left to ask."""
     now = bracket(ladder, seen, rules.knob)
     flying = any(what.flying for what in seen.values())
@@ -150,23 +150,23 @@ def production(ladder: Ladder, now: Bracket, rules: EdgeRules) -> int:
     return max(below, default=now.low)
 
 
-def oddities(ladder: Ladder, seen: Mapping[int, Seen], knob: str) -> list[str]:
+def oddities(ladder: Ladder, seen: Mapping[int, RungResult], knob: str) -> list[str]:
     """What speaks against one cliff with everything safe below it."""
     failed = [index for index, what in seen.items() if what.failures]
-    told = []
+    lines = []
     for index in sorted(failed):
         what = seen[index]
         above = [i for i in seen if i > index and seen[i].passes]
         small = all(wants_more(failure, knob) for failure in what.failures)
         if above and not small:
-            told.append(
+            lines.append(
                 f"{ladder.values[max(above)]:g} passed although {ladder.values[index]:g} failed: "
                 f"{knob} is not the only thing that decides"
             )
         if what.passes:
             total = what.passes + len(what.failures)
-            told.append(f"{ladder.values[index]:g} passed {what.passes} of {count(total, 'run')}: not safe")
-    return told
+            lines.append(f"{ladder.values[index]:g} passed {what.passes} of {count(total, 'run')}: not safe")
+    return lines
 
 
 def failing_text(seen: Sequence[Outcome]) -> str:

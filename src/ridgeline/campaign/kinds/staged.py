@@ -33,7 +33,7 @@ class StagedSampler:
     make: MakeSampler
     observations: list[Observation] = field(default_factory=list)
     _inner: dict[tuple[int, str], Sampler] = field(default_factory=dict)  # by stage, and what it holds fixed
-    _told: dict[tuple[int, str], int] = field(default_factory=dict)
+    _observed: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         free = {knob.name for knob in self.space.knobs if knob.count != 1}
@@ -70,13 +70,13 @@ class StagedSampler:
         return max(before, key=lambda observation: observation.score or 0.0).point if before else None
 
     def _taught(self, which: tuple[int, str], part: Space) -> Sampler:
-        """The stage's sampler, told every observation of its part of the space."""
+        """The stage's sampler, with every observation of its part of the space."""
         if which not in self._inner:
-            self._inner[which], self._told[which] = self.make(part), 0
-        for observation in self.observations[self._told[which] :]:
+            self._inner[which], self._observed[which] = self.make(part), 0
+        for observation in self.observations[self._observed[which] :]:
             if _lies_in(part, observation.point):
                 self._inner[which].tell(observation)
-        self._told[which] = len(self.observations)
+        self._observed[which] = len(self.observations)
         return self._inner[which]
 
     def _part(self, stage: int, best: Point) -> Space:

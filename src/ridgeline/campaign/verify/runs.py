@@ -11,7 +11,7 @@ from typing import Any
 
 from ridgeline.books import BOOKS, RESULT_FILE, book
 from ridgeline.campaign.judge import judge, without_blame, without_secrets
-from ridgeline.campaign.verify.scripts import SCRIPT, GivenCheck
+from ridgeline.campaign.verify.scripts import SCRIPT, ScriptCheck
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded, same
 from ridgeline.executors.base import BY_HAND, EXIT_FILE
 from ridgeline.files import read_text
@@ -76,7 +76,7 @@ class RunCheck:
 
     def _given_again(self, workload: Workload, run: Run) -> None:
         found, history = self.found, self.history
-        given = GivenCheck(self.study, workload, history.root, history.pinned_to, found.receipts, found)
+        given = ScriptCheck(self.study, workload, history.root, history.pinned_to, found.receipts, found)
         given.one(run, history.trials[run.trial], script_kept=not self._declared(run, SCRIPT))
 
     def _place(self, run: Run) -> None:
@@ -105,9 +105,9 @@ class RunCheck:
             result.pop(BOOKS, None)  # the run's own account, which the journal does not repeat
         line = {name: value for name, value in self.ended[run.number].items() if name not in ("event", "at")}
         journal = {"settings": dict(self.history.trials[run.trial].settings), **line}
-        told = list(differences(result, journal))
-        told += [(at, other, mine) for at, mine, other in differences(journal, result)]
-        for at, stated, found in {at: (at, stated, found) for at, stated, found in told}.values():
+        pairs = list(differences(result, journal))
+        pairs += [(at, other, mine) for at, mine, other in differences(journal, result)]
+        for at, stated, found in {at: (at, stated, found) for at, stated, found in pairs}.values():
             self.found.differs(file, f"{at}, against the journal", stated, found, run.number)
 
     def _exit(self, run: Run) -> None:
@@ -117,19 +117,19 @@ class RunCheck:
         left = book(run.folder, EXIT_FILE)
         if left is None:
             return
-        told = dict(line.split("=", 1) for line in left.text.splitlines() if "=" in line)
+        fields = dict(line.split("=", 1) for line in left.text.splitlines() if "=" in line)
         file = f"{self._relative(run.folder)}/{left.file}"
-        if told.get("exit_code", "") != str(run.ending.exit_code):
-            self.found.differs(file, "exit_code", run.ending.exit_code, told.get("exit_code", ABSENT), run.number)
+        if fields.get("exit_code", "") != str(run.ending.exit_code):
+            self.found.differs(file, "exit_code", run.ending.exit_code, fields.get("exit_code", ABSENT), run.number)
         if self.study.site.batch != PRETENDED:
-            self._times(run, file, told)
+            self._times(run, file, fields)
 
-    def _times(self, run: Run, file: str, told: Mapping[str, str]) -> None:
+    def _times(self, run: Run, file: str, fields: Mapping[str, str]) -> None:
         """How long it took, on the node's own clocks; the finer of the two counts where they agree."""
         took = {
             name: ended - began
             for name, first, last in (("by date", "started_s", "ended_s"), ("since boot", "up_began_s", "up_ended_s"))
-            if (began := _seconds(told, first)) and (ended := _seconds(told, last))
+            if (began := _seconds(fields, first)) and (ended := _seconds(fields, last))
         }
         if not took:
             return
@@ -233,7 +233,7 @@ def _seconds(fields: Mapping[str, str], name: str) -> float | None:
 
 
 def _same_evidence(stated: list[Any] | None, found: list[Any] | None) -> bool:
-    """What was hidden where the secret was known cannot be told elsewhere; the line is the same."""
+    """What was hidden where the secret was known is unknown elsewhere; the line is the same."""
     if stated and found and HIDDEN in str(stated[2]):
         return stated[:2] == found[:2]
     return stated == found

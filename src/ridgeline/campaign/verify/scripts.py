@@ -46,7 +46,7 @@ _PRETENDED_PLACE = tuple(f"export {name}=" for name in (NODES_ENV, SPEED_ENV, ST
 
 
 @dataclass(frozen=True)
-class GivenCheck:
+class ScriptCheck:
     """Prepares each run once more, in a folder that is thrown away, and compares what that leaves with what is there.
 
     What another release wrote may be worded otherwise: its script must then hold the command, and is not compared

@@ -93,7 +93,7 @@ class WatchedStudy:
 
     def _read_on(self) -> None:
         before = self._tail.lines
-        anew, events = self._tail.look()
+        anew, events = self._tail.poll()
         if anew:
             self._history, self._study, before = History(self.path.resolve()), None, 0
         self._history.apply_all(events, before + 1)

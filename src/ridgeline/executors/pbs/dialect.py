@@ -18,7 +18,7 @@ from ridgeline.executors.pbs.answers import read_footer, read_qstat
 from ridgeline.executors.refusals import RefusalRule, judge
 from ridgeline.records.run import Job, Resources
 from ridgeline.records.site import Site
-from ridgeline.study.forms.form import OneLine, Otherwise, Takes
+from ridgeline.study.forms.form import Accepts, DefaultText, OneLine
 
 
 class PbsOptions(BatchOptions):
@@ -30,7 +30,7 @@ class PbsOptions(BatchOptions):
         default="select",
         description="How resources are asked for: chunks with `-l select=`, or totals with `-l ncpus=` and `-l mem=`.",
     )
-    hosts: Annotated[list[OneLine], Takes("a list of node names"), Otherwise("none")] = Field(
+    hosts: Annotated[list[OneLine], Accepts("a list of node names"), DefaultText("none")] = Field(
         default=[], description="All nodes by name: PBS can avoid a faulty one only when the others are named."
     )
 
@@ -195,7 +195,7 @@ def _placement(job: Job, site: Site) -> list[str]:
 
 
 def _hosts(job: Job, site: Site) -> tuple[str, ...]:
-    """Nodes to name. PBS cannot be told which to avoid: the others are named, where the site file lists them all."""
+    """Nodes to name. PBS has no way to exclude nodes: the others are named, where the site file lists them all."""
     if job.on_nodes:
         return job.on_nodes
     listed = site.options.get("hosts")

@@ -61,7 +61,7 @@ class ExecutorContract:
         assert (end.cause, end.exit_code, end.signal) == (Cause.EXITED, code, None)
 
     @pytest.mark.parametrize("number", [6, 9, 11])
-    def test_death_by_signal_is_told_apart(self, tmp_path: Path, number: int) -> None:
+    def test_death_by_signal_is_recognised(self, tmp_path: Path, number: int) -> None:
         executor = self.make()
         end = self._ending(executor, executor.submit(_job(tmp_path, f"sh -c 'kill -{number} $$'")))
         assert (end.cause, end.signal) == (Cause.EXITED, number)

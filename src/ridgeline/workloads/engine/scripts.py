@@ -19,7 +19,7 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render_env
-from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, Names
+from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, KnobNames
 from ridgeline.workloads.engine.options import EngineOptions
 from ridgeline.workloads.engine.paste import PastedServer
 from ridgeline.workloads.engine.prepare import PrepareStep, given_arguments, steps
@@ -35,7 +35,7 @@ class Scripts:
     """Everything that is written for a trial; the same trial gives the same text."""
 
     def __init__(
-        self, study: Study, options: EngineOptions, dialect: ServingEngine, names: Names, *, serves: bool
+        self, study: Study, options: EngineOptions, dialect: ServingEngine, names: KnobNames, *, serves: bool
     ) -> None:
         self._study, self._options, self._dialect, self._names = study, options, dialect, names
         self._serves = serves
@@ -57,14 +57,14 @@ class Scripts:
     def comments(self, settings: Settings) -> str:
         """What run.sh will come to, for people who read it: the exact commands of the engine and its one-time steps."""
         resources = self._study.job.resources(settings)
-        told = [
+        parts = [
             f"once for model, GPU, layout and release ({step.script}): {step.command}"
             for step in self._steps(settings, resources)
             if step.command
         ]
-        told.append(f"the engine ({ENGINE_SCRIPT}): {self.engine(settings)}")
+        parts.append(f"the engine ({ENGINE_SCRIPT}): {self.engine(settings)}")
         # a command may hold a program of several lines, and each of them must stay a comment
-        return "".join(f"# {line}\n" for text in told for line in text.splitlines())
+        return "".join(f"# {line}\n" for text in parts for line in text.splitlines())
 
     def engine(self, settings: Settings) -> str:
         """The engine's command on one node."""

@@ -26,7 +26,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
-from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
+from ridgeline.workloads.engine.names import ENGINE_KNOB, KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
 from ridgeline.workloads.engine.reading import read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
@@ -75,7 +75,7 @@ class EngineWorkload:
         )
         if self._options.load.alone == "decode":
             self._options = replace(self._options, flags={**self._options.flags, **dialect.decode_alone})
-        self._names = Names(study, self._options, dialect)
+        self._names = KnobNames(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
         self.signatures = (*signatures(dialect.flags, dialect.failure_texts), *PROGRAM_FAILURES)
         self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")

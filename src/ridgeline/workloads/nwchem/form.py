@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, Tag
 
 from ridgeline.records.problem import Problem
-from ridgeline.study.forms.form import TEXT_OR_MAPPING, CountedIn, Environment, Form, Otherwise, Takes, Text
+from ridgeline.study.forms.form import TEXT_OR_MAPPING, Accepts, DefaultText, Environment, Form, Text, ValueUnit
 from ridgeline.study.forms.reading import read_form
 from ridgeline.workloads.nwchem.knobs import MPI_BUILDS
 from ridgeline.workloads.nwchem.options import DEBIAN_BLAS, TASKS, THEORIES, NwchemOptions
@@ -26,7 +26,7 @@ def _stripped(text: str) -> str:
     return text.strip()
 
 
-Name = Annotated[str, AfterValidator(_stripped), Takes("text")]
+Name = Annotated[str, AfterValidator(_stripped), Accepts("text")]
 
 
 class BasisFileForm(Form):
@@ -38,7 +38,7 @@ class BasisFileForm(Form):
 Basis = Annotated[
     Annotated[str, Field(pattern=r"^[\w+*(),.-]+$"), Tag("<text>")] | Annotated[BasisFileForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
-    Takes("a name of NWChem's library such as cc-pvdz, or {file: FILE} beside the study"),
+    Accepts("a name of NWChem's library such as cc-pvdz, or {file: FILE} beside the study"),
 ]
 
 
@@ -50,14 +50,14 @@ class NwchemForm(Form):
 
     whose = "nwchem"
 
-    input: Annotated[str, Takes("the name of a file beside the study file"), Otherwise("one is written")] = Field(
+    input: Annotated[str, Accepts("the name of a file beside the study file"), DefaultText("one is written")] = Field(
         default="",
         description="An input of your own, in place of `molecule` and `basis`; {knob} fields allowed.",
     )
-    molecule: Annotated[str, Takes("the name of an xyz file beside the study file"), Otherwise(UNLESS_INPUT)] = Field(
-        default="", description="The atoms, in Angstrom.", examples=["water3.xyz"]
+    molecule: Annotated[str, Accepts("the name of an xyz file beside the study file"), DefaultText(UNLESS_INPUT)] = (
+        Field(default="", description="The atoms, in Angstrom.", examples=["water3.xyz"])
     )
-    basis: Annotated[Basis, Otherwise(UNLESS_INPUT)] = Field(
+    basis: Annotated[Basis, DefaultText(UNLESS_INPUT)] = Field(
         default="", description="The basis set.", examples=["cc-pvdz"]
     )
     spherical: bool = Field(default=False, description="Spherical functions in place of Cartesian ones.")
@@ -69,25 +69,25 @@ class NwchemForm(Form):
     )
     freeze_core: bool = Field(default=False, description="Of mp2 and ccsd: core electrons are not correlated.")
     xc: Name = Field(default="b3lyp", description="The functional of `theory: dft`, as NWChem's input names it.")
-    charge: Annotated[int, CountedIn("elementary charges")] = Field(default=0, description="The molecule's charge.")
+    charge: Annotated[int, ValueUnit("elementary charges")] = Field(default=0, description="The molecule's charge.")
     multiplicity: int = Field(default=1, ge=1, description="The spin multiplicity, 2S + 1.")
     reference_energy: Annotated[
-        float | None, CountedIn("Hartree"), Takes("an energy in Hartree"), Otherwise("a guard must hold the energy")
+        float | None, ValueUnit("Hartree"), Accepts("an energy in Hartree"), DefaultText("a guard must hold the energy")
     ] = Field(
         default=None, description="The right total energy: a result that misses it by more than 1e-6 does not count."
     )
-    program: Annotated[Name, Otherwise("Debian's `nwchem.openmpi` or `nwchem.mpich`")] = Field(
+    program: Annotated[Name, DefaultText("Debian's `nwchem.openmpi` or `nwchem.mpich`")] = Field(
         default="", description='The program; {knob} fields allowed, such as "{build}/bin/nwchem".'
     )
     mpi: Literal[MPI_BUILDS] = Field(  # type: ignore[valid-type]  # the names are those of the knob
         default="openmpi", description="The MPI that the program was built with, where `mpi` is no knob."
     )
-    armci_network: Annotated[Name, Otherwise("unknown")] = Field(
+    armci_network: Annotated[Name, DefaultText("unknown")] = Field(
         default="", description="The ARMCI network that the program was built with, where it is no knob."
     )
-    blas_paths: Annotated[dict[str, Text], Takes("a mapping of names to folders"), Otherwise("Debian's folders")] = (
-        Field(default={}, description="Folders for LD_LIBRARY_PATH by value of the knob `blas`; Debian's are known.")
-    )
+    blas_paths: Annotated[
+        dict[str, Text], Accepts("a mapping of names to folders"), DefaultText("Debian's folders")
+    ] = Field(default={}, description="Folders for LD_LIBRARY_PATH by value of the knob `blas`; Debian's are known.")
     overcommit_memory: bool = Field(
         default=False,
         description="`true`: stack, heap and global of all ranks may exceed the node's memory, being limits only.",

@@ -44,7 +44,7 @@ from ridgeline.records.trial import Trial
 from ridgeline.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.workloads.engine.form import read_options as engine_options
-from ridgeline.workloads.engine.names import Names
+from ridgeline.workloads.engine.names import KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
 from ridgeline.workloads.engine.paste import PastedServer
 from ridgeline.workloads.engine.scripts import Scripts
@@ -79,8 +79,8 @@ class TwinWorkload:
         self._study = study
         self._options = read_options(study)
         # names and values of knobs are those of the real engine's workload: a study for one is a study for the other
-        self._told = engine_options(study.workload.options, study.folder, serves=True, home=study.origin)
-        self._names = Names(study, self._told, SGLANG)
+        self._engine_arguments = engine_options(study.workload.options, study.folder, serves=True, home=study.origin)
+        self._names = KnobNames(study, self._engine_arguments, SGLANG)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._sensitivities: dict[tuple[object, ...], tuple[float, ...]] = {}
@@ -200,7 +200,7 @@ class TwinWorkload:
     def paste(self, settings: Settings) -> str:
         """The real engine with these settings; the site is a simulated one and adds nothing."""
         asked, model = self._study.job.resources(settings), str(self._study.workload.options["model"])
-        env = Scripts(self._study, self._told, SGLANG, self._names, serves=True).env(settings)
+        env = Scripts(self._study, self._engine_arguments, SGLANG, self._names, serves=True).env(settings)
         return PastedServer(SGLANG, Install().python, model, self._flags(settings), env, LOCAL, asked).text()
 
     def _flags(self, settings: Settings) -> list[str]:
@@ -211,7 +211,7 @@ class TwinWorkload:
         return self._options.version.version
 
     def _values(self, settings: Settings) -> dict[str, Value]:
-        """What the engine is told, as the workload of the real engine would tell it; the table's knobs in front."""
+        """The engine's arguments, as the workload of the real engine would give them; the table's knobs in front."""
         values = self._names.values(settings)
         return {name: values[name] for name in (*ROWS, *values) if name in values}
 

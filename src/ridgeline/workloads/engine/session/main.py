@@ -27,10 +27,10 @@ from ridgeline.readers.lines import TextFile
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.reading import MEASURED, REQUESTS
 from ridgeline.workloads.engine.session import process as node
-from ridgeline.workloads.engine.session.causes import ExitDiagnosis, Failed
+from ridgeline.workloads.engine.session.causes import EngineFailed, ExitDiagnosis
 from ridgeline.workloads.engine.session.files import make_files, remove_files
 from ridgeline.workloads.engine.session.load import (
-    LOOK_S,
+    POLL_S,
     STOPPED,
     await_ready,
     measure,
@@ -85,7 +85,7 @@ class Session:
             Preparation(self.folder, self.spec, self.load, self.dialect, self.port, self.started).run()
             self._once()
         except SystemExit:
-            back_s = STOPPED_BACK_S  # we were told to end, and shall be ended if we do not
+            back_s = STOPPED_BACK_S  # we were asked to end, and shall be ended if we do not
             raise
         finally:
             remove_files(self.folder)
@@ -108,9 +108,9 @@ class Session:
                 self._serve(engine)
             else:
                 measure_offline(engine, self.log, self.dialect.offline_mark, self.exit_diagnosis, self.measured)
-        except Failed as failed:
+        except EngineFailed as failed:
             early = "ready_s" not in self.measured
-            raise Failed(replace(failed.cause, at_start=early), failed.exit_code) from failed
+            raise EngineFailed(replace(failed.cause, at_start=early), failed.exit_code) from failed
         finally:
             if left := engine.stop():
                 say(f"ridgeline: processes {left} of the engine do not end")
@@ -148,9 +148,9 @@ class Session:
             if not busy:
                 return memory
             if time.monotonic() > until:
-                raise Failed(FailureCause("gpu-in-use", 0, f"{'; '.join(busy)} before we start"))
+                raise EngineFailed(FailureCause("gpu-in-use", 0, f"{'; '.join(busy)} before we start"))
             self.log.touch()
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def _write(self) -> None:
         write_whole(self.folder / MEASURED, json.dumps(self.measured, indent=1) + "\n", survives_power_cut=False)
@@ -163,12 +163,12 @@ def say(line: str) -> None:
 
 def main(arguments: list[str]) -> int:
     path = Path(arguments[0]).resolve()
-    # a job that is told to stop must still stop its engine
+    # a job that is asked to stop must still stop its engine
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     try:
         spec = json.loads(path.read_text())
         Session(path.parent, spec).run()
-    except Failed as failed:
+    except EngineFailed as failed:
         say(failed.cause.said(ENGINE_LOG))
         code = failed.exit_code
         return 128 - code if code < 0 else code or 1

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ridgeline.workloads.engine.session import process as node
-from ridgeline.workloads.engine.session.rank import RANKS, Marks
+from ridgeline.workloads.engine.session.rank import RANKS, RankMarks
 
 # for rank 0 to end after another rank did: its schedulers may be going down together, in order
 FOLLOWS_S = 30.0
-ENDS_S = 30.0  # for all ranks and the launcher, once they are told
+ENDS_S = 30.0  # for all ranks and the launcher, once they are asked to end
 
 
 class SpanningEngine(node.EngineProcess):
@@ -26,7 +26,7 @@ class SpanningEngine(node.EngineProcess):
     ) -> None:
         SpanningEngine.starts += 1
         start = f"{os.getpid()}-{SpanningEngine.starts}"
-        self._marks = Marks(folder, start)
+        self._marks = RankMarks(folder, start)
         self._failed_s: float | None = None
         (folder / RANKS).write_text(json.dumps({**network, "start": start}) + "\n")
         super().__init__(command, folder, log, env)
