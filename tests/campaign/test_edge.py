@@ -75,7 +75,7 @@ class WithModel(FunctionWorkload):
 
     cliff = 0
 
-    def foreseen_failure(self, settings: Settings) -> str | None:
+    def predicted_failure(self, settings: Settings) -> str | None:
         return "will not fit" if number(settings) > self.cliff else None
 
 
@@ -117,7 +117,7 @@ def hunt(
     question: Study,
     function: Callable[[Settings], ScriptedAnswer],
     *,
-    foreseen: float | None = None,
+    predicted: float | None = None,
     refuse: Callable[[Settings], str | None] = lambda settings: None,
     act: Any = None,
     world: MemorySite | None = None,
@@ -127,10 +127,10 @@ def hunt(
     journal = Journal.open(root / "journal.jsonl")
     history = History.replay(root, journal.read())
     asks = EdgeQuestion("mem", dict(question.baseline), **asked)
-    kind = FunctionWorkload if foreseen is None else WithModel
+    kind = FunctionWorkload if predicted is None else WithModel
     workload = kind(question, function, signatures=SIGNATURES, refuse=refuse)
-    if foreseen is not None:
-        workload.cliff = foreseen  # type: ignore[attr-defined]
+    if predicted is not None:
+        workload.cliff = predicted  # type: ignore[attr-defined]
     changed = asks.applied_to(question)
     found = CheckedStudy(_file(changed), workload)
     executor = MemoryExecutor(question.site, world, **({"act": act} if act else {}))
@@ -184,12 +184,12 @@ def test_fewer_crashes_than_halving(tmp_path: Path) -> None:
 
 
 def test_a_memory_model_saves_crashes(tmp_path: Path) -> None:
-    right = hunt(tmp_path / "right", study(tmp_path), cliff_at(72), foreseen=72)
+    right = hunt(tmp_path / "right", study(tmp_path), cliff_at(72), predicted=72)
     assert right.run().edge == 72
     assert right.history.verdict is not None
     assert right.history.verdict.details["failed_runs"] == 1
-    assert len(right.history.runs) == 6, "start, foreseen edge, one above it, two repeats, production"
-    wrong = hunt(tmp_path / "wrong", study(tmp_path), cliff_at(72), foreseen=95)
+    assert len(right.history.runs) == 6, "start, predicted edge, one above it, two repeats, production"
+    wrong = hunt(tmp_path / "wrong", study(tmp_path), cliff_at(72), predicted=95)
     assert wrong.run().edge == 72, "a wrong model costs runs, not the answer"
 
 

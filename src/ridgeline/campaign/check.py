@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ridgeline.campaign.judge import secret_values
 from ridgeline.campaign.short_trials import WHERE as SHORT_TRIALS
 from ridgeline.campaign.short_trials import short_problems, shortened
 from ridgeline.errors import InputError, StudyError
+from ridgeline.executors.base import Executor
 from ridgeline.records.expression import Expression, ExpressionError, Value
 from ridgeline.records.problem import Where
 from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
@@ -55,14 +56,12 @@ class CheckedStudy:
 
     def doubts(self) -> list[str]:
         """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
-        executor = catalog.part("executors", self.study.site.batch)(self.study.site)
-        ask: Callable[..., list[str]] = getattr(executor, "doubts", lambda resources: [])
-        return ask(self.study.job.resources(self.study.space.settings(self.study.baseline)))
+        executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
+        return executor.doubts(self.study.job.resources(self.study.space.settings(self.study.baseline)))
 
     def remarks(self) -> list[str]:
         """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""
-        ask: Callable[..., list[str]] = getattr(self.workload, "remarks", lambda settings: [])
-        return ask(self.study.space.settings(self.study.baseline))
+        return self.workload.remarks(self.study.space.settings(self.study.baseline))
 
 
 def check_study(path: Path) -> CheckedStudy:
@@ -104,7 +103,7 @@ def check_file(file: StudyFile) -> CheckedStudy:
     problems += [file.message(p.where, p.message) for p in workload.problems()]
     problems += _missing_sources(file)
     problems += [*_wide_fields(file), *_nested_groups(file, workload), *_secrets(file)]
-    if study.profile is not None and not getattr(workload, "profiles", False):
+    if study.profile is not None and not workload.profiles:
         what = f"runs of {study.workload.kind} cannot be put under a profiler; leave it out"
         problems.append(file.message(("stages", "profile"), what))
     problems += [file.message(problem.where, problem.message) for problem in short_problems(study)]
@@ -198,8 +197,7 @@ def _nested_groups(file: StudyFile, workload: Workload) -> Iterator[str]:
 
 
 def _templates(study: Study, workload: Workload) -> Iterator[tuple[Where, str]]:
-    ask: Callable[[], Iterable[tuple[Where, str]]] = getattr(workload, "templates", lambda: ())
-    yield from ask()
+    yield from workload.templates()
     yield from ((("job", "modules", index), text) for index, text in enumerate(study.job.modules))
     if study.builds:
         yield from ((("builds", "make", index), text) for index, text in enumerate(study.builds.make))

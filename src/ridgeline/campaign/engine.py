@@ -89,7 +89,7 @@ class Campaign:
     def __post_init__(self) -> None:
         # what the study itself reads or searches by such a name stays a file
         own = {*self.workload.logs, *(guard.file for guard in self.study.guards if isinstance(guard, TextGuard))}
-        self._books = tuple(name for name in getattr(self.executor, "books", ()) if name not in own)
+        self._books = tuple(name for name in self.executor.books if name not in own)
         self._run_monitor = RunMonitor(EarlyStops(self.study, self.history, self.workload), self.record)
 
     def run(self) -> CampaignVerdict:
@@ -190,7 +190,7 @@ class Campaign:
             as_built = replace(trial, build=self.builder.folder_of(trial.settings))
             planned = self._workload(trial).prepare(as_built, self.history.root / folder)
         resources = planned.resources if isinstance(planned, Job) else self.study.job.resources(trial.settings)
-        on_nodes = step.on_nodes if getattr(self.executor, "pins_nodes", True) else ()
+        on_nodes = step.on_nodes if self.executor.pins_nodes else ()
         self.record(run_event(number, trial.number, attempt, folder, resources, on_nodes))
         self._go_on(self.history.open_runs[number], job, replace(step, on_nodes=on_nodes))
 
@@ -256,10 +256,9 @@ class Campaign:
 
     def _settle(self, ask: bool = False) -> None:
         """What the site charges for jobs that have ended, once it says so: the exit file says earlier that one has."""
-        charged = getattr(self.executor, "charged", None)
-        if charged is None or not self.history.uncharged:
+        if not self.history.uncharged:
             return
-        for ticket, seconds in charged(list(self.history.uncharged), ask).items():
+        for ticket, seconds in self.executor.charged(list(self.history.uncharged), ask).items():
             self.record(event_of(Charged(ticket, seconds)))
 
     def _watch_running(self) -> None:

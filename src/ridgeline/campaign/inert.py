@@ -42,7 +42,7 @@ class JobComparison:
         outline = self.outline(a)
         if outline is None or outline != self.outline(b):
             return False
-        if getattr(self.workload, "pasted_whole", False):
+        if self.workload.pasted_whole:
             return True
         first = self._prepared(a)
         return first is not None and first == self._prepared(b)

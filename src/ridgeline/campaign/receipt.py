@@ -30,7 +30,7 @@ PROC = Path("/proc")
 
 def controller(study: Study, workload: Workload) -> dict[str, Any]:
     """Who takes up a campaign, with the receipt."""
-    facts = receipt(study, getattr(workload, "programs", dict)())
+    facts = receipt(study, workload.programs())
     return {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__, "receipt": facts}
 
 

@@ -147,7 +147,7 @@ def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answ
     answer = replace(answer, reference_paste=pasted(now.study, workload, answer.reference.point))
     if (chosen := answer.to_use) is None:
         return answer
-    served = getattr(workload, "pasted_as", "")
+    served = workload.pasted_as
     repeat = _repeat(now.history, chosen) if served else ""
     return replace(answer, paste=pasted(now.study, workload, chosen), pasted_as=served, repeat=repeat)
 

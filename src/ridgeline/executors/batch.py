@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
-from ridgeline.executors.base import EXIT_FILE
+from ridgeline.executors.base import EXIT_FILE, Executor
 from ridgeline.executors.batch_script import REFUSED_FILE, SUBMISSION_FILE, TICKET_FILE
 from ridgeline.executors.commands import run, submitting
 from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, Phase, Sighting
@@ -49,7 +49,7 @@ class _Watch:
             self.since.pop(name, None)
 
 
-class BatchExecutor:
+class BatchExecutor(Executor):
     """`waiting` holds, per ticket, why the batch system has not started it yet, as of the last poll."""
 
     detached = True

@@ -12,7 +12,7 @@ from pathlib import Path
 from ridgeline.books import book
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
-from ridgeline.executors.base import EXIT_FILE, Activity
+from ridgeline.executors.base import EXIT_FILE, Activity, Executor
 from ridgeline.executors.claim import CLAIM_FILE, claim_script, read_claim
 from ridgeline.executors.local_job import LOAD_FILE, STOP_FILE, LocalJob, note_load
 from ridgeline.executors.options import LocalOptions
@@ -25,7 +25,7 @@ _SHELLS = ("sh", "dash", "bash")  # run.sh, and what it starts a program with
 GRACE_S = 3.0  # between asking a job to end and ending it
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """A ticket is the run folder's path. Jobs for which no cores are free wait here until there are.
 
     With more than one slot each job is pinned to cores of its own; with one slot it may use the whole machine.

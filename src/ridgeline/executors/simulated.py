@@ -26,6 +26,7 @@ from pydantic import Field
 
 from ridgeline.books import text_of_book
 from ridgeline.errors import SiteError
+from ridgeline.executors.base import Executor
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.files import write_whole
 from ridgeline.records.machine import Machine
@@ -76,7 +77,7 @@ class Placement:
     silence_limit_s: float | None
 
 
-class SimulatedExecutor:
+class SimulatedExecutor(Executor):
     """One job at a time: jobs take no time, so more at once would only make the order of results a matter of luck."""
 
     form = SimulatedOptions

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ridgeline.executors.base import Executor
 from ridgeline.records.machine import Machine
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.outcome import Signature
@@ -25,6 +26,7 @@ from ridgeline.records.site import LOCAL, Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
+from ridgeline.workloads.base import Workload
 
 ANSWER_FILE = "answer.json"
 
@@ -62,7 +64,7 @@ class MemorySite:
     submitted: list[str] = field(default_factory=list)  # names, in the order they came
 
 
-class MemoryExecutor:
+class MemoryExecutor(Executor):
     """Runs nothing. A job ends when the world's clock, which `wait` moves, has passed its date."""
 
     detached = False
@@ -140,7 +142,7 @@ def _nodes(job: Job) -> tuple[str, ...]:
     return job.on_nodes or tuple(f"memory{n or ''}" for n in (0, *range(2, job.resources.nodes + 1)))
 
 
-class FunctionWorkload:
+class FunctionWorkload(Workload):
     """A program whose answer is a function of its settings; the same each time it is asked."""
 
     def __init__(

@@ -14,7 +14,7 @@ from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Point, Settings, Space
 from ridgeline.records.study import Study
 from ridgeline.samplers.base import Expecting, Forecasting, Recalling, Sampler, SensitivityPrior
-from ridgeline.workloads.base import Predicting, Sensitive, Workload
+from ridgeline.workloads.base import Workload
 
 FORMULA = "expect"  # the key of `search` that holds a formula
 ENGINE_ENDINGS = ("-offline", "-serve")
@@ -80,10 +80,8 @@ def _formula(study: Study) -> tuple[Predicted, Sensitivities] | None:
     return predicted, _on_nothing
 
 
-def _predicting(workload: object) -> tuple[Predicted, Sensitivities] | None:
-    if not isinstance(workload, Predicting):
-        return None
-    return workload.expectation, workload.sensitivities if isinstance(workload, Sensitive) else _on_nothing
+def _predicting(workload: Workload) -> tuple[Predicted, Sensitivities] | None:
+    return (workload.expectation, workload.sensitivities) if workload.predicts else None
 
 
 def _twin_of(study: Study) -> tuple[Predicted, Sensitivities] | None:

@@ -23,7 +23,6 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
-from ridgeline.workloads.base import Foreseeing
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,21 +204,19 @@ def ladder_of(found: CheckedStudy, knob: str, start: Point) -> Ladder:
             refused[value] = reason
         else:
             legal.append(value)
-    return Ladder(tuple(legal), refused, _foreseen(found, knob, start, legal))
+    return Ladder(tuple(legal), refused, _predicted_edge(found, knob, start, legal))
 
 
-def _foreseen(found: CheckedStudy, knob: str, start: Point, legal: list[Number]) -> int | None:
-    """The last value before the memory model of the workload, if it has one, begins to doubt."""
-    if not isinstance(found.workload, Foreseeing):
-        return None
+def _predicted_edge(found: CheckedStudy, knob: str, start: Point, legal: list[Number]) -> int | None:
+    """The last value before those that the workload's memory model, if it has one, predicts to fail."""
     space = found.study.space
     doubted = [
         index
         for index, value in enumerate(legal)
-        if found.workload.foreseen_failure(space.settings(space.restrict({**start, knob: value})))
+        if found.workload.predicted_failure(space.settings(space.restrict({**start, knob: value})))
     ]
-    hopeful = [index for index in range(len(legal)) if index not in set(doubted)]
-    return max(hopeful) if doubted and hopeful else None
+    passing = [index for index in range(len(legal)) if index not in set(doubted)]
+    return max(passing) if doubted and passing else None
 
 
 @dataclass

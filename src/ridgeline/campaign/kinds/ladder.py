@@ -38,7 +38,7 @@ class Ladder:
 
     values: tuple[Number, ...]
     refused: Mapping[Number, str] = field(default_factory=dict)
-    foreseen: int | None = None  # index of the largest value that is expected to work, where something can tell
+    predicted: int | None = None  # index of the largest value that is expected to work, where something can tell
 
 
 @dataclass(slots=True)
@@ -131,8 +131,8 @@ def _climb(ladder: Ladder, now: Bracket) -> tuple[int, str] | None:
     width = now.high - start
     if width <= 1:
         return None
-    if ladder.foreseen is not None:
-        for index in (ladder.foreseen, ladder.foreseen + 1, ladder.foreseen - 1):
+    if ladder.predicted is not None:
+        for index in (ladder.predicted, ladder.predicted + 1, ladder.predicted - 1):
             if start < index < now.high:
                 return index, "beside the edge that the memory model foresees"
     step = max(1, width // 3)

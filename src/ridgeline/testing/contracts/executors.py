@@ -35,6 +35,7 @@ class ExecutorContract:
 
     def test_script_is_what_runs_and_touches_nothing(self, tmp_path: Path) -> None:
         executor, one = self.make(), _job(tmp_path, "echo hello", env={"A": 'it\'s "b" $c'})
+        assert isinstance(executor, Executor), "what it does not say has its default there"
         text = executor.script(one)
         assert "echo hello" in text
         assert list(one.folder.iterdir()) == []

@@ -21,6 +21,7 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Builds, Study
 from ridgeline.records.template import field_names, render, render_env
 from ridgeline.records.trial import Trial
+from ridgeline.workloads.base import Workload
 from ridgeline.workloads.command.extract import Metric, MetricMissing, MetricUnread, file_text
 from ridgeline.workloads.command.form import CommandForm, read_options
 from ridgeline.workloads.command.options import CommandOptions
@@ -81,7 +82,7 @@ LARGEST_STREAM_BYTES = 4 * 2**20  # of output that is read every few seconds whi
 JOB_FIELDS = ("nodes", "ranks", "ranks_per_node", "cores", "gpus", "launch")  # of the job, in templates
 
 
-class CommandWorkload:
+class CommandWorkload(Workload):
     """Templates may name every knob and derived value, `{build}`, and the job's `{nodes}`, `{ranks}`, `{cores}`...
 
     `{launch} ./program` starts it on all ranks with the site's launcher, inside the site's container if it has one; a

@@ -24,6 +24,7 @@ from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Continuous, Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
+from ridgeline.workloads.base import Workload
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
 from ridgeline.workloads.engine.names import ENGINE_KNOB, KnobNames
@@ -59,7 +60,7 @@ def serve(dialect: ServingEngine) -> EngineKind:
     return EngineKind(dialect, serves=True)
 
 
-class EngineWorkload:
+class EngineWorkload(Workload):
     """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
 
     pasted_whole = True

@@ -19,6 +19,7 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render, render_env
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.workloads.base import Workload
 from ridgeline.workloads.nwchem.failures import SIGNATURES
 from ridgeline.workloads.nwchem.form import NwchemForm, read_options
 from ridgeline.workloads.nwchem.input import render_input
@@ -42,7 +43,7 @@ ASKED = "asked.json"  # the setting of a run, in its folder: what is read back i
 _MB = 2**20
 
 
-class NwchemWorkload:
+class NwchemWorkload(Workload):
     """Knobs have fixed names (`nwchem_knobs`); `program` and `env` may name knobs, derived values and {build}."""
 
     form = NwchemForm

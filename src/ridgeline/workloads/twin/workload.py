@@ -43,6 +43,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.twin.simulate import DoesNotFit, SimulationResult, simulate
+from ridgeline.workloads.base import Workload
 from ridgeline.workloads.engine.form import read_options as engine_options
 from ridgeline.workloads.engine.names import KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
@@ -69,11 +70,12 @@ class _Case:
     plan: MemoryPlan
 
 
-class TwinWorkload:
+class TwinWorkload(Workload):
     """Each distinct setting is simulated once in the life of a controller."""
 
     form = TwinForm
     pasted_whole = True
+    predicts = True
 
     def __init__(self, study: Study) -> None:
         self._study = study
@@ -105,7 +107,7 @@ class TwinWorkload:
         case = self._case(settings)
         return case if isinstance(case, str) else None
 
-    def foreseen_failure(self, settings: Settings) -> str | None:
+    def predicted_failure(self, settings: Settings) -> str | None:
         case = self._case(settings)
         if isinstance(case, str) or case.plan.fits:
             return None
