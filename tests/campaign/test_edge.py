@@ -19,12 +19,15 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_or_go_on
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
-from ridgeline.campaign.kinds.edge import EdgeQuestion, EdgeVerdict, edge_question, ladder_of
-from ridgeline.campaign.kinds.ladder import (
+from ridgeline.campaign.kinds.edge import (
+    EdgeQuestion,
     EdgeRules,
+    EdgeVerdict,
     Ladder,
     RungResult,
     bracket,
+    edge_question,
+    ladder_of,
     ladder_values,
     next_index,
     wants_more,

@@ -12,8 +12,7 @@ import pytest
 
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.compare import ComparisonQuestion
-from ridgeline.campaign.kinds.edge import EdgeAgenda, EdgeQuestion
-from ridgeline.campaign.kinds.ladder import EdgeRules, Ladder
+from ridgeline.campaign.kinds.edge import EdgeAgenda, EdgeQuestion, EdgeRules, Ladder
 from ridgeline.campaign.kinds.scale import ScalingAgenda, ScalingQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import NothingFound, OpenQuestion, SiteError

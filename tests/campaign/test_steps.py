@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign.engine import Campaign, Interrupted
-from ridgeline.campaign.kinds.groups import knob_groups
-from ridgeline.campaign.kinds.staged import StagedSampler, in_stages
+from ridgeline.campaign.kinds.staged import StagedSampler, in_stages, knob_groups
 from ridgeline.campaign.kinds.steps import StepsQuestion, steps_question
 from ridgeline.campaign.status import CampaignStatus, read_winner
 from ridgeline.campaign.verify.folder import verify_folder

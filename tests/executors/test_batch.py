@@ -17,11 +17,10 @@ import pytest
 from ridgeline.books import put_away, write_result
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
-from ridgeline.executors.batch import BatchExecutor
+from ridgeline.executors.batch import BatchExecutor, Folder, _ended_from_outside, conclude
 from ridgeline.executors.dialect import JobReply, Phase, Sighting
-from ridgeline.executors.endings import Folder, _ended_from_outside, conclude
-from ridgeline.executors.pbs.dialect import Pbs, pbs
-from ridgeline.executors.slurm.dialect import Slurm, slurm
+from ridgeline.executors.pbs import Pbs, pbs
+from ridgeline.executors.slurm import Slurm, slurm
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 
@@ -74,7 +73,7 @@ def test_an_answer_that_got_lost_does_not_submit_twice(
 CONTROLLER = """
 import sys
 from pathlib import Path
-from ridgeline.executors.pbs.dialect import pbs
+from ridgeline.executors.pbs import pbs
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 folder = Path(sys.argv[1])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline.executors import local_job
+from ridgeline.executors.batch import Folder, conclude
 from ridgeline.executors.dialect import Phase, Sighting
-from ridgeline.executors.endings import Folder, conclude
 from ridgeline.executors.script import exit_record, machines
-from ridgeline.executors.slurm.dialect import Slurm
+from ridgeline.executors.slurm import Slurm
 from ridgeline.records.machine import Machine
 from ridgeline.records.run import QUIET_FILE, Cause, Ending
 

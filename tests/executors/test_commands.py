@@ -9,10 +9,10 @@ import pytest
 from ridgeline.errors import SiteError
 from ridgeline.executors import commands
 from ridgeline.executors.base import patiently
-from ridgeline.executors.commands import run
+from ridgeline.executors.batch import run
 from ridgeline.executors.dialect import Blame
-from ridgeline.executors.pbs.dialect import Pbs
-from ridgeline.executors.slurm.dialect import Slurm
+from ridgeline.executors.pbs import Pbs
+from ridgeline.executors.slurm import Slurm
 from ridgeline.records.site import Site
 
 SITE = Site("here", batch="slurm")

@@ -19,8 +19,7 @@ import pytest
 from ridgeline.errors import SiteError
 from ridgeline.executors import local_job, processes, script
 from ridgeline.executors.claim import CLAIM_FILE, read_claim
-from ridgeline.executors.local import LocalExecutor
-from ridgeline.executors.local_job import STOP_FILE
+from ridgeline.executors.local import STOP_FILE, LocalExecutor
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 

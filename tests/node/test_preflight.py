@@ -22,9 +22,15 @@ from ridgeline.node.nvidia_smi import rows_of
 from ridgeline.node.preflight import gpu, host
 from ridgeline.node.preflight.check import Check, NodeReport, node_from
 from ridgeline.node.preflight.compare import compare, read_nodes
-from ridgeline.node.preflight.ibv_devinfo import HcaPort, read_ibv_devinfo, read_infiniband_folder
-from ridgeline.node.preflight.network import hca_line, list_ports, network_check
-from ridgeline.node.preflight.quota import FileQuota, read_quota
+from ridgeline.node.preflight.host import FileQuota, read_quota
+from ridgeline.node.preflight.network import (
+    HcaPort,
+    hca_line,
+    list_ports,
+    network_check,
+    read_ibv_devinfo,
+    read_infiniband_folder,
+)
 from ridgeline.node.preflight.run import preflight
 from ridgeline.node.preflight.versions import KNOWN_BAD, known_bad, parse, version_checks
 

@@ -24,8 +24,7 @@ from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import controller
-from ridgeline.campaign.run_monitor import RunMonitor
-from ridgeline.campaign.under_way import not_run
+from ridgeline.campaign.under_way import cut_output, not_run, too_much_output
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, StoreError
 from ridgeline.executors.base import Executor, patiently
@@ -33,7 +32,7 @@ from ridgeline.files import is_there
 from ridgeline.records.guard import TextGuard
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.records.run import Ending, Job, Run
+from ridgeline.records.run import Cause, Ending, Job, Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -53,6 +52,48 @@ from ridgeline.study.codec import (
 from ridgeline.study.history import History, OpenRun
 from ridgeline.study.journal import Journal, failure
 from ridgeline.workloads.base import Workload
+
+
+@dataclass
+class RunMonitor:
+    early_stops: EarlyStops
+    record: Callable[[Event], None]
+    _too_much: dict[int, str] = field(default_factory=dict)  # run -> what it wrote, for which it is ended
+
+    def must_end(self, run: OpenRun) -> bool:
+        """Whether it is to be ended now. True once: a controller that takes a run over asks `stop_recorded` first.
+
+        An early stop is in the journal before this returns, so that nobody takes the ending for somebody's cancel.
+        """
+        if run.number in self._too_much or self.stop_recorded(run):
+            return False
+        study, workload = self.early_stops.study, self.early_stops.workload
+        if excess := too_much_output(run.folder, workload.logs, study.job.output_bytes):
+            self._too_much[run.number] = excess  # a full disk ends everybody
+            return True
+        if (found := self.early_stops.found(run)) is not None:
+            self.record(event_of(found))
+            return True
+        return False
+
+    def stop_recorded(self, run: OpenRun) -> bool:
+        """Whether the journal says that it was to be stopped early."""
+        return run.number in self.early_stops.history.early_stops
+
+    def ended(self, run: OpenRun, ending: Ending) -> tuple[Ending, Outcome | None]:
+        """How it ended, given what was asked of it; with an outcome where nothing it wrote can say more."""
+        if run.number in self._too_much:
+            study, workload = self.early_stops.study, self.early_stops.workload
+            cut_output(run.folder, workload.logs, study.job.output_bytes)
+            return replace(ending, cause=Cause.OUTPUT_LIMIT, reason=self._too_much.pop(run.number)), None
+        if not run.folder.is_dir():
+            reason = "its run folder was moved or deleted while it ran"
+            return replace(ending, cause=Cause.LOST, reason=reason), None
+        if ending.cause is Cause.CANCELLED and self.stop_recorded(run):
+            why = self.early_stops.history.early_stops[run.number].why
+            return ending, Outcome(Kind.STOPPED_EARLY, why)
+        return ending, None
+
 
 T = TypeVar("T")
 

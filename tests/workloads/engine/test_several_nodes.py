@@ -13,7 +13,7 @@ import pytest
 
 from ridgeline.executors import batch_script
 from ridgeline.executors.needs import walltime_minutes
-from ridgeline.executors.slurm.dialect import Slurm
+from ridgeline.executors.slurm import Slurm
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site

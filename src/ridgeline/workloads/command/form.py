@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -23,7 +24,21 @@ from ridgeline.study.forms.form import (
 )
 from ridgeline.study.forms.reading import read_form
 from ridgeline.workloads.command.extract import ByCsv, ByJson, ByRegex, Metric, Pick
-from ridgeline.workloads.command.options import CommandOptions
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOptions:
+    """The options as far as they could be read. Inputs are templates; files and links map a name to its source."""
+
+    run: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
+    links: Mapping[str, Path] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    signatures: tuple[Signature, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
 
 OWN_FILES = ("run.sh", "env", "stdout", "stderr", "exit", "process", "stop", "result.json")
 METRIC = "a mapping such as {regex: 'rate ([0-9.]+)', unit: GF/s}"

@@ -23,8 +23,7 @@ from ridgeline.records.template import field_names, render, render_env
 from ridgeline.records.trial import Trial
 from ridgeline.workloads.base import Workload
 from ridgeline.workloads.command.extract import Metric, MetricMissing, MetricUnread, file_text
-from ridgeline.workloads.command.form import CommandForm, read_options
-from ridgeline.workloads.command.options import CommandOptions
+from ridgeline.workloads.command.form import CommandForm, CommandOptions, read_options
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 from ridgeline.workloads.shell_text import OWN_FOLDER, build_lines, pasted_file, pasted_run
 from ridgeline.workloads.study_names import field_problems, metric_problems

@@ -24,7 +24,6 @@ from ridgeline.workloads.nwchem.failures import SIGNATURES
 from ridgeline.workloads.nwchem.form import NwchemForm, read_options
 from ridgeline.workloads.nwchem.input import render_input
 from ridgeline.workloads.nwchem.knobs import PROGRESS_RANK, environment, knob_problems
-from ridgeline.workloads.nwchem.profiler import profiler
 from ridgeline.workloads.nwchem.reading import Output, differences, measurements, problem
 from ridgeline.workloads.nwchem.start import (
     INPUT,
@@ -33,6 +32,7 @@ from ridgeline.workloads.nwchem.start import (
     command,
     command_by_hand,
     needs_rank_script,
+    profiler,
     rank_script,
 )
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in

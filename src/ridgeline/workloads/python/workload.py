@@ -15,7 +15,7 @@ from ridgeline.records.study import Study
 from ridgeline.study.forms.form import Accepts, Environment, FileBeside, Form
 from ridgeline.study.forms.reading import read_form
 from ridgeline.workloads.command.extract import ByJson, Metric
-from ridgeline.workloads.command.options import CommandOptions
+from ridgeline.workloads.command.form import CommandOptions
 from ridgeline.workloads.command.workload import BUILT_IN, CommandWorkload
 
 CALL, RETURNED = "call.py", "returned.json"

@@ -47,8 +47,7 @@ from ridgeline.workloads.base import Workload
 from ridgeline.workloads.engine.form import read_options as engine_options
 from ridgeline.workloads.engine.names import KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
-from ridgeline.workloads.engine.paste import PastedServer
-from ridgeline.workloads.engine.scripts import Scripts
+from ridgeline.workloads.engine.scripts import PastedServer, Scripts
 from ridgeline.workloads.run_folder import filling, job_in
 from ridgeline.workloads.study_names import metric_problems
 from ridgeline.workloads.twin import player
