@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.executors import local_job
+from ridgeline.executors import local
 from ridgeline.executors.batch import Folder, conclude
 from ridgeline.executors.dialect import Phase, Sighting
 from ridgeline.executors.script import exit_record, machines
@@ -81,16 +81,16 @@ def test_what_was_written_before_the_silence_is_noted(tmp_path: Path) -> None:
     (tmp_path / "stdout").write_text("12345")
     (tmp_path / "link").symlink_to(tmp_path / "stdout")
     os.utime(tmp_path / "stdout", (1000.5, 1000.5))
-    local_job.note_quiet(tmp_path)
+    local.note_quiet(tmp_path)
     assert (tmp_path / QUIET_FILE).read_text() == "1000.500000000 5 stdout\n"
 
 
 def test_any_file_that_grows_or_changes_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = {"s": 100.0}
-    monkeypatch.setattr(local_job, "now_s", lambda: now["s"])
+    monkeypatch.setattr(local, "now_s", lambda: now["s"])
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a").write_text("x")
-    watch = local_job.SilenceWatch(tmp_path, 8.0, began_before_us=False)
+    watch = local.SilenceWatch(tmp_path, 8.0, began_before_us=False)
     now["s"] = 104.0
     assert not watch.reached()
     (tmp_path / "deep" / "a").write_text("xy")
@@ -102,9 +102,9 @@ def test_any_file_that_grows_or_changes_is_a_sign_of_life(tmp_path: Path, monkey
 
 
 def test_the_silence_before_a_controller_came_back_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_job, "now_s", lambda: 100.0)
-    monkeypatch.setattr(local_job.time, "time", lambda: 5000.0)
+    monkeypatch.setattr(local, "now_s", lambda: 100.0)
+    monkeypatch.setattr(local.time, "time", lambda: 5000.0)
     (tmp_path / "a").write_text("x")
     for written_s, since_s in ((4990.0, 90.0), (6000.0, 100.0)):
         os.utime(tmp_path / "a", (written_s, written_s))
-        assert local_job.SilenceWatch(tmp_path, 8.0, began_before_us=True)._changed_at_s == since_s
+        assert local.SilenceWatch(tmp_path, 8.0, began_before_us=True)._changed_at_s == since_s

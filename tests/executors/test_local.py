@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import SiteError
-from ridgeline.executors import local_job, processes, script
+from ridgeline.executors import local, processes, script
 from ridgeline.executors.claim import CLAIM_FILE, read_claim
 from ridgeline.executors.local import STOP_FILE, LocalExecutor
 from ridgeline.records.run import Cause, Ending, Job, Resources
@@ -98,7 +98,7 @@ def test_leftovers_are_ended_and_reported(tmp_path: Path, way: str) -> None:
 
 
 def test_what_leaves_by_itself_right_after_is_no_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_job, "SETTLE_S", 2.0)  # on a loaded machine "right after" takes longer
+    monkeypatch.setattr(local, "SETTLE_S", 2.0)  # on a loaded machine "right after" takes longer
     assert run(tmp_path, "sleep 0.02 & true").leftovers == ()
 
 
