@@ -28,7 +28,7 @@ from ridgeline import catalog
 from ridgeline.records.observation import Observation
 from ridgeline.records.space import Point, Space, point_key
 from ridgeline.stats.nodes import NodeRun, NodeRuns, node_effects
-from ridgeline.stats.survey import Look, next_look
+from ridgeline.stats.survey import BaselinePlacement, next_look
 
 SENTINEL_EVERY = 8
 
@@ -78,13 +78,13 @@ def campaign(cluster: Cluster, seed: int, sampler_name: str, runs: int) -> tuple
         counted.add(seen[-1])
         return math.exp(log)
 
-    def look() -> Look:
+    def look() -> BaselinePlacement:
         nonlocal accused
         effects = counted.effects("maximize")
         accused = accused or any(effect.verdict in ("slow", "fast") for effect in effects)
         return next_look(counted, point_key(baseline), effects, cluster.width, cluster.nodes)
 
-    def place(where: Look) -> tuple[str, ...]:
+    def place(where: BaselinePlacement) -> tuple[str, ...]:
         return where.nodes or tuple(rng.sample([n for n in names if n not in where.avoid], cluster.width))
 
     def anywhere() -> tuple[str, ...]:

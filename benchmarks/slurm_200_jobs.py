@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from ridgeline.executors.slurm.dialect import slurm
+from ridgeline.executors.slurm import slurm
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 from tests.slurm_cluster import missing, slurm_cluster

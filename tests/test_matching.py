@@ -19,7 +19,7 @@ from ridgeline.records.guard import parse_guard
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Signature
 from ridgeline.records.run import Cause, Ending
-from ridgeline.workloads.command.extract import ByRegex, Metric, NotThere
+from ridgeline.workloads.command.extract import ByRegex, Metric, MetricMissing
 from tests.campaign.harness import study
 
 ENDLESS = re.compile(r"(a+)+$", re.MULTILINE)
@@ -92,7 +92,7 @@ def test_a_signal_still_reaches_us_in_the_middle_of_a_search(monkeypatch: pytest
 
 
 def test_the_metric_is_named_with_what_to_do() -> None:
-    with pytest.raises(NotThere, match=r"^rate: in stdout, the pattern .*avoid a repeat inside a repeat"):
+    with pytest.raises(MetricMissing, match=r"^rate: in stdout, the pattern .*avoid a repeat inside a repeat"):
         Metric("rate", ByRegex(ENDLESS)).read(BAIT)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.records.run import Cause, Job
 from ridgeline.records.site import Site
-from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
+from ridgeline.testing import MemoryExecutor, MemorySite, ScriptedAnswer
 
 
 def job(folder: Path, name: str, limit_s: float = 60.0) -> Job:
@@ -34,7 +34,7 @@ def test_jobs_end_in_the_order_of_their_dates_and_the_clock_moves_no_further(tmp
 
 
 def test_a_world_outlives_a_controller(tmp_path: Path) -> None:
-    world, one = World(), job(tmp_path, "a")
+    world, one = MemorySite(), job(tmp_path, "a")
     ticket = MemoryExecutor(world=world).submit(one)
     second = MemoryExecutor(world=world)
     assert second.find(one) == ticket

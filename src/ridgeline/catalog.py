@@ -26,8 +26,8 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "executors": {
         "local": "ridgeline.executors.local:LocalExecutor",
-        "slurm": "ridgeline.executors.slurm.dialect:slurm",
-        "pbs": "ridgeline.executors.pbs.dialect:pbs",
+        "slurm": "ridgeline.executors.slurm:slurm",
+        "pbs": "ridgeline.executors.pbs:pbs",
         "simulated": "ridgeline.executors.simulated:SimulatedExecutor",
     },
     "samplers": {

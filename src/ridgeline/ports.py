@@ -1,4 +1,4 @@
-"""Ports: those that programs use unless told, and which are free with all that follow from them.
+"""Ports: those that programs use by default, and which are free with all that follow from them.
 
 A session on a node, a rehearsal and a deployment all ask here. An engine binds its port minutes after it was chosen, so
 a choice is also claimed: nobody else who asks here on this machine is given it, or a port that follows from it, as long
@@ -21,7 +21,7 @@ LAST_PORT = 65_535
 FIRST_PICKED, LAST_PICKED = 20_000, 32_767
 EPHEMERAL_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
-# Ports of programs that are told none, and those that we tell them where a person would.
+# Default ports of programs, and those that we choose where a person would.
 SGLANG_PORT = 30_000
 VLLM_PORT = 8_000
 ROUTER_PORT = 8_000
@@ -33,7 +33,7 @@ TORCH_PORT = 29_500
 
 @dataclass(frozen=True, slots=True)
 class UsualPort:
-    """A port that somebody else's program takes unless told otherwise: we pick none of them."""
+    """A port that somebody else's program takes by default: we pick none of them."""
 
     port: int
     what: str
@@ -58,7 +58,7 @@ USUAL: tuple[UsualPort, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class DerivedPorts:
-    """Ports that a program works out from the one it is told, as what is added to it; its engine's home has the rows.
+    """Ports that a program works out from the one it is given, as what is added to it; its engine's home has the rows.
 
     A refusal of a port above 65,535 comes before the first line about the model.
     """
@@ -74,7 +74,7 @@ def offsets_of(derived: Iterable[DerivedPorts]) -> tuple[int, ...]:
 
 
 def highest_port(offsets: Iterable[int]) -> int:
-    """The highest port that a program can be told without deriving one that does not exist."""
+    """The highest port that a program can be given without deriving one that does not exist."""
     return LAST_PORT - max(offsets)
 
 

@@ -21,7 +21,7 @@ from ridgeline.records.space import Discrete, Rule, Settings, Space
 from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage, Study, WorkloadChoice
 from ridgeline.study.history import History
 from ridgeline.study.journal import Journal
-from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
+from ridgeline.testing import FunctionWorkload, MemoryExecutor, MemorySite, ScriptedAnswer
 
 
 def study(folder: Path, **changes: Any) -> Study:
@@ -65,7 +65,7 @@ def campaign(
     executor: Any = None,
     signatures: tuple[Signature, ...] = (),
     refuse: Callable[[Settings], str | None] = lambda settings: None,
-    world: World | None = None,
+    world: MemorySite | None = None,
 ) -> Campaign:
     root.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(root / "journal.jsonl")

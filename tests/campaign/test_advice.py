@@ -26,7 +26,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.table import rows
 from ridgeline.study.history import History
 from ridgeline.study.journal import read_events
-from ridgeline.testing import ScriptedAnswer, World
+from ridgeline.testing import MemorySite, ScriptedAnswer
 from tests.campaign.harness import campaign, rule, slots, study
 
 SAMPLERS = catalog.names("samplers")
@@ -104,7 +104,7 @@ def test_stopped_anywhere_and_resumed_it_moves_the_same(tmp_path: Path, sampler:
     asked = question(tmp_path, sampler, site=slots(at_once), budget=Budget(trials=9))
     calm = campaign(tmp_path / "calm", asked, engine, signatures=TABLE)
     expected = calm.run()
-    world = World()
+    world = MemorySite()
     for stop_after in count(1):
         run = campaign(tmp_path / "stopped", asked, engine, signatures=TABLE, world=world)
         looks = iter(range(stop_after))

@@ -14,7 +14,7 @@ from ridgeline.campaign.builds.builder import Builder, failed_build, missing_nam
 from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.errors import StudyError
 from ridgeline.executors.local import LocalExecutor
-from ridgeline.executors.pbs.dialect import pbs
+from ridgeline.executors.pbs import pbs
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending
 from ridgeline.records.site import LOCAL, Site

@@ -31,8 +31,7 @@ from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
-from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
-from ridgeline.testing.standins import answer_of
+from ridgeline.testing import FunctionWorkload, MemoryExecutor, MemorySite, ScriptedAnswer, answer_of
 from tests.campaign.harness import campaign, rate, slots, study
 
 
@@ -52,7 +51,7 @@ class Wandering(MemoryExecutor):
     places = 3
     obeys = True
 
-    def __init__(self, world: World | None = None, slot_count: int = 1) -> None:
+    def __init__(self, world: MemorySite | None = None, slot_count: int = 1) -> None:
         super().__init__(slots(slot_count, self.places), world)
         self.asked: list[tuple[str, ...]] = []
         self._numbers = count(1)
@@ -278,7 +277,7 @@ def test_what_was_shown_to_be_worse_keeps_the_baseline(tmp_path: Path) -> None:
 # blocks that a stop cut, or that were moved
 
 
-def stopped_in(root: Path, world: World, when: Callable[[Campaign], bool], **changes: Any) -> Campaign:
+def stopped_in(root: Path, world: MemorySite, when: Callable[[Campaign], bool], **changes: Any) -> Campaign:
     """A campaign that was stopped when that was the case."""
     run = campaign(root, study(root, **changes), world=world)
     run.stop_requested = lambda: when(run)
@@ -293,7 +292,7 @@ def confirm_runs_done(number: int) -> Callable[[Campaign], bool]:
 
 
 def test_a_block_that_a_stop_cut_is_run_again_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    world = World()
+    world = MemorySite()
     # block 0 is complete, two runs of block 1 are done and the third is under way
     stopped_in(tmp_path, world, lambda run: confirm_runs_done(8)(run) and bool(run.history.open_runs))
     run = campaign(tmp_path, study(tmp_path), world=world)
@@ -319,7 +318,7 @@ def test_a_block_that_a_stop_cut_is_run_again_as_a_whole(tmp_path: Path, capsys:
 
 
 def test_a_stop_between_two_blocks_costs_nothing(tmp_path: Path) -> None:
-    world = World()
+    world = MemorySite()
     stopped_in(tmp_path, world, lambda run: confirm_runs_done(6)(run) and not run.history.open_runs)
     run = campaign(tmp_path, study(tmp_path), world=world)
     assert not run.run().repeated
@@ -335,7 +334,7 @@ def test_jobs_that_went_on_without_a_controller_complete_their_block(tmp_path: P
     def last_of_block_flies(run: Campaign) -> bool:
         return confirm_runs_done(5)(run) and bool(run.history.open_runs)
 
-    world = World()
+    world = MemorySite()
     first = campaign(tmp_path, study(tmp_path), executor=Batch(world=world))
     first.stop_requested = lambda: last_of_block_flies(first)
     with pytest.raises(Interrupted):
@@ -348,7 +347,7 @@ class Restarted(MemoryExecutor):
     """The machine is another one, under the same name, after so many runs."""
 
     def __init__(self, after: int) -> None:
-        super().__init__(world=World())
+        super().__init__(world=MemorySite())
         self.after = after
 
     def _finish(self, ticket: str) -> Ending:
@@ -451,7 +450,7 @@ def test_jobs_cancelled_in_the_queue_do_not_end_the_budget(tmp_path: Path) -> No
             return ending
 
     question = study(tmp_path, budget=Budget(trials=12, node_hours=1.0))
-    run = campaign(tmp_path, question, executor=Queue(world=World()))
+    run = campaign(tmp_path, question, executor=Queue(world=MemorySite()))
     assert run.run().conclusion == "confirmed"
     assert run.history.node_hours < 1.0
 

@@ -18,7 +18,7 @@ from ridgeline.records.space import point_key
 from ridgeline.records.study import Budget, ConfirmStage, Goal, SearchStage, Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.insights import insights
-from ridgeline.testing import ScriptedAnswer, World
+from ridgeline.testing import MemorySite, ScriptedAnswer
 from tests.campaign.harness import campaign, study
 
 BEST, LATE = {"x": 9, "y": 2}, {"x": 7, "y": 1}
@@ -138,7 +138,7 @@ def test_a_stopped_search_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
             search=SearchStage(sampler="tpe", seed=3, sentinel_every=2),
             confirm=ConfirmStage(top=1, blocks=3),
         )
-        world, left = World(), set(stops)
+        world, left = MemorySite(), set(stops)
         while True:
             run = campaign(root, asked, act=faster_from(17), world=world)
             run.stop_requested = lambda run=run: (

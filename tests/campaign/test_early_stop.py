@@ -11,7 +11,7 @@ from ridgeline.records.outcome import Kind
 from ridgeline.records.trial import Stage
 from ridgeline.study.codec import EarlyStop, event_of
 from ridgeline.study.history import History, read_history
-from ridgeline.testing import MemoryExecutor, World
+from ridgeline.testing import MemoryExecutor, MemorySite
 from tests.campaign.harness import campaign, study
 from tests.cli.test_faces import ridgeline
 
@@ -93,7 +93,7 @@ def test_a_controller_that_went_between_saying_and_stopping_stops_it_when_it_com
             run.record(event_of(EarlyStop(flying[0].number, 1, 0.3, "clearly worse")))
             raise Interrupted
 
-    world, question = World(), study(tmp_path)
+    world, question = MemorySite(), study(tmp_path)
     first = campaign(tmp_path, question, executor=Queue(question.site, world))
     first.on_change = goes
     with pytest.raises(Interrupted):

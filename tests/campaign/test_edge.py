@@ -19,8 +19,19 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_or_go_on
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
-from ridgeline.campaign.kinds.edge import EdgeQuestion, EdgeVerdict, edge_question, ladder_of
-from ridgeline.campaign.kinds.ladder import EdgeRules, Ladder, Seen, bracket, ladder_values, next_index, wants_more
+from ridgeline.campaign.kinds.edge import (
+    EdgeQuestion,
+    EdgeRules,
+    EdgeVerdict,
+    Ladder,
+    RungResult,
+    bracket,
+    edge_question,
+    ladder_of,
+    ladder_values,
+    next_index,
+    wants_more,
+)
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import InputError, StoreError
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome, Signature
@@ -31,7 +42,7 @@ from ridgeline.study.history import History
 from ridgeline.study.journal import Journal
 from ridgeline.study.study_file import StudyFile
 from ridgeline.study.yaml_tree import parse_yaml
-from ridgeline.testing import FunctionWorkload, MemoryExecutor, ScriptedAnswer, World
+from ridgeline.testing import FunctionWorkload, MemoryExecutor, MemorySite, ScriptedAnswer
 
 SIGNATURES = (
     Signature(re.compile("pool is empty"), Kind.OOM_START, "the pool came out empty: raise --mem"),
@@ -67,7 +78,7 @@ class WithModel(FunctionWorkload):
 
     cliff = 0
 
-    def foreseen_failure(self, settings: Settings) -> str | None:
+    def predicted_failure(self, settings: Settings) -> str | None:
         return "will not fit" if number(settings) > self.cliff else None
 
 
@@ -109,20 +120,20 @@ def hunt(
     question: Study,
     function: Callable[[Settings], ScriptedAnswer],
     *,
-    foreseen: float | None = None,
+    predicted: float | None = None,
     refuse: Callable[[Settings], str | None] = lambda settings: None,
     act: Any = None,
-    world: World | None = None,
+    world: MemorySite | None = None,
     **asked: Any,
 ) -> Hunt:
     root.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(root / "journal.jsonl")
     history = History.replay(root, journal.read())
     asks = EdgeQuestion("mem", dict(question.baseline), **asked)
-    kind = FunctionWorkload if foreseen is None else WithModel
+    kind = FunctionWorkload if predicted is None else WithModel
     workload = kind(question, function, signatures=SIGNATURES, refuse=refuse)
-    if foreseen is not None:
-        workload.cliff = foreseen  # type: ignore[attr-defined]
+    if predicted is not None:
+        workload.cliff = predicted  # type: ignore[attr-defined]
     changed = asks.applied_to(question)
     found = CheckedStudy(_file(changed), workload)
     executor = MemoryExecutor(question.site, world, **({"act": act} if act else {}))
@@ -176,12 +187,12 @@ def test_fewer_crashes_than_halving(tmp_path: Path) -> None:
 
 
 def test_a_memory_model_saves_crashes(tmp_path: Path) -> None:
-    right = hunt(tmp_path / "right", study(tmp_path), cliff_at(72), foreseen=72)
+    right = hunt(tmp_path / "right", study(tmp_path), cliff_at(72), predicted=72)
     assert right.run().edge == 72
     assert right.history.verdict is not None
     assert right.history.verdict.details["failed_runs"] == 1
-    assert len(right.history.runs) == 6, "start, foreseen edge, one above it, two repeats, production"
-    wrong = hunt(tmp_path / "wrong", study(tmp_path), cliff_at(72), foreseen=95)
+    assert len(right.history.runs) == 6, "start, predicted edge, one above it, two repeats, production"
+    wrong = hunt(tmp_path / "wrong", study(tmp_path), cliff_at(72), predicted=95)
     assert wrong.run().edge == 72, "a wrong model costs runs, not the answer"
 
 
@@ -294,10 +305,10 @@ def test_advice_is_read_for_the_knob_it_names() -> None:
 def test_repeats_may_run_side_by_side_the_climb_may_not() -> None:
     ladder, question = Ladder(tuple(range(10))), EdgeRules("mem", repeats=3)
     failed = [Outcome(Kind.OOM_RUN, "x")]
-    closed = {4: Seen(passes=1, flying=1), 5: Seen(failures=failed)}
+    closed = {4: RungResult(passes=1, flying=1), 5: RungResult(failures=failed)}
     assert next_index(ladder, closed, question) == (4, "the edge, run 3 of 3")
-    assert next_index(ladder, {4: Seen(passes=1, flying=2), 5: Seen(failures=failed)}, question) is None
-    assert next_index(ladder, {4: Seen(passes=1), 7: Seen(flying=1)}, question) is None
+    assert next_index(ladder, {4: RungResult(passes=1, flying=2), 5: RungResult(failures=failed)}, question) is None
+    assert next_index(ladder, {4: RungResult(passes=1), 7: RungResult(flying=1)}, question) is None
 
 
 def test_ladders() -> None:
@@ -315,7 +326,7 @@ def test_ladders() -> None:
 
 def test_too_small_above_a_value_that_works_is_not_believed() -> None:
     small = Outcome(Kind.OOM_START, "raise --mem")
-    now = bracket(Ladder(tuple(range(10))), {3: Seen(passes=1), 6: Seen(failures=[small])}, "mem")
+    now = bracket(Ladder(tuple(range(10))), {3: RungResult(passes=1), 6: RungResult(failures=[small])}, "mem")
     assert (now.floor, now.low, now.high) == (-1, 3, 6)
 
 

@@ -22,7 +22,7 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Budget, ConfirmStage, Goal, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.study.history import History
-from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
+from ridgeline.testing import MemoryExecutor, MemorySite, ScriptedAnswer
 from tests.campaign.harness import campaign, guards, rate, rule, slots, study
 
 
@@ -219,7 +219,7 @@ def test_every_verdict_can_be_read_again(tmp_path: Path) -> None:
             lost = point == "x0-y0" and seen[point] > 5
             return replace(ending, cause=Cause.NODE_FAILED, exit_code=None) if lost else ending
 
-    run = campaign(tmp_path, study(tmp_path), executor=Losing(world=World()))
+    run = campaign(tmp_path, study(tmp_path), executor=Losing(world=MemorySite()))
     verdict = run.run()
     assert verdict.conclusion == "unconfirmed"
     line = History.replay(tmp_path, run.journal.read()).verdict
@@ -231,7 +231,7 @@ class FaultyNode(MemoryExecutor):
     """The first `faults` jobs of a point end with a node fault on n1; others run on n2."""
 
     def __init__(self, faults: int, cause: Cause = Cause.NODE_FAILED) -> None:
-        super().__init__(world=World())
+        super().__init__(world=MemorySite())
         self.faults, self.cause = faults, cause
         self.avoided: list[tuple[str, ...]] = []
         self.left: Counter[str] = Counter()
@@ -312,7 +312,7 @@ def test_runs_of_unequal_length_keep_to_the_budget(tmp_path: Path) -> None:
 
 
 def test_several_trials_fly_at_once_where_the_site_allows(tmp_path: Path) -> None:
-    world = World()
+    world = MemorySite()
     flying: list[int] = []
     question = study(tmp_path, site=slots(4))
 
@@ -380,7 +380,7 @@ def test_a_budget_for_the_baseline_alone_says_so(tmp_path: Path) -> None:
 def test_stop_and_go_on_gives_the_same_answer(tmp_path: Path) -> None:
     calm = campaign(tmp_path / "calm", study(tmp_path))
     expected = calm.run()
-    world = World()
+    world = MemorySite()
     for stop_after in count(1):
         run = campaign(tmp_path / "stopped", study(tmp_path), world=world)
         looks = iter(range(stop_after))
@@ -405,7 +405,7 @@ class FullDisk(MemoryExecutor):
 
 
 def test_a_full_disk_ends_the_campaign_with_its_own_message(tmp_path: Path) -> None:
-    world = World()
+    world = MemorySite()
     run = campaign(tmp_path, study(tmp_path), executor=FullDisk(world=world))
     with pytest.raises(StoreError, match="disk is full"):
         run.run()
@@ -478,7 +478,7 @@ class Charging(MemoryExecutor):
 
 
 def test_a_job_that_is_found_again_is_in_the_journal_and_is_charged(tmp_path: Path) -> None:
-    world = World()
+    world = MemorySite()
     dying = Charging(world=world)
     dying.dies = 2
     with pytest.raises(SystemExit):

@@ -27,7 +27,7 @@ from ridgeline.study.live.instructions import (
     put_away,
     waiting_instructions,
 )
-from ridgeline.testing import World
+from ridgeline.testing import MemorySite
 from tests.campaign.harness import campaign, rule, slots, study
 
 
@@ -191,7 +191,7 @@ def test_a_cancelled_run_is_not_tried_again_and_teaches_nothing(tmp_path: Path) 
 
 def test_a_cancelled_run_stays_cancelled_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller dies after the line in the journal, before the site is told."""
-    world = World()
+    world = MemorySite()
     running = campaign(tmp_path, study(tmp_path), world=world)
 
     def killed(ticket: str) -> None:

@@ -38,7 +38,7 @@ from ridgeline.study.codec import QuestionLine, VerdictLine
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
-from ridgeline.testing.standins import answer_of as answered
+from ridgeline.testing import answer_of as answered
 from tests.campaign.harness import campaign, study
 from tests.test_architecture import SRC, modules, own_imports
 

@@ -19,7 +19,7 @@ from ridgeline.records.study import Budget, ConfirmStage
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.study.codec import RunEnded, event_of, run_event
 from ridgeline.study.history import History
-from ridgeline.testing import World
+from ridgeline.testing import MemorySite
 from tests.campaign.harness import campaign, rate, slots, study
 
 NOW_S = 1_000_000.0
@@ -176,7 +176,7 @@ def test_what_was_given_is_used_and_the_confirmation_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots_: int, limit: str, runs: int
 ) -> None:
     """Runs of 12 s, and a budget of so many of them one after the other."""
-    seconds, world = 12.0, World()
+    seconds, world = 12.0, MemorySite()
     budget = Budget(wall_s=runs * seconds) if limit == "wall" else Budget(node_hours=runs * seconds / 3600)
     asked = study(tmp_path, budget=budget, site=slots(slots_), confirm=ConfirmStage(top=2, blocks=3))
     run = campaign(tmp_path, asked, lambda settings: replace(rate(settings), seconds=seconds), world=world)

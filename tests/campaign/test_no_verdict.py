@@ -12,8 +12,7 @@ import pytest
 
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.kinds.compare import ComparisonQuestion
-from ridgeline.campaign.kinds.edge import EdgeAgenda, EdgeQuestion
-from ridgeline.campaign.kinds.ladder import EdgeRules, Ladder
+from ridgeline.campaign.kinds.edge import EdgeAgenda, EdgeQuestion, EdgeRules, Ladder
 from ridgeline.campaign.kinds.scale import ScalingAgenda, ScalingQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import NothingFound, OpenQuestion, SiteError
@@ -24,8 +23,7 @@ from ridgeline.records.trial import Stage
 from ridgeline.study.codec import outcome_from, outcome_line
 from ridgeline.study.history import History, read_history
 from ridgeline.study.journal import Journal
-from ridgeline.testing import MemoryExecutor, ScriptedAnswer
-from ridgeline.testing.standins import answer_of
+from ridgeline.testing import MemoryExecutor, ScriptedAnswer, answer_of
 from tests.campaign.harness import campaign, slots, study
 from tests.cli.test_faces import ridgeline
 

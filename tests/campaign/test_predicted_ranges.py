@@ -13,7 +13,7 @@ from ridgeline.campaign.agenda import Next
 from ridgeline.campaign.engine import Campaign
 from ridgeline.campaign.guidance.predicted import stated, with_range
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
-from ridgeline.campaign.scores import Yardstick
+from ridgeline.campaign.scores import Normalisation
 from ridgeline.records.observation import Expectation, Prediction, Proposal
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources, Run
@@ -135,7 +135,7 @@ def test_one_wild_run_does_not_set_the_width() -> None:
     assert math.isfinite(widening([0.5] * 20 + [math.inf]))
 
 
-def the_range(tmp_path: Path, found: Prediction | None, through: Yardstick | None = None) -> PredictedRange | None:
+def the_range(tmp_path: Path, found: Prediction | None, through: Normalisation | None = None) -> PredictedRange | None:
     asked = study(tmp_path, goal=Goal("rate", "minimize"))
     return stated(Proposal({"x": 0, "y": 0}, "", found), asked, History(tmp_path), through)
 
@@ -163,7 +163,7 @@ def test_a_model_that_knows_nothing_still_states_numbers(tmp_path: Path) -> None
 
 def test_on_a_machine_that_changed_it_states_what_a_run_would_measure_now(tmp_path: Path) -> None:
     slowed = Regimes(drift([1.0] * 6, "maximize", random.Random(0)), (-1, 0), (math.log(100), math.log(80)))
-    found = the_range(tmp_path, Prediction(-50.0, 0.1, in_logs=True), Yardstick(slowed))
+    found = the_range(tmp_path, Prediction(-50.0, 0.1, in_logs=True), Normalisation(slowed))
     assert found is not None
     assert found.value == pytest.approx(50.0 * 80 / math.sqrt(100 * 80)), "the model speaks of the mean level"
 
@@ -177,8 +177,8 @@ def test_the_node_that_a_run_will_land_on_is_not_known_and_part_of_the_range(tmp
     proposal = Proposal({}, "", Prediction(100.0, 0.03, in_logs=True))
     unchanged = Regimes(drift([1.0] * 6, "maximize", random.Random(0)))
     asked = study(tmp_path)
-    alike = stated(proposal, asked, past, Yardstick(unchanged))
-    one_slow = stated(proposal, asked, past, Yardstick(unchanged, {"slow": 1 / 0.92}))
+    alike = stated(proposal, asked, past, Normalisation(unchanged))
+    one_slow = stated(proposal, asked, past, Normalisation(unchanged, {"slow": 1 / 0.92}))
     assert alike is not None and alike.spread == 0.03 and alike.value == 100.0
     half = -math.log(corrected(1.0, ("slow",), {"slow": 1 / 0.92})) / 2
     assert one_slow is not None and one_slow.spread == pytest.approx(math.hypot(0.03, half))

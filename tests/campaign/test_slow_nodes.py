@@ -25,11 +25,10 @@ from ridgeline.records.space import point_key
 from ridgeline.records.study import Budget, ConfirmStage, SearchStage, Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.nodes import NodeRun, NodeRuns, node_effects
-from ridgeline.stats.survey import MOST_MORE_IF_LIKELY, MOST_URGENT, Look, next_look
+from ridgeline.stats.survey import MOST_MORE_IF_LIKELY, MOST_URGENT, BaselinePlacement, next_look
 from ridgeline.stats.wording import MetricText
 from ridgeline.study.history import History
-from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
-from ridgeline.testing.standins import answer_of
+from ridgeline.testing import MemoryExecutor, MemorySite, ScriptedAnswer, answer_of
 from tests.campaign.harness import campaign, slots, study
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -39,7 +38,7 @@ SLOW = {"n2": 0.85}
 class Unequal(MemoryExecutor):
     """Places jobs on nodes of different speed, by the name of the run folder alone; runs scatter by 0.5%."""
 
-    def __init__(self, world: World | None = None, speeds: dict[str, float] = SLOW) -> None:
+    def __init__(self, world: MemorySite | None = None, speeds: dict[str, float] = SLOW) -> None:
         super().__init__(slots(1, len(NODES)), world, self._answer)
         self.speeds = speeds
         self.avoided: list[tuple[str, ...]] = []
@@ -145,7 +144,7 @@ def test_where_too_few_nodes_are_left_the_slow_one_is_used(tmp_path: Path) -> No
 
 def test_a_stopped_campaign_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     def searched(root: Path, stops: set[int]) -> list[tuple[Any, ...]]:
-        world, left = World(), set(stops)
+        world, left = MemorySite(), set(stops)
         while True:
             run = campaign(root, question(root), executor=Unequal(world))
             run.stop_requested = lambda run=run: (
@@ -213,7 +212,7 @@ def runs_at(*speeds: tuple[str, float]) -> list[NodeRun]:
 
 
 def test_where_to_look_next() -> None:
-    def look(runs: list[NodeRun], width: int = 1, direction: Any = "maximize", there_are: int = 0) -> Look:
+    def look(runs: list[NodeRun], width: int = 1, direction: Any = "maximize", there_are: int = 0) -> BaselinePlacement:
         return next_look(NodeRuns(runs), "base", node_effects(runs, direction), width, there_are)
 
     alike = runs_at(*((node, 1 + at / 1000) for at, node in enumerate("abcdefab")))
@@ -221,7 +220,7 @@ def test_where_to_look_next() -> None:
     unseen = [*alike, NodeRun("other", ("z",), 50.0, place=9)]
     assert look(unseen).nodes == ("z",)
     assert look(unseen).urgent
-    assert look(alike, there_are=7) == Look((), 1, ("a", "b", "c", "d", "e", "f"))
+    assert look(alike, there_are=7) == BaselinePlacement((), 1, ("a", "b", "c", "d", "e", "f"))
     assert look(alike, there_are=6).nodes, "all were seen"
     suspect = runs_at(("a", 1.0), ("b", 0.96), ("c", 1.01), ("d", 0.99), ("e", 1.0), ("f", 1.01), ("a", 0.99))
     assert look(suspect).nodes == ("b",)

@@ -24,8 +24,7 @@ from ridgeline.records.study import (
     Study,
 )
 from ridgeline.records.trial import Stage
-from ridgeline.testing import MemoryExecutor, ScriptedAnswer
-from ridgeline.testing.standins import answer_of
+from ridgeline.testing import MemoryExecutor, ScriptedAnswer, answer_of
 from tests.campaign.harness import campaign, rate, slots, study
 
 PART = {

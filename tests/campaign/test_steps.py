@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign.engine import Campaign, Interrupted
-from ridgeline.campaign.kinds.groups import knob_groups
-from ridgeline.campaign.kinds.staged import StagedSampler, in_stages
+from ridgeline.campaign.kinds.staged import StagedSampler, in_stages, knob_groups
 from ridgeline.campaign.kinds.steps import StepsQuestion, steps_question
 from ridgeline.campaign.status import CampaignStatus, read_winner
 from ridgeline.campaign.verify.folder import verify_folder
@@ -26,8 +25,7 @@ from ridgeline.records.space import Discrete, Rule, Settings, Space, point_key
 from ridgeline.records.study import Budget, ConfirmStage, SearchStage, Study
 from ridgeline.records.trial import Stage
 from ridgeline.study.study_file import read_study_file
-from ridgeline.testing import MemoryExecutor, ScriptedAnswer, World
-from ridgeline.testing.standins import answer_of
+from ridgeline.testing import MemoryExecutor, MemorySite, ScriptedAnswer, answer_of
 from tests.campaign.harness import campaign, slots, study
 
 SPACE = Space(
@@ -57,7 +55,7 @@ def rate(settings: Settings) -> ScriptedAnswer:
 class Noisy(MemoryExecutor):
     """Runs scatter by 0.1%, by the number of the run alone."""
 
-    def __init__(self, world: World | None = None) -> None:
+    def __init__(self, world: MemorySite | None = None) -> None:
         super().__init__(slots(1), world, self._answer)
 
     def _answer(self, job: Any) -> ScriptedAnswer:
@@ -86,7 +84,7 @@ def asks(folder: Path, setting: Any = None, matters: list[str] | None = None, **
     return steps_question(found, WON if setting is None else setting, None, matters)
 
 
-def stepped(folder: Path, asked: StepsQuestion, world: World | None = None, function: Any = rate) -> Campaign:
+def stepped(folder: Path, asked: StepsQuestion, world: MemorySite | None = None, function: Any = rate) -> Campaign:
     applied = asked.applied_to(question(folder))
     run = campaign(folder, applied, function, executor=Noisy(world))
     found: Any = Found(applied)
@@ -165,7 +163,7 @@ def test_a_step_that_cannot_run_is_told_with_the_next(tmp_path: Path) -> None:
 
 def test_stopped_and_resumed_it_says_the_same(tmp_path: Path) -> None:
     calm: Any = stepped(tmp_path / "calm", asks(tmp_path)).run()
-    world, stops = World(), {2, 5}
+    world, stops = MemorySite(), {2, 5}
     while True:
         run = stepped(tmp_path / "stopped", asks(tmp_path), world)
         run.stop_requested = lambda run=run: (

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign.goals.front import (
+from ridgeline.campaign.front import (
     best_at,
     best_at_lines,
     dollars_per_million_tokens,

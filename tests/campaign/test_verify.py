@@ -24,7 +24,7 @@ from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.verify.folder import verify_folder
-from ridgeline.campaign.verify.scripts import _anywhere, _same_numbers
+from ridgeline.campaign.verify.runs import _anywhere, _same_numbers
 from ridgeline.campaign.verify.verification import Mismatch, Verification, differences, reworded, same
 from ridgeline.cli.main import run as command_line
 from ridgeline.cli.text.verify import verification_lines

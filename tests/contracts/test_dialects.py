@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.executors.batch import BatchExecutor
-from ridgeline.executors.slurm.answers import COLUMNS
+from ridgeline.executors.slurm import COLUMNS
 from ridgeline.records.site import Site
 from ridgeline.testing.contracts import held_to
 from ridgeline.testing.contracts.dialects import DialectContract

@@ -17,11 +17,10 @@ import pytest
 from ridgeline.books import put_away, write_result
 from ridgeline.errors import SiteError
 from ridgeline.executors import batch_script, script
-from ridgeline.executors.batch import BatchExecutor
+from ridgeline.executors.batch import BatchExecutor, Folder, _ended_from_outside, conclude
 from ridgeline.executors.dialect import JobReply, Phase, Sighting
-from ridgeline.executors.endings import Folder, _told_to_stop, conclude
-from ridgeline.executors.pbs.dialect import Pbs, pbs
-from ridgeline.executors.slurm.dialect import Slurm, slurm
+from ridgeline.executors.pbs import Pbs, pbs
+from ridgeline.executors.slurm import Slurm, slurm
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 
@@ -74,7 +73,7 @@ def test_an_answer_that_got_lost_does_not_submit_twice(
 CONTROLLER = """
 import sys
 from pathlib import Path
-from ridgeline.executors.pbs.dialect import pbs
+from ridgeline.executors.pbs import pbs
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 folder = Path(sys.argv[1])
@@ -510,7 +509,7 @@ def test_without_an_exit_file_a_good_end_is_not_believed(tmp_path: Path, code: i
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "told", "signal_number", "cancelled"),
+    ("exit_code", "terminated", "signal_number", "cancelled"),
     [
         (0, True, None, True),  # some programs print what they have when they are told to stop: it may be partial
         (143, True, None, True),
@@ -520,11 +519,11 @@ def test_without_an_exit_file_a_good_end_is_not_believed(tmp_path: Path, code: i
     ],
 )
 def test_who_was_told_to_stop_from_outside_and_did_was_cancelled(
-    exit_code: int | None, told: bool, signal_number: int | None, cancelled: bool
+    exit_code: int | None, terminated: bool, signal_number: int | None, cancelled: bool
 ) -> None:
-    record = None if exit_code is None else script.ExitRecord(exit_code, 0.0, 0.0, "n1", None, told=told)
+    record = None if exit_code is None else script.ExitRecord(exit_code, 0.0, 0.0, "n1", None, terminated=terminated)
     ending = Ending(Cause.EXITED, exit_code, signal=signal_number)
-    assert _told_to_stop(ending, record) is cancelled
+    assert _ended_from_outside(ending, record) is cancelled
 
 
 @pytest.mark.parametrize("name", ["exit", "stopped", "requeued", "batch.out"])

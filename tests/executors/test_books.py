@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.executors import local_job
+from ridgeline.executors import local
+from ridgeline.executors.batch import Folder, conclude
 from ridgeline.executors.dialect import Phase, Sighting
-from ridgeline.executors.endings import Folder, conclude
 from ridgeline.executors.script import exit_record, machines
-from ridgeline.executors.slurm.dialect import Slurm
+from ridgeline.executors.slurm import Slurm
 from ridgeline.records.machine import Machine
 from ridgeline.records.run import QUIET_FILE, Cause, Ending
 
@@ -28,7 +28,7 @@ def wrote(folder: Path, text: str) -> Path:
 def test_the_exit_file_says_when_where_and_how_long(tmp_path: Path) -> None:
     found = exit_record(wrote(tmp_path, WHOLE + TIMES))
     assert found is not None
-    assert (found.exit_code, found.signal, found.host, found.told) == (0, None, "n1", False)
+    assert (found.exit_code, found.signal, found.host, found.terminated) == (0, None, "n1", False)
     assert (found.started_s, found.ended_s) == (100.5, 160.5)
     assert found.elapsed_s == 60.0, "both clocks agree, so the finer one counts"
     assert found.cpu_s == 92.75, "of the command, not of the shell"
@@ -55,7 +55,7 @@ def test_what_is_missing_in_it_is_left_open(tmp_path: Path) -> None:
     assert exit_record(wrote(tmp_path, "exit_code=\n")) is None
     killed = exit_record(wrote(tmp_path, "exit_code=137\nstarted_s=100.N\nended_s=\ntold=TERM\n"))
     assert killed is not None
-    assert (killed.signal, killed.told, killed.cpu_s, killed.elapsed_s) == (9, True, None, None)
+    assert (killed.signal, killed.terminated, killed.cpu_s, killed.elapsed_s) == (9, True, None, None)
     assert (killed.started_s, killed.ended_s) == (100.0, 5000.0), "the file's own date where `date` said nothing"
 
 
@@ -81,16 +81,16 @@ def test_what_was_written_before_the_silence_is_noted(tmp_path: Path) -> None:
     (tmp_path / "stdout").write_text("12345")
     (tmp_path / "link").symlink_to(tmp_path / "stdout")
     os.utime(tmp_path / "stdout", (1000.5, 1000.5))
-    local_job.note_quiet(tmp_path)
+    local.note_quiet(tmp_path)
     assert (tmp_path / QUIET_FILE).read_text() == "1000.500000000 5 stdout\n"
 
 
 def test_any_file_that_grows_or_changes_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = {"s": 100.0}
-    monkeypatch.setattr(local_job, "now_s", lambda: now["s"])
+    monkeypatch.setattr(local, "now_s", lambda: now["s"])
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a").write_text("x")
-    watch = local_job.Silence(tmp_path, 8.0, began_before_us=False)
+    watch = local.SilenceWatch(tmp_path, 8.0, began_before_us=False)
     now["s"] = 104.0
     assert not watch.reached()
     (tmp_path / "deep" / "a").write_text("xy")
@@ -102,9 +102,9 @@ def test_any_file_that_grows_or_changes_is_a_sign_of_life(tmp_path: Path, monkey
 
 
 def test_the_silence_before_a_controller_came_back_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_job, "now_s", lambda: 100.0)
-    monkeypatch.setattr(local_job.time, "time", lambda: 5000.0)
+    monkeypatch.setattr(local, "now_s", lambda: 100.0)
+    monkeypatch.setattr(local.time, "time", lambda: 5000.0)
     (tmp_path / "a").write_text("x")
     for written_s, since_s in ((4990.0, 90.0), (6000.0, 100.0)):
         os.utime(tmp_path / "a", (written_s, written_s))
-        assert local_job.Silence(tmp_path, 8.0, began_before_us=True)._changed_at_s == since_s
+        assert local.SilenceWatch(tmp_path, 8.0, began_before_us=True)._changed_at_s == since_s

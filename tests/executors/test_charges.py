@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline.executors.dialect import JobReply
-from ridgeline.executors.pbs.answers import read_qstat
+from ridgeline.executors.pbs import read_qstat
 from ridgeline.executors.script import exit_record
-from ridgeline.executors.slurm.answers import COLUMNS, read_history, read_squeue
-from ridgeline.executors.slurm.dialect import slurm as slurm_executor
+from ridgeline.executors.slurm import COLUMNS, read_history, read_squeue
+from ridgeline.executors.slurm import slurm as slurm_executor
 from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.study.history import History

@@ -11,7 +11,7 @@ import pytest
 
 from ridgeline.executors import script
 from ridgeline.executors.local import LocalExecutor
-from ridgeline.executors.pbs.dialect import pbs
+from ridgeline.executors.pbs import pbs
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 
@@ -86,7 +86,7 @@ def test_a_node_without_such_a_clock_leaves_the_date(tmp_path: Path) -> None:
 
 
 def test_a_job_that_was_killed_is_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ridgeline.executors.local_job.time.time", lambda: 4e9)  # the date was set meanwhile
+    monkeypatch.setattr("ridgeline.executors.local.time.time", lambda: 4e9)  # the date was set meanwhile
     began = time.monotonic()
     ending = ended(LocalExecutor(Site()), tmp_path, "sleep 0.3; kill -9 $$")
     assert 0.28 <= ending.duration_s <= time.monotonic() - began + 0.05

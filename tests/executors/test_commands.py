@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import SiteError
-from ridgeline.executors import commands
+from ridgeline.executors import batch
 from ridgeline.executors.base import patiently
-from ridgeline.executors.commands import run
+from ridgeline.executors.batch import run
 from ridgeline.executors.dialect import Blame
-from ridgeline.executors.pbs.dialect import Pbs
-from ridgeline.executors.slurm.dialect import Slurm
+from ridgeline.executors.pbs import Pbs
+from ridgeline.executors.slurm import Slurm
 from ridgeline.records.site import Site
 
 SITE = Site("here", batch="slurm")
@@ -50,23 +50,23 @@ def test_a_command_that_may_not_be_run_says_the_same(tmp_path: Path, monkeypatch
 
 
 def test_a_command_that_hangs_is_ended_and_nobody_knows_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "COMMAND_LIMIT_S", 0.2)
+    monkeypatch.setattr(batch, "COMMAND_LIMIT_S", 0.2)
     for dialect in (Slurm(), Pbs()):
-        answer = commands.run(["sleep", "60"], Site(name="here"), dialect)
+        answer = batch.run(["sleep", "60"], Site(name="here"), dialect)
         assert answer.code == 124
         assert dialect.refusal(answer, Site()).blame is Blame.UNSURE, "it may have been submitted"
         assert dialect.read_poll(answer) is None
 
 
 def test_two_do_not_submit_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "COMMAND_LIMIT_S", 0.2)
+    monkeypatch.setattr(batch, "COMMAND_LIMIT_S", 0.2)
     path = tmp_path / "submission"
     path.write_text("name\n")
     still = pytest.raises(SiteError, match="somebody is still submitting")
-    with commands.submitting(path), still as busy, commands.submitting(path):
+    with batch.submitting(path), still as busy, batch.submitting(path):
         pass
     assert busy.value.transient
-    with commands.submitting(path):
+    with batch.submitting(path):
         pass
 
 

@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import SiteError
-from ridgeline.executors import local_job, processes, script
+from ridgeline.executors import local, processes, script
 from ridgeline.executors.claim import CLAIM_FILE, read_claim
-from ridgeline.executors.local import LocalExecutor
-from ridgeline.executors.local_job import STOP_FILE
+from ridgeline.executors.local import STOP_FILE, LocalExecutor
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 
@@ -58,7 +57,7 @@ def until(condition: object, patience_s: float = 60.0) -> None:
 
 
 def lives(pid: int) -> bool:
-    seen = processes.look(pid)
+    seen = processes.find_process(pid)
     return seen is not None and seen.state not in "ZX"
 
 
@@ -99,7 +98,7 @@ def test_leftovers_are_ended_and_reported(tmp_path: Path, way: str) -> None:
 
 
 def test_what_leaves_by_itself_right_after_is_no_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_job, "SETTLE_S", 2.0)  # on a loaded machine "right after" takes longer
+    monkeypatch.setattr(local, "SETTLE_S", 2.0)  # on a loaded machine "right after" takes longer
     assert run(tmp_path, "sleep 0.02 & true").leftovers == ()
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import SiteError
-from ridgeline.executors.batch import BatchExecutor
+from ridgeline.executors.batch import BatchExecutor, Folder, conclude
 from ridgeline.executors.dialect import Blame, JobReply, Phase
-from ridgeline.executors.endings import Folder, conclude
-from ridgeline.executors.pbs.dialect import Pbs, pbs
+from ridgeline.executors.pbs import Pbs, pbs
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.executors import starter
+from ridgeline.executors import local
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.records.run import Ending, Job
 from ridgeline.records.site import LOCAL
@@ -45,15 +45,15 @@ def test_the_peak_is_the_programs_own(tmp_path, large_controller, mib):
 
 
 def test_where_no_helper_can_be_had_only_what_is_certain_is_said(tmp_path, large_controller, monkeypatch):
-    monkeypatch.setattr(starter, "CLONE", {})
-    monkeypatch.setattr("ridgeline.executors.local.STARTER", starter.Starter())
+    monkeypatch.setattr(local, "CLONE", {})
+    monkeypatch.setattr("ridgeline.executors.local.STARTER", local.Starter())
     assert "max_rss_bytes" not in ending(tmp_path / "small", 30).usage
     larger_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 + 100  # than this process ever was
     assert ending(tmp_path / "large", larger_mib).usage["max_rss_bytes"] > larger_mib * MIB
 
 
 def test_a_helper_that_died_is_replaced_or_done_without(tmp_path, monkeypatch):
-    own = starter.Starter()
+    own = local.Starter()
     monkeypatch.setattr("ridgeline.executors.local.STARTER", own)
     ending(tmp_path / "first", 1)
     os.close(own._ask)  # the helper ends at the end of its input

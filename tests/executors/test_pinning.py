@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.executors import pinning
-from ridgeline.executors.pinning import Cores, allowed_cores
+from ridgeline.executors.pinning import FreeCores, allowed_cores
 
 
 @given(st.integers(1, 16), st.lists(st.one_of(st.integers(1, 20), st.none()), max_size=30))
 def test_cores_are_never_shared_and_come_back(total: int, acts: list[int | None]) -> None:
     """A number asks for so many cores; None gives the oldest set back."""
-    cores, held = Cores(range(total)), []
+    cores, held = FreeCores(range(total)), []
     for count in acts:
         if count is None:
             if held:
@@ -35,7 +35,7 @@ def test_cores_are_never_shared_and_come_back(total: int, acts: list[int | None]
 
 
 def test_cores_of_a_job_that_already_runs_are_not_given_out() -> None:
-    cores = Cores([0, 1, 2, 3])
+    cores = FreeCores([0, 1, 2, 3])
     assert cores.note({2, 3, 17}) == {2, 3}
     assert cores.take(2) == {0, 1}
     assert cores.take(1) is None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.executors.pbs.dialect import Pbs
-from ridgeline.executors.slurm.dialect import Slurm
+from ridgeline.executors.pbs import Pbs
+from ridgeline.executors.slurm import Slurm
 from ridgeline.records.run import Job, Resources
 from ridgeline.records.site import Site
 

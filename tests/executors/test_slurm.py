@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from ridgeline.executors.dialect import Blame, JobReply, Phase
 from ridgeline.executors.needs import walltime_minutes
-from ridgeline.executors.slurm.answers import COLUMNS
-from ridgeline.executors.slurm.dialect import Slurm
-from ridgeline.executors.slurm.nodelist import expand
+from ridgeline.executors.slurm import COLUMNS, Slurm, expand
 from ridgeline.records.run import Cause, Job, Resources
 from ridgeline.records.site import Site
 

@@ -15,7 +15,7 @@ import pytest
 from ridgeline.errors import SiteError
 from ridgeline.executors.batch import BatchExecutor
 from ridgeline.executors.script import exit_record
-from ridgeline.executors.slurm.dialect import slurm as slurm_executor
+from ridgeline.executors.slurm import slurm as slurm_executor
 from ridgeline.records.launch import launch
 from ridgeline.records.run import Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
@@ -247,7 +247,7 @@ def test_a_node_that_dies_under_a_job_is_a_node_fault(slurm: SlurmCluster, tmp_p
 CONTROLLER = """
 import sys, time
 from pathlib import Path
-from ridgeline.executors.slurm.dialect import slurm
+from ridgeline.executors.slurm import slurm
 from ridgeline.records.run import Job
 from ridgeline.records.site import Site
 runner = slurm(Site(batch="slurm", queue="debug", poll_s=0.3))
@@ -399,7 +399,7 @@ def test_a_cancelled_job_stops_computing_and_leaves_no_scratch(
     # written by run.sh itself, so it outlived its program: Slurm has not had to kill them together
     record = exit_record(asked.folder)
     assert record is not None
-    assert record.told
+    assert record.terminated
     assert not _alive(program)
     assert list((tmp_path / "scratch").iterdir()) == []
 

@@ -12,7 +12,7 @@ import pytest
 from ridgeline.campaign.judge import judge
 from ridgeline.executors import batch_script
 from ridgeline.executors.local import LocalExecutor
-from ridgeline.executors.slurm.dialect import Slurm
+from ridgeline.executors.slurm import Slurm
 from ridgeline.readers.failures import PROGRAM_FAILURES
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind

@@ -22,9 +22,15 @@ from ridgeline.node.nvidia_smi import rows_of
 from ridgeline.node.preflight import gpu, host
 from ridgeline.node.preflight.check import Check, NodeReport, node_from
 from ridgeline.node.preflight.compare import compare, read_nodes
-from ridgeline.node.preflight.ibv_devinfo import HcaPort, read_ibv_devinfo, read_infiniband_folder
-from ridgeline.node.preflight.network import hca_line, list_ports, network_check
-from ridgeline.node.preflight.quota import FileQuota, read_quota
+from ridgeline.node.preflight.host import FileQuota, read_quota
+from ridgeline.node.preflight.network import (
+    HcaPort,
+    hca_line,
+    list_ports,
+    network_check,
+    read_ibv_devinfo,
+    read_infiniband_folder,
+)
 from ridgeline.node.preflight.run import preflight
 from ridgeline.node.preflight.versions import KNOWN_BAD, known_bad, parse, version_checks
 
@@ -225,11 +231,11 @@ def test_gpu_memory_in_use_is_named() -> None:
     assert "gpu1 68.4 of 140 GiB" in check.detail
 
 
-def probed(matmul: list[float], **changes: Any) -> gpu.Probed:
+def probed(matmul: list[float], **changes: Any) -> gpu.GpuProbe:
     gpus = [
         {"matmul_flops": [rate] * 5, "copy_bytes_s": [3e12] * 5, "from_host_bytes_s": [5e10] * 5} for rate in matmul
     ]
-    return gpu.Probed(gpus=gpus, **changes)
+    return gpu.GpuProbe(gpus=gpus, **changes)
 
 
 def test_rates_and_the_slow_gpu_of_a_node() -> None:

@@ -8,11 +8,11 @@ import random
 import pytest
 
 from ridgeline.stats.drift import Drift
-from ridgeline.stats.regimes import PlacedRepeat, Regimes, regimes
+from ridgeline.stats.regimes import BaselineRun, Regimes, regimes
 
 
-def repeats(*values: float, every: int = 3, nodes: tuple[str, ...] = ("n1",)) -> list[PlacedRepeat]:
-    return [PlacedRepeat(every * i, value, nodes) for i, value in enumerate(values)]
+def repeats(*values: float, every: int = 3, nodes: tuple[str, ...] = ("n1",)) -> list[BaselineRun]:
+    return [BaselineRun(every * i, value, nodes) for i, value in enumerate(values)]
 
 
 def scattered(levels: list[float], seed: int = 1) -> list[float]:
@@ -58,9 +58,9 @@ def test_a_steady_machine_changes_nothing() -> None:
 
 def test_a_slow_node_is_no_change_of_the_machine() -> None:
     values = scattered([100.0] * 6 + [70.0] * 6)
-    placed = [PlacedRepeat(i, v, ("n1",) if i < 6 else ("n2",)) for i, v in enumerate(values)]
+    placed = [BaselineRun(i, v, ("n1",) if i < 6 else ("n2",)) for i, v in enumerate(values)]
     assert not regimes(placed, "maximize").changed
-    unknown = [PlacedRepeat(i, v, (f"n{i}",)) for i, v in enumerate(values)]
+    unknown = [BaselineRun(i, v, (f"n{i}",)) for i, v in enumerate(values)]
     assert not regimes(unknown, "maximize").changed, "every run elsewhere: node or time, nobody can say"
 
 

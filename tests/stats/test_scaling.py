@@ -6,7 +6,7 @@ from statistics import variance
 
 import pytest
 
-from ridgeline.stats.scaling import Law, scaling
+from ridgeline.stats.scaling import ScalingLaw, scaling
 from ridgeline.stats.student import t_quantile
 
 
@@ -109,7 +109,7 @@ def test_a_program_that_gains_more_than_its_size_has_no_negative_parts() -> None
 
 
 def test_the_law_is_gunthers() -> None:
-    law = Law(0.05, None, None, 0.02, None, None, None)
+    law = ScalingLaw(0.05, None, None, 0.02, None, None, None)
     assert law.speedup(1) == 1.0
     assert law.speedup(8) == pytest.approx(8 / (1 + 0.05 * 7 + 0.02 * 8 * 7))
     fitted = scaling(times(1, 0.05, 0.02, noise=0.0), "minimize", random.Random(0)).law

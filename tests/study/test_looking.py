@@ -12,9 +12,8 @@ import pytest
 
 from ridgeline.errors import StoreError
 from ridgeline.study.codec import Stopped
-from ridgeline.study.controller import Presence, look_for_controller
 from ridgeline.study.history import History, read_history
-from ridgeline.study.lock import StudyLock
+from ridgeline.study.lock import Presence, StudyLock, look_for_controller
 from ridgeline.study.partial import read_history_as_far, read_ladder
 
 OPENED = {"at": 1.0, "event": "opened", "kind": "search", "question": {}, "asked": {}}

@@ -17,7 +17,7 @@ def line(number: int) -> bytes:
 
 
 def numbers(tail: JournalTail) -> tuple[bool, list[int]]:
-    anew, events = tail.look()
+    anew, events = tail.poll()
     return anew, [event["at"] for event in events]
 
 
@@ -47,7 +47,7 @@ def test_a_journal_that_was_restored_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_bytes(line(1) + line(2))
     tail = JournalTail(path)
-    tail.look()
+    tail.poll()
     path.write_bytes(line(7))
     assert numbers(tail) == (True, [7])
     copy = tmp_path / "copy"
@@ -60,6 +60,6 @@ def test_damage_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_bytes(line(1) + b"garbage\n" + line(3))
     with pytest.raises(StoreError, match=r"journal\.jsonl:2: this line is not a journal event"):
-        JournalTail(path).look()
+        JournalTail(path).poll()
     with pytest.raises(StoreError, match="cannot be read"):
-        JournalTail(tmp_path / "none").look()
+        JournalTail(tmp_path / "none").poll()

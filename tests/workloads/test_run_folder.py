@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ridgeline.executors.pbs.dialect import Pbs
-from ridgeline.executors.slurm.dialect import Slurm
+from ridgeline.executors.pbs import Pbs
+from ridgeline.executors.slurm import Slurm
 from ridgeline.records.run import Job, Resources
 from ridgeline.records.study import Study
 from ridgeline.study.study_file import read_study_file

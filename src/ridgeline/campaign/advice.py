@@ -30,12 +30,12 @@ from ridgeline.study.yaml_tree import parse_yaml, read_text
 
 PROPOSER = "advice"
 CONTINUOUS_STEP = 0.05  # of the range of a knob without steps of its own
-LONGEST_CHAIN = 2  # moves in a row that fail; with 5 twice as many trials failed, for no gain that could be told
+LONGEST_CHAIN = 2  # moves in a row that fail; with 5 twice as many trials failed, for no measurable gain
 _WORDS = {Kind.OOM_RUN: "run-time OOM", Kind.OOM_START: "start-up OOM"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _MadeMove:
     """A move that was made: which way, how far, and how many in a row it is."""
 
     way: tuple[str, int]
@@ -45,12 +45,12 @@ class _Made:
 
 @dataclass
 class Advice:
-    """`take` is told every search trial that failed; `next` gives the first moved setting that was not tried yet."""
+    """`take` gets every search trial that failed; `next` gives the first moved setting that was not tried yet."""
 
     space: Space
     refusal: Refusal
     _failed: deque[tuple[Trial, Outcome]] = field(default_factory=deque)
-    _made: dict[str, _Made] = field(default_factory=dict)  # by moved point
+    _made: dict[str, _MadeMove] = field(default_factory=dict)  # by moved point
 
     def take(self, trial: Trial, outcome: Outcome) -> None:
         if outcome.advice:
@@ -83,7 +83,7 @@ class Advice:
             known = key in tried
             if known or self.refusal(point) is None:
                 chain = 1 if before is None else before.chain + 1
-                self._made[key] = _Made((move.knob, move.direction), steps, chain)
+                self._made[key] = _MadeMove((move.knob, move.direction), steps, chain)
                 return None if known else Proposal(point, _why(trial, outcome, move))
         return None
 

@@ -20,7 +20,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import PredictedRange, Stage, Trial
-from ridgeline.stats.survey import MOST_URGENT, Look, most_looks
+from ridgeline.stats.survey import MOST_URGENT, BaselinePlacement, most_looks
 from ridgeline.study.codec import SetAside
 from ridgeline.study.history import History
 
@@ -99,7 +99,7 @@ class Agenda(ABC):
         return "a campaign of this kind has no trials to add to"
 
     def reconsider(self) -> None:  # noqa: B027  most kinds decide from the history alone
-        """Called when somebody told it something: what was given up for lack of budget may be possible now."""
+        """Called after an instruction: what was given up for lack of budget may be possible now."""
 
     # what a finished run means for all of them
 
@@ -197,7 +197,7 @@ class Agenda(ABC):
         if not self._pinned(trial):
             bad += self._unlucky_nodes(trial, bad)
         # one that never began, or was only stopped, goes where it was to go: a kill changes nothing
-        where = Look(self._pinned(trial)) if bad else self._where(trial)
+        where = BaselinePlacement(self._pinned(trial)) if bad else self._where(trial)
         return Next(trial, again=True, avoid_nodes=(*bad, *self._slow(trial), *where.avoid), on_nodes=where.nodes)
 
     def _unlucky_nodes(self, trial: Trial, bad: Sequence[str]) -> tuple[str, ...]:
@@ -270,9 +270,9 @@ class Agenda(ABC):
         where = self._where(trial)
         return Next(trial, avoid_nodes=(*self._slow(trial), *where.avoid), on_nodes=where.nodes)
 
-    def _where(self, trial: Trial) -> Look:
-        look = self._look() if trial.stage in (Stage.BASELINE, Stage.SENTINEL) else Look()
-        return look if look.nodes or look.avoid else Look(self._pinned(trial))
+    def _where(self, trial: Trial) -> BaselinePlacement:
+        look = self._look() if trial.stage in (Stage.BASELINE, Stage.SENTINEL) else BaselinePlacement()
+        return look if look.nodes or look.avoid else BaselinePlacement(self._pinned(trial))
 
     def sentinel_due(self) -> bool:
         """Every so many search trials; sooner where one more run of the baseline may show a slow node."""
@@ -283,9 +283,9 @@ class Agenda(ABC):
         most = min(done * MOST_URGENT, regular + most_looks(self.study.site.nodes, self._width(self.study.baseline)))
         return sentinels < regular or (sentinels < most and sentinels < done * self._look().urgent)
 
-    def _look(self) -> Look:
+    def _look(self) -> BaselinePlacement:
         if self.study.site.nodes < 2:
-            return Look()
+            return BaselinePlacement()
         return next_look_at_nodes(self.study, self.history, self._width(self.study.baseline))
 
     def _width(self, point: Point) -> int:

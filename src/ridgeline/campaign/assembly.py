@@ -68,7 +68,7 @@ def _asks(path: Path, question: CampaignQuestion) -> bool:
 
 
 def _new_folder(found: CheckedStudy, path: Path) -> StudyFolder:
-    return StudyFolder.create(path, found.file, in_place=getattr(found.workload, "in_place", ()))
+    return StudyFolder.create(path, found.file, in_place=found.workload.in_place)
 
 
 def assemble_or_go_on(
@@ -133,8 +133,7 @@ def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, h
 
 def jobs_at_once(study: Study, executor: Executor) -> int:
     """How many jobs of this study run beside each other: as many as there are slots, where there are cores for them."""
-    ask: Callable[..., int] = getattr(executor, "at_once", lambda resources: executor.slots)
-    return ask(study.job.resources(study.space.settings(study.baseline)))
+    return executor.at_once(study.job.resources(study.space.settings(study.baseline)))
 
 
 def executor_of(found: CheckedStudy) -> Executor:

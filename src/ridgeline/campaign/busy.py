@@ -1,4 +1,4 @@
-"""Was the machine busy with something else while we measured? Told from the first run of the baseline.
+"""Was the machine busy with something else while we measured? Judged by the first run of the baseline.
 
 Later runs say less: the load average that they begin with is in part our own.
 """

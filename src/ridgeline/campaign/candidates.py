@@ -74,10 +74,10 @@ def _search_estimate(study: Study, history: History, tried: list[float]) -> Gain
     found = search_gain(tried, baseline, study.goal.direction, study.confirm.level)
     if found is None:
         return None
-    told, ratio = found.text(goal_text(study, history)), 1 + found.change
+    text, ratio = found.text(goal_text(study, history)), 1 + found.change
     if found.low is None or found.high is None:
-        return Gain(ratio, None, None, found.level, told)
-    return Gain(ratio, 1 + found.low, 1 + found.high, found.level, told)
+        return Gain(ratio, None, None, found.level, text)
+    return Gain(ratio, 1 + found.low, 1 + found.high, found.level, text)
 
 
 def refuted_text(study: Study, history: History, verdict: ConfirmationVerdict, spoken_of: Point | None) -> str:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import random
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.campaign.blocks import MOST_MOVES
 from ridgeline.campaign.early_stop import cannot_be_watched
-from ridgeline.campaign.inert import inert_knobs
 from ridgeline.campaign.judge import secret_values
 from ridgeline.campaign.short_trials import WHERE as SHORT_TRIALS
 from ridgeline.campaign.short_trials import short_problems, shortened
-from ridgeline.errors import InputError, StudyError
+from ridgeline.errors import InputError, RidgelineError, StudyError
+from ridgeline.executors.base import Executor
 from ridgeline.records.expression import Expression, ExpressionError, Value
-from ridgeline.records.problem import Where
+from ridgeline.records.problem import Problem, Where
+from ridgeline.records.run import Resources
 from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
-from ridgeline.records.space import Point
+from ridgeline.records.space import Knob, Point, Settings, Space
 from ridgeline.records.study import Study
-from ridgeline.records.template import TOO_WIDE, bare_fields, grouped, wide_fields
+from ridgeline.records.template import TOO_WIDE, bare_fields, field_names, grouped, wide_fields
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.survey import MOST_URGENT, most_looks
 from ridgeline.study.forms.reading import read_form
 from ridgeline.study.forms.shape import fields
@@ -31,6 +35,140 @@ from ridgeline.study.stage_forms import SearchForm
 from ridgeline.study.study_file import COUNTS, StudyFile, read_study_file
 from ridgeline.study.study_space import MOST_COMBINATIONS, sampled_values
 from ridgeline.workloads.base import Workload
+
+
+@dataclass(frozen=True)
+class JobComparison:
+    """Compares what is pasted, which costs little; where that is not all, also what a run folder would hold."""
+
+    study: Study
+    workload: Workload
+
+    def outline(self, settings: Settings) -> str | None:
+        """Different for jobs that differ in what is pasted, built or asked of the site; None where nothing can run."""
+        builds = self.study.builds
+        try:
+            asked = _as_the_site_sees(self.study.site.batch, self.study.job.resources(settings))
+            built = [builds.commands(settings), builds.environment(settings)] if builds else []
+            return repr((self.workload.paste(settings), built, asked, self.study.job.loaded(settings)))
+        except (ExpressionError, ValueError, RidgelineError):
+            return None
+
+    def same(self, a: Settings, b: Settings) -> bool:
+        """False also where it cannot be known."""
+        outline = self.outline(a)
+        if outline is None or outline != self.outline(b):
+            return False
+        if self.workload.pasted_whole:
+            return True
+        first = self._prepared(a)
+        return first is not None and first == self._prepared(b)
+
+    def _prepared(self, settings: Settings) -> object:
+        with tempfile.TemporaryDirectory(prefix="ridgeline-check-") as folder:
+            home = Path(folder) / "runs" / "1"
+            try:
+                job = self.workload.prepare(Trial(1, {}, settings, Stage.SEARCH, "check"), home)
+            except (ExpressionError, ValueError, RidgelineError):
+                return None
+            plain = replace(job, name="", folder=Path(), resources=Resources())
+            return plain, list(_content(home))
+
+
+def _as_the_site_sees(batch: str, asked: Resources) -> Resources:
+    # this machine starts the command once, whatever number of nodes and ranks is asked for
+    return replace(asked, nodes=1, ranks_per_node=1) if batch == "local" else asked
+
+
+def _content(folder: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            yield str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+DRAWS = 24  # points beside the study's own at which a knob is tried: it may matter only together with another
+SHARES = (0.0, 0.5, 0.999)  # of the way through a knob
+
+
+def inert_knobs(study: Study, workload: Workload) -> list[Problem]:
+    jobs, places = JobComparison(study, workload), _places(study)
+    return [
+        Problem(("space", knob.name), _reason(study, knob.name))
+        for knob in study.space.knobs
+        if knob.count != 1 and _changes_nothing(jobs, knob, places)
+    ]
+
+
+def _places(study: Study) -> list[Point]:
+    rng = random.Random(0)
+    space = study.space
+    drawn = ({knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in range(DRAWS))
+    return [study.baseline, *study.presets, *map(space.restrict, drawn)]
+
+
+def _changes_nothing(jobs: JobComparison, knob: Knob, places: Sequence[Point]) -> bool:
+    tried = False
+    for place in places:
+        for other in _changed(jobs.study.space, knob, place) if knob.name in place else ():
+            tried = True
+            if not _same(jobs, place, other):
+                return False
+    return tried
+
+
+def _same(jobs: JobComparison, a: Point, b: Point) -> bool:
+    try:
+        return jobs.same(jobs.study.space.settings(a), jobs.study.space.settings(b))
+    except ExpressionError:
+        return False
+
+
+def _changed(space: Space, knob: Knob, place: Point) -> Iterator[Point]:
+    """The place with other values of the knob; knobs that come into being with them get one too."""
+    for value in dict.fromkeys(knob.at(share) for share in SHARES):
+        if value != place[knob.name]:
+            spare = {name: other.at(0.0) for name, other in space.by_name.items()}
+            yield space.restrict({**spare, **place, knob.name: value})
+
+
+def _reason(study: Study, name: str) -> str:
+    if name not in _mentioned(study):
+        return f"`{name}` isn't used anywhere; remove it or put {{{name}}} into {_where_to_put_it(study)}"
+    if study.site.launcher == "none" and any("launch" in field_names(text) for text in _study_texts(study)):
+        return (
+            f"`{name}` changes nothing here: {{launch}} is empty, because the site has no launcher; "
+            f"give the site a `launcher`, or put {{{name}}} into {_where_to_put_it(study)}"
+        )
+    return f"`{name}` changes nothing: all its values give the same job; remove it or correct where it is used"
+
+
+def _where_to_put_it(study: Study) -> str:
+    return "run" if "run" in study.workload.options else "the workload"
+
+
+def _study_texts(study: Study) -> Iterator[str]:
+    yield from (text for _, text in _texts(study.workload.options, ()))
+    yield from study.job.modules
+    if study.builds:
+        yield from (*study.builds.make, *study.builds.env.values())
+
+
+def _mentioned(study: Study) -> set[str]:
+    """Names that some text or size of the job reads, by derived values and conditions too; rules do not count."""
+    job, space = study.job, study.space
+    used = {name for text in _study_texts(study) for name in field_names(text)}
+    for size in (job.nodes, job.ranks_per_node, job.cores, job.gpus):
+        used |= size.names if size is not None else set()
+    while more := _read_by(space, used) - used:
+        used |= more
+    return used
+
+
+def _read_by(space: Space, used: set[str]) -> set[str]:
+    expressions = [space.derived[name] for name in used & space.derived.keys()]
+    expressions += [knob.when for knob in space.knobs if knob.name in used and knob.when is not None]
+    return {name for expression in expressions for name in expression.names}
+
 
 LISTED_POINTS = 200_000  # spaces up to this size are counted, larger ones sampled
 SAMPLED_POINTS = 20_000
@@ -55,14 +193,12 @@ class CheckedStudy:
 
     def doubts(self) -> list[str]:
         """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
-        executor = catalog.part("executors", self.study.site.batch)(self.study.site)
-        ask: Callable[..., list[str]] = getattr(executor, "doubts", lambda resources: [])
-        return ask(self.study.job.resources(self.study.space.settings(self.study.baseline)))
+        executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
+        return executor.doubts(self.study.job.resources(self.study.space.settings(self.study.baseline)))
 
     def remarks(self) -> list[str]:
         """What the workload finds out on the node, and how it will do so, for people to correct it beforehand."""
-        ask: Callable[..., list[str]] = getattr(self.workload, "remarks", lambda settings: [])
-        return ask(self.study.space.settings(self.study.baseline))
+        return self.workload.remarks(self.study.space.settings(self.study.baseline))
 
 
 def check_study(path: Path) -> CheckedStudy:
@@ -104,7 +240,7 @@ def check_file(file: StudyFile) -> CheckedStudy:
     problems += [file.message(p.where, p.message) for p in workload.problems()]
     problems += _missing_sources(file)
     problems += [*_wide_fields(file), *_nested_groups(file, workload), *_secrets(file)]
-    if study.profile is not None and not getattr(workload, "profiles", False):
+    if study.profile is not None and not workload.profiles:
         what = f"runs of {study.workload.kind} cannot be put under a profiler; leave it out"
         problems.append(file.message(("stages", "profile"), what))
     problems += [file.message(problem.where, problem.message) for problem in short_problems(study)]
@@ -198,8 +334,7 @@ def _nested_groups(file: StudyFile, workload: Workload) -> Iterator[str]:
 
 
 def _templates(study: Study, workload: Workload) -> Iterator[tuple[Where, str]]:
-    ask: Callable[[], Iterable[tuple[Where, str]]] = getattr(workload, "templates", lambda: ())
-    yield from ask()
+    yield from workload.templates()
     yield from ((("job", "modules", index), text) for index, text in enumerate(study.job.modules))
     if study.builds:
         yield from ((("builds", "make", index), text) for index, text in enumerate(study.builds.make))

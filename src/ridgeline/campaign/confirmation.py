@@ -143,13 +143,13 @@ def judged_blocks(study: Study, history: History, blocks: Sequence[Block]) -> Co
 
 def with_circumstances(headline: str, study: Study, history: History, found: ConfirmationVerdict) -> str:
     """The headline, and that the campaign was extended or that first runs of its blocks were unlike the others."""
-    told = _with_extension(headline, history, found)
+    text = _with_extension(headline, history, found)
     if history.protocol < 2:
-        return told
+        return text
     effect = first_run_effect(blocks_so_far(study, history), study.confirm.level, study.goal.direction)
-    if effect is None or str(effect) in told:
-        return told
-    return f"{told}; {effect}: settings begin blocks in turn, so none gains by it, but the interval is wider"
+    if effect is None or str(effect) in text:
+        return text
+    return f"{text}; {effect}: settings begin blocks in turn, so none gains by it, but the interval is wider"
 
 
 def _without(runs: Mapping[str, list[float]], base: str, failed: Mapping[str, str]) -> dict[str, list[float]]:

@@ -2,7 +2,7 @@
 
 What decides is what the run shows while it lasts: the goal's values as it prints them, or, where the goal is the time a
 run takes, the time that has passed. A stopped run has measured nothing: the journal says `stopped-early`, it is not
-ranked, and the sampler is told an estimate.
+ranked, and the sampler observes an estimate.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ridgeline.records.trial import Stage
 from ridgeline.stats.early import same_stretch_ratio, times_worse
 from ridgeline.study.codec import EarlyStop
 from ridgeline.study.history import History, OpenRun
-from ridgeline.workloads.base import Streaming, Workload
+from ridgeline.workloads.base import Workload
 
-LOOK_EVERY_S = 2.0  # at one run: its output is read again each time
+POLL_EVERY_S = 2.0  # at one run: its output is read again each time
 STARTED_FILE = "machine"  # written on the node before anything of the job runs
 
 
 def cannot_be_watched(study: Study, workload: Workload) -> str:
     """Why runs of this study show nothing before their end; empty where they do."""
-    if _timed(study, workload) or (isinstance(workload, Streaming) and workload.streams):
+    if _timed(study, workload) or (workload.streams):
         return ""
     return (
         f"nothing that a run writes shows its {study.goal.metric} before the end; leave it out, or take a goal that is "
@@ -42,16 +42,16 @@ class EarlyStops:
     history: History
     workload: Workload
     now_s: Callable[[], float] = time.time
-    _looked_s: dict[int, float] = field(default_factory=dict)  # run -> when it was looked at last
+    _polled_s: dict[int, float] = field(default_factory=dict)  # run -> when it was read last
 
     def found(self, run: OpenRun) -> EarlyStop | None:
         """Why this run should be ended now; None: let it run."""
         if self.study.search.stop_early is None or self.history.trials[run.trial].stage is not Stage.SEARCH:
             return None
         now_s = self.now_s()
-        if 0 <= now_s - self._looked_s.get(run.number, 0.0) < LOOK_EVERY_S:
+        if 0 <= now_s - self._polled_s.get(run.number, 0.0) < POLL_EVERY_S:
             return None
-        self._looked_s[run.number] = now_s
+        self._polled_s[run.number] = now_s
         best = self._best()
         if best is None:
             return None
@@ -68,7 +68,6 @@ class EarlyStops:
         return self._decided(run, best, passed_s / best.ending.duration_s, what)
 
     def _by_values(self, run: OpenRun, best: Run) -> EarlyStop | None:
-        assert isinstance(self.workload, Streaming)
         own = self.workload.streamed(run.folder)
         minimize = self.study.goal.direction == "minimize"
         ratio = same_stretch_ratio(own, self.workload.streamed(best.folder), minimize)
@@ -92,4 +91,4 @@ class EarlyStops:
 
 def _timed(study: Study, workload: Workload) -> bool:
     """Whether the goal is the time of a run, to be small: then the time that passed is a bound for it."""
-    return study.goal.direction == "minimize" and study.goal.metric in getattr(workload, "run_times", ())
+    return study.goal.direction == "minimize" and study.goal.metric in workload.run_times

@@ -24,8 +24,7 @@ from ridgeline.campaign.kinds.base import CampaignQuestion, question_line
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.receipt import controller
-from ridgeline.campaign.run_monitor import RunMonitor
-from ridgeline.campaign.under_way import not_run
+from ridgeline.campaign.under_way import cut_output, not_run, too_much_output
 from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, StoreError
 from ridgeline.executors.base import Executor, patiently
@@ -33,7 +32,7 @@ from ridgeline.files import is_there
 from ridgeline.records.guard import TextGuard
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.records.run import Ending, Job, Run
+from ridgeline.records.run import Cause, Ending, Job, Run
 from ridgeline.records.secrets import masked
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -53,6 +52,48 @@ from ridgeline.study.codec import (
 from ridgeline.study.history import History, OpenRun
 from ridgeline.study.journal import Journal, failure
 from ridgeline.workloads.base import Workload
+
+
+@dataclass
+class RunMonitor:
+    early_stops: EarlyStops
+    record: Callable[[Event], None]
+    _too_much: dict[int, str] = field(default_factory=dict)  # run -> what it wrote, for which it is ended
+
+    def must_end(self, run: OpenRun) -> bool:
+        """Whether it is to be ended now. True once: a controller that takes a run over asks `stop_recorded` first.
+
+        An early stop is in the journal before this returns, so that nobody takes the ending for somebody's cancel.
+        """
+        if run.number in self._too_much or self.stop_recorded(run):
+            return False
+        study, workload = self.early_stops.study, self.early_stops.workload
+        if excess := too_much_output(run.folder, workload.logs, study.job.output_bytes):
+            self._too_much[run.number] = excess  # a full disk ends everybody
+            return True
+        if (found := self.early_stops.found(run)) is not None:
+            self.record(event_of(found))
+            return True
+        return False
+
+    def stop_recorded(self, run: OpenRun) -> bool:
+        """Whether the journal says that it was to be stopped early."""
+        return run.number in self.early_stops.history.early_stops
+
+    def ended(self, run: OpenRun, ending: Ending) -> tuple[Ending, Outcome | None]:
+        """How it ended, given what was asked of it; with an outcome where nothing it wrote can say more."""
+        if run.number in self._too_much:
+            study, workload = self.early_stops.study, self.early_stops.workload
+            cut_output(run.folder, workload.logs, study.job.output_bytes)
+            return replace(ending, cause=Cause.OUTPUT_LIMIT, reason=self._too_much.pop(run.number)), None
+        if not run.folder.is_dir():
+            reason = "its run folder was moved or deleted while it ran"
+            return replace(ending, cause=Cause.LOST, reason=reason), None
+        if ending.cause is Cause.CANCELLED and self.stop_recorded(run):
+            why = self.early_stops.history.early_stops[run.number].why
+            return ending, Outcome(Kind.STOPPED_EARLY, why)
+        return ending, None
+
 
 T = TypeVar("T")
 
@@ -89,7 +130,7 @@ class Campaign:
     def __post_init__(self) -> None:
         # what the study itself reads or searches by such a name stays a file
         own = {*self.workload.logs, *(guard.file for guard in self.study.guards if isinstance(guard, TextGuard))}
-        self._books = tuple(name for name in getattr(self.executor, "books", ()) if name not in own)
+        self._books = tuple(name for name in self.executor.books if name not in own)
         self._run_monitor = RunMonitor(EarlyStops(self.study, self.history, self.workload), self.record)
 
     def run(self) -> CampaignVerdict:
@@ -152,7 +193,7 @@ class Campaign:
                 if not planned.ticket:  # it was handed over by a controller that did not live to note it down
                     self.record(event_of(Submitted(planned.number, ticket)))
                 self._flying[ticket] = planned.number
-                if self._run_monitor.was_told(planned):
+                if self._run_monitor.stop_recorded(planned):
                     self.executor.cancel(ticket)
             elif planned.number in self.history.instructions.cancelled:
                 self._close(planned, not_run(CANCELLED.reason), Reading(), CANCELLED)
@@ -190,7 +231,7 @@ class Campaign:
             as_built = replace(trial, build=self.builder.folder_of(trial.settings))
             planned = self._workload(trial).prepare(as_built, self.history.root / folder)
         resources = planned.resources if isinstance(planned, Job) else self.study.job.resources(trial.settings)
-        on_nodes = step.on_nodes if getattr(self.executor, "pins_nodes", True) else ()
+        on_nodes = step.on_nodes if self.executor.pins_nodes else ()
         self.record(run_event(number, trial.number, attempt, folder, resources, on_nodes))
         self._go_on(self.history.open_runs[number], job, replace(step, on_nodes=on_nodes))
 
@@ -256,10 +297,9 @@ class Campaign:
 
     def _settle(self, ask: bool = False) -> None:
         """What the site charges for jobs that have ended, once it says so: the exit file says earlier that one has."""
-        charged = getattr(self.executor, "charged", None)
-        if charged is None or not self.history.uncharged:
+        if not self.history.uncharged:
             return
-        for ticket, seconds in charged(list(self.history.uncharged), ask).items():
+        for ticket, seconds in self.executor.charged(list(self.history.uncharged), ask).items():
             self.record(event_of(Charged(ticket, seconds)))
 
     def _watch_running(self) -> None:
@@ -271,9 +311,9 @@ class Campaign:
         self.journal.require_in_place()  # what is not there would be judged as not written
         number = self._flying.pop(ticket)
         planned = self.history.open_runs[number]
-        ending, told = self._run_monitor.ended(planned, ending)
-        if told is not None:
-            self._close(planned, ending, Reading(), told)
+        ending, outcome = self._run_monitor.ended(planned, ending)
+        if outcome is not None:
+            self._close(planned, ending, Reading(), outcome)
             return
         trial = self.history.trials[planned.trial]
         run = Run(number, planned.trial, planned.attempt, planned.folder, planned.resources, ending)
@@ -302,8 +342,8 @@ class Campaign:
         shown = tuple(map(masked, ending.leftovers))
         ending = replace(ending, leftovers=shown, reason=masked(ending.reason))
         event = event_of(RunEnded(planned.number, ending, outcome, reading.measurements, reading.texts))
-        told = {name: value for name, value in event.items() if name != "event"}
-        held = write_result(planned.folder, {"settings": dict(trial.settings), **told}, self._books)
+        fields = {name: value for name, value in event.items() if name != "event"}
+        held = write_result(planned.folder, {"settings": dict(trial.settings), **fields}, self._books)
         self.record(event)
         if self.executor.detached:
             self._fold_later(planned.folder)

@@ -18,7 +18,7 @@ from ridgeline.study.live.instructions import Act, Instruction, put_away, waitin
 CANCELLED = Outcome(Kind.CANCELLED, "a person asked for it")
 
 
-class Refused(Exception):  # noqa: N818  told to a person, not an error
+class Refused(Exception):  # noqa: N818  an answer to a person, not an error
     """Why an instruction is not obeyed, and what to do instead."""
 
 

@@ -104,7 +104,7 @@ def _judge(
     try:
         found = find_signature(folder, logs, wanted, ended_by_us=ending.cause in _ENDED_BY_US)
     except TooSlow as error:
-        return Outcome(Kind.CRASH if failed else Kind.WRONG, f"how it ended cannot be told: {error}")
+        return Outcome(Kind.CRASH if failed else Kind.WRONG, f"could not classify the exit: {error}")
     if found is not None:
         return found
     if failed:

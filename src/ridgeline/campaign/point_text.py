@@ -53,7 +53,7 @@ def pasted(study: Study, workload: Workload, point: Point) -> str:
 
 
 def _needs_files(study: Study, workload: Workload) -> bool:
-    return study.builds is not None or bool(needed_files(study, getattr(workload, "in_place", ())))
+    return study.builds is not None or bool(needed_files(study, workload.in_place))
 
 
 def _folder_of_files(study: Study) -> Path:
@@ -88,7 +88,7 @@ def script_of(study: Study, root: Path, point: Point, title: str) -> str:
 
 def _links(study: Study, root: Path, workload: Workload) -> dict[str, Path]:
     """The top of everything that lies beside the study and that it names."""
-    needed = needed_files(study, getattr(workload, "in_place", ()))
+    needed = needed_files(study, workload.in_place)
     tops = dict.fromkeys(path.relative_to(study.folder).parts[0] for path in needed)
     return {top: (study.folder / top).absolute() for top in tops}
 

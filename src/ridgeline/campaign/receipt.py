@@ -30,7 +30,7 @@ PROC = Path("/proc")
 
 def controller(study: Study, workload: Workload) -> dict[str, Any]:
     """Who takes up a campaign, with the receipt."""
-    facts = receipt(study, getattr(workload, "programs", dict)())
+    facts = receipt(study, workload.programs())
     return {"host": socket.gethostname(), "pid": os.getpid(), "version": __version__, "receipt": facts}
 
 
@@ -102,8 +102,8 @@ def _gpus_by_nvidia_smi() -> list[tuple[str, str]]:
         return []
     asks = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.run(asks, capture_output=True, text=True, timeout=NVIDIA_SMI_PATIENCE_S, check=True).stdout
+        output = subprocess.run(asks, capture_output=True, text=True, timeout=NVIDIA_SMI_PATIENCE_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [line.rpartition(",") for line in told.splitlines()]
+    rows = [line.rpartition(",") for line in output.splitlines()]
     return [(name.strip(), driver.strip()) for name, comma, driver in rows if comma]

@@ -13,7 +13,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.nodes import NodeEffect, NodeRuns, corrected, corrections, node_runs
 from ridgeline.stats.regimes import Regimes, baseline_course
-from ridgeline.stats.survey import Look, next_look
+from ridgeline.stats.survey import BaselinePlacement, next_look
 from ridgeline.study.history import History
 
 
@@ -43,7 +43,7 @@ def compared_scores(study: Study, history: History, *stages: Stage) -> list[tupl
 
 
 @dataclass(frozen=True, slots=True)
-class Yardstick:
+class Normalisation:
     """What makes values of different nodes and hours comparable: the baseline's course, and factors of nodes."""
 
     course: Regimes
@@ -63,7 +63,7 @@ class Yardstick:
         return value / self.course.seen_through(1.0, number)
 
 
-def yardstick(study: Study, history: History) -> Yardstick:
+def yardstick(study: Study, history: History) -> Normalisation:
     seen = _seen(study, history)
     # asked first because of long campaigns on one node: numpy is needed to tell several apart
     effects = seen.effects(study) if len(seen.placements) > 1 else []
@@ -71,7 +71,7 @@ def yardstick(study: Study, history: History) -> Yardstick:
     unknown = frozenset(effect.node for effect in effects if effect.verdict == "undecided")
     asked = (seen.baselines, frozenset(factors.items()), unknown, study.goal.direction, study.confirm.level)
     if seen.last is None or seen.last[0] != asked:
-        seen.last = asked, Yardstick(_course(study, history, effects), factors)
+        seen.last = asked, Normalisation(_course(study, history, effects), factors)
     return seen.last[1]
 
 
@@ -89,7 +89,7 @@ class _Seen:
         self.placements: set[tuple[str, ...]] = set()
         self.baselines = 0  # good runs of it, sentinels too
         self.lost = False  # a run of it, to the site
-        self.last: tuple[tuple[Any, ...], Yardstick] | None = None  # and what it was made from
+        self.last: tuple[tuple[Any, ...], Normalisation] | None = None  # and what it was made from
         self._taken = 0  # of the runs of the history
         self._runs, self._good = NodeRuns(), list[tuple[Trial, Run]]()  # counted, and not counted yet
 
@@ -140,7 +140,7 @@ def slow_nodes(study: Study, history: History, width: int = 1) -> tuple[str, ...
     return slow if len(effects) - len(slow) >= width else ()
 
 
-def next_look_at_nodes(study: Study, history: History, width: int) -> Look:
+def next_look_at_nodes(study: Study, history: History, width: int) -> BaselinePlacement:
     """Where the baseline should be run next, on a job of so many nodes."""
     seen = _seen(study, history)
     # at least so many, seen or not: a job may ask for as many. None is waited for once a look at one was lost

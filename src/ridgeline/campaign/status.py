@@ -15,21 +15,54 @@ from ridgeline.campaign.busy import busy_machine
 from ridgeline.campaign.kinds.base import CampaignQuestion, question_of
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import pasted
-from ridgeline.campaign.profiles import profile_table
 from ridgeline.campaign.under_way import RunUnderWay, runs_under_way
 from ridgeline.campaign.verdict import with_figures
+from ridgeline.diagnose.base import Analyzer, diagnose
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.records.answer import Answer, Progress
-from ridgeline.records.exhibit import Exhibits
-from ridgeline.records.space import Point
+from ridgeline.records.exhibit import Exhibits, TextTable
+from ridgeline.records.finding import Finding
+from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Budget, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.contribution import contributions
-from ridgeline.study.controller import ControllerSighting, look_for_controller
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.history import History, read_history
+from ridgeline.study.lock import ControllerSighting, look_for_controller
 from ridgeline.study.partial import read_history_as_far
 from ridgeline.workloads.base import Workload
+
+# what mpiP and IPM name after the program, and IPM's banner on stdout
+FILES = ("perf.txt", "vtune.csv", "*.mpiP", "*.ipm.xml", "stdout")
+KINDS = ("perf", "vtune", "mpip", "ipm")
+
+
+def profile_table(study: Study, history: History) -> TextTable | None:
+    """One row for each finding of each profiled run; None where nothing was profiled."""
+    analyzers: list[Analyzer] = [catalog.part("analyzers", kind) for kind in KINDS]
+    rows: list[tuple[str, ...]] = []
+    for run in history.runs.values():
+        trial = history.trials[run.trial]
+        if trial.stage is Stage.PROFILE:
+            found = _findings(run.folder, analyzers)
+            claims = [(finding.claim, finding.advice) for finding in found] or [("nothing stands out", "")]
+            rows += [(_whose(study, trial), run.folder.name, *row) for row in claims]
+    head = ("of", "run", "what the profile shows", "what to do")
+    return TextTable("Profiles", head, tuple(rows)) if rows else None
+
+
+def _findings(folder: Path, analyzers: list[Analyzer]) -> list[Finding]:
+    found: list[Finding] = []
+    for file in (path for pattern in FILES for path in sorted(folder.glob(pattern))):
+        try:
+            found += diagnose(file, analyzers).findings
+        except RidgelineError:
+            continue  # gone or not readable: the report goes on without it
+    return found
+
+
+def _whose(study: Study, trial: Trial) -> str:
+    return "the baseline" if trial.key == point_key(study.baseline) else f"#{trial.number}"
 
 
 @dataclass(frozen=True)
@@ -144,12 +177,12 @@ def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answ
     if workload is None:
         # not checked again: the folder may be open on a smaller machine than the one that ran it
         workload = catalog.part("workloads", now.study.workload.kind)(now.study)
-    told = replace(answer, reference_paste=pasted(now.study, workload, answer.reference.point))
+    answer = replace(answer, reference_paste=pasted(now.study, workload, answer.reference.point))
     if (chosen := answer.to_use) is None:
-        return told
-    served = getattr(workload, "pasted_as", "")
+        return answer
+    served = workload.pasted_as
     repeat = _repeat(now.history, chosen) if served else ""
-    return replace(told, paste=pasted(now.study, workload, chosen), pasted_as=served, repeat=repeat)
+    return replace(answer, paste=pasted(now.study, workload, chosen), pasted_as=served, repeat=repeat)
 
 
 def _repeat(history: History, point: Point) -> str:

@@ -1,34 +1,21 @@
 """The seam: where jobs run.
 
-An executor is made from a site (`Factory`). It promises:
-- `script` is the exact text that would run, and touches nothing;
-- `submit` writes folder/run.sh and hands the job over; the ticket it returns is short text that survives a restart;
-- `find` gives the ticket of a job that was submitted for this folder, also by a controller that died before it could
-  write the ticket down; None means it was certainly never handed over;
-- `poll` costs one question to the site for all tickets; a ticket without an answer in the result is still queued or
-  running; an ended job is reported once its output files are complete, and a missing job is never called completed;
-- `cancel` ends the job and everything it started; the next `poll` reports it;
-- `wait` returns when something may have changed, or after `timeout_s`.
-An executor may also have `programs`, what must be on the PATH here, and `waiting`, why a ticket's job has not started
-yet: `ridgeline site check` looks at them. `charged(tickets, ask)` gives the seconds for which the site charges jobs
-that have ended, each once and as far as it has said so; only with `ask` it asks the site. `activity(ticket)` says what
-a job's processes have done so far, where they can be seen from here. `books` names the small files that it and run.sh
-keep in a run folder: those of an ended run are folded into its result.json (`books.py`), so it reads them with
-`books.book`; last the one that is there from the beginning. `doubts` says what is likely to go wrong with jobs that ask
-for such resources: `ridgeline check` shows it. A batch system needs only a dialect, which `batch.BatchExecutor` runs.
-A factory with an attribute `form` (a `forms.form.Form` of the keys under `options` in a site file) has them checked and
-completed by editors.
+An executor is a subclass of `Executor`, made from a site (`ExecutorFactory`). A batch system needs only a dialect,
+which `batch.BatchExecutor` runs. A factory with an attribute `form` (a `forms.form.Form` of the keys under `options` in
+a site file) has them checked and completed by editors.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from ridgeline.errors import SiteError
-from ridgeline.records.run import Ending, Job
+from ridgeline.records.run import Ending, Job, Resources
 from ridgeline.records.site import Site
 
 BY_HAND = ".by-hand-"  # between a run folder's name and a job id: the folder of a job that a person handed over again
@@ -42,7 +29,7 @@ EXIT_FILE = "exit"  # written by run.sh in the run folder: exit code, start and 
 class Activity:
     """What the processes that a job's program started have done; of a program that started none, the program itself.
 
-    A server's program answers HTTP, and what it started computes. `stopped`: any of them was told to stop (SIGSTOP).
+    A server's program answers HTTP, and what it started computes. `stopped`: any of them is suspended (SIGSTOP).
     `runnable`: one of them runs, or waits for a core.
     """
 
@@ -51,21 +38,62 @@ class Activity:
     runnable: bool = False
 
 
-class Executor(Protocol):
+class Executor(ABC):
     slots: int  # how many jobs may be in flight
     detached: bool  # True: jobs belong to a batch system and go on when the controller leaves
+    pins_nodes: bool = True  # a job can be put on nodes by name
+    # small files that it and run.sh keep in a run folder: those of an ended run are folded into its result.json
+    # (`books.py`), so it reads them with `books.book`; last the one that is there from the beginning
+    books: Sequence[str] = ()
+    waiting: Mapping[str, str] = MappingProxyType({})  # ticket -> why its job has not started yet
 
-    def script(self, job: Job) -> str: ...
+    @abstractmethod
+    def script(self, job: Job) -> str:
+        """The exact text that would run; touches nothing."""
 
-    def submit(self, job: Job) -> str: ...
+    @abstractmethod
+    def submit(self, job: Job) -> str:
+        """Write folder/run.sh and hand the job over; the ticket is short text that survives a restart."""
 
-    def find(self, job: Job) -> str | None: ...
+    @abstractmethod
+    def find(self, job: Job) -> str | None:
+        """The ticket of a job that was submitted for this folder, also by a controller that died before it could write
+        the ticket down; None means it was certainly never handed over."""
 
-    def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]: ...
+    @abstractmethod
+    def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
+        """One question to the site for all tickets; one without an answer is still queued or running. An ended job is
+        reported once its output files are complete, and a missing job is never called completed."""
 
-    def cancel(self, ticket: str) -> None: ...
+    @abstractmethod
+    def cancel(self, ticket: str) -> None:
+        """End the job and everything it started; the next `poll` reports it."""
 
-    def wait(self, timeout_s: float) -> None: ...
+    @abstractmethod
+    def wait(self, timeout_s: float) -> None:
+        """Return when something may have changed, or after `timeout_s`."""
+
+    @property
+    def programs(self) -> Sequence[str]:
+        """What must be on the PATH here: `ridgeline site check` looks for it."""
+        return ("sh",)
+
+    def at_once(self, resources: Resources) -> int:
+        """How many jobs of such resources run beside each other."""
+        return self.slots
+
+    def doubts(self, resources: Resources) -> list[str]:
+        """What is likely to go wrong with jobs that ask for such resources: `ridgeline check` shows it."""
+        return []
+
+    def charged(self, tickets: Collection[str], ask: bool = False) -> Mapping[str, float]:
+        """Seconds for which the site charges jobs that have ended, each once and as far as it has said so; only with
+        `ask` it asks the site."""
+        return {}
+
+    def activity(self, ticket: str) -> Activity | None:
+        """What a job's processes have done so far; None where they cannot be seen from here."""
+        return None
 
 
 def patiently(ask: Callable[[], T], check_stop: Callable[[], None], patience_s: float) -> T:

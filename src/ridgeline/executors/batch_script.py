@@ -173,7 +173,7 @@ def _shell_path(text: str) -> str:
 def _watched(command: str, job: Job) -> str:
     """The command under `timeout`, which gives it a process group and ends all of it; TERM is passed on to it.
 
-    Where processes are tracked by cgroup, this script alone is told to stop. A program that did not hear of it
+    Where processes are tracked by cgroup, this script alone gets the signal. A program that did not hear of it
     would compute on until it is killed, together with this script: no exit file, and scratch left behind.
     """
     grace_s = max(KILL_AFTER_S, job.grace_s or 0.0)

@@ -6,6 +6,7 @@ is in its dialect: batch.py and its neighbours know none by name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -102,7 +103,7 @@ class BatchDialect(Protocol):
         return []
 
     def pins_nodes(self, site: Site) -> bool:
-        """Whether a job can be told on which nodes to run."""
+        """Whether a job can name the nodes it runs on."""
         return True
 
     def option(self, line: str) -> str:
@@ -163,3 +164,26 @@ class BatchDialect(Protocol):
     def read_output(self, lines: Iterable[str]) -> OutputReport:
         """What BATCH_OUTPUT says in the batch system's own words: a footer, a kill message."""
         return OutputReport()
+
+
+@dataclass(frozen=True)
+class RefusalRule:
+    """`advice` may name {said}, {queue} and {account}."""
+
+    pattern: str
+    blame: Blame
+    advice: str = "{said}"
+
+
+def judge(rules: Iterable[RefusalRule], program: str, answer: JobReply, site: Site) -> Refusal:
+    said = _said(answer) or f"{program} ended with {answer.code} and said nothing"
+    known = {"said": said, "queue": site.queue or "not set", "account": site.account or "not set"}
+    for rule in rules:
+        if re.search(rule.pattern, f"{answer.stdout}\n{answer.stderr}"):
+            return Refusal(rule.blame, rule.advice.format(**known))
+    return Refusal(Blame.SITE_FILE, f"{said}; ask the operator of the cluster, or correct the site file")
+
+
+def _said(answer: JobReply) -> str:
+    lines = [line.strip() for line in f"{answer.stderr}\n{answer.stdout}".splitlines() if line.strip()]
+    return "; ".join(lines[-3:])

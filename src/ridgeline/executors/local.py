@@ -3,29 +3,494 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
+import platform
+import resource
 import select
-from collections.abc import Collection, Mapping
+import signal
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from ridgeline.books import book
+from ridgeline.books import book, text_of_book
 from ridgeline.errors import SiteError
 from ridgeline.executors import processes, script
-from ridgeline.executors.base import EXIT_FILE, Activity
+from ridgeline.executors.base import EXIT_FILE, Activity, Executor
 from ridgeline.executors.claim import CLAIM_FILE, claim_script, read_claim
-from ridgeline.executors.local_job import LOAD_FILE, STOP_FILE, LocalJob, note_load
 from ridgeline.executors.options import LocalOptions
-from ridgeline.executors.pinning import Cores, allowed_cores, pinned
-from ridgeline.executors.starter import SILENCED, STARTER
+from ridgeline.executors.pinning import FreeCores, allowed_cores, pinned
+from ridgeline.executors.processes import Process, now_s
+from ridgeline.files import write_whole
 from ridgeline.records.run import QUIET_FILE, Cause, Ending, Job, Resources
 from ridgeline.records.site import Site
+
+LOOKS_PER_LIMIT = 8
+
+
+class SilenceWatch:
+    """Looks at a run folder a few times per limit. Any file that grows or changes counts as a sign of life."""
+
+    def __init__(self, folder: Path, limit_s: float, *, began_before_us: bool) -> None:
+        self.limit_s = limit_s
+        self._folder = folder
+        self._seen = _size_and_newest(folder)
+        self._looked_at_s = self._changed_at_s = now_s()
+        if began_before_us:
+            # The time before we came counts; a file server whose clock is ahead must not make it negative
+            self._changed_at_s -= max(0.0, time.time() - self._seen[1] / 1e9)
+
+    @property
+    def next_look_s(self) -> float:
+        """When to look again, on the clock of `processes.now_s`."""
+        return self._looked_at_s + self.limit_s / LOOKS_PER_LIMIT
+
+    def reached(self) -> bool:
+        now = now_s()
+        if now < self.next_look_s:
+            return False
+        self._looked_at_s = now
+        seen = _size_and_newest(self._folder)
+        if seen != self._seen:
+            self._seen, self._changed_at_s = seen, now
+        return now - self._changed_at_s >= self.limit_s
+
+
+def note_quiet(folder: Path) -> None:
+    """Write down what the run has written up to now, before it is asked to end."""
+    lines = []
+    for entry in os.scandir(folder):
+        if entry.is_file(follow_symlinks=False):
+            seen = entry.stat(follow_symlinks=False)
+            lines.append(f"{seen.st_mtime_ns / 1e9:.9f} {seen.st_size} {entry.name}\n")
+    write_whole(folder / QUIET_FILE, "".join(lines), survives_power_cut=False)
+
+
+def _size_and_newest(folder: Path) -> tuple[int, int]:
+    """Total size and latest change of all files below; links are not followed (they lead to builds and inputs)."""
+    size = newest = 0
+    for home, _, names in os.walk(folder):
+        for name in names:
+            try:
+                seen = Path(home, name).lstat()
+            except OSError:  # a file that was there a moment ago
+                continue
+            size, newest = size + seen.st_size, max(newest, seen.st_mtime_ns)
+    return size, newest
+
+
+STOP_FILE = "stop"
+LOAD_FILE = "load"
+SETTLE_S = 0.05  # helpers of a launcher may need a moment after it to leave by themselves
+UNKILLABLE_S = 10.0  # a process in uninterruptible sleep may never go; then we report it and move on
+
+
+class LocalJob:
+    """`step` moves the job's affairs on and gives its ending when all is over; `due_s` says when to look again."""
+
+    def __init__(
+        self,
+        folder: Path,
+        leader: Process | None,
+        *,
+        limit_s: float,
+        silence_limit_s: float | None,
+        is_child: bool,
+        cores: frozenset[int] = frozenset(),
+        grace_s: float,
+        own_peak: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.cores = cores
+        self._leader = leader
+        self._is_child = is_child
+        self._limit_s = limit_s
+        self._silence = SilenceWatch(folder, silence_limit_s, began_before_us=not is_child) if silence_limit_s else None
+        self._grace_s = grace_s
+        self._mark = script.mark(folder)
+        self._stop = _read_stop(folder)
+        self._status: int | None = None  # wait status, of our own children
+        self._usage: dict[str, float] = {}
+        self._settled_at_s: float | None = None
+        self._kill_at_s: float | None = None
+        self._give_up_at_s = float("inf")
+        self._leftovers: dict[Process, str] = {}
+        self._handles: dict[Process, int] = {}
+        # without a `Starter`, Linux fills a child's peak memory with that of the process it was started from
+        self._peak_floor_kib = 0 if own_peak else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if leader:
+            self._listen([leader])
+
+    @classmethod
+    def resume(cls, folder: Path, *, grace_s: float) -> LocalJob:
+        """A job that this controller did not start."""
+        claim = read_claim(folder)
+        leader = claim.process if claim else processes.leader_of(script.mark(folder), folder / script.SCRIPT_FILE)
+        while claim is None and leader and not leader.ended:  # it is about to write its claim
+            time.sleep(0.005)
+            claim = read_claim(folder)
+        claim = claim or read_claim(folder)  # written while we looked, and ended since
+        if claim and claim.host != platform.node() and script.exit_record(folder) is None:
+            raise SiteError(
+                f"{folder}: this run was started on {claim.host}, not on {platform.node()}; resume the study there"
+            )
+        if claim and claim.boot != processes.boot_id():
+            leader = None
+        return cls(
+            folder,
+            leader,
+            limit_s=claim.limit_s if claim else float("inf"),
+            silence_limit_s=claim.silence_limit_s if claim else None,
+            is_child=False,
+            cores=_affinity(leader) if leader else frozenset(),
+            grace_s=grace_s,
+        )
+
+    @property
+    def handles(self) -> list[int]:
+        """File descriptors that become readable when a process of the job ends."""
+        return list(self._handles.values())
+
+    def due_s(self) -> float:
+        """Seconds until `step` may have something to do though no process has ended."""
+        if self._leader is None or (self._leader.ended and self._settled_at_s is None):
+            return 0.0
+        if not self._handles:
+            return 0.02  # kernels before 5.3 give no handles
+        dates = [self._give_up_at_s]
+        if self._kill_at_s is not None:
+            dates.append(self._kill_at_s)
+        elif self._settled_at_s is not None:
+            dates.append(self._settled_at_s)
+        else:
+            dates.append(self._deadline_s)
+            if self._silence:
+                dates.append(self._silence.next_look_s)
+        return max(0.0, min(dates) - processes.now_s())
+
+    def step(self) -> Ending | None:
+        if not self._is_over() and processes.now_s() < self._give_up_at_s:
+            self._enforce_limits()
+            return None
+        if self._leader and self._sweep(self._leader):
+            return None
+        self._listen([])
+        return self._ending()
+
+    def stop(self, cause: Cause, reason: str) -> None:
+        """End the job and all it started; why is written down first, for a controller after us."""
+        if self._stop is None:
+            self._stop = (cause, reason)
+            try:
+                if cause is Cause.SILENCE:
+                    note_quiet(self.folder)
+                write_whole(self.folder / STOP_FILE, f"{cause}\n{reason}\n", survives_power_cut=False)
+            except OSError:
+                pass  # a full disk must not keep us from ending the job; this controller remembers why
+        if self._leader and self._kill_at_s is None:
+            self._end(processes.of_run(self._mark, self._leader), self._leader)
+
+    @property
+    def _deadline_s(self) -> float:
+        return self._leader.started_at_s + self._limit_s if self._leader else 0.0
+
+    def _is_over(self) -> bool:
+        if self._leader is None or self._status is not None:
+            return True
+        if not self._is_child:
+            return self._leader.ended
+        pid, status, usage = os.wait4(self._leader.pid, os.WNOHANG)
+        if pid == 0:
+            return False
+        claim = read_claim(self.folder)
+        if claim and claim.process.pid != pid:
+            # Another start of this run was first (its controller died unseen): that one is the run
+            self._is_child, self._leader = False, claim.process
+            self._listen([claim.process])
+            return claim.process.ended
+        self._status = status
+        self._usage["cpu_s"] = usage.ru_utime + usage.ru_stime
+        if usage.ru_maxrss > self._peak_floor_kib:
+            self._usage["max_rss_bytes"] = usage.ru_maxrss * 1024.0
+        return True
+
+    def _enforce_limits(self) -> None:
+        now_s = processes.now_s()
+        if self._kill_at_s is not None:
+            if now_s >= self._kill_at_s and self._leader:
+                self._end(processes.of_run(self._mark, self._leader), self._leader)
+        elif now_s >= self._deadline_s:
+            self.stop(Cause.TIME_LIMIT, f"ran longer than its limit of {self._limit_s:g} s")
+        elif self._silence and self._silence.reached():
+            self.stop(Cause.SILENCE, f"wrote nothing for {self._silence.limit_s:g} s")
+
+    def _sweep(self, leader: Process) -> bool:
+        """End what outlived the leader; True while something of it still lives."""
+        living = processes.of_run(self._mark, leader)
+        if not living:
+            return False
+        self._listen(living)
+        now_s = processes.now_s()
+        if self._settled_at_s is None:
+            self._settled_at_s = now_s + SETTLE_S
+        if self._stop is None:
+            if now_s < self._settled_at_s:
+                return True
+            self._leftovers |= {p: _shown(p) for p in living if p not in self._leftovers}
+        if self._kill_at_s is None or now_s >= self._kill_at_s:
+            self._end(living, None)
+        if now_s >= self._give_up_at_s:
+            self._leftovers |= {p: f"{_shown(p)} (does not end)" for p in living}
+            return False
+        return True
+
+    def _end(self, others: list[Process], leader: Process | None) -> None:
+        """Ask all to end; called again after the grace, force them: the leader last, it writes the exit file."""
+        now_s = processes.now_s()
+        if self._kill_at_s is None:
+            processes.tell([*others, *([leader] if leader else [])], signal.SIGTERM)
+            self._give_up_at_s = now_s + self._grace_s + UNKILLABLE_S
+            self._kill_at_s = now_s + self._grace_s
+        else:
+            processes.tell(others or ([leader] if leader else []), signal.SIGKILL)
+            self._kill_at_s = now_s + 0.2
+
+    def _listen(self, living: list[Process]) -> None:
+        # The handle of a process that has ended is always ready: kept, it would turn waiting into spinning
+        for process in self._handles.keys() - set(living):
+            os.close(self._handles.pop(process))
+        for process in living:
+            if process not in self._handles and (fd := processes.handle(process)) is not None:
+                self._handles[process] = fd
+
+    def _ending(self) -> Ending:
+        record = script.exit_record(self.folder)
+        status = os.waitstatus_to_exitcode(self._status) if self._status is not None else None
+        cause, reason = self._stop or (Cause.EXITED, "")
+        exit_code, signal_number = status, None
+        if record:
+            exit_code, signal_number = record.exit_code, record.signal
+        elif status is not None and status < 0:
+            exit_code, signal_number = None, -status
+        if record is None and self._stop is None:
+            cause, reason = self._cause_without_record(status)
+        started_s, ended_s = self._times(record)
+        usage = {**_read_load(self.folder), **self._usage}
+        if record and record.cpu_s is not None:
+            usage.setdefault("cpu_s", record.cpu_s)  # `times` of some shells counts in steps of 10 ms
+        return Ending(
+            cause,
+            exit_code,
+            signal_number,
+            reason,
+            nodes=(record.host if record else platform.node(),),
+            started_s=started_s,
+            ended_s=ended_s,
+            leftovers=tuple(self._leftovers.values()),
+            usage=usage,
+            elapsed_s=self._elapsed_s(record),
+            held_s=record.held_s if record else None,
+            machines=script.machines(self.folder),
+        )
+
+    def _elapsed_s(self, record: script.ExitRecord | None) -> float | None:
+        """On the clock of `processes.now_s`, which nobody can set."""
+        if record:
+            return record.elapsed_s
+        return max(0.0, processes.now_s() - self._leader.started_at_s) if self._leader else None
+
+    def _times(self, record: script.ExitRecord | None) -> tuple[float, float]:
+        started_s = record.started_s if record else 0.0
+        if not started_s:
+            claim = book(self.folder, CLAIM_FILE)
+            if claim is None:
+                return 0.0, 0.0
+            started_s = claim.changed_s
+        if record:
+            return started_s, max(started_s, record.ended_s)
+        return started_s, time.time() if self._leader else started_s
+
+    def _cause_without_record(self, status: int | None) -> tuple[Cause, str]:
+        if status == script.BOOKS_FAILED:
+            return Cause.NODE_FAILED, f"run.sh could not load modules or write into {self.folder}; see stderr, and df"
+        if status is not None:
+            return Cause.EXITED, "run.sh itself was killed" if status < 0 else "run.sh ended early; see stderr"
+        claim = read_claim(self.folder)
+        if claim and claim.boot != processes.boot_id():
+            return Cause.NODE_FAILED, f"{claim.host} was restarted while this ran"
+        if claim:
+            return Cause.LOST, f"process {claim.process.pid} is gone and wrote no exit file: it was killed from outside"
+        return Cause.LOST, f"{self.folder / script.SCRIPT_FILE} was never started"
+
+
+def _shown(process: Process) -> str:
+    return f"{process.pid} {processes.command_line(process.pid)}"
+
+
+def note_load(folder: Path) -> None:
+    """How busy the machine is before the job runs, on disk for a controller after us."""
+    try:
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+        write_whole(folder / LOAD_FILE, f"load_before={load:.2f}\ncores={cores}\n", survives_power_cut=False)
+    except OSError:
+        pass  # a remark about the machine is not worth a run
+
+
+def _read_load(folder: Path) -> dict[str, float]:
+    fields = script.fields_in(text_of_book(folder, LOAD_FILE))
+    try:
+        return {name: float(fields[name]) for name in ("load_before", "cores")}
+    except (KeyError, ValueError):
+        return {}
+
+
+def _read_stop(folder: Path) -> tuple[Cause, str] | None:
+    try:
+        cause, _, reason = text_of_book(folder, STOP_FILE).partition("\n")
+        return Cause(cause), reason.strip()
+    except ValueError:
+        return None
+
+
+def _affinity(process: Process) -> frozenset[int]:
+    try:
+        return frozenset(os.sched_getaffinity(process.pid))
+    except OSError:
+        return frozenset()
+
+
+# numbers of the system call `clone`; with no stack and no thread-local storage its arguments mean the same everywhere
+CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120}
+SILENCED = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these two, and ignored signals are inherited
+
+# CLONE_PARENT | CLONE_VFORK | SIGCHLD: our child, and the helper goes on when it has become the program
+_HELPER = """
+import ctypes, json, os, signal, sys
+call, number = ctypes.CDLL(None, use_errno=True).syscall, int(sys.argv[1])
+os.write(1, b"ready\\n")
+for line in os.fdopen(0, "rb"):
+    asked, opened = json.loads(line), []
+    try:
+        for name, flags in asked["files"]:
+            opened.append(os.open(os.fsencode(name), flags, 0o644))
+        pid = call(number, 0x8000 | 0x4000 | signal.SIGCHLD, 0, 0, 0, 0)
+        if pid == 0:
+            try:
+                os.setsid()
+                for target, source in enumerate(opened):
+                    os.dup2(source, target)
+                if asked["cores"]:
+                    os.sched_setaffinity(0, asked["cores"])
+                for each in asked["silenced"]:
+                    signal.signal(each, signal.SIG_DFL)
+                os.execve(asked["argv"][0], [os.fsencode(a) for a in asked["argv"][1:]],
+                          {os.fsencode(n): os.fsencode(v) for n, v in asked["env"].items()})
+            finally:
+                os._exit(127)
+        error = ctypes.get_errno() if pid < 0 else 0
+    except OSError as failure:
+        pid, error = -1, failure.errno
+    for fd in opened:
+        os.close(fd)
+    os.write(1, b"%d %d\\n" % (pid, error))
+"""
+
+
+class Starter:
+    """One helper of this process, started when first needed; `start` gives None where none can be had."""
+
+    def __init__(self) -> None:
+        self._owner = 0
+        self._ask = self._answer = -1
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        files: Sequence[tuple[str, int]],
+        cores: Collection[int] = (),
+    ) -> int | None:
+        """The process id of `argv[0]`, started as argv[1:] in a session of its own, with `files` as its 0, 1 and 2.
+
+        OSError where it cannot be started.
+        """
+        if self._owner != os.getpid() and not self._begin():
+            return None
+        asked = {"argv": argv, "env": dict(env), "files": files, "cores": sorted(cores), "silenced": [*SILENCED]}
+        try:
+            _write_all(self._ask, json.dumps(asked).encode() + b"\n")
+            reply = _line(self._answer)
+        except BrokenPipeError:
+            reply = b""
+        if not reply:
+            self._end()
+            return None
+        pid, error = (int(word) for word in reply.split())
+        if pid < 0:
+            raise OSError(error, os.strerror(error), files[-1][0])
+        return pid
+
+    def _begin(self) -> bool:
+        self._end()
+        number = CLONE.get(os.uname().machine)
+        if sys.platform != "linux" or number is None:
+            return False
+        reads, self._ask = os.pipe()
+        self._answer, writes = os.pipe()
+        try:
+            os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", "-c", _HELPER, str(number)],
+                os.environ,
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, reads, 0),
+                    (os.POSIX_SPAWN_DUP2, writes, 1),
+                    (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
+                ],
+                setsid=True,  # Ctrl-C is for us, and jobs are to outlive it
+                setsigmask=[],
+            )
+        except OSError:
+            self._end()
+            return False
+        finally:
+            os.close(reads)
+            os.close(writes)
+        self._owner = os.getpid()
+        if _line(self._answer) != b"ready\n":
+            self._end()
+            return False
+        return True
+
+    def _end(self) -> None:
+        for fd in (self._ask, self._answer):
+            if fd >= 0 and self._owner in (0, os.getpid()):
+                os.close(fd)
+        self._owner, self._ask, self._answer = 0, -1, -1
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _line(fd: int) -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and (more := os.read(fd, 4096)):
+        line += more
+    return line if line.endswith(b"\n") else b""
+
+
+STARTER = Starter()
+
 
 _SHELLS = ("sh", "dash", "bash")  # run.sh, and what it starts a program with
 GRACE_S = 3.0  # between asking a job to end and ending it
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """A ticket is the run folder's path. Jobs for which no cores are free wait here until there are.
 
     With more than one slot each job is pinned to cores of its own; with one slot it may use the whole machine.
@@ -38,7 +503,7 @@ class LocalExecutor:
     def __init__(self, site: Site, *, grace_s: float = GRACE_S) -> None:
         self._site = site
         self._grace_s = grace_s
-        self._cores = Cores(allowed_cores(site.cores_per_node))
+        self._cores = FreeCores(allowed_cores(site.cores_per_node))
         self.slots = max(1, min(site.jobs_at_once, len(self._cores)))
         self._running: dict[str, LocalJob] = {}
         self._waiting: dict[str, Job] = {}
@@ -168,7 +633,7 @@ class LocalExecutor:
             ) from error
         return LocalJob(
             folder,
-            processes.look(pid),
+            processes.find_process(pid),
             limit_s=job.limit_s,
             silence_limit_s=job.silence_limit_s,
             is_child=True,

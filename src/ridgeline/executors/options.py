@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from ridgeline.executors.base import ExecutorFactory
 from ridgeline.files import is_there
 from ridgeline.records.site import Site
-from ridgeline.study.forms.form import FOLDER, CountedIn, Form, OneLine, Otherwise, Takes
+from ridgeline.study.forms.form import FOLDER, Accepts, DefaultText, Form, OneLine, ValueUnit
 
 Made = TypeVar("Made", bound=ExecutorFactory)
 
@@ -40,15 +40,15 @@ def _script(name: str, info: ValidationInfo) -> str:
     return str(path.absolute())
 
 
-Seconds = Annotated[float, CountedIn("seconds"), Field(ge=0)]
-Script = Annotated[OneLine, AfterValidator(_script), Takes("the name of a file beside the site file")]
+Seconds = Annotated[float, ValueUnit("seconds"), Field(ge=0)]
+Script = Annotated[OneLine, AfterValidator(_script), Accepts("the name of a file beside the site file")]
 
 
 class LocalOptions(Form):
     """Options of `batch: local`."""
 
     whose = "local"
-    mpirun: Annotated[OneLine, Otherwise("the one on the PATH")] = Field(
+    mpirun: Annotated[OneLine, DefaultText("the one on the PATH")] = Field(
         default="", description="The program that starts ranks, instead of `mpirun`."
     )
 
@@ -56,7 +56,7 @@ class LocalOptions(Form):
 class BatchOptions(LocalOptions):
     """Options that all batch systems share."""
 
-    script: Annotated[Script | None, Otherwise("one is written for each run")] = Field(
+    script: Annotated[Script | None, DefaultText("one is written for each run")] = Field(
         default=None,
         description="Your own job script, run unchanged; it finds the trial's command in $RIDGELINE_COMMAND.",
     )

@@ -24,7 +24,7 @@ def allowed_cores(most: int | None = None) -> list[int]:
     return cores[: max(1, min([len(cores), *limits]))]
 
 
-class Cores:
+class FreeCores:
     """The book of free cores. `take` gives disjoint sets."""
 
     def __init__(self, cores: Iterable[int]) -> None:

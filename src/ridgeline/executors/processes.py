@@ -31,7 +31,7 @@ class Process:
     @property
     def ended(self) -> bool:
         """True for a zombie too: it has ended, only its parent has not looked yet."""
-        seen = look(self.pid)
+        seen = find_process(self.pid)
         return seen is None or seen.start_ticks != self.start_ticks or seen.state in "ZX"
 
 
@@ -44,7 +44,7 @@ def boot_id() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
-def look(pid: int) -> Process | None:
+def find_process(pid: int) -> Process | None:
     fields = _stat(pid)
     return None if fields is None else _process(pid, fields)
 
@@ -91,7 +91,7 @@ def of_run(mark: str, leader: Process) -> list[Process]:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ProcessUsage:
     """What one process has done."""
 
     name: str
@@ -100,7 +100,7 @@ class Work:
     state: str  # as /proc writes it
 
 
-def work_of_run(mark: str, leader: Process) -> list[Work]:
+def work_of_run(mark: str, leader: Process) -> list[ProcessUsage]:
     """Of every living process of a run but its leader."""
     found = []
     for process in of_run(mark, leader):
@@ -109,7 +109,7 @@ def work_of_run(mark: str, leader: Process) -> list[Work]:
             name = text[text.index(b"(") + 1 : text.rindex(b")")].decode(errors="replace")
             fields = text[text.rindex(b")") + 2 :].split()
             cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-            found.append(Work(name, process.start_ticks, cpu_s, fields[0].decode()))
+            found.append(ProcessUsage(name, process.start_ticks, cpu_s, fields[0].decode()))
     return found
 
 
@@ -118,7 +118,7 @@ def leader_of(mark: str, script: Path) -> Process | None:
     wanted, name = mark.encode(), os.fsencode(script)
     for pid in _pids():
         if wanted in _environment(pid) and name in _arguments(pid):
-            process = look(pid)
+            process = find_process(pid)
             if process is not None and process.session == pid and process.state not in "ZX":
                 return process
     return None
@@ -144,7 +144,7 @@ def handle(process: Process) -> int | None:
         fd = os.pidfd_open(process.pid)
     except OSError:
         return None
-    seen = look(process.pid)
+    seen = find_process(process.pid)
     if seen is None or seen.start_ticks != process.start_ticks:
         os.close(fd)
         return None

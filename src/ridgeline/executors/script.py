@@ -172,7 +172,7 @@ class ExitRecord:
     """What run.sh wrote at its end. Dates are 0 where `date` was ended together with the job.
 
     `elapsed_s` is how long the command took, on the clock that nobody can set; None on a node without one. `held_s` is
-    the same for the whole script. `told`: the script itself was told to stop, which nothing that it starts does.
+    the same for the whole script. `terminated`: the script itself was asked to stop, which nothing that it starts does.
     """
 
     exit_code: int
@@ -181,7 +181,7 @@ class ExitRecord:
     host: str
     cpu_s: float | None
     elapsed_s: float | None = None
-    told: bool = False
+    terminated: bool = False
     held_s: float | None = None
 
     @property
@@ -209,7 +209,7 @@ def exit_record(folder: Path) -> ExitRecord | None:
         host=fields.get("host", ""),
         cpu_s=cpu_s,
         elapsed_s=_elapsed_s(fields, ended_s - started_s if started_s and ended_s else None),
-        told=bool(fields.get("told")),
+        terminated=bool(fields.get("told")),
         held_s=_since_boot_s(fields, "up_first_s"),
     )
 

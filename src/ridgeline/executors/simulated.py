@@ -26,19 +26,20 @@ from pydantic import Field
 
 from ridgeline.books import text_of_book
 from ridgeline.errors import SiteError
+from ridgeline.executors.base import Executor
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.files import write_whole
 from ridgeline.records.machine import Machine
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
 from ridgeline.records.site import Site
-from ridgeline.study.forms.form import Form, OneLine, Otherwise, Single, Takes
+from ridgeline.study.forms.form import Accepts, DefaultText, Form, OneLine, Single
 
 PLACEMENT_FILE = "placement.json"
 
-Share = Annotated[float, Field(ge=0, lt=1), Takes("a share of at least 0 and below 1, such as 0.01 for 1%")]
+Share = Annotated[float, Field(ge=0, lt=1), Accepts("a share of at least 0 and below 1, such as 0.01 for 1%")]
 Speeds = Annotated[
-    dict[str, Annotated[float, Field(gt=0)]], Takes("a mapping of nodes to their speed, such as {dgx002: 0.91}")
+    dict[str, Annotated[float, Field(gt=0)]], Accepts("a mapping of nodes to their speed, such as {dgx002: 0.91}")
 ]
 
 
@@ -46,10 +47,10 @@ class SimulatedOptions(Form):
     """Options of `batch: simulated`, a cluster that is not there."""
 
     whose = "simulated"
-    gpu: Annotated[OneLine, Otherwise("the study's `gpu`")] = Field(
+    gpu: Annotated[OneLine, DefaultText("the study's `gpu`")] = Field(
         default="", description="The GPU of the nodes, one of `ridgeline hardware`."
     )
-    fabric: Annotated[OneLine, Otherwise("the GPU's usual one")] = Field(
+    fabric: Annotated[OneLine, DefaultText("the GPU's usual one")] = Field(
         default="", description="The network between the nodes, one of `ridgeline hardware`."
     )
     prefix: OneLine = Field(default="node", description="What the nodes' names begin with: node001 and so on.")
@@ -76,7 +77,7 @@ class Placement:
     silence_limit_s: float | None
 
 
-class SimulatedExecutor:
+class SimulatedExecutor(Executor):
     """One job at a time: jobs take no time, so more at once would only make the order of results a matter of luck."""
 
     form = SimulatedOptions
@@ -92,14 +93,14 @@ class SimulatedExecutor:
         self._now_s: dict[Path, float] = {}  # the pretended clock of each folder of runs
 
     def script(self, job: Job) -> str:
-        return self._here.script(self._told(job, self._cluster.place(job)))
+        return self._here.script(self._with_placement(job, self._cluster.place(job)))
 
     def submit(self, job: Job) -> str:
         drawn = self._cluster.place(job)
         if self._here.find(job) is None:
             start_s = max(self._clock(job.folder.parent), time.time())
             _write_placement(job.folder, replace(drawn, started_s=round(start_s, 3)))
-        return self._here.submit(self._told(job, drawn))
+        return self._here.submit(self._with_placement(job, drawn))
 
     def find(self, job: Job) -> str | None:
         return self._here.find(job)
@@ -117,12 +118,12 @@ class SimulatedExecutor:
     def wait(self, timeout_s: float) -> None:
         self._here.wait(timeout_s)
 
-    def _told(self, job: Job, placed: Placement) -> Job:
-        told = {NODES_ENV: " ".join(placed.nodes), SPEED_ENV: f"{placed.speed:.6f}"}
+    def _with_placement(self, job: Job, placed: Placement) -> Job:
+        placement = {NODES_ENV: " ".join(placed.nodes), SPEED_ENV: f"{placed.speed:.6f}"}
         if placed.fault != "nothing":
-            told[STOPS_AT_ENV] = f"{placed.stops_at:.4f}"
+            placement[STOPS_AT_ENV] = f"{placed.stops_at:.4f}"
         # real limits stay as they are: they end a program that does not pretend
-        return replace(job, env={**told, **job.env})
+        return replace(job, env={**placement, **job.env})
 
     def _clock(self, runs: Path) -> float:
         """When the last run in this folder ended; read once, for a controller that came back."""

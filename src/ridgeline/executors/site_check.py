@@ -64,7 +64,7 @@ class SiteCheck:
         yield self._cancelled(tickets["cancel"])
 
     def _programs(self) -> CheckStep:
-        wanted = list(getattr(self.executor, "programs", ("sh",)))
+        wanted = list(self.executor.programs)
         missing = [name for name in wanted if shutil.which(name) is None]
         if missing:
             what = f"{', '.join(missing)} not on this machine's PATH; run ridgeline where jobs are submitted from "
@@ -100,7 +100,7 @@ class SiteCheck:
 
     def _judged(self, name: str, ending: Ending | None) -> CheckStep:
         if ending is None:
-            waiting = "; ".join(set(getattr(self.executor, "waiting", {}).values())) or "no reason given"
+            waiting = "; ".join(set(self.executor.waiting.values())) or "no reason given"
             late = f"not started within {self.patience_s:.0f} s ({waiting}); the queue is full, or try another queue"
             return CheckStep(name, False, late)
         output, errors = (self._text(name, file) for file in ("stdout", "stderr"))
@@ -132,8 +132,8 @@ class SiteCheck:
 
 def _advice(name: str, site: Site, ending: Ending, errors: str) -> str:
     last = errors.strip().splitlines()[-1] if errors.strip() else ""
-    told = (ending.reason, "" if last in ending.reason else last)
-    said = "; ".join(part for part in told if part) or f"exit code {ending.exit_code}"
+    parts = (ending.reason, "" if last in ending.reason else last)
+    said = "; ".join(part for part in parts if part) or f"exit code {ending.exit_code}"
     if name == "launcher" and ending.exit_code == 127:
         return (
             f"{said}; {site.launcher} is not on the compute nodes: name its module in `modules`, or have it installed"

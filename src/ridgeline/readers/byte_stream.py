@@ -20,7 +20,7 @@ Watch = Callable[[int], None]
 class ByteStream:
     """Pieces of a file. `damage` says, once they were read, why the rest of a torn gzip file is missing.
 
-    `watch` is told how many bytes of the file itself were read so far, zipped ones as they lie on disk.
+    `watch` is called with how many bytes of the file itself were read so far, zipped ones as they lie on disk.
     """
 
     def __init__(self, path: Path, watch: Watch | None = None) -> None:

@@ -36,7 +36,7 @@ _PROTOCOLS = dict(enumerate(("LL", "LL128", "SIMPLE")))
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class NcclSetting:
     name: str
     value: str
     line: int
@@ -62,7 +62,7 @@ class Transport:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class NcclChoice:
     """Algorithm and protocol that NCCL chose for one collective of a given size (NCCL_DEBUG_SUBSYS has TUNING)."""
 
     collective: str
@@ -83,14 +83,14 @@ class NcclLog:
     """`settings` are what NCCL says it applied, `exported` what the log shows was asked for (env, set -x, export)."""
 
     version: str | None = None
-    settings: Mapping[str, Setting] = field(default_factory=dict)
-    exported: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, NcclSetting] = field(default_factory=dict)
+    exported: Mapping[str, NcclSetting] = field(default_factory=dict)
     refused: tuple[NcclWarning, ...] = ()
     network: str | None = None
     network_line: int | None = None
     nics: tuple[Nic, ...] = ()
     transports: tuple[Transport, ...] = ()
-    chosen: tuple[Chosen, ...] = ()
+    chosen: tuple[NcclChoice, ...] = ()
     coll_channels: int | None = None
     nvls_channels: int | None = None
     p2p_channels: int | None = None
@@ -124,12 +124,12 @@ def read_nccl_log(lines: Iterable[str]) -> NcclLog:
 class _NcclReader:
     def __init__(self) -> None:
         self.single: dict[str, Any] = {}
-        self.settings: dict[str, Setting] = {}
-        self.exported: dict[str, Setting] = {}
+        self.settings: dict[str, NcclSetting] = {}
+        self.exported: dict[str, NcclSetting] = {}
         self.nics: dict[tuple[str, int | None], Nic] = {}
         self.transports: Counter[str] = Counter()
         self.transport_lines: dict[str, int] = {}
-        self.chosen: list[Chosen] = []
+        self.chosen: list[NcclChoice] = []
         self.refused: list[NcclWarning] = []
         self.warnings: list[NcclWarning] = []
         self.info_lines = 0
@@ -151,7 +151,7 @@ class _NcclReader:
 
     def read(self, line: int, text: str) -> None:
         if exported := _EXPORTED.match(text):
-            self.exported[exported.group(1)] = Setting(exported.group(1), exported.group(2).strip("'\""), line)
+            self.exported[exported.group(1)] = NcclSetting(exported.group(1), exported.group(2).strip("'\""), line)
             return
         if version := _VERSION.search(text):
             self.single.setdefault("version", version.group(1))
@@ -173,7 +173,7 @@ class _NcclReader:
         elif found := _CHOSEN.search(text):
             self._choice(line, *found.groups())
         elif found := _SET.search(text):
-            self.settings.setdefault(found.group(1), Setting(found.group(1), found.group(2), line))
+            self.settings.setdefault(found.group(1), NcclSetting(found.group(1), found.group(2), line))
         elif "NET/IB : Using" in text or "NET/Socket : Using" in text:
             self._nics(line, text)
         elif found := _NETWORK.search(text):
@@ -201,7 +201,7 @@ class _NcclReader:
         name = algorithm.upper() if a is None else _ALGORITHMS.get(a, algorithm)
         kind = protocol.upper() if p is None else _PROTOCOLS.get(p, protocol)
         if len(self.chosen) < _MOST_KEPT:
-            self.chosen.append(Chosen(collective or "?", size_bytes, name, kind, line))
+            self.chosen.append(NcclChoice(collective or "?", size_bytes, name, kind, line))
 
     def _nics(self, line: int, text: str) -> None:
         for name, port, link in _NIC.findall(text.partition("OOB")[0]):

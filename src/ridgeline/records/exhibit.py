@@ -83,7 +83,7 @@ class Exhibits:
     """All of them; empty where there is nothing to show.
 
     `setting` is the setting to use beside what it replaces, shown with what to paste. `groups` says what a trial is
-    called in the figure of runs; without it, runs are told apart by stage and the best value so far is drawn.
+    called in the figure of runs; without it, runs are distinguished by stage and the best value so far is drawn.
     """
 
     setting: TextTable | None = None

@@ -52,7 +52,7 @@ def machine_names(machines: Iterable[Machine]) -> dict[Machine, str]:
 def _name(machine: Machine, alike: Sequence[Machine]) -> str:
     if len(alike) == 1:
         return machine.host
-    told = [f"boot {machine.boot[:SHORT]}"] if machine.boot else []
+    parts = [f"boot {machine.boot[:SHORT]}"] if machine.boot else []
     if machine.gpus and len({other.gpus for other in alike}) > 1:
-        told.append(f"GPU {machine.gpus[0].removeprefix('GPU-')[:SHORT]}")
-    return f"{machine.host} ({', '.join(told)})" if told else machine.host
+        parts.append(f"GPU {machine.gpus[0].removeprefix('GPU-')[:SHORT]}")
+    return f"{machine.host} ({', '.join(parts)})" if parts else machine.host

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from ridgeline.errors import InputError
-from ridgeline.study.forms.form import CountedIn, ExpressionText, Form, Otherwise
+from ridgeline.study.forms.form import DefaultText, ExpressionText, Form, ValueUnit
 from ridgeline.study.forms.reading import read_form
 
 F = TypeVar("F", bound=Form)
@@ -36,7 +36,7 @@ class GuidedOptions(Form):
     """`sampler: guided` models what it was told and tries what promises most for its cost."""
 
     whose = "the sampler guided"
-    startup: Annotated[int, CountedIn("trials")] = Field(
+    startup: Annotated[int, ValueUnit("trials")] = Field(
         default=6, ge=1, description="Space-filling trials before it learns; none where a twin or a formula guides it."
     )
     worth: float = Field(
@@ -46,7 +46,7 @@ class GuidedOptions(Form):
         description="The search ends when the chance that an untried setting beats the best by more than this share "
         "is under 5%; 0: only the budget ends it.",
     )
-    expect: Annotated[ExpressionText, Otherwise("what the workload predicts")] = Field(
+    expect: Annotated[ExpressionText, DefaultText("what the workload predicts")] = Field(
         default="",
         description="A formula over settings for the goal's metric, as far as you know it, such as `threads * block`. "
         "The search begins where it is best and learns how far to trust it.",
@@ -57,7 +57,7 @@ class TpeOptions(Form):
     """`sampler: tpe` tries more of what went well and keeps away from what failed."""
 
     whose = "the sampler tpe"
-    startup: Annotated[int, CountedIn("trials")] = Field(
+    startup: Annotated[int, ValueUnit("trials")] = Field(
         default=10, ge=1, description="Space-filling trials before it learns."
     )
 

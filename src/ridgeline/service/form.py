@@ -12,17 +12,17 @@ from ridgeline.ports import BOOTSTRAP_PORT, LAST_PORT, ROUTER_PORT, SGLANG_PORT
 from ridgeline.records.secrets import looks_secret
 from ridgeline.service.service import DAY_MIN, USUAL_ROUTER
 from ridgeline.study.forms.form import (
-    CountedIn,
+    Accepts,
+    DefaultText,
     Duration,
     Environment,
     Form,
     Lines,
     OneLine,
-    Otherwise,
     Single,
     Size,
-    Takes,
     Text,
+    ValueUnit,
     Variable,
     Words,
 )
@@ -46,18 +46,18 @@ class UnitForm(Form):
     whose = "a unit"
 
     role: Literal["both", "prefill", "decode"] = Field(default="both", description="What its servers do.")
-    replicas: Annotated[int, CountedIn("servers")] = Field(default=1, ge=1, le=512, description="How many of them.")
-    nodes: Annotated[int, CountedIn("nodes")] = Field(default=1, ge=1, description="Nodes of each server.")
-    gpus: Annotated[int, CountedIn("GPUs")] = Field(default=0, ge=0, description="GPUs of each of these nodes.")
+    replicas: Annotated[int, ValueUnit("servers")] = Field(default=1, ge=1, le=512, description="How many of them.")
+    nodes: Annotated[int, ValueUnit("nodes")] = Field(default=1, ge=1, description="Nodes of each server.")
+    gpus: Annotated[int, ValueUnit("GPUs")] = Field(default=0, ge=0, description="GPUs of each of these nodes.")
     settings: dict[str, Single] = Field(default={}, description="Knobs of the engine, as in a study.")
-    arguments: Annotated[Words, Otherwise("none")] = Field(
+    arguments: Annotated[Words, DefaultText("none")] = Field(
         default=[], description="Further words of the server's command line, as they are."
     )
     env: Environment = Field(default={}, description="Environment of these servers.")
-    cores: Annotated[int | None, CountedIn("cores"), Otherwise("the share of its GPUs")] = Field(
+    cores: Annotated[int | None, ValueUnit("cores"), DefaultText("the share of its GPUs")] = Field(
         default=None, ge=1, description="Cores of each node, where a batch system or Kubernetes is asked for them."
     )
-    memory: Annotated[Size | None, Otherwise("the share of its GPUs")] = Field(
+    memory: Annotated[Size | None, DefaultText("the share of its GPUs")] = Field(
         default=None, description="Memory of each node, likewise."
     )
 
@@ -68,29 +68,29 @@ class RouterForm(Form):
     whose = "a router"
 
     kind: Literal["sglang-router", "smg", "vllm-router"] = Field(default=USUAL_ROUTER, description="Which one.")
-    policy: Annotated[OneLine, Otherwise("the router's own")] = Field(
+    policy: Annotated[OneLine, DefaultText("the router's own")] = Field(
         default="", description="How it chooses a server: round_robin, power_of_two, cache_aware, ..."
     )
-    port: Annotated[int, CountedIn("")] = Field(
+    port: Annotated[int, ValueUnit("")] = Field(
         default=ROUTER_PORT, ge=1, le=LAST_PORT, description="Where users reach it."
     )
-    most_running: Annotated[int | None, CountedIn("requests"), Otherwise("no limit")] = Field(
+    most_running: Annotated[int | None, ValueUnit("requests"), DefaultText("no limit")] = Field(
         default=None, ge=1, description="Requests under way at once; more wait."
     )
-    most_waiting: Annotated[int | None, CountedIn("requests"), Otherwise("the router's own")] = Field(
+    most_waiting: Annotated[int | None, ValueUnit("requests"), DefaultText("the router's own")] = Field(
         default=None, ge=0, description="Requests that may wait; more are refused with 429."
     )
-    longest_wait: Annotated[Duration | None, Otherwise("the router's own")] = Field(
+    longest_wait: Annotated[Duration | None, DefaultText("the router's own")] = Field(
         default=None, description="How long a request may wait there before it is refused."
     )
     python: OneLine = Field(default="python3", description="The interpreter of the environment that has the router.")
-    arguments: Annotated[Words, Otherwise("none")] = Field(
+    arguments: Annotated[Words, DefaultText("none")] = Field(
         default=[], description="Further words of the router's command line, as they are."
     )
-    cores: Annotated[int | None, CountedIn("cores"), Otherwise("an eighth of a node's, at most 4")] = Field(
+    cores: Annotated[int | None, ValueUnit("cores"), DefaultText("an eighth of a node's, at most 4")] = Field(
         default=None, ge=1, description="Cores of the router's own small job."
     )
-    memory: Annotated[Size | None, Otherwise("an eighth of a node's, at most 8 GiB")] = Field(
+    memory: Annotated[Size | None, DefaultText("an eighth of a node's, at most 8 GiB")] = Field(
         default=None, description="Memory of the router's own small job."
     )
 
@@ -101,11 +101,11 @@ class ServedEngineForm(Form):
     whose = "an engine"
 
     kind: Literal["sglang", "vllm", "twin"] = Field(description="The engine; twin: servers that only pretend.")
-    release: Annotated[OneLine, Otherwise("the newest that is known")] = Field(
+    release: Annotated[OneLine, DefaultText("the newest that is known")] = Field(
         default="", description="The release whose flags are used, such as 0.5.15."
     )
     python: OneLine = Field(default="python3", description="The interpreter of the environment that has the engine.")
-    gpu: Annotated[OneLine, Otherwise("needed by twin only")] = Field(
+    gpu: Annotated[OneLine, DefaultText("needed by twin only")] = Field(
         default="", description="What it runs on, such as h200: the twin keeps its time."
     )
 
@@ -115,26 +115,26 @@ class PodForm(Form):
 
     whose = "kubernetes"
 
-    image: Annotated[OneLine, Otherwise("the engine's published one of this release")] = Field(
+    image: Annotated[OneLine, DefaultText("the engine's published one of this release")] = Field(
         default="", description="The image of the servers."
     )
-    router_image: Annotated[OneLine, Otherwise("needed where there is a router")] = Field(
+    router_image: Annotated[OneLine, DefaultText("needed where there is a router")] = Field(
         default="", description="An image that has the router."
     )
-    keep_image: Annotated[OneLine, Otherwise("nobody watches in the cluster")] = Field(
+    keep_image: Annotated[OneLine, DefaultText("nobody watches in the cluster")] = Field(
         default="", description="An image that has ridgeline: `keep` then watches the service there."
     )
     namespace: OneLine = Field(default="default", description="Where everything is made.")
-    model_claim: Annotated[OneLine, Otherwise("the folder lies on every node")] = Field(
+    model_claim: Annotated[OneLine, DefaultText("the folder lies on every node")] = Field(
         default="", description="The PersistentVolumeClaim that holds the model's folder."
     )
-    secret: Annotated[OneLine, Otherwise("the service's name, then `-key`")] = Field(
+    secret: Annotated[OneLine, DefaultText("the service's name, then `-key`")] = Field(
         default="", description="The Secret that holds the API key, under the name that `api_key_env` gives."
     )
-    devices: dict[str, Annotated[int, CountedIn("")]] = Field(
+    devices: dict[str, Annotated[int, ValueUnit("")]] = Field(
         default={}, description="Further resources of each pod of a server, such as `rdma/hca: 8`."
     )
-    user: Annotated[int, CountedIn("")] = Field(
+    user: Annotated[int, ValueUnit("")] = Field(
         default=1000, ge=0, description="Whom pods run as, as the standard `restricted` wants it; 0: the image decides."
     )
     ipc_lock: bool = Field(
@@ -184,7 +184,7 @@ def _zone(name: str) -> str:
     return name
 
 
-TimeOfDay = Annotated[OneLine, AfterValidator(_time), Takes('a time of the day such as "08:00"')]
+TimeOfDay = Annotated[OneLine, AfterValidator(_time), Accepts('a time of the day such as "08:00"')]
 
 
 class ScheduleForm(Form):
@@ -195,12 +195,12 @@ class ScheduleForm(Form):
     from_: TimeOfDay = Field(alias="from", description="When it begins.", examples=['"08:00"'])
     to: TimeOfDay = Field(description="When it ends.", examples=['"20:00"'])
     days: Annotated[
-        OneLine, AfterValidator(_days), Takes("days such as mon-fri or sat,sun"), Otherwise("every day")
+        OneLine, AfterValidator(_days), Accepts("days such as mon-fri or sat,sun"), DefaultText("every day")
     ] = Field(default="mon-sun", description="On which days it begins.")
-    least: Annotated[int | None, CountedIn("servers"), Otherwise("the role's")] = Field(
+    least: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
         default=None, ge=1, description="Never fewer meanwhile."
     )
-    most: Annotated[int | None, CountedIn("servers"), Otherwise("the role's")] = Field(
+    most: Annotated[int | None, ValueUnit("servers"), DefaultText("the role's")] = Field(
         default=None, ge=1, description="Never more meanwhile."
     )
 
@@ -213,21 +213,21 @@ class RoleScaleForm(Form):
 
     whose = "scale"
 
-    least: Annotated[int, CountedIn("servers")] = Field(default=1, ge=1, description="Never fewer.")
-    most: Annotated[int, CountedIn("servers")] = Field(ge=1, le=512, description="Never more.", examples=["4"])
-    running: Annotated[float | None, CountedIn("requests"), Otherwise("not looked at")] = Field(
+    least: Annotated[int, ValueUnit("servers")] = Field(default=1, ge=1, description="Never fewer.")
+    most: Annotated[int, ValueUnit("servers")] = Field(ge=1, le=512, description="Never more.", examples=["4"])
+    running: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
         default=None, gt=0, description="Target: requests on each server, running or waiting."
     )
-    waiting: Annotated[float | None, CountedIn("requests"), Otherwise("not looked at")] = Field(
+    waiting: Annotated[float | None, ValueUnit("requests"), DefaultText("not looked at")] = Field(
         default=None, gt=0, description="Target: of these, how many wait."
     )
-    kv: Annotated[float | None, Otherwise("not looked at")] = Field(
+    kv: Annotated[float | None, DefaultText("not looked at")] = Field(
         default=None, gt=0, le=1, description="Target: share of each server's KV pool that is used."
     )
-    ttft_p95_ms: Annotated[float | None, CountedIn("ms"), Otherwise("not looked at")] = Field(
+    ttft_p95_ms: Annotated[float | None, ValueUnit("ms"), DefaultText("not looked at")] = Field(
         default=None, gt=0, description="Limit: time to the first token, p95 of a minute, as the servers measure it."
     )
-    schedule: Annotated[list[ScheduleForm], Otherwise("none")] = Field(
+    schedule: Annotated[list[ScheduleForm], DefaultText("none")] = Field(
         default=[], description="Other limits at times of the day."
     )
 
@@ -237,22 +237,22 @@ class ScaleForm(Form):
 
     whose = "scale"
 
-    both: Annotated[RoleScaleForm | None, Otherwise("as the unit says")] = Field(
+    both: Annotated[RoleScaleForm | None, DefaultText("as the unit says")] = Field(
         default=None, description="Servers that do prefill and decode."
     )
-    prefill: Annotated[RoleScaleForm | None, Otherwise("as the unit says")] = Field(
+    prefill: Annotated[RoleScaleForm | None, DefaultText("as the unit says")] = Field(
         default=None, description="Prefill servers, likewise."
     )
-    decode: Annotated[RoleScaleForm | None, Otherwise("as the unit says")] = Field(
+    decode: Annotated[RoleScaleForm | None, DefaultText("as the unit says")] = Field(
         default=None, description="Decode servers, likewise."
     )
     down_after: Duration = Field(
         default=600.0, description="Low load for so long, and no change of the number, before a server is removed."
     )
-    most_servers: Annotated[int | None, CountedIn("servers"), Otherwise("the sum of the roles' most")] = Field(
+    most_servers: Annotated[int | None, ValueUnit("servers"), DefaultText("the sum of the roles' most")] = Field(
         default=None, ge=2, description="Of all roles together."
     )
-    timezone: Annotated[OneLine, AfterValidator(_zone), Otherwise("that of the machine that runs keep")] = Field(
+    timezone: Annotated[OneLine, AfterValidator(_zone), DefaultText("that of the machine that runs keep")] = Field(
         default="", description="Of the schedule's times, such as Europe/Berlin."
     )
 
@@ -262,21 +262,21 @@ class NotifyForm(Form):
 
     whose = "notify"
 
-    webhook: Annotated[Text, Otherwise("none")] = Field(
+    webhook: Annotated[Text, DefaultText("none")] = Field(
         default="", description="An address to POST each alert to, as JSON with `text` and its parts."
     )
-    webhook_env: Annotated[Text, Otherwise("none")] = Field(
+    webhook_env: Annotated[Text, DefaultText("none")] = Field(
         default="", description="The environment variable that holds that address, where it is a secret."
     )
-    command: Annotated[Text, Otherwise("none")] = Field(
+    command: Annotated[Text, DefaultText("none")] = Field(
         default="", description="A shell line: the alert in $RIDGELINE_ALERT, and as JSON on its input."
     )
-    mail: Annotated[Text, Otherwise("none")] = Field(default="", description="An address to write to.")
-    mail_from: Annotated[Text, Otherwise("ridgeline at this machine")] = Field(
+    mail: Annotated[Text, DefaultText("none")] = Field(default="", description="An address to write to.")
+    mail_from: Annotated[Text, DefaultText("ridgeline at this machine")] = Field(
         default="", description="The sender of these mails."
     )
     smtp: Text = Field(default="localhost:25", description="The server that takes them.")
-    most_an_hour: Annotated[int, CountedIn("alerts")] = Field(
+    most_an_hour: Annotated[int, ValueUnit("alerts")] = Field(
         default=20, ge=1, description="More are counted, and the number sent with the next one."
     )
 
@@ -286,48 +286,52 @@ class ServiceForm(Form):
 
     whose = "a deployment"
 
-    version: Annotated[Literal[1], Takes("1: write 1")] = Field(description="The version of this format.")
-    name: Annotated[OneLine, Otherwise("the file's name")] = Field(default="", description="Shown in jobs and reports.")
+    version: Annotated[Literal[1], Accepts("1: write 1")] = Field(description="The version of this format.")
+    name: Annotated[OneLine, DefaultText("the file's name")] = Field(
+        default="", description="Shown in jobs and reports."
+    )
     model: OneLine = Field(description="The model's folder or name, as the engine takes it; a preset for twin.")
-    served_name: Annotated[OneLine, Otherwise("the model's")] = Field(default="", description="What requests call it.")
-    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
+    served_name: Annotated[OneLine, DefaultText("the model's")] = Field(
+        default="", description="What requests call it."
+    )
+    secrets: Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")] = Field(
         default=[],
         description="Variables that hold tokens of the servers: from the environment, ~/.ridgeline/secrets/NAME or a "
         "Kubernetes Secret; no file that is written holds their value.",
     )
     engine: ServedEngineForm
     units: list[UnitForm] = Field(min_length=1, description="The servers.")
-    router: Annotated[RouterForm | None, Otherwise("none: one server alone")] = Field(default=None)
+    router: Annotated[RouterForm | None, DefaultText("none: one server alone")] = Field(default=None)
     site: Any = Field(default="local", description="A site's name or file, or the mapping itself.")
     start: Literal["together", "in-turn"] = Field(
         default="together",
         description="in-turn: each server only when the one before is ready, as servers that share a GPU need it.",
     )
-    first_port: Annotated[int, CountedIn("")] = Field(
+    first_port: Annotated[int, ValueUnit("")] = Field(
         default=SGLANG_PORT, ge=1024, le=60000, description="Port of the first server on a node; the next ones follow."
     )
-    first_bootstrap_port: Annotated[int, CountedIn("")] = Field(
+    first_bootstrap_port: Annotated[int, ValueUnit("")] = Field(
         default=BOOTSTRAP_PORT,
         ge=1024,
         le=60000,
         description="Where decode servers fetch KV from the first prefill server on a node; the next ones follow.",
     )
-    preflight: Annotated[Lines, Otherwise("none")] = Field(
+    preflight: Annotated[Lines, DefaultText("none")] = Field(
         default=[],
         description="Records of `ridgeline preflight --json` of the nodes (`nodes/*.json`): their InfiniBand adapters.",
     )
-    host: Annotated[OneLine, Otherwise("loopback here, the node's address on a cluster")] = Field(
+    host: Annotated[OneLine, DefaultText("loopback here, the node's address on a cluster")] = Field(
         default="", description="The address that servers and router listen on."
     )
-    api_key_env: Annotated[OneLine, AfterValidator(_key_variable), Otherwise("no key")] = Field(
+    api_key_env: Annotated[OneLine, AfterValidator(_key_variable), DefaultText("no key")] = Field(
         default="", description="The environment variable that holds the API key."
     )
-    limit: Annotated[Duration | None, Otherwise("a day on a batch system, none here")] = Field(
+    limit: Annotated[Duration | None, DefaultText("a day on a batch system, none here")] = Field(
         default=None,
         description="Time that a batch system is asked for; `keep` replaces members before it is over.",
     )
     slo: dict[str, float] = Field(default={}, description="Limits such as `ttft_p95_ms: 2000`.")
     expected: dict[str, Any] = Field(default={}, description="The plan's figures, each with its interval.")
-    scale: Annotated[ScaleForm | None, Otherwise("as many as the units say")] = Field(default=None)
-    notify: Annotated[NotifyForm, Otherwise("nobody")] = Field(default=NotifyForm())
-    kubernetes: Annotated[PodForm, Otherwise("nothing beyond the defaults")] = Field(default=PodForm())
+    scale: Annotated[ScaleForm | None, DefaultText("as many as the units say")] = Field(default=None)
+    notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(default=NotifyForm())
+    kubernetes: Annotated[PodForm, DefaultText("nothing beyond the defaults")] = Field(default=PodForm())

@@ -2,7 +2,7 @@
 
 The model is additive in logs: every knob contributes by itself. That is often wrong in detail (a large batch pays only
 with enough memory), so these are hints for the reader, never verdicts; the sum need not be the confirmed ratio.
-Knobs that only ever moved together (16 GPUs: tp up, pp down) cannot be told apart by any model, and share one part.
+Knobs that only ever moved together (16 GPUs: tp up, pp down) cannot be separated by any model, and share one part.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ LEAST_VALUES = 5  # one strange value, or the first few of a program that warms 
 
 
 def same_stretch_ratio(own: Sequence[float], best: Sequence[float], minimize: bool) -> float | None:
-    """How many times `best`'s values `own`'s are over the later half of what `own` has so far; None: cannot be told.
+    """How many times `best`'s values `own`'s are over the later half of what `own` has so far; None: undecided.
 
-    It can be told when even the most favourable value of that stretch is worse than the middle one of the best run.
+    It is decided when even the most favourable value of that stretch is worse than the middle one of the best run.
     """
     if len(own) < LEAST_VALUES or len(best) < LEAST_VALUES:
         return None

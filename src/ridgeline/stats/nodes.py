@@ -1,4 +1,4 @@
-"""Slow nodes told apart from slow settings: effects of nodes on runs, over a whole journal.
+"""Slow nodes, as opposed to slow settings: effects of nodes on runs, over a whole journal.
 
 Log speed is the sum of what the setting, the slowest node, the pair of nodes and the time of the run bring, and noise.
 A node is called slow where "this one is slow" explains the runs so much better than "all are alike" that the odds

@@ -12,7 +12,7 @@ from ridgeline.stats.student import interval
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class GoalValue:
     """A setting's value of one goal: the mean of its runs, with an interval where the noise is known."""
 
     value: float
@@ -26,8 +26,8 @@ class Tradeoff:
     shown), or behind it."""
 
     setting: str
-    first: Level
-    second: Level
+    first: GoalValue
+    second: GoalValue
     runs: int
     place: Literal["on", "near", "behind"] = "on"
 
@@ -66,12 +66,12 @@ def _noise(values: Sequence[Sequence[float]]) -> tuple[float, int]:
     return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
 
 
-def _level(values: Sequence[float], noise: tuple[float, int], level: float) -> Level:
+def _level(values: Sequence[float], noise: tuple[float, int], level: float) -> GoalValue:
     middle = math.fsum(map(math.log, values)) / len(values)
     spread, freedom = noise
     if not freedom:
-        return Level(math.exp(middle))
-    return Level(math.exp(middle), *interval(middle, spread / math.sqrt(len(values)), freedom, level, math.exp))
+        return GoalValue(math.exp(middle))
+    return GoalValue(math.exp(middle), *interval(middle, spread / math.sqrt(len(values)), freedom, level, math.exp))
 
 
 def _place(

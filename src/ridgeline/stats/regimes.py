@@ -23,7 +23,7 @@ MOST_REPEATS = 200  # of the baseline looked at: a change shows in these, and al
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedRepeat:
+class BaselineRun:
     """One run of the baseline: its place in the order of all runs, its value, and where it ran."""
 
     place: int
@@ -64,11 +64,11 @@ class Regimes:
         return (1 - share) * self.levels[after - 1] + share * self.levels[after]
 
 
-def regimes(repeats: Sequence[PlacedRepeat], direction: Direction, level: float = 0.95) -> Regimes:
+def regimes(repeats: Sequence[BaselineRun], direction: Direction, level: float = 0.95) -> Regimes:
     """The baseline's course over a search, as far as its repeats show one.
 
     Nodes that are known to be slow or fast are allowed for. Where the repeats ran on nodes of which that is not known,
-    a change of node cannot be told from a change in time, and none is found.
+    a change of node cannot be separated from a change in time, and none is found.
     """
     in_order = sorted(repeats, key=lambda repeat: repeat.place)
     return _regimes(tuple(in_order[:: len(in_order) // MOST_REPEATS + 1]), direction, level)
@@ -82,16 +82,16 @@ def baseline_course(
     level: float = 0.95,
 ) -> Regimes:
     """As `regimes`, of runs of the baseline, with what the whole journal says of their nodes."""
-    repeats = [PlacedRepeat(run.number, run.metrics[metric], run.ending.nodes) for _, run in runs]
+    repeats = [BaselineRun(run.number, run.metrics[metric], run.ending.nodes) for _, run in runs]
     unknown = {effect.node for effect in effects if effect.verdict == "undecided"}
     if not any(unknown.intersection(repeat.nodes) for repeat in repeats):
         factors = corrections(effects, direction)
-        repeats = [PlacedRepeat(r.place, corrected(r.value, r.nodes, factors)) for r in repeats]
+        repeats = [BaselineRun(r.place, corrected(r.value, r.nodes, factors)) for r in repeats]
     return regimes(repeats, direction, level)
 
 
 @lru_cache(maxsize=32)  # every face asks for it at every look, and permutations take their time
-def _regimes(looked_at: tuple[PlacedRepeat, ...], direction: Direction, level: float) -> Regimes:
+def _regimes(looked_at: tuple[BaselineRun, ...], direction: Direction, level: float) -> Regimes:
     values = _freed_from_nodes(looked_at, direction, level)
     found = drift(values, direction, random.Random(0), level)
     if found.kind not in ("step", "trend"):
@@ -101,8 +101,8 @@ def _regimes(looked_at: tuple[PlacedRepeat, ...], direction: Direction, level: f
     return Regimes(found, tuple(repeat.place for repeat in looked_at), tuple(course))
 
 
-def _freed_from_nodes(repeats: Sequence[PlacedRepeat], direction: Direction, level: float) -> list[float]:
-    """Empty where nodes and time cannot be told apart."""
+def _freed_from_nodes(repeats: Sequence[BaselineRun], direction: Direction, level: float) -> list[float]:
+    """Empty where nodes and time cannot be separated."""
     if len({repeat.nodes for repeat in repeats}) < 2:
         return [repeat.value for repeat in repeats]
     effects = node_effects([NodeRun("baseline", r.nodes, r.value) for r in repeats], direction, level)

@@ -37,7 +37,7 @@ class ScalingStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class ScalingLaw:
     """Gunther's law: speed = size / (1 + serial (size - 1) + crosstalk size (size - 1)); Amdahl's with no crosstalk.
 
     `peak` is the size of largest speed, None without crosstalk. Intervals by fitting again with the noise seen added
@@ -68,7 +68,7 @@ class Scaling:
     """`pays_to` is the last size before a step whose marginal efficiency is surely below `worth`; None: none is."""
 
     steps: tuple[ScalingStep, ...]
-    law: Law | None
+    law: ScalingLaw | None
     pays_to: int | None
     sure: bool
     worth: float
@@ -173,20 +173,24 @@ def _headline(
     return f"stops paying after {count(pays_to, unit)}: {text} {ends}"
 
 
-def _law(logs: Mapping[int, Sequence[float]], noise: float, freedom: int, rng: random.Random, level: float) -> Law:
+def _law(
+    logs: Mapping[int, Sequence[float]], noise: float, freedom: int, rng: random.Random, level: float
+) -> ScalingLaw:
     means = {size: mean_and_spread(values)[0] for size, values in logs.items()}
     weights = {size: float(len(values)) for size, values in logs.items()}
     serial, crosstalk = _fit(means, weights)
     peak = math.sqrt(max(0.0, 1 - serial) / crosstalk) if crosstalk > 0 else None
     if not freedom:
-        return Law(serial, None, None, crosstalk, None, None, peak)
+        return ScalingLaw(serial, None, None, crosstalk, None, None, peak)
     drawn = [
         _fit({size: mean + rng.gauss(0, noise / math.sqrt(weights[size])) for size, mean in means.items()}, weights)
         for _ in range(RESAMPLES)
     ]
     first = int((1 - level) / 2 * RESAMPLES)
     serials, crosstalks = (sorted(pair[i] for pair in drawn) for i in (0, 1))
-    return Law(serial, serials[first], serials[-1 - first], crosstalk, crosstalks[first], crosstalks[-1 - first], peak)
+    return ScalingLaw(
+        serial, serials[first], serials[-1 - first], crosstalk, crosstalks[first], crosstalks[-1 - first], peak
+    )
 
 
 def _fit(means: Mapping[int, float], weights: Mapping[int, float]) -> tuple[float, float]:

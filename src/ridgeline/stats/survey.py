@@ -1,4 +1,4 @@
-"""Where the baseline should be run next, so that a slow node is told from a slow setting with the fewest runs.
+"""Where the baseline should be run next, so that a slow node is separated from a slow setting with the fewest runs.
 
 Settings of a search hardly repeat, so it is runs of one setting that tell nodes apart. One run on each node shows whom
 to suspect; a few more on the suspect settle it. Nodes that look like their peers cost nothing beyond that one run.
@@ -26,7 +26,7 @@ def most_looks(nodes: int, width: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class BaselinePlacement:
     """Where to run the baseline next: on these nodes, or on any but those to `avoid`. `urgent` is how many such runs
     each trial of the search is worth; 0: it can wait for the next sentinel."""
 
@@ -35,7 +35,9 @@ class Look:
     avoid: tuple[str, ...] = ()
 
 
-def next_look(runs: NodeRuns, baseline: str, effects: Sequence[NodeEffect], width: int, there_are: int = 0) -> Look:
+def next_look(
+    runs: NodeRuns, baseline: str, effects: Sequence[NodeEffect], width: int, there_are: int = 0
+) -> BaselinePlacement:
     """`runs` are all good runs so far, `baseline` is its setting, `width` the nodes of one job; `there_are` at least so
     many nodes, seen or not.
 
@@ -53,9 +55,9 @@ def next_look(runs: NodeRuns, baseline: str, effects: Sequence[NodeEffect], widt
     new = [node for node in seen if not times[node]]
     # a site that cannot avoid nodes would be asked in vain: that, too, is given up after a while
     if not suspects and not new and seen and len(seen) + width <= there_are and more < MOST_MORE:
-        return Look((), 1, tuple(seen))
+        return BaselinePlacement((), 1, tuple(seen))
     if len(seen) <= width:
-        return Look()
+        return BaselinePlacement()
 
     def wanted(node: str) -> tuple[float, ...]:
         return -round(chances.get(node, 0.0), 2) if node in suspects else 0.0, times[node], node in named
@@ -71,4 +73,4 @@ def next_look(runs: NodeRuns, baseline: str, effects: Sequence[NodeEffect], widt
     begun = repeats >= FEWEST_LOOKS
     likely = any(chances[node] >= LIKELY for node in suspects)
     urgent = MOST_URGENT if likely else int(bool(new or suspects or not begun))
-    return Look(tuple(sorted([first, *company[: width - 1]])), urgent)
+    return BaselinePlacement(tuple(sorted([first, *company[: width - 1]])), urgent)

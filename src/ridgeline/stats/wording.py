@@ -70,7 +70,7 @@ class MetricText:
 
     def before_after(self, before: float, after: float) -> str:
         """'302 -> 317 steps/s', with as many digits as tell the two apart."""
-        first, second = _told_apart(before, after)
+        first, second = _distinguished(before, after)
         return f"{first} -> {second} {self.unit}" if self.unit else f"{self.metric} {first} -> {second}".strip()
 
     @property
@@ -101,7 +101,7 @@ class MetricText:
         return f"{self.metric} {percent_range(*ends)}".strip()
 
 
-def _told_apart(before: float, after: float) -> tuple[str, str]:
+def _distinguished(before: float, after: float) -> tuple[str, str]:
     first, second = metric_text(before), metric_text(after)
     for digits in range(5, 9):
         if first != second or before == after:

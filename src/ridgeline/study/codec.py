@@ -405,7 +405,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class EarlyStop:
-    """A run that is ended because its goal was `ratio` times that of run `than`, of which it is told `why`."""
+    """A run that is ended because its goal was `ratio` times that of run `than`, and `why` it was."""
 
     run: int
     than: int

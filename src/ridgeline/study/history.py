@@ -131,7 +131,7 @@ class History:
                 self.apply(event)
             except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 raise StoreError(
-                    f"{self.root / 'journal.jsonl'}:{number}: this event makes no sense here ({_told(error)}); lines "
+                    f"{self.root / 'journal.jsonl'}:{number}: this event makes no sense here ({_why(error)}); lines "
                     "were edited or the folder was written by another version. Restore a copy of the journal; "
                     f"or cut it off from line {number} on and resume: later runs are repeated"
                 ) from error
@@ -363,5 +363,5 @@ def read_history(folder: Path) -> History:
     return History.replay(folder.resolve(), read_events(folder / "journal.jsonl"))
 
 
-def _told(error: Exception) -> str:
+def _why(error: Exception) -> str:
     return f"it has no {error.args[0]!r}" if isinstance(error, KeyError) and error.args else str(error)

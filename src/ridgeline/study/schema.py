@@ -15,17 +15,17 @@ from ridgeline.records.expression import is_number
 from ridgeline.records.study import Budget, Builds, JobLimits
 from ridgeline.study.forms.form import (
     TEXT_OR_MAPPING,
-    Becomes,
-    CountedIn,
+    Accepts,
+    DefaultText,
     Duration,
     Entry,
     ExpressionText,
+    FieldName,
     Form,
     Lines,
-    Otherwise,
     Single,
     Size,
-    Takes,
+    ValueUnit,
     Variable,
 )
 from ridgeline.study.space_form import KnobForm
@@ -47,10 +47,10 @@ def _site(value: object) -> object:
 SiteChoice = Annotated[
     Any,
     BeforeValidator(_site),
-    Takes("`local`, a site's name, the path of a site file, or the site itself as a mapping"),
+    Accepts("`local`, a site's name, the path of a site file, or the site itself as a mapping"),
     WithJsonSchema({"type": ["string", "object"]}),
 ]
-Point = Annotated[dict[str, Single], Takes("a mapping of knobs to values")]
+Point = Annotated[dict[str, Single], Accepts("a mapping of knobs to values")]
 
 
 class WorkloadForm(Form):
@@ -70,10 +70,10 @@ class RuleForm(Form):
 class GoalForm(Form):
     """What is best: exactly one of the two keys."""
 
-    maximize: Annotated[str | None, Otherwise("`minimize` is given")] = Field(
+    maximize: Annotated[str | None, DefaultText("`minimize` is given")] = Field(
         default=None, description="The metric whose largest value is best."
     )
-    minimize: Annotated[str | None, Otherwise("`maximize` is given")] = Field(
+    minimize: Annotated[str | None, DefaultText("`maximize` is given")] = Field(
         default=None, description="The metric whose smallest value is best."
     )
 
@@ -99,7 +99,7 @@ class GuardForm(Form):
     of: Annotated[
         Any,
         BeforeValidator(_reference),
-        Takes("`baseline` or a number"),
+        Accepts("`baseline` or a number"),
         WithJsonSchema({"anyOf": [{"const": "baseline"}, {"type": "number"}]}),
     ] = Field(default="baseline", description="What it is compared with: `baseline`, or a number.")
 
@@ -107,8 +107,8 @@ class GuardForm(Form):
 GuardChoice = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[GuardForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
-    Becomes,
-    Takes("a sentence such as `error < 1e-6`, or a mapping"),
+    FieldName,
+    Accepts("a sentence such as `error < 1e-6`, or a mapping"),
 ]
 
 
@@ -117,18 +117,18 @@ class BudgetForm(Form):
 
     makes = Budget
 
-    trials: Annotated[int | None, CountedIn("trials"), Otherwise("40 where nothing else is limited")] = Field(
+    trials: Annotated[int | None, ValueUnit("trials"), DefaultText("40 where nothing else is limited")] = Field(
         ge=0, description="Search trials; baseline and confirmation runs are extra."
     )
-    wall: Annotated[Duration | None, Becomes("wall_s"), Otherwise("no limit")] = Field(
+    wall: Annotated[Duration | None, FieldName("wall_s"), DefaultText("no limit")] = Field(
         description="Wall-clock time while `ridgeline` is running and a run is in flight, time in the queue included.",
     )
-    node_hours: Annotated[float | None, CountedIn("node-hours"), Otherwise("no limit")] = Field(
+    node_hours: Annotated[float | None, ValueUnit("node-hours"), DefaultText("no limit")] = Field(
         gt=0, description="Nodes x hours over all runs, retries included."
     )
 
 
-CountOf = Annotated[ExpressionText | None, Takes("a whole number, or an expression that gives one")]
+CountOf = Annotated[ExpressionText | None, Accepts("a whole number, or an expression that gives one")]
 
 
 class JobForm(Form):
@@ -136,23 +136,23 @@ class JobForm(Form):
 
     makes = JobLimits
 
-    nodes: Annotated[CountOf, Otherwise("1")] = Field(description="Nodes of a run.")
-    ranks_per_node: Annotated[CountOf, Otherwise("1")] = Field(description="MPI ranks on each node.")
-    cores: Annotated[CountOf, Otherwise("the site decides")] = Field(description="Cores on each node.")
-    gpus: Annotated[CountOf, Otherwise("0")] = Field(description="GPUs on each node.")
-    limit: Annotated[Duration, Becomes("limit_s")] = Field(
+    nodes: Annotated[CountOf, DefaultText("1")] = Field(description="Nodes of a run.")
+    ranks_per_node: Annotated[CountOf, DefaultText("1")] = Field(description="MPI ranks on each node.")
+    cores: Annotated[CountOf, DefaultText("the site decides")] = Field(description="Cores on each node.")
+    gpus: Annotated[CountOf, DefaultText("0")] = Field(description="GPUs on each node.")
+    limit: Annotated[Duration, FieldName("limit_s")] = Field(
         description="A run that takes longer is ended and counts as a time-out."
     )
-    silence: Annotated[Duration | None, Becomes("silence_limit_s"), Otherwise("no limit")] = Field(
+    silence: Annotated[Duration | None, FieldName("silence_limit_s"), DefaultText("no limit")] = Field(
         description="A run that writes nothing for this long is ended as a hang."
     )
-    output: Annotated[Size, Field(gt=0), Becomes("output_bytes"), Otherwise("1 GiB")] = Field(
+    output: Annotated[Size, Field(gt=0), FieldName("output_bytes"), DefaultText("1 GiB")] = Field(
         description="A run whose stdout, stderr and logs are larger in all is ended as a crash."
     )
-    retries: Annotated[int, CountedIn("attempts")] = Field(
+    retries: Annotated[int, ValueUnit("attempts")] = Field(
         ge=0, description="Further attempts after a node's or the site's fault."
     )
-    modules: Annotated[Lines, Otherwise("the site's alone")] = Field(
+    modules: Annotated[Lines, DefaultText("the site's alone")] = Field(
         description="Modules loaded after the site's, for runs and builds; {knob} fields allowed, such as gcc/{gcc}.",
     )
 
@@ -160,7 +160,7 @@ class JobForm(Form):
 BuildText = Annotated[
     str,
     BeforeValidator(_switch_as_text),
-    Takes("text"),
+    Accepts("text"),
     WithJsonSchema({"type": ["string", "number", "boolean"]}),
 ]
 
@@ -190,11 +190,11 @@ class BuildsForm(Form):
     keep: Annotated[Lines, AfterValidator(_inside_the_build)] = Field(
         description="Files or globs to keep of the build; everything else is removed."
     )
-    sources: Annotated[Lines, Otherwise("files that the commands name")] = Field(
+    sources: Annotated[Lines, DefaultText("files that the commands name")] = Field(
         description="Files or globs beside the study file that the commands need."
     )
     env: dict[Variable, BuildText] = Field(description="Environment of the build commands; {knob} fields allowed.")
-    limit: Annotated[Duration, Becomes("limit_s")] = Field(description="A build that takes longer is ended.")
+    limit: Annotated[Duration, FieldName("limit_s")] = Field(description="A build that takes longer is ended.")
     where: Literal["here", "site"] = Field(
         description="`here`: on this machine, one by one; `site`: as its jobs, with its modules, several at once.",
     )
@@ -203,10 +203,10 @@ class BuildsForm(Form):
 class StudyForm(Form):
     """A Ridgeline study file, version 1."""
 
-    version: Annotated[Literal[1], Takes("1, the version this Ridgeline reads")] = Field(
+    version: Annotated[Literal[1], Accepts("1, the version this Ridgeline reads")] = Field(
         description="The version of this format: 1."
     )
-    name: Annotated[str, Takes("text of letters, digits, dots, dashes and underscores, at most 100")] = Field(
+    name: Annotated[str, Accepts("text of letters, digits, dots, dashes and underscores, at most 100")] = Field(
         description="A short name; it becomes a folder's name.", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     )
     question: str = Field(default="", description="The question in words, shown on top of the report.")
@@ -215,45 +215,45 @@ class StudyForm(Form):
         default="local",
         description="Where it runs: `local`, a site file's path, a known site's name, or the site itself.",
     )
-    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
+    secrets: Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")] = Field(
         default=[],
         description="Variables of your environment that hold keys or passwords: referred to, never written down.",
     )
-    space: Annotated[dict[str, KnobForm], Entry("KNOB"), Takes("a mapping of knobs to their values")] = Field(
+    space: Annotated[dict[str, KnobForm], Entry("KNOB"), Accepts("a mapping of knobs to their values")] = Field(
         description="The knobs: name to values, range, or one fixed value."
     )
-    derived: Annotated[dict[str, ExpressionText], Takes("a mapping of names to expressions")] = Field(
+    derived: Annotated[dict[str, ExpressionText], Accepts("a mapping of names to expressions")] = Field(
         default={}, description="Values computed from knobs: name to expression."
     )
-    rules: Annotated[list[RuleForm], Takes("a list of mappings")] = Field(
+    rules: Annotated[list[RuleForm], Accepts("a list of mappings")] = Field(
         default=[], description="Points that must never run, each with the reason."
     )
-    goal: Annotated[GoalForm, Takes("a mapping such as {maximize: gflops}")] = Field(
+    goal: Annotated[GoalForm, Accepts("a mapping such as {maximize: gflops}")] = Field(
         description="The metric to maximize or minimize."
     )
-    second_goal: Annotated[GoalForm | None, Takes("a mapping such as {minimize: ttft_p95_ms}"), Otherwise("none")] = (
-        Field(default=None, description="What is traded against the goal; the answer then shows the front of both.")
-    )
+    second_goal: Annotated[
+        GoalForm | None, Accepts("a mapping such as {minimize: ttft_p95_ms}"), DefaultText("none")
+    ] = Field(default=None, description="What is traded against the goal; the answer then shows the front of both.")
     guards: list[GuardChoice] = Field(default=[], description="Conditions without which a result does not count.")
-    baseline: Annotated[Point, Otherwise("required where a knob has several values")] = Field(
+    baseline: Annotated[Point, DefaultText("required where a knob has several values")] = Field(
         default={}, description="The setting used today; every knob with more than one value is named."
     )
-    presets: Annotated[list[Point], Takes("a list of settings")] = Field(
+    presets: Annotated[list[Point], Accepts("a list of settings")] = Field(
         default=[], description="Settings to try first."
     )
-    groups: Annotated[dict[str, list[str]], Entry("GROUP"), Takes("a mapping of names to lists of knobs")] = Field(
+    groups: Annotated[dict[str, list[str]], Entry("GROUP"), Accepts("a mapping of names to lists of knobs")] = Field(
         default={},
         description="Knobs that belong together, in the order of their impact; others are grouped by their names.",
     )
     budget: BudgetForm = Field(default=BudgetForm.model_construct(), description="What the campaign may cost.")
     stages: StagesForm = Field(default=StagesForm.model_construct(), description="How thorough each stage is.")
-    search: Annotated[SearchForm | None, Otherwise("`stages.search`")] = Field(
+    search: Annotated[SearchForm | None, DefaultText("`stages.search`")] = Field(
         default=None, description="Short for stages.search."
     )
-    confirm: Annotated[ConfirmForm | None, Otherwise("`stages.confirm`")] = Field(
+    confirm: Annotated[ConfirmForm | None, DefaultText("`stages.confirm`")] = Field(
         default=None, description="Short for stages.confirm."
     )
     job: JobForm = Field(default=JobForm.model_construct(), description="What one run asks of the site.")
-    builds: Annotated[BuildsForm | None, Otherwise("nothing is built")] = Field(
+    builds: Annotated[BuildsForm | None, DefaultText("nothing is built")] = Field(
         default=None, description="How variants of the program are built."
     )

@@ -9,16 +9,16 @@ from pydantic import Field
 from ridgeline.records.launch import CONTAINER_RUNTIMES, LAUNCHERS
 from ridgeline.records.site import Prices, Site
 from ridgeline.study.forms.form import (
-    Becomes,
-    CountedIn,
+    Accepts,
+    DefaultText,
     Environment,
+    FieldName,
     Form,
     Lines,
     OneLine,
-    Otherwise,
     SingleLines,
     Size,
-    Takes,
+    ValueUnit,
     Variable,
 )
 
@@ -28,10 +28,10 @@ class PricesForm(Form):
 
     makes = Prices
 
-    node_hour: Annotated[float | None, CountedIn("dollars"), Otherwise("not known")] = Field(
+    node_hour: Annotated[float | None, ValueUnit("dollars"), DefaultText("not known")] = Field(
         ge=0, description="An hour of one node."
     )
-    gpu_hour: Annotated[float | None, CountedIn("dollars"), Otherwise("not known")] = Field(
+    gpu_hour: Annotated[float | None, ValueUnit("dollars"), DefaultText("not known")] = Field(
         ge=0, description="An hour of one GPU, where nodes have no price."
     )
 
@@ -44,71 +44,71 @@ class SiteForm(Form):
     whose = "a site"
     aside = frozenset({"version"})
 
-    version: Annotated[Literal[1], Takes("1: write 1")] = Field(default=1, description="The version of this format.")
-    name: Annotated[OneLine, Otherwise("the file's name, or the batch system's")] = Field(
+    version: Annotated[Literal[1], Accepts("1: write 1")] = Field(default=1, description="The version of this format.")
+    name: Annotated[OneLine, DefaultText("the file's name, or the batch system's")] = Field(
         description="The site's name, shown in reports."
     )
     batch: OneLine = Field(description="Who runs jobs: local, slurm, pbs, simulated, or a plugin's.")
-    queue: Annotated[OneLine, Otherwise("the batch system's default")] = Field(
+    queue: Annotated[OneLine, DefaultText("the batch system's default")] = Field(
         description="The queue or partition jobs are sent to."
     )
-    account: Annotated[OneLine, Otherwise("your default")] = Field(
+    account: Annotated[OneLine, DefaultText("your default")] = Field(
         description="The project or account that is charged."
     )
-    nodes: Annotated[int, CountedIn("nodes")] = Field(ge=1, description="The most nodes a job may ask for.")
-    cores_per_node: Annotated[int | None, CountedIn("cores"), Otherwise("unknown")] = Field(
+    nodes: Annotated[int, ValueUnit("nodes")] = Field(ge=1, description="The most nodes a job may ask for.")
+    cores_per_node: Annotated[int | None, ValueUnit("cores"), DefaultText("unknown")] = Field(
         ge=1, description="Cores of a node; when given, a job that asks for no cores gets whole nodes."
     )
-    gpus_per_node: Annotated[int, CountedIn("GPUs")] = Field(ge=0, description="GPUs of a node.")
-    memory_per_node: Annotated[Size | None, Becomes("memory_bytes_per_node"), Otherwise("unknown")] = Field(
+    gpus_per_node: Annotated[int, ValueUnit("GPUs")] = Field(ge=0, description="GPUs of a node.")
+    memory_per_node: Annotated[Size | None, FieldName("memory_bytes_per_node"), DefaultText("unknown")] = Field(
         description="Memory of a node; jobs ask for it, and settings that need more are refused."
     )
-    interface: Annotated[OneLine, Otherwise("the one that leads to the job's other nodes")] = Field(
+    interface: Annotated[OneLine, DefaultText("the one that leads to the job's other nodes")] = Field(
         description="The network interface by which engines on several nodes meet, such as ib0: sets "
         "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and the engine's own address on every node.",
     )
     launcher: Literal[tuple(LAUNCHERS)] = Field(  # type: ignore[valid-type]  # the names are records.launch's
         description="How programs with several ranks are started."
     )
-    launcher_options: Annotated[OneLine, Otherwise("none")] = Field(
+    launcher_options: Annotated[OneLine, DefaultText("none")] = Field(
         description="Extra options for the launcher, as you would type them."
     )
-    modules: Annotated[SingleLines, Otherwise("none")] = Field(
+    modules: Annotated[SingleLines, DefaultText("none")] = Field(
         description="Modules that are loaded before the command."
     )
-    setup: Annotated[Lines, Otherwise("none")] = Field(description="Shell lines before the command.")
-    container: Annotated[OneLine, Otherwise("none")] = Field(
+    setup: Annotated[Lines, DefaultText("none")] = Field(description="Shell lines before the command.")
+    container: Annotated[OneLine, DefaultText("none")] = Field(
         description="An image: a file beside the site file, a full path, or docker://… (for pyxis also a .sqsh file).",
     )
     container_runtime: Literal[CONTAINER_RUNTIMES] = Field(  # type: ignore[valid-type]  # records.launch's
         description="What starts the container: apptainer (or singularity), or pyxis, Slurm's plugin for enroot, which "
         "needs `batch: slurm` and `launcher: srun` or none.",
     )
-    container_options: Annotated[OneLine, Otherwise("none")] = Field(
+    container_options: Annotated[OneLine, DefaultText("none")] = Field(
         description="Extra options for `apptainer exec`, or of pyxis for `srun`, as you would type them."
     )
-    container_mounts: Annotated[SingleLines, Otherwise("none")] = Field(
+    container_mounts: Annotated[SingleLines, DefaultText("none")] = Field(
         description="Paths of the node that the container sees, as PATH or HOST:INSIDE. Pyxis sees the study folder "
         "and the job's scratch by itself.",
     )
-    scratch: Annotated[OneLine, Otherwise("none")] = Field(
+    scratch: Annotated[OneLine, DefaultText("none")] = Field(
         description="A folder on the nodes: each job gets its own in it as $RIDGELINE_SCRATCH, removed at its end.",
     )
     env: Environment = Field(description="Environment of every job.")
-    secrets: Annotated[list[Variable], Takes("a list of variables such as [HF_TOKEN]"), Otherwise("none")] = Field(
+    secrets: Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")] = Field(
         description="Variables that hold keys or passwords: run.sh refers to them, no file holds their value.",
     )
-    jobs_at_once: Annotated[int, CountedIn("jobs")] = Field(ge=1, description="How many jobs may be queued or running.")
-    poll_s: Annotated[float, CountedIn("seconds")] = Field(
+    jobs_at_once: Annotated[int, ValueUnit("jobs")] = Field(ge=1, description="How many jobs may be queued or running.")
+    poll_s: Annotated[float, ValueUnit("seconds")] = Field(
         gt=0, description="Time between polls of the queue; one poll covers all jobs."
     )
-    directives: Annotated[SingleLines, Otherwise("none")] = Field(
+    directives: Annotated[SingleLines, DefaultText("none")] = Field(
         description="Lines that are added to job scripts as they are, such as `#SBATCH --exclusive`."
     )
-    service_units_per_node_hour: Annotated[float | None, CountedIn("service units"), Otherwise("not counted")] = Field(
-        gt=0, description="What one node-hour costs."
+    service_units_per_node_hour: Annotated[float | None, ValueUnit("service units"), DefaultText("not counted")] = (
+        Field(gt=0, description="What one node-hour costs.")
     )
-    prices: Annotated[PricesForm | None, Otherwise("not known")] = Field(
+    prices: Annotated[PricesForm | None, DefaultText("not known")] = Field(
         default=None, description="What hours cost, for dollars a million tokens."
     )
     options: dict[str, Any] = Field(description="Keys that only this batch system has; see below.")

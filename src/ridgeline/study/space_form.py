@@ -11,18 +11,18 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from ridgeline.records.expression import Expression, Value, is_number
 from ridgeline.records.space import Continuous, Discrete, Knob
-from ridgeline.study.forms.form import ExpressionText, Form, Number, Otherwise, Single, Takes
+from ridgeline.study.forms.form import Accepts, DefaultText, ExpressionText, Form, Number, Single
 
 MOST_VALUES = 100_000
 LARGEST_NUMBER = 1e15
 
-Condition = Annotated[ExpressionText | None, Otherwise("always")]
+Condition = Annotated[ExpressionText | None, DefaultText("always")]
 
 
 class ValuesForm(Form):
     """A knob with listed values."""
 
-    values: Annotated[list[Single], Takes("a list of values")] = Field(
+    values: Annotated[list[Single], Accepts("a list of values")] = Field(
         description="The values to choose from; ordered when all are numbers."
     )
     when: Condition = Field(default=None, description="The knob exists only where this expression holds.")
@@ -33,10 +33,10 @@ class RangeForm(Form):
 
     from_: Number = Field(alias="from", description="The first value.")
     to: Number = Field(description="The last value, included where a step reaches it.")
-    step: Annotated[Number | None, Otherwise("1 for whole numbers, else any number")] = Field(
+    step: Annotated[Number | None, DefaultText("1 for whole numbers, else any number")] = Field(
         default=None, description="The distance between two values."
     )
-    times: Annotated[Number | None, Otherwise("none")] = Field(
+    times: Annotated[Number | None, DefaultText("none")] = Field(
         default=None, description="The factor between two values, such as 2 for 64, 128, 256."
     )
     log: bool = Field(default=False, description="Spread trials evenly over magnitudes instead of over values.")
@@ -66,7 +66,7 @@ KnobForm = Annotated[
     | Annotated[RangeForm, Tag("<range>")]
     | Annotated[Fixed, Tag("<fixed>")],
     Discriminator(_knob_tag),
-    Takes("a list of values, a mapping with `values` or a range, or one fixed value"),
+    Accepts("a list of values, a mapping with `values` or a range, or one fixed value"),
 ]
 
 

@@ -8,11 +8,11 @@ from pydantic import ConfigDict, Field
 
 from ridgeline.records.study import BaselineStage, ConfirmStage, ProfileStage, SearchStage
 from ridgeline.study.forms.form import (
-    CountedIn,
+    Accepts,
+    DefaultText,
     Form,
-    Otherwise,
     Single,
-    Takes,
+    ValueUnit,
 )
 
 
@@ -21,7 +21,7 @@ class BaselineForm(Form):
 
     makes = BaselineStage
 
-    repeats: Annotated[int, CountedIn("runs")] = Field(
+    repeats: Annotated[int, ValueUnit("runs")] = Field(
         ge=1, description="Runs of the baseline before the search starts."
     )
 
@@ -37,19 +37,19 @@ class SearchForm(Form):
         ge=0,
         description="Seeds all random choices: the same seed proposes the same settings for the same results.",
     )
-    sentinel_every: Annotated[int, CountedIn("trials")] = Field(
+    sentinel_every: Annotated[int, ValueUnit("trials")] = Field(
         ge=0, description="Trials between two repeats of the baseline; 0 for none."
     )
     in_stages: bool = Field(
         description="Search one group of knobs after the other, the rest as in the best setting so far."
     )
     short: Annotated[
-        dict[str, Single], Takes("a mapping such as {requests: 200}"), Otherwise("all trials run in full")
+        dict[str, Single], Accepts("a mapping such as {requests: 200}"), DefaultText("all trials run in full")
     ] = Field(
         description="Try settings on less work first; only promising ones run in full. Names derived values, or "
         "numbers of the workload.",
     )
-    stop_early: Annotated[float | None, Takes("a number above 1"), Otherwise("every run may finish")] = Field(
+    stop_early: Annotated[float | None, Accepts("a number above 1"), DefaultText("every run may finish")] = Field(
         gt=1, description="Stop a run that is clearly this many times worse than the best so far."
     )
 
@@ -59,13 +59,13 @@ class ConfirmForm(Form):
 
     makes = ConfirmStage
 
-    top: Annotated[int, CountedIn("settings")] = Field(
+    top: Annotated[int, ValueUnit("settings")] = Field(
         ge=0, description="How many settings are confirmed; 0 skips the stage."
     )
-    blocks: Annotated[int, CountedIn("blocks")] = Field(
+    blocks: Annotated[int, ValueUnit("blocks")] = Field(
         ge=1, description="Blocks of interleaved runs; each runs every setting and the baseline."
     )
-    repeats: Annotated[int, CountedIn("runs")] = Field(
+    repeats: Annotated[int, ValueUnit("runs")] = Field(
         ge=1, le=2, description="Runs of a setting in a block: 2 for ABBA, 1 for AB and BA in turn."
     )
     level: float = Field(gt=0, lt=1, description="Confidence of the interval, as a share.")
@@ -81,7 +81,7 @@ class ProfileForm(Form):
     makes = ProfileStage
 
     tool: Literal["perf", "mpip", "ipm", "vtune"] = Field(description="The profiler; its findings are in the report.")
-    library: Annotated[str, Otherwise("found by the loader")] = Field(
+    library: Annotated[str, DefaultText("found by the loader")] = Field(
         description="The library to preload for mpip and ipm."
     )
 
@@ -94,6 +94,6 @@ class StagesForm(Form):
     )
     search: SearchForm | None = Field(default=None, description="Looking for better settings.")
     confirm: ConfirmForm | None = Field(default=None, description="Showing that the best really is better.")
-    profile: Annotated[ProfileForm | None, Otherwise("no profile")] = Field(
+    profile: Annotated[ProfileForm | None, DefaultText("no profile")] = Field(
         default=None, description="One run each of the baseline and the best setting under a profiler."
     )

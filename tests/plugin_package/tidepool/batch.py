@@ -8,10 +8,19 @@ from pathlib import Path
 from pydantic import Field
 
 from ridgeline.executors.batch import BatchExecutor
-from ridgeline.executors.dialect import BATCH_OUTPUT, BatchDialect, Blame, JobReply, Phase, Refusal, Sighting
+from ridgeline.executors.dialect import (
+    BATCH_OUTPUT,
+    BatchDialect,
+    Blame,
+    JobReply,
+    Phase,
+    Refusal,
+    RefusalRule,
+    Sighting,
+    judge,
+)
 from ridgeline.executors.needs import walltime_minutes
 from ridgeline.executors.options import BatchOptions, option, takes_options
-from ridgeline.executors.refusals import RefusalRule, judge
 from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 

@@ -10,10 +10,10 @@ from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
-from ridgeline.workloads.base import Problem
+from ridgeline.workloads.base import Problem, Workload
 
 
-class GzipWorkload:
+class GzipWorkload(Workload):
     # lines of a failed run that say what kind of failure it was; without one it is a crash
     signatures = (Signature(re.compile("No space left on device"), Kind.NODE_FAULT, "the disk is full"),)
     logs = ("stderr",)

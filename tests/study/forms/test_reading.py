@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import Field, Tag, model_validator
 
 from ridgeline import catalog
-from ridgeline.study.forms.form import TEXT_OR_MAPPING, CountedIn, Environment, FileBeside, Form, Lines, Takes, Text
+from ridgeline.study.forms.form import TEXT_OR_MAPPING, Accepts, Environment, FileBeside, Form, Lines, Text, ValueUnit
 from ridgeline.study.forms.reading import read_form
 from ridgeline.study.site_form import SiteForm
 
@@ -30,14 +30,14 @@ class OuterForm(Form):
     elsewhere = {"gone": "it moved; use `name`"}  # noqa: RUF012  a constant of the class
 
     name: str = Field(description="What it is called.", examples=["wave"])
-    count: Annotated[int, CountedIn("waves")] = Field(default=1, ge=1, le=9, description="How many.")
+    count: Annotated[int, ValueUnit("waves")] = Field(default=1, ge=1, le=9, description="How many.")
     order: Literal["up", "down"] = Field(default="up", description="Which way.")
     parts: list[InnerForm] = Field(default=[], description="Its parts.")
     by_name: dict[str, InnerForm] = Field(default={}, description="Its parts by name.")
     choice: Annotated[
         Annotated[str, Tag("<text>")] | Annotated[InnerForm, Tag("<mapping>")],
         TEXT_OR_MAPPING,
-        Takes("a name or a part"),
+        Accepts("a name or a part"),
     ] = Field(default="", description="One part.")
     env: Environment = Field(default={}, description="Environment.")
     file: FileBeside = Field(default="", description="A file.")

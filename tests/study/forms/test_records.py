@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field as Key
 from pydantic import ValidationError
 
-from ridgeline.study.forms.form import Becomes, Duration, Form, Lines
+from ridgeline.study.forms.form import Duration, FieldName, Form, Lines
 from ridgeline.study.schema import BudgetForm, BuildsForm, JobForm
 from ridgeline.study.site_form import PricesForm, SiteForm
 from ridgeline.study.stage_forms import BaselineForm, ConfirmForm, ProfileForm, SearchForm
@@ -30,7 +30,7 @@ class LimitsForm(Form):
     makes = Limits
 
     runs: int = Key(description="How many.")
-    wall: Annotated[Duration, Becomes("wall_s")] = Key(description="How long.")
+    wall: Annotated[Duration, FieldName("wall_s")] = Key(description="How long.")
     names: Lines = Key(description="Which.")
     marks: dict[str, int] = Key(description="Marks.")
 

@@ -11,7 +11,7 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.cli.text.reference import COMMAND, pages
-from ridgeline.study.forms.form import Form, Takes
+from ridgeline.study.forms.form import Accepts, Form
 from ridgeline.study.forms.reference import KeyRow, key_rows
 from ridgeline.study.forms.shape import field_shape, fields, unit
 from ridgeline.study.schema import StudyForm
@@ -45,7 +45,7 @@ def test_every_key_has_a_meaning_and_a_default(form: type[Form]) -> None:
 def numbers(form: type[Form]) -> Iterator[tuple[str, str]]:
     for key, field in fields(form).items():
         shape = field_shape(field)
-        if shape.bare in (int, float) and not any(isinstance(note, Takes) for note in shape.notes):
+        if shape.bare in (int, float) and not any(isinstance(note, Accepts) for note in shape.notes):
             yield key, unit(shape)
         elif shape.form is not None:
             yield from numbers(shape.form)

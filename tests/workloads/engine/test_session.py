@@ -175,9 +175,9 @@ def test_a_gpu_that_somebody_else_uses_is_a_fault_of_the_node(tmp_path: Path, mo
     asked, workload = offline(tmp_path)
     monkeypatch.setattr("ridgeline.workloads.engine.session.main.FREE_S", 0.0)
     workload.prepare(trial(asked), tmp_path / "run")
-    from ridgeline.workloads.engine.session.main import Failed, Session
+    from ridgeline.workloads.engine.session.main import EngineFailed, Session
 
-    with pytest.raises(Failed, match=r"holds 117\.2 GiB"):
+    with pytest.raises(EngineFailed, match=r"holds 117\.2 GiB"):
         Session(tmp_path / "run", json.loads((tmp_path / "run" / "session.json").read_text())).run()
 
 

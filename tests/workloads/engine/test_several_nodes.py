@@ -13,13 +13,13 @@ import pytest
 
 from ridgeline.executors import batch_script
 from ridgeline.executors.needs import walltime_minutes
-from ridgeline.executors.slurm.dialect import Slurm
+from ridgeline.executors.slurm import Slurm
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.site import Site
 from ridgeline.records.study import JobLimits, Study
 from ridgeline.workloads.engine.options import Load
-from ridgeline.workloads.engine.session import network, process, spanning
+from ridgeline.workloads.engine.session import main, network, process
 from ridgeline.workloads.engine.session.files import ENVIRONMENT, make_files
 from ridgeline.workloads.engine.session.main import STOPPED_BACK_S
 from tests.workloads.engine.studies import (
@@ -81,7 +81,7 @@ def test_a_rank_that_dies_early_fails_the_run_with_its_own_cause(tmp_path: Path)
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
-        "from ridgeline.workloads.engine.session import spanning\nspanning.FOLLOWS_S = 1.0\n"
+        "from ridgeline.workloads.engine.session import main\nmain.FOLLOWS_S = 1.0\n"
     )
     options = {**asked.workload.options}
     options["env"] = {**options["env"], "PYTHONPATH": f"{options['env']['PYTHONPATH']}:{site}"}
@@ -169,7 +169,7 @@ def test_a_session_is_given_the_time_it_needs_to_stop_its_engine(tmp_path: Path)
     asked = study(tmp_path)
     job = sglang_offline(asked).prepare(trial(asked), tmp_path / "run")
     assert job.grace_s is not None
-    assert job.grace_s >= spanning.ENDS_S + process.GRACE_S + STOPPED_BACK_S, "else an engine is left behind"
+    assert job.grace_s >= main.ENDS_S + process.GRACE_S + STOPPED_BACK_S, "else an engine is left behind"
     site = Site(batch="slurm")
     text = batch_script.render(replace(job, silence_limit_s=300.0), site, Slurm())
     assert f"timeout -k {job.grace_s:g} " in text

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.profiles import profile_table
+from ridgeline.campaign.status import profile_table
 from ridgeline.campaign.verify.folder import verify_folder
 from ridgeline.records.study import ProfileStage
 from ridgeline.records.trial import Stage
 from ridgeline.study.history import History
-from ridgeline.workloads.nwchem.profiler import profiler
+from ridgeline.workloads.nwchem.start import profiler
 from tests.journeys.test_nwchem import needs_nwchem, ridgeline, write_study
 from tests.workloads.nwchem.runs import GUARD, checked, first_trial
 

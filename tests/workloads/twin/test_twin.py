@@ -136,13 +136,13 @@ def test_a_pool_that_just_misses_is_tried_and_fails_at_start(twin: TwinWorkload,
     _, outcome = performed(twin, tmp_path, mem_fraction_static=fraction)
     assert outcome.kind is Kind.OOM_START
     assert "--mem-fraction-static" in str(outcome.evidence)
-    assert twin.foreseen_failure(settings(mem_fraction_static=fraction))
+    assert twin.predicted_failure(settings(mem_fraction_static=fraction))
 
 
 def _fraction_that_just_misses(twin: TwinWorkload) -> float:
     for thousandths in range(700, 300, -1):
         chosen = settings(mem_fraction_static=thousandths / 1000)
-        if twin.refusal(chosen) is None and "no room" in (twin.foreseen_failure(chosen) or ""):
+        if twin.refusal(chosen) is None and "no room" in (twin.predicted_failure(chosen) or ""):
             return thousandths / 1000
     raise AssertionError("no fraction at which the pool just misses")
 
@@ -150,8 +150,8 @@ def _fraction_that_just_misses(twin: TwinWorkload) -> float:
 def test_a_doubt_is_no_refusal(twin: TwinWorkload) -> None:
     risky = settings(mem_fraction_static=0.89)
     assert twin.refusal(risky) is None
-    assert "GiB" in str(twin.foreseen_failure(risky))
-    assert twin.foreseen_failure(settings()) is None
+    assert "GiB" in str(twin.predicted_failure(risky))
+    assert twin.predicted_failure(settings()) is None
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ _MISSING_PROGRAM = re.compile(
     r"(?:^|[:\s/])(?P<name>[\w.+-]+): (?:command )?not found$"  # sh, bash, gmake through a shell
     r"|command not found: (?P<zsh>\S+)$"
     r"|^g?make(?:\[\d+\])?: (?P<make>\S+): No such file or directory$"
-    r"|^(?P<wrapped>\S+) in your PATH\.$"  # Open MPI's wrappers, told another compiler by OMPI_CC and such
+    r"|^(?P<wrapped>\S+) in your PATH\.$"  # Open MPI's wrappers, given another compiler by OMPI_CC and such
 )
 _NOT_FOUND = 127  # how a shell, and make after it, report a program that is not there
 _MADE_127 = re.compile(rf"^g?make(?:\[\d+\])?: \*\*\* .*Error {_NOT_FOUND}$")
@@ -80,14 +80,14 @@ def blamed_values(outcome: Outcome, used: Mapping[str, object]) -> dict[str, obj
     if outcome.kind is not Kind.SITE_FAULT or outcome.evidence is None:
         return {}
     name = missing_name(outcome.evidence)
-    told = {knob: value for knob, value in used.items() if name and _names(str(value), name)}
-    return dict(list(told.items())[:1])
+    named = {knob: value for knob, value in used.items() if name and _names(str(value), name)}
+    return dict(list(named.items())[:1])
 
 
 def _names(value: str, program: str) -> bool:
     words: Sequence[str] = re.split(r"[\s=,;:]+", value)
     short = program.rpartition("/")[2]
-    # a module is told apart by its release: gcc/99 for 99
+    # modules differ by release: gcc/99 for 99
     return any(word and word in (program, short, program.partition("/")[2]) for word in (*words, value))
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from statistics import fmean, pstdev
 
-from ridgeline.campaign.scores import Yardstick
+from ridgeline.campaign.scores import Normalisation
 from ridgeline.campaign.verdict import goal_text
 from ridgeline.records.observation import Proposal
 from ridgeline.records.study import Study
@@ -23,11 +23,11 @@ from ridgeline.study.history import History
 LARGEST_LOG = 700.0  # beyond, a float ends
 
 
-def stated(proposal: Proposal, study: Study, history: History, through: Yardstick | None) -> PredictedRange | None:
+def stated(proposal: Proposal, study: Study, history: History, through: Normalisation | None) -> PredictedRange | None:
     """The prediction in the goal's unit, as the next run would measure it; None where nothing was predicted.
 
     The sampler predicts what the setting would measure on usual nodes, at the baseline's mean level: `through` is how
-    it was told. Where the run will land nobody knows, so what nodes did to the runs so far is part of the range.
+    it observed. Where the run will land nobody knows, so what nodes did to the runs so far is part of the range.
     """
     found = proposal.predicted
     if found is None:
@@ -56,7 +56,7 @@ def with_range(why: str, predicted: PredictedRange | None, stage: Stage, study: 
     return f"predicted {value}{of_what} ({ends}); {why}"
 
 
-def _of_nodes(study: Study, history: History, through: Yardstick) -> tuple[float, float]:
+def _of_nodes(study: Study, history: History, through: Normalisation) -> tuple[float, float]:
     """What the nodes that runs landed on did to them, in logs: the mean, and the standard deviation around it."""
     if not through.factors:
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""The sampler of a study, told what there is to know beforehand, and what it says about the search as a whole."""
+"""The sampler of a study with its prior, and what it says about the search as a whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Point, Settings, Space
 from ridgeline.records.study import Study
 from ridgeline.samplers.base import Expecting, Forecasting, Recalling, Sampler, SensitivityPrior
-from ridgeline.workloads.base import Predicting, Sensitive, Workload
+from ridgeline.workloads.base import Workload
 
 FORMULA = "expect"  # the key of `search` that holds a formula
 ENGINE_ENDINGS = ("-offline", "-serve")
@@ -30,12 +30,12 @@ def prior_of(study: Study, workload: Workload) -> SensitivityPrior | None:
     tellers = (("formula", _formula(study)), (study.workload.kind, _predicting(workload)), ("twin", _twin_of(study)))
     for called, teller in tellers:
         if teller is not None:
-            return _StudyOutlook(study, *teller, called)
+            return _StudyPrior(study, *teller, called)
     return None
 
 
 @dataclass(frozen=True)
-class _StudyOutlook:
+class _StudyPrior:
     """What is predicted of settings, as scores of points."""
 
     study: Study
@@ -80,10 +80,8 @@ def _formula(study: Study) -> tuple[Predicted, Sensitivities] | None:
     return predicted, _on_nothing
 
 
-def _predicting(workload: object) -> tuple[Predicted, Sensitivities] | None:
-    if not isinstance(workload, Predicting):
-        return None
-    return workload.expectation, workload.sensitivities if isinstance(workload, Sensitive) else _on_nothing
+def _predicting(workload: Workload) -> tuple[Predicted, Sensitivities] | None:
+    return (workload.expectation, workload.sensitivities) if workload.predicts else None
 
 
 def _twin_of(study: Study) -> tuple[Predicted, Sensitivities] | None:
@@ -101,7 +99,7 @@ LITTLE_LEFT = "little is left to find"
 
 
 def sampler_of(found: CheckedStudy, earlier: Sequence[Observation] = ()) -> Sampler:
-    """It is told what is expected of points and what `earlier` studies learned, if it listens."""
+    """Give it what is expected of points and what `earlier` studies learned, if it listens."""
     if found.study.search.in_stages:
         return in_stages(found.study, lambda space: _informed(found, space, earlier))
     return _informed(found, found.study.space, earlier)

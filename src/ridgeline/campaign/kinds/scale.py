@@ -22,7 +22,7 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.block_order import order_of_block
-from ridgeline.stats.scaling import Law, ScalingStep, scaling
+from ridgeline.stats.scaling import ScalingLaw, ScalingStep, scaling
 from ridgeline.stats.wording import metric_text
 from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
@@ -45,7 +45,7 @@ class ScalingVerdict:
     metric: str = ""
     setting: Mapping[str, Any] = field(default_factory=dict)
     steps: tuple[ScaledSize, ...] = ()
-    law: Law | None = None
+    law: ScalingLaw | None = None
     pays_to: int | None = None
     sure: bool = False
     level: float = 0.95
@@ -66,7 +66,7 @@ class ScalingVerdict:
         known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
         known["steps"] = tuple(ScaledSize(**row) for row in known.get("steps", ()))
         if law := known.get("law"):
-            known["law"] = Law(**{each.name: law[each.name] for each in fields(Law)})
+            known["law"] = ScalingLaw(**{each.name: law[each.name] for each in fields(ScalingLaw)})
         return cls(line.conclusion, line.headline, **known)
 
 
@@ -85,7 +85,7 @@ def _row(step: ScaledSize, first: bool) -> tuple[str, ...]:
     return str(step.size), str(step.runs), metric_text(step.mean), speed, share
 
 
-def law_text(law: Law) -> str:
+def law_text(law: ScalingLaw) -> str:
     between = "" if law.serial_low is None else f" ({law.serial_low:.0%} to {law.serial_high:.0%})"
     return f"{law.name}: {law.serial:.0%} serial{between}"
 

@@ -9,7 +9,7 @@ from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.candidates import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import UNCONFIRMED, ConfirmationVerdict
-from ridgeline.campaign.goals.front import front_tables
+from ridgeline.campaign.front import front_tables
 from ridgeline.campaign.guidance.sampling import sampler_of
 from ridgeline.campaign.guidance.warm_start import kept
 from ridgeline.campaign.kinds.extension import earlier_verdicts

@@ -41,9 +41,9 @@ class SearchAgenda(Agenda):
     _presets: dict[str, Point] = field(default_factory=dict, init=False)  # not yet tried
     _observations: list[tuple[Point, Run | None]] = field(default_factory=list, init=False)  # None: the setting failed
     _sampler: Sampler | None = field(default=None, init=False)
-    _told: int = field(default=0, init=False)  # of the observations, to this sampler
-    _told_through: scores.Yardstick | None = field(default=None, init=False)  # how they compared then
-    _ran_both_ways: bool = field(default=False, init=False)  # since the sampler was told what short runs mean
+    _observed_count: int = field(default=0, init=False)  # of the observations, to this sampler
+    _observed_through: scores.Normalisation | None = field(default=None, init=False)  # how they compared then
+    _ran_both_ways: bool = field(default=False, init=False)  # since the sampler learned what short runs mean
     _tried: set[str] | None = field(default=None, init=False)  # keys of all trials; made when first needed: it is slow
 
     def __post_init__(self) -> None:
@@ -163,7 +163,7 @@ class SearchAgenda(Agenda):
                 self.search_over = "another run would not fit into the budget"
             return None
         stage = Stage.SHORT if self._short and proposer != PERSON else Stage.SEARCH
-        predicted = stated(proposal, self.study, self.history, self._told_through)
+        predicted = stated(proposal, self.study, self.history, self._observed_through)
         why = with_range(proposal.why, predicted, stage, self.study, self.history)
         return self.new(proposal.point, stage, proposer, why, predicted=predicted)
 
@@ -229,23 +229,23 @@ class SearchAgenda(Agenda):
         self.search_over = ""
 
     def _taught(self) -> Sampler:
-        """The sampler, told every observation as scores compare now.
+        """The sampler, with every observation as scores compare now.
 
-        When the sentinels show a change of the machine, or a node another speed, what was told before meant something
-        else: a new sampler is told all of it again, so that the answer depends on the history alone.
+        When the sentinels show a change of the machine, or a node another speed, earlier observations meant something
+        else: a new sampler observes all of them again, so that the answer depends on the history alone.
         """
-        through, before = scores.yardstick(self.study, self.history), self._told_through
+        through, before = scores.yardstick(self.study, self.history), self._observed_through
         if self._ran_both_ways or self._sampler is None or before is None or before.corrects_by != through.corrects_by:
-            self._sampler, self._told, self._ran_both_ways = self._untaught(), 0, False
-        self._told_through = through
+            self._sampler, self._observed_count, self._ran_both_ways = self._untaught(), 0, False
+        self._observed_through = through
         goal, ratio = self.study.goal, self._short.ratio() if self._short else None
-        for point, run in self._observations[self._told :]:
+        for point, run in self._observations[self._observed_count :]:
             value = None if run is None else self._value(run, through, ratio)
             if run is not None and value is None:
                 continue  # short, and nobody can say what that means
             node_s = None if run is None else run.ending.duration_s * run.resources.nodes
             self._sampler.tell(Observation(point, None if value is None else goal.score(value), node_s))
-        self._told = len(self._observations)
+        self._observed_count = len(self._observations)
         return self._sampler
 
     def _untaught(self) -> Sampler:
@@ -254,7 +254,7 @@ class SearchAgenda(Agenda):
             return self._sampler
         return self.new_sampler()
 
-    def _value(self, run: Run, through: scores.Yardstick, ratio: ShortRunRatio | None) -> float | None:
+    def _value(self, run: Run, through: scores.Normalisation, ratio: ShortRunRatio | None) -> float | None:
         """The goal as it compares; of a short run what a whole one would measure, and of one that was stopped early an
         estimate by the run it was worse than."""
         if self.history.trials[run.trial].stage is Stage.SHORT:

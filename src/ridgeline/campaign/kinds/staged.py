@@ -6,15 +6,48 @@ together bring is found at the end at best. A strategy for people who know which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ridgeline.campaign.kinds.groups import knob_groups
 from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET
 from ridgeline.records.observation import Observation, Proposal
 from ridgeline.records.space import Discrete, Point, Space, point_key
 from ridgeline.records.study import Study
 from ridgeline.samplers.base import Sampler
+
+REST = "the rest"
+# a knob belongs to the first group whose pattern its name holds; a study's own `groups` come before these
+_NETWORK = r"^(NCCL|UCX|FI|OMPI|PSM\d?|GLOO|MPICH?|RDMAV?|IBV?|SHARP)_|network|nccl|rdma|allreduce|all_reduce|dispatch"
+_LAYOUT = (
+    r"^(tp|pp|dp|ep|cp|sp|tpp|attn_dp|moe_dp|nodes|ranks|ranks_per_node|ppn|threads|gpus|replicas|layout)$"
+    r"|parallel|_(tp|pp|dp|ep)(_|$)|(tp|pp|dp|ep)_size|OMP_NUM_THREADS"
+)
+_MEMORY = r"mem|batch|(^|_)bs$|running|num_seqs|chunk|prefill|cache|page|kv|pool|tokens|block|tile|buffer"
+_BACK_END = r"backend|back_end|kernel|attention|dtype|quant|graph|compile|speculat|algorithm|solver|moe|^eager"
+_ENVIRONMENT = r"^[A-Z][A-Z0-9_]*$|^(opt|march|flags?|cflags|compiler|env|module|image|governor|pinning|binding)$"
+PATTERNS: Mapping[str, re.Pattern[str]] = {
+    "environment": re.compile(_ENVIRONMENT),
+    "layout": re.compile(_LAYOUT),
+    "batch and memory": re.compile(_MEMORY),
+    "back end": re.compile(_BACK_END),
+    "network": re.compile(_NETWORK),
+}
+_ASKED_FIRST = ("network", "layout", "batch and memory", "back end", "environment")
+
+
+def knob_groups(study: Study) -> dict[str, tuple[str, ...]]:
+    """Every knob of the study in one group: the study's own groups first and in its order, then ours, then the rest."""
+    own = {name: group for group, names in study.groups.items() for name in names}
+    found: dict[str, list[str]] = {group: [] for group in (*study.groups, *PATTERNS, REST)}
+    for knob in study.space.by_name:
+        found[own.get(knob) or _group_of(knob)].append(knob)
+    return {group: tuple(names) for group, names in found.items() if names}
+
+
+def _group_of(knob: str) -> str:
+    return next((group for group in _ASKED_FIRST if PATTERNS[group].search(knob)), REST)
+
 
 MakeSampler = Callable[[Space], Sampler]
 
@@ -33,7 +66,7 @@ class StagedSampler:
     make: MakeSampler
     observations: list[Observation] = field(default_factory=list)
     _inner: dict[tuple[int, str], Sampler] = field(default_factory=dict)  # by stage, and what it holds fixed
-    _told: dict[tuple[int, str], int] = field(default_factory=dict)
+    _observed: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         free = {knob.name for knob in self.space.knobs if knob.count != 1}
@@ -70,13 +103,13 @@ class StagedSampler:
         return max(before, key=lambda observation: observation.score or 0.0).point if before else None
 
     def _taught(self, which: tuple[int, str], part: Space) -> Sampler:
-        """The stage's sampler, told every observation of its part of the space."""
+        """The stage's sampler, with every observation of its part of the space."""
         if which not in self._inner:
-            self._inner[which], self._told[which] = self.make(part), 0
-        for observation in self.observations[self._told[which] :]:
+            self._inner[which], self._observed[which] = self.make(part), 0
+        for observation in self.observations[self._observed[which] :]:
             if _lies_in(part, observation.point):
                 self._inner[which].tell(observation)
-        self._told[which] = len(self.observations)
+        self._observed[which] = len(self.observations)
         return self._inner[which]
 
     def _part(self, stage: int, best: Point) -> Space:

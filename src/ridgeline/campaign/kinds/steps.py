@@ -17,9 +17,9 @@ from ridgeline.campaign.candidates import judged_pair
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.confirmation import NO_DIFFERENCE, UNCONFIRMED, ConfirmationVerdict
 from ridgeline.campaign.guidance.sampling import sampler_of
-from ridgeline.campaign.kinds.groups import knob_groups
 from ridgeline.campaign.kinds.search import search_progress
 from ridgeline.campaign.kinds.search_agenda import SearchAgenda
+from ridgeline.campaign.kinds.staged import knob_groups
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError

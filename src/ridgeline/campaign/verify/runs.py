@@ -3,29 +3,222 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+import shlex
+import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from ridgeline import __version__, catalog
 from ridgeline.books import BOOKS, RESULT_FILE, book
+from ridgeline.campaign.builds.recipe import Recipe
 from ridgeline.campaign.judge import judge, without_blame, without_secrets
-from ridgeline.campaign.verify.scripts import SCRIPT, GivenCheck
+from ridgeline.campaign.short_trials import shortened
 from ridgeline.campaign.verify.verification import ABSENT, Verification, differences, reworded, same
-from ridgeline.executors.base import BY_HAND, EXIT_FILE
-from ridgeline.files import read_text
+from ridgeline.errors import RidgelineError
+from ridgeline.executors.base import BY_HAND, EXIT_FILE, Executor
+from ridgeline.files import NotRegularError, read_regular, read_text
+from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Measurement, Reading
 from ridgeline.records.metrics import METRICS
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.records.run import Cause, Run
+from ridgeline.records.run import Cause, Job, Run
 from ridgeline.records.secrets import HIDDEN
+from ridgeline.records.simulation import NODES_ENV, SPEED_ENV, STOPS_AT_ENV
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.study.codec import Event, measurement_line, outcome_line
 from ridgeline.study.folder import JOURNAL, RUNS
 from ridgeline.study.history import History
 from ridgeline.workloads.base import Workload
+
+SCRIPT, ENV = "run.sh", "env"
+DATES_S = 5.0  # file systems and clocks of nodes differ by this much
+_FOLDER = re.compile(r"^cd (\S.*) \|\| exit", re.MULTILINE)
+_RUN_ID = re.compile(r"RIDGELINE_RUN=[0-9a-f]+")
+# a study folder may be looked at elsewhere: where it lay, and with it Python and this package, is no part of a setting
+# a path with a space stands in quotes; one without does not
+_QUOTED_PATH, _SPACE = re.compile(r"'(/[^'\n]*)'"), "\x1a"
+_PLACES = (
+    (re.compile(r"(?:/[^\s'\":,/]+)+/(?=(?:sources|runs|builds)/)"), "STUDY/"),
+    (re.compile(r"(?:/[^\s'\":,/]+)+/python[\d.]*(?![\w.-])"), "PYTHON"),
+    (re.compile(r"(?:/[^\s'\":,/]+)+/ridgeline(?=[/'\"\s]|$)"), "PACKAGE"),
+)
+
+
+# where a pretended cluster put the run, and how fast that place is: as little part of the setting as a real one's nodes
+_PRETENDED_PLACE = tuple(f"export {name}=" for name in (NODES_ENV, SPEED_ENV, STOPS_AT_ENV))
+
+
+@dataclass(frozen=True)
+class ScriptCheck:
+    """Prepares each run once more, in a folder that is thrown away, and compares what that leaves with what is there.
+
+    What another release wrote may be worded otherwise: its script must then hold the command, and is not compared
+    further.
+    """
+
+    study: Study
+    workload: Workload
+    root: Path  # of the study folder
+    pinned_to: Mapping[int, tuple[str, ...]]
+    receipts: tuple[Mapping[str, Any], ...]
+    found: Verification
+
+    def one(self, run: Run, trial: Trial, *, script_kept: bool) -> None:
+        """`script_kept`: the folder is not known to have been trimmed of its run.sh."""
+        where = run.folder.relative_to(self.root).as_posix()
+        with tempfile.TemporaryDirectory(prefix="ridgeline-verify-") as home:
+            folder = Path(home) / RUNS / run.folder.name
+            try:
+                job = self._prepared(trial, folder)
+                text = self._executor().script(replace(job, on_nodes=self.pinned_to.get(run.number, ())))
+            except (RidgelineError, ExpressionError, ValueError, LookupError, OSError) as error:
+                self.found.cannot_check(f"{where}/{SCRIPT}", f"cannot be written anew here ({error})", run.number)
+                return
+            if script_kept:
+                self._script(run, where, job, text)
+            self._inputs(run, where, folder)
+
+    def _prepared(self, trial: Trial, folder: Path) -> Job:
+        folder.mkdir(parents=True)
+        if self.study.builds is not None:
+            key = Recipe(self.study.builds, self.study.folder, self.study.job).key(trial.settings)
+            build = folder.parents[1] / "builds" / key
+            build.mkdir(parents=True)
+            kept = self.root / "builds" / key
+            for path in sorted(kept.glob("*")):
+                (build / path.name).symlink_to(path.resolve())
+            trial = replace(trial, build=build)
+        return replace(self._workload(trial).prepare(trial, folder), modules=self.study.job.loaded(trial.settings))
+
+    def _workload(self, trial: Trial) -> Workload:
+        if trial.stage is not Stage.SHORT:
+            return self.workload
+        workload: Workload = catalog.part("workloads", self.study.workload.kind)(shortened(self.study))
+        return workload
+
+    def _executor(self) -> Executor:
+        executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
+        return executor
+
+    # run.sh, and the environment it exports
+
+    def _script(self, run: Run, where: str, job: Job, text: str) -> None:
+        file = f"{where}/{SCRIPT}"
+        try:
+            there = read_text(run.folder / SCRIPT)
+        except NotRegularError as error:
+            self.found.differs(file, "the script of this setting", "a file", error.strerror, run.number)
+            return
+        except OSError:
+            return  # said elsewhere
+        env = book(run.folder, ENV)
+        if env is not None and _exports(env.text) not in there:
+            self.found.differs(
+                f"{where}/{env.file}", "the environment", _exports(env.text), f"{SCRIPT} exports another", run.number
+            )
+        one, other = list(_acts(there)), list(_acts(text))
+        if one == other:
+            return
+        if not self._same_release():
+            if job.command not in there:
+                why = "another release wrote it, and would start its command otherwise today"
+                self.found.cannot_check(file, why, run.number)
+            return
+        stated, derived = _first_difference(one, other)
+        self.found.differs(file, "the script of this setting", stated, derived, run.number)
+
+    def _same_release(self) -> bool:
+        versions = {receipt.get("ridgeline") for receipt in self.receipts}
+        return versions == {__version__}
+
+    # files the run was given
+
+    def _inputs(self, run: Run, where: str, prepared: Path) -> None:
+        for path in sorted(prepared.rglob("*")):
+            if path.is_symlink() or not path.is_file():
+                continue
+            name = path.relative_to(prepared).as_posix()
+            there = run.folder / name
+            if not there.is_file() or read_regular(there) == read_regular(path):
+                continue
+            stated, derived = _anywhere(_text(there) or ""), _anywhere(_text(path) or "")
+            if stated == derived or _same_numbers(stated, derived):
+                continue
+            file = f"{where}/{name}"
+            if self._by_the_run_itself(run, there):
+                self.found.cannot_check(file, "was changed while the run was running", run.number)
+            elif self._same_release():
+                text = "is not what the setting comes to"
+                self.found.differs(file, "a file the run was given", "as the setting has it", text, run.number)
+            else:
+                self.found.cannot_check(file, "another release wrote it, and would write it otherwise", run.number)
+
+    def _by_the_run_itself(self, run: Run, path: Path) -> bool:
+        """As far as dates tell: in a folder that was copied without them, a copied source may have been changed."""
+        began_s, ended_s = run.ending.started_s - DATES_S, run.ending.ended_s + DATES_S
+        last = book(run.folder, EXIT_FILE)
+        if last is not None and began_s <= last.changed_s <= ended_s:
+            return run.ending.started_s <= path.stat().st_mtime <= ended_s
+        return any(path.name == source.name for source in (self.root / "sources").rglob("*"))
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return read_text(path)
+    except OSError:
+        return None
+
+
+def _exports(text: str) -> str:
+    """What the file `env` exports; it only mentions secrets, which run.sh fetches."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+
+
+def _acts(script: str) -> Iterator[str]:
+    """The lines that do something, wherever the folder lies. Directives ask for a place, and nodes to avoid change."""
+    if (home := _FOLDER.search(script)) is not None:
+        folder = home[1]
+        for spelled in dict.fromkeys((folder, *shlex.split(folder))):
+            script = script.replace(spelled, "FOLDER") if "$(" not in folder else script
+    for line in script.splitlines():
+        if line.strip() and not line.startswith(("#", *_PRETENDED_PLACE)):
+            yield _anywhere(_RUN_ID.sub("RIDGELINE_RUN=ID", line))
+
+
+# what is worked out in floating point (the twin's figure in session.json) ends in other digits on other processors
+_NUMBER = re.compile(r"-?\d+\.\d+(?:[eE][-+]?\d+)?")
+_ROUNDING = 1e-9
+
+
+def _same_numbers(one: str, other: str) -> bool:
+    """Whether two texts differ in nothing but how fractions were rounded."""
+    if _NUMBER.sub("0", one) != _NUMBER.sub("0", other):
+        return False
+    pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
+    return all(math.isclose(float(a), float(b), rel_tol=_ROUNDING) for a, b in pairs)
+
+
+def _anywhere(text: str) -> str:
+    text = _QUOTED_PATH.sub(lambda found: found[1].replace(" ", _SPACE), text)
+    for place, name in _PLACES:
+        text = place.sub(name, text)
+    return text.replace(_SPACE, " ")
+
+
+def _first_difference(stated: list[str], derived: list[str]) -> tuple[str, str]:
+    for one, other in zip(stated, derived, strict=False):
+        if one != other:
+            return one, other
+    longer, rest = (stated, derived) if len(stated) > len(derived) else (derived, stated)
+    line = longer[len(rest)]
+    return (line, "ends here") if longer is stated else ("ends here", line)
+
 
 TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was removed or shortened, one a line
 PRETENDED = "simulated"  # the site that tells times of its own
@@ -76,7 +269,7 @@ class RunCheck:
 
     def _given_again(self, workload: Workload, run: Run) -> None:
         found, history = self.found, self.history
-        given = GivenCheck(self.study, workload, history.root, history.pinned_to, found.receipts, found)
+        given = ScriptCheck(self.study, workload, history.root, history.pinned_to, found.receipts, found)
         given.one(run, history.trials[run.trial], script_kept=not self._declared(run, SCRIPT))
 
     def _place(self, run: Run) -> None:
@@ -105,9 +298,9 @@ class RunCheck:
             result.pop(BOOKS, None)  # the run's own account, which the journal does not repeat
         line = {name: value for name, value in self.ended[run.number].items() if name not in ("event", "at")}
         journal = {"settings": dict(self.history.trials[run.trial].settings), **line}
-        told = list(differences(result, journal))
-        told += [(at, other, mine) for at, mine, other in differences(journal, result)]
-        for at, stated, found in {at: (at, stated, found) for at, stated, found in told}.values():
+        pairs = list(differences(result, journal))
+        pairs += [(at, other, mine) for at, mine, other in differences(journal, result)]
+        for at, stated, found in {at: (at, stated, found) for at, stated, found in pairs}.values():
             self.found.differs(file, f"{at}, against the journal", stated, found, run.number)
 
     def _exit(self, run: Run) -> None:
@@ -117,19 +310,19 @@ class RunCheck:
         left = book(run.folder, EXIT_FILE)
         if left is None:
             return
-        told = dict(line.split("=", 1) for line in left.text.splitlines() if "=" in line)
+        fields = dict(line.split("=", 1) for line in left.text.splitlines() if "=" in line)
         file = f"{self._relative(run.folder)}/{left.file}"
-        if told.get("exit_code", "") != str(run.ending.exit_code):
-            self.found.differs(file, "exit_code", run.ending.exit_code, told.get("exit_code", ABSENT), run.number)
+        if fields.get("exit_code", "") != str(run.ending.exit_code):
+            self.found.differs(file, "exit_code", run.ending.exit_code, fields.get("exit_code", ABSENT), run.number)
         if self.study.site.batch != PRETENDED:
-            self._times(run, file, told)
+            self._times(run, file, fields)
 
-    def _times(self, run: Run, file: str, told: Mapping[str, str]) -> None:
+    def _times(self, run: Run, file: str, fields: Mapping[str, str]) -> None:
         """How long it took, on the node's own clocks; the finer of the two counts where they agree."""
         took = {
             name: ended - began
             for name, first, last in (("by date", "started_s", "ended_s"), ("since boot", "up_began_s", "up_ended_s"))
-            if (began := _seconds(told, first)) and (ended := _seconds(told, last))
+            if (began := _seconds(fields, first)) and (ended := _seconds(fields, last))
         }
         if not took:
             return
@@ -233,7 +426,7 @@ def _seconds(fields: Mapping[str, str], name: str) -> float | None:
 
 
 def _same_evidence(stated: list[Any] | None, found: list[Any] | None) -> bool:
-    """What was hidden where the secret was known cannot be told elsewhere; the line is the same."""
+    """What was hidden where the secret was known is unknown elsewhere; the line is the same."""
     if stated and found and HIDDEN in str(stated[2]):
         return stated[:2] == found[:2]
     return stated == found

@@ -89,7 +89,7 @@ def _write_service(path: Path, folder: Path, answer: Answer) -> None:
 def _best_at(folder: Path, limit: str, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from ridgeline.campaign.goals.front import best_at, best_at_lines
+    from ridgeline.campaign.front import best_at, best_at_lines
     from ridgeline.campaign.status import read_status
     from ridgeline.cli.text.answer import yaml_lines
 

@@ -76,7 +76,7 @@ def _rows(folder: Path, now: CampaignStatus) -> list[dict[str, Any]]:
 
 
 def _front(now: CampaignStatus) -> list[dict[str, Any]]:
-    from ridgeline.campaign.goals.front import front_rows
+    from ridgeline.campaign.front import front_rows
 
     return front_rows(now.study, now.history)
 

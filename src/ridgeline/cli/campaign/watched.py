@@ -19,12 +19,12 @@ from ridgeline.records.study import Study
 from ridgeline.report.exports.prometheus import metrics_text
 from ridgeline.report.live.figures import live_figures
 from ridgeline.report.live.snapshot import Snapshot, State
-from ridgeline.study.controller import Presence, look_for_controller
 from ridgeline.study.folder import STUDY, StudyFolder
 from ridgeline.study.history import History
 from ridgeline.study.live.instructions import INSTRUCTIONS, Instruction, waiting_instructions
 from ridgeline.study.live.logs import newest_log
 from ridgeline.study.live.tail import JournalTail
+from ridgeline.study.lock import Presence, look_for_controller
 
 # what reading a damaged, edited or half-deleted folder can raise: shown on the page
 TROUBLE = (RidgelineError, OSError, ValueError, LookupError, ArithmeticError)
@@ -93,7 +93,7 @@ class WatchedStudy:
 
     def _read_on(self) -> None:
         before = self._tail.lines
-        anew, events = self._tail.look()
+        anew, events = self._tail.poll()
         if anew:
             self._history, self._study, before = History(self.path.resolve()), None, 0
         self._history.apply_all(events, before + 1)

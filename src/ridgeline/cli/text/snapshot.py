@@ -26,10 +26,10 @@ from ridgeline.cli.text.wording import (
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.live.snapshot import Gauge, RunningRun, Said, Snapshot, State
-from ridgeline.study.controller import Presence
 from ridgeline.study.history import History
 from ridgeline.study.live.instructions import Instruction
 from ridgeline.study.live.logs import last_lines, newest_log
+from ridgeline.study.lock import Presence
 
 RUNS_SHOWN, TOLD_SHOWN, LOG_LINES, RUNNING_SHOWN = 15, 6, 40, 8
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.campaign.verdict import goal_text
 from ridgeline.stats.wording import count
-from ridgeline.study.controller import ControllerSighting, Presence
+from ridgeline.study.lock import ControllerSighting, Presence
 
 if TYPE_CHECKING:
     from ridgeline.campaign.check import Stake

@@ -32,7 +32,7 @@ class GpuState:
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class GpuProbe:
     """What the probe printed. `skipped` says why it could not measure."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -72,20 +72,20 @@ def memory_check(gpus: Sequence[GpuState]) -> Check:
     return Check("gpu memory", "ok", f"{len(gpus)} x {gpus[0].name}, {least / 2**30:.1f} GiB free on each")
 
 
-def probe(python: str, *arguments: str) -> Probed:
+def probe(python: str, *arguments: str) -> GpuProbe:
     """Run the probe under `python`. Never raises for what that Python lacks: it says so in `skipped`."""
     command = [python, str(PROBE), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S, check=False)
     except FileNotFoundError:
-        return Probed(skipped=f"{python}: no such program; name the engine's Python with --python")
+        return GpuProbe(skipped=f"{python}: no such program; name the engine's Python with --python")
     except PermissionError:
-        return Probed(skipped=f"{python} is not executable; name the engine's Python with --python")
+        return GpuProbe(skipped=f"{python} is not executable; name the engine's Python with --python")
     except subprocess.TimeoutExpired:
-        return Probed(skipped=f"the GPU probe did not finish within {PROBE_LIMIT_S:g} s: a GPU or its links hang")
+        return GpuProbe(skipped=f"the GPU probe did not finish within {PROBE_LIMIT_S:g} s: a GPU or its links hang")
     try:
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return Probed(
+        return GpuProbe(
             facts["versions"],
             facts["gpus"],
             facts.get("all_reduce_bytes_s", ()),
@@ -94,10 +94,10 @@ def probe(python: str, *arguments: str) -> Probed:
         )
     except (ValueError, IndexError, KeyError, TypeError):
         last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        return Probed(skipped=f"the GPU probe failed under {python} (exit code {done.returncode}): {last}")
+        return GpuProbe(skipped=f"the GPU probe failed under {python} (exit code {done.returncode}): {last}")
 
 
-def rate_checks(probed: Probed, python: str) -> list[Check]:
+def rate_checks(probed: GpuProbe, python: str) -> list[Check]:
     if not probed.gpus:
         why = probed.skipped or "no GPU"
         return [Check("gpu rates", "skip", f"not measured: {why} ({python}; --python names another)")]
@@ -114,7 +114,7 @@ def rate_checks(probed: Probed, python: str) -> list[Check]:
     return [*checks, Check("all-reduce", status, detail, "GB/s", samples)]  # type: ignore[arg-type]
 
 
-def _rate_check(probed: Probed, metric: str, name: str, scale: float, unit: str) -> Check:
+def _rate_check(probed: GpuProbe, metric: str, name: str, scale: float, unit: str) -> Check:
     samples = {f"gpu{n}": tuple(value / scale for value in gpu[metric]) for n, gpu in enumerate(probed.gpus)}
     middles = {gpu: _middle(values) for gpu, values in samples.items()}
     usual = _middle(list(middles.values()))

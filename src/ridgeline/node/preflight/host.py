@@ -9,13 +9,65 @@ import resource
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline import ports
 from ridgeline.files import text_of
 from ridgeline.node.preflight.check import Check
-from ridgeline.node.preflight.quota import FileQuota, read_quota
+
+_COLUMNS = 8  # kbytes quota limit grace, files quota limit grace
+
+
+@dataclass(frozen=True, slots=True)
+class FileQuota:
+    """`limit` is the smaller of the soft and the hard one that is set; None when neither is."""
+
+    filesystem: str
+    files: int
+    limit: int | None
+
+    @property
+    def left(self) -> int | None:
+        return None if self.limit is None else max(0, self.limit - self.files)
+
+
+def read_quota(lines: Iterable[str]) -> list[FileQuota]:
+    """One per file system. A long name stands on a line of its own, its numbers on the next."""
+    found: list[FileQuota] = []
+    words: list[str] = []
+    inside = False
+    for line in lines:
+        if "Filesystem" in line and "files" in line:
+            inside, words = True, []
+            continue
+        if not inside:
+            continue
+        words += line.split()
+        if len(words) > _COLUMNS:
+            name, numbers = words[0], words[1 : _COLUMNS + 1]
+            quota = _quota(name, numbers)
+            inside = quota is not None
+            if quota is not None:
+                found.append(quota)
+            words = []
+    return found
+
+
+def _quota(name: str, numbers: list[str]) -> FileQuota | None:
+    files, soft, hard = (_count(text) for text in numbers[4:7])
+    if files is None:
+        return None
+    limits = [limit for limit in (soft, hard) if limit]
+    return FileQuota(name, files, min(limits) if limits else None)
+
+
+def _count(text: str) -> int | None:
+    # an exceeded figure carries a star; lfs puts figures it is not sure of in brackets
+    digits = text.strip("*[]")
+    return int(digits) if digits.isdigit() else None
+
 
 USUAL_PORTS = (ports.SGLANG_PORT, ports.VLLM_PORT, ports.BOOTSTRAP_PORT, ports.TORCH_PORT)
 FEW_FILES = 20_000  # a source build of an engine or of NWChem makes more

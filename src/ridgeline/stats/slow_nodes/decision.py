@@ -10,12 +10,12 @@ from typing import Any
 
 from ridgeline.stats.arrays import numpy
 from ridgeline.stats.slow_nodes.effect import FEWEST_RUNS, NodeEffect, NodeRun
-from ridgeline.stats.slow_nodes.evidence import FREE, RunFacts, Weighed, alike, spread_of_settings, weigh
+from ridgeline.stats.slow_nodes.evidence import FREE, NodeOdds, RunFacts, alike, spread_of_settings, weigh
 from ridgeline.stats.student import interval
 
 FEWEST_FREEDOM = 4  # residual degrees of freedom
 MARGIN = 1.5  # on odds, since they are computed with the likeliest spreads and bounds instead of all there could be
-LEAST_WORTH = 0.05  # of one run's worth: nodes that runs tell apart by less are not told apart
+LEAST_WORTH = 0.05  # of one run's worth: nodes that runs separate by less are not decided
 
 
 def judged(runs: Sequence[NodeRun], known: Sequence[NodeEffect], sign: float) -> tuple[NodeEffect, ...]:
@@ -33,7 +33,7 @@ def judged(runs: Sequence[NodeRun], known: Sequence[NodeEffect], sign: float) ->
             break
         decided[fresh.node] = fresh
     for name, effect in decided.items() if len(decided) > 1 else ():
-        # how slow the first one is was told while the second was still among its peers
+        # how slow the first one was estimated while the second was still among its peers
         again = _Weighing.of(facts, used, [name], decided).judged(effect)
         decided[name] = replace(again, verdict=effect.verdict)
     return tuple((found | decided).values())
@@ -73,9 +73,9 @@ def _seen(name: str, runs: Sequence[NodeRun], decided: Mapping[str, NodeEffect])
 
 @dataclass(frozen=True)
 class _Weighing:
-    """Odds of all nodes that are not decided yet; those with the same runs are told together only."""
+    """Odds of all nodes that are not decided yet; those with the same runs are decided together only."""
 
-    weighed: Weighed
+    weighed: NodeOdds
     groups: tuple[tuple[str, ...], ...]
     runs: tuple[int, ...]  # of each group, among those that count
     all_runs: int
@@ -104,7 +104,7 @@ class _Weighing:
         either = (self.weighed.slow[at] + self.weighed.fast[at]) / count / whole
         known = replace(plain, together=together, chance=self.weighed.slow[at] / count / whole)
         enough = min(plain.runs, self.all_runs - self.runs[at]) >= FEWEST_RUNS
-        if together or not enough or effect.error <= 0 or not self._told_apart(at):
+        if together or not enough or effect.error <= 0 or not self._separated(at):
             return known
         speed = math.exp(effect.mean)
         low, high = interval(effect.mean, effect.error, max(1.0, math.floor(effect.freedom)), plain.level, math.exp)
@@ -128,5 +128,5 @@ class _Weighing:
         each = zip(self.groups, self.weighed.slow, self.weighed.fast, strict=True)
         return math.fsum(len(group) * (slow + fast) for group, slow, fast in each)
 
-    def _told_apart(self, at: int) -> bool:
-        return self.weighed.told[at] > LEAST_WORTH and round(self.weighed.freedom, 2) >= FEWEST_FREEDOM
+    def _separated(self, at: int) -> bool:
+        return self.weighed.worth_runs[at] > LEAST_WORTH and round(self.weighed.freedom, 2) >= FEWEST_FREEDOM

@@ -71,36 +71,36 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Weighed:
+class NodeOdds:
     """For each column of nodes: odds of the stories that it is slow, and fast, against all being alike."""
 
     slow: tuple[float, ...]
     fast: tuple[float, ...]
     effects: tuple[Effect, ...]
     freedom: float  # of residuals, where one node is unlike
-    told: tuple[float, ...]  # how many runs' worth the runs tell of each
+    worth_runs: tuple[float, ...]  # how many runs' worth the runs tell of each
 
 
-def weigh(facts: RunFacts, columns: Any, known: Any) -> Weighed:
+def weigh(facts: RunFacts, columns: Any, known: Any) -> NodeOdds:
     """`columns` says which runs (rows) each node may slow; `known` the same of nodes already named, whose effects stay
     in every story."""
     machines, chances = _machines(facts)
     fixed = numpy.column_stack([numpy.ones(len(facts.speeds)), known])
-    alike = _Story(facts.speeds, fixed, machines)
+    alike = _Hypothesis(facts.speeds, fixed, machines)
     alike.settle()
     evidence = alike.evidence()
     none, likeliest = _averaged(evidence, chances)
     gain, effects, slabs = _at_a_glance(alike, columns, likeliest)
     for at in sorted(range(columns.shape[1]), key=lambda at: -gain[at])[:CLOSELY]:
         column = columns[:, at]
-        story = _Story(facts.speeds, fixed, machines + slabs[at] * numpy.multiply.outer(column, column))
+        story = _Hypothesis(facts.speeds, fixed, machines + slabs[at] * numpy.multiply.outer(column, column))
         story.settle()
         own, likeliest = _averaged(story.evidence(), chances)
         gain[at], effects[at] = own - none, story.effect(likeliest, column, slabs[at])
     odds = [(math.exp(min(float(g), 50.0)), _side(effect)) for g, effect in zip(gain, effects, strict=True)]
     slow = tuple(2 * each * side for each, side in odds)
     fast = tuple(2 * FAST * each * (1 - side) for each, side in odds)
-    return Weighed(slow, fast, tuple(effects), alike.untouched - 1, alike.told(columns))
+    return NodeOdds(slow, fast, tuple(effects), alike.untouched - 1, alike.worth_runs(columns))
 
 
 def _machines(facts: RunFacts) -> tuple[Any, Any]:
@@ -125,7 +125,7 @@ def _side(effect: Effect) -> float:
     return 0.5 * math.erfc(effect.mean / max(effect.error, 1e-9) / math.sqrt(2))
 
 
-class _Story:
+class _Hypothesis:
     """Several machines at once under one story: which runs were disturbed is found in turn with how noisy runs are."""
 
     def __init__(self, speeds: Any, fixed: Any, bases: Any) -> None:
@@ -161,8 +161,8 @@ class _Story:
     def evidence(self) -> Any:
         """The log of each machine's chance of these runs, the same constant left out for all stories."""
         _, size = numpy.linalg.slogdet(self.covariance)
-        _, told = numpy.linalg.slogdet(self.information + 1e-12 * numpy.eye(self.fixed.shape[1]))
-        return -0.5 * (size + told + self.freedom * numpy.log(self.squares)) + self._tails()
+        _, log_det = numpy.linalg.slogdet(self.information + 1e-12 * numpy.eye(self.fixed.shape[1]))
+        return -0.5 * (size + log_det + self.freedom * numpy.log(self.squares)) + self._tails()
 
     def _tails(self) -> Any:
         """What trusting runs less costs: the bound on the chance under Student's noise, less that of normal noise."""
@@ -189,7 +189,7 @@ class _Story:
         mean = score / max(precision, 1e-12)
         return Effect(mean, math.sqrt(noise / max(alone, 1e-12)), self.worth(at))
 
-    def told(self, columns: Any) -> tuple[float, ...]:
+    def worth_runs(self, columns: Any) -> tuple[float, ...]:
         return tuple(numpy.einsum("ik,ij,jk->k", columns, self.projected[0], columns).tolist())
 
     def worth(self, at: int) -> float:
@@ -197,7 +197,7 @@ class _Story:
         return float((self.diagonal[at] / self.trust[at]).sum())
 
 
-def _at_a_glance(alike: _Story, columns: Any, at: int) -> tuple[Any, list[Effect], Any]:
+def _at_a_glance(alike: _Hypothesis, columns: Any, at: int) -> tuple[Any, list[Effect], Any]:
     """Every story's log odds and effect, with the disturbed runs of "all alike"; and how much unlike nodes vary, over
     the noise that is left once this one is taken to be unlike."""
     projected, freedom = alike.projected[at], alike.freedom
@@ -274,8 +274,8 @@ def _likeliest(ratios: Sequence[float], covariances: Sequence[Any], speeds: Any)
     factor = numpy.linalg.cholesky(bordered)
     size = 2 * numpy.log(numpy.diagonal(factor, axis1=1, axis2=2)[:, :count]).sum(axis=1)
     ones, turned = factor[:, count, :count], factor[:, count + 1, :count]
-    told = (ones**2).sum(axis=1)
-    squares = (turned**2).sum(axis=1) - (ones * turned).sum(axis=1) ** 2 / told
+    weights = (ones**2).sum(axis=1)
+    squares = (turned**2).sum(axis=1) - (ones * turned).sum(axis=1) ** 2 / weights
     squares = numpy.maximum(squares, 1e-12)
-    own = -0.5 * (size + numpy.log(told) + (count - 1) * numpy.log(squares))
+    own = -0.5 * (size + numpy.log(weights) + (count - 1) * numpy.log(squares))
     return ratios[int(own.argmax())]

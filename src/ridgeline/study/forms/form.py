@@ -69,7 +69,7 @@ class Form(BaseModel):
     def target(cls, name: str) -> str:
         """The record's field for one of this form."""
         notes = cls.model_fields[name].metadata
-        return next((note.name for note in notes if isinstance(note, Becomes)), name)
+        return next((note.name for note in notes if isinstance(note, FieldName)), name)
 
     def record(self, **own: Any) -> Any:
         """What it makes: lists as tuples, forms as their own records; a key without a value is left to the record.
@@ -106,21 +106,21 @@ def _plain(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Becomes:
+class FieldName:
     """The name of the record's field, where the key has another: `limit` becomes `limit_s`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class CountedIn:
+class ValueUnit:
     """Of a number: its unit or what it counts, in the plural."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Takes:
+class Accepts:
     """What may be written, where the type alone does not say it; completes "it must be ..."."""
 
     text: str
@@ -134,7 +134,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Otherwise:
+class DefaultText:
     """What holds where the key is not written, where the default value does not say it."""
 
     text: str
@@ -255,7 +255,7 @@ def _size(value: object) -> int:
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
-    Takes("a duration such as 90s, 10m or 1h30m, or a number of seconds"),
+    Accepts("a duration such as 90s, 10m or 1h30m, or a number of seconds"),
     WithJsonSchema(
         {
             "anyOf": [
@@ -269,7 +269,7 @@ Duration = Annotated[
 Size = Annotated[
     int,
     BeforeValidator(_size),
-    Takes("a size such as 190 GB or 192 GiB, or a number of bytes"),
+    Accepts("a size such as 190 GB or 192 GiB, or a number of bytes"),
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}], "examples": ["192 GiB"]}),
 ]
 Text = Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"type": ["string", "number"], "title": "Text"})]
@@ -278,41 +278,41 @@ OneLine = Annotated[Text, AfterValidator(_one_line)]
 Lines = Annotated[
     list[Text],
     BeforeValidator(_lines),
-    Takes("text, or a list of texts"),
+    Accepts("text, or a list of texts"),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
 ]
 
 Words = Annotated[
     list[Annotated[Text, AfterValidator(_without_nul)]],
     BeforeValidator(_words),
-    Takes("text, taken apart as a shell would, or a list of words"),
+    Accepts("text, taken apart as a shell would, or a list of words"),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
 ]
 
 SingleLines = Annotated[
     list[OneLine],
     BeforeValidator(_lines),
-    Takes("text, or a list of texts"),
+    Accepts("text, or a list of texts"),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
 ]
 
 ExpressionText = Annotated[
     str,
     BeforeValidator(_as_expression),
-    Takes("an expression"),
+    Accepts("an expression"),
     WithJsonSchema({**_ANY_SCALAR, "title": "Expression"}),
 ]
 Single = Annotated[
     Any,
     BeforeValidator(_single),
-    Takes("a number, text, or true or false"),
+    Accepts("a number, text, or true or false"),
     WithJsonSchema({**_ANY_SCALAR, "title": "Value"}),
 ]
-Number = Annotated[Any, BeforeValidator(_number), Takes("a number"), WithJsonSchema({"type": "number"})]
-Pattern = Annotated[str, AfterValidator(_pattern), Takes("a regular expression")]
-FileBeside = Annotated[str, AfterValidator(_beside), Takes("the name of a file beside the study file")]
+Number = Annotated[Any, BeforeValidator(_number), Accepts("a number"), WithJsonSchema({"type": "number"})]
+Pattern = Annotated[str, AfterValidator(_pattern), Accepts("a regular expression")]
+FileBeside = Annotated[str, AfterValidator(_beside), Accepts("the name of a file beside the study file")]
 Variable = Annotated[str, AfterValidator(_variable)]
 Environment = Annotated[
     dict[Variable, Annotated[Text, AfterValidator(_without_nul)]],
-    Takes("a mapping of `NAME: text` pairs such as {OMP_NUM_THREADS: 1}"),
+    Accepts("a mapping of `NAME: text` pairs such as {OMP_NUM_THREADS: 1}"),
 ]

@@ -19,8 +19,8 @@ def problems_of(error: ValidationError, form: type[Form], also: Iterable[str] = 
     details = error.errors(include_url=False)
     beside = tuple(also)
     meant = {(*d["loc"][:-1], key) for d in details if d["type"] == "extra_forbidden" and (key := _meant(d, form))}
-    told = [d for d in details if not (d["type"] == "missing" and d["loc"] in meant)]
-    return [Problem(place(detail["loc"], form), _sentence(detail, form, beside)) for detail in told]
+    reported = [d for d in details if not (d["type"] == "missing" and d["loc"] in meant)]
+    return [Problem(place(detail["loc"], form), _sentence(detail, form, beside)) for detail in reported]
 
 
 def place(location: Where, form: type[Form]) -> Where:

@@ -29,16 +29,16 @@ def read_form(
     try:
         return form.model_validate(left, context=context), []
     except ValidationError as error:
-        told = [Problem((*under, *p.where), p.message) for p in problems_of(error, form, also)]
+        problems = [Problem((*under, *p.where), p.message) for p in problems_of(error, form, also)]
         left = _without(left, error, form)
     while True:
         lenient = _without_required(form, left)
         try:
-            return lenient.model_validate(left, context=context), told
+            return lenient.model_validate(left, context=context), problems
         except ValidationError as error:
-            # not told: it may only be found because something was left out
+            # not reported: it may only be found because something was left out
             if not left:
-                return lenient.model_construct(), told  # a condition of the form as a whole
+                return lenient.model_construct(), problems  # a condition of the form as a whole
             smaller = _without(left, error, form)
             left = smaller if smaller != left else {}
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from ridgeline.records.duration import parse_duration, show_duration
-from ridgeline.study.forms.form import Entry, Form, Otherwise
+from ridgeline.study.forms.form import DefaultText, Entry, Form
 from ridgeline.study.forms.shape import Shape, field_shape, fields, takes
 
 
@@ -72,7 +72,7 @@ def _inside(shape: Shape, path: str) -> Iterable[tuple[type[Form], str]]:
 
 
 def _default(field: FieldInfo, shape: Shape) -> str:
-    otherwise = [note.text for note in shape.notes if isinstance(note, Otherwise)]
+    otherwise = [note.text for note in shape.notes if isinstance(note, DefaultText)]
     if otherwise:
         return otherwise[0]
     if field.is_required():

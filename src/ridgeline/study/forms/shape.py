@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Tag
 from pydantic.fields import FieldInfo
 
-from ridgeline.study.forms.form import CountedIn, Form, Takes
+from ridgeline.study.forms.form import Accepts, Form, ValueUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def shape_at(form: type[Form], steps: Iterable[str | int]) -> Shape | None:
 
 def takes(shape: Shape) -> str:
     """What may be written there: `a whole number of at least 1`."""
-    said = [note.text for note in shape.notes if isinstance(note, Takes)]
+    said = [note.text for note in shape.notes if isinstance(note, Accepts)]
     if said:
         return said[0]
     if _is_union(shape.bare):
@@ -93,7 +93,7 @@ def takes(shape: Shape) -> str:
 
 
 def unit(shape: Shape) -> str:
-    return next((note.name for note in shape.notes if isinstance(note, CountedIn)), "")
+    return next((note.name for note in shape.notes if isinstance(note, ValueUnit)), "")
 
 
 def _list(shape: Shape) -> str:

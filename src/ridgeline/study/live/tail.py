@@ -20,7 +20,7 @@ class JournalTail:
     _read_bytes: int = field(default=0, init=False)
     _file: tuple[int, int] | None = field(default=None, init=False)
 
-    def look(self) -> tuple[bool, list[Event]]:
+    def poll(self) -> tuple[bool, list[Event]]:
         """Whether all that was read before is void, and the events since.
 
         A resumed controller cuts a torn line off; a restored copy is another file. StoreError where a line in the

@@ -64,12 +64,12 @@ class EngineContract:
         assert started[: 1 + len(entry)] == ["/py", *engine.entry("MODEL", 1)]
         assert [word for word in (*_ARGUMENTS, "PORT") if word not in started] == []
 
-    def test_every_node_is_told_how_many_there_are_and_which_it_is(self) -> None:
+    def test_every_node_is_given_its_rank_and_their_number(self) -> None:
         engine, over = self.engine(), Span(3, "10.0.0.9", "20005", "2")
-        told = engine.over_nodes(over)
-        if not told:
+        flags = engine.over_nodes(over)
+        if not flags:
             return  # it never spans several
-        assert {"3", "2"} <= set(told) and "10.0.0.9" in " ".join(told) and "20005" in " ".join(told)
+        assert {"3", "2"} <= set(flags) and "10.0.0.9" in " ".join(flags) and "20005" in " ".join(flags)
         first = _words(engine.serve("/py", [], Span(3)), rank="0")
         last = _words(engine.serve("/py", [], Span(3)), rank="2")
         assert last[-len(engine.follower_argv) :] == list(engine.follower_argv) or not engine.follower_argv
@@ -95,8 +95,8 @@ class EngineContract:
         for line, kind in self.failed.items():
             log = engine.read([line])
             assert [failure[0] for failure in log.failures] == [kind], line
-            cause, told = cause_of(log.failures, weights_loaded=True), leading_cause(f[:3] for f in log.failures)
-            assert cause is not None and told is not None and told[0] == kind
+            cause, leading = cause_of(log.failures, weights_loaded=True), leading_cause(f[:3] for f in log.failures)
+            assert cause is not None and leading is not None and leading[0] == kind
             shown = next((text for text in sure if text.pattern.search(line)), None)
             judged = next((row for row in rows if row.pattern.search(line)), None)
             assert (judged is None) == (shown is None), line
@@ -113,7 +113,7 @@ class EngineContract:
         prefixes = {name.partition(":")[0] for name in (*used, *names.live, *names.progress, names.ttft, names.e2e)}
         assert len(prefixes) == 1
 
-    def test_ports_follow_from_the_one_it_is_told(self) -> None:
+    def test_ports_follow_from_the_one_it_is_given(self) -> None:
         engine = self.engine()
         for offsets in (engine.port_offsets, engine.rendezvous_offsets):
             assert offsets[0] == 0 and len(set(offsets)) == len(offsets)

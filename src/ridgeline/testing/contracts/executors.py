@@ -35,6 +35,7 @@ class ExecutorContract:
 
     def test_script_is_what_runs_and_touches_nothing(self, tmp_path: Path) -> None:
         executor, one = self.make(), _job(tmp_path, "echo hello", env={"A": 'it\'s "b" $c'})
+        assert isinstance(executor, Executor), "what it does not say has its default there"
         text = executor.script(one)
         assert "echo hello" in text
         assert list(one.folder.iterdir()) == []
@@ -61,7 +62,7 @@ class ExecutorContract:
         assert (end.cause, end.exit_code, end.signal) == (Cause.EXITED, code, None)
 
     @pytest.mark.parametrize("number", [6, 9, 11])
-    def test_death_by_signal_is_told_apart(self, tmp_path: Path, number: int) -> None:
+    def test_death_by_signal_is_recognised(self, tmp_path: Path, number: int) -> None:
         executor = self.make()
         end = self._ending(executor, executor.submit(_job(tmp_path, f"sh -c 'kill -{number} $$'")))
         assert (end.cause, end.signal) == (Cause.EXITED, number)

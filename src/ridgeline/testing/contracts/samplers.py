@@ -97,7 +97,7 @@ class SamplerContract:
     """Subclasses set `name`. `factory` is looked up in the catalog; override it for what is not registered.
 
     `takes_continuous` False: such a knob is refused with an InputError that names it. `eager` are options under which
-    the sampler begins early to learn from what it was told.
+    the sampler begins early to learn from observations.
     """
 
     name: ClassVar[str]
@@ -124,7 +124,9 @@ class SamplerContract:
 
     @_few
     @given(space=spaces(), seed=st.integers(0, 5), cut=st.integers(0, 20), flying=st.integers(0, 4))
-    def test_a_new_sampler_told_the_same_answers_the_same(self, space: Space, seed: int, cut: int, flying: int) -> None:
+    def test_a_new_sampler_with_the_same_observations_answers_the_same(
+        self, space: Space, seed: int, cut: int, flying: int
+    ) -> None:
         assume(small(space))
         first = self.make(space, seed)
         observations: list[Observation] = []
@@ -195,7 +197,7 @@ class SamplerContract:
         assert self.make(Space((Discrete("a", (1, 2, 3), True),), {}, (rule,))).ask() is None
 
     def test_a_repeated_observation_is_one_point(self) -> None:
-        """The baseline is told several times, each with its own noise."""
+        """The baseline is observed several times, each with its own noise."""
         sampler = self.make(Space((Discrete("a", (1, 2, 3), True),), {}))
         for noise in (1.0, 1.1, 0.9):
             sampler.tell(Observation({"a": 2}, noise))

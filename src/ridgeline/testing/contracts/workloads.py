@@ -56,6 +56,7 @@ class WorkloadContract:
 
     def test_a_good_study_has_no_problems_and_its_baseline_is_not_refused(self, given: WorkloadExample) -> None:
         workload = self._make(given)
+        assert isinstance(workload, Workload), "what it does not say has its default there"
         assert workload.problems() == []
         assert workload.refusal(given.study.space.settings(given.study.baseline)) is None
 

@@ -28,11 +28,11 @@ PICKS: dict[str, Callable[[Sequence[float]], float]] = {
 LARGEST_FILE_BYTES = 256 * 2**20
 
 
-class NotThere(Exception):  # noqa: N818  a fact about an output, not a malfunction
+class MetricMissing(Exception):  # noqa: N818  a fact about an output, not a malfunction
     """The metric could not be read; the message says where it was looked for and what was found."""
 
 
-class NotRead(NotThere):
+class MetricUnread(MetricMissing):
     """It may well be there, but was not read: the pattern ran out of its time, or the file is a pipe.
 
     So the run does not count, whether or not the metric decides anything.
@@ -123,9 +123,9 @@ class Metric:
         try:
             value = PICKS[self.pick]([self._number(item) for item in found])
         except (OverflowError, ValueError) as error:  # a sum beyond all numbers, or of inf and -inf
-            raise NotThere(f"{self.name}: no {self.pick} of what {self.file} says ({error})") from None
+            raise MetricMissing(f"{self.name}: no {self.pick} of what {self.file} says ({error})") from None
         if not math.isfinite(value):
-            raise NotThere(f"{self.name}: {self.file} says {value}, not a number that can be ranked")
+            raise MetricMissing(f"{self.name}: {self.file} says {value}, not a number that can be ranked")
         return value
 
     @property
@@ -141,25 +141,25 @@ class Metric:
         try:
             found = self.source.values(text)
         except (TooSlow, ReadError) as error:
-            raise NotRead(f"{self.name}: in {self.file}, {error}") from None
+            raise MetricUnread(f"{self.name}: in {self.file}, {error}") from None
         if not found:
-            raise NotThere(f"{self.name}: {self.file} has no {self.source}")
+            raise MetricMissing(f"{self.name}: {self.file} has no {self.source}")
         return found
 
     def _number(self, item: object) -> float:
         if isinstance(item, bool):  # Python takes true for 1
             said = "true" if item else "false"
-            raise NotThere(f"{self.name}: {said} in {self.file} is not a number; write 1 or 0, or set type: text")
+            raise MetricMissing(f"{self.name}: {said} in {self.file} is not a number; write 1 or 0, or set type: text")
         try:
             if isinstance(item, int | float):
                 return float(item)
             return float(re.sub(r"[dD]", "e", str(item)))  # Fortran writes 1.5D-03
         except OverflowError:
-            raise NotThere(
+            raise MetricMissing(
                 f"{self.name}: {str(item)[:20]}... in {self.file} is too large, not a number that can be ranked"
             ) from None
         except ValueError:
-            raise NotThere(
+            raise MetricMissing(
                 f"{self.name}: {str(item)[:60]!r} in {self.file} is not a number; for a word, set type: text"
             ) from None
 
@@ -169,12 +169,12 @@ def file_text(folder: Path, name: str, largest_bytes: int = LARGEST_FILE_BYTES) 
     path = folder / name
     try:
         if path.stat().st_size > largest_bytes:
-            raise NotThere(f"{name} is larger than {largest_bytes >> 20} MiB; let the program write a summary")
+            raise MetricMissing(f"{name} is larger than {largest_bytes >> 20} MiB; let the program write a summary")
         content = read_unzipped(path, largest_bytes)
     except NotRegularError as error:
-        raise NotRead(f"{name}: {error.strerror}; let the program write a file") from None
+        raise MetricUnread(f"{name}: {error.strerror}; let the program write a file") from None
     except OSError as error:
-        raise NotThere(f"{name}: {error.strerror or error}") from None
+        raise MetricMissing(f"{name}: {error.strerror or error}") from None
     return content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -11,10 +12,33 @@ from pydantic import AfterValidator, Field, Tag, ValidationInfo, field_validator
 
 from ridgeline.records.outcome import Kind, Signature
 from ridgeline.records.problem import Problem
-from ridgeline.study.forms.form import TEXT_OR_MAPPING, Entry, Environment, FileBeside, Form, Otherwise, Pattern, Takes
+from ridgeline.study.forms.form import (
+    TEXT_OR_MAPPING,
+    Accepts,
+    DefaultText,
+    Entry,
+    Environment,
+    FileBeside,
+    Form,
+    Pattern,
+)
 from ridgeline.study.forms.reading import read_form
 from ridgeline.workloads.command.extract import ByCsv, ByJson, ByRegex, Metric, Pick
-from ridgeline.workloads.command.options import CommandOptions
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOptions:
+    """The options as far as they could be read. Inputs are templates; files and links map a name to its source."""
+
+    run: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
+    links: Mapping[str, Path] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    signatures: tuple[Signature, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
 
 OWN_FILES = ("run.sh", "env", "stdout", "stderr", "exit", "process", "stop", "result.json")
 METRIC = "a mapping such as {regex: 'rate ([0-9.]+)', unit: GF/s}"
@@ -66,22 +90,22 @@ class LinkForm(Form):
 class MetricForm(Form):
     """Where a value is found in what the program wrote: by exactly one of `regex`, `json` and `csv`."""
 
-    regex: Annotated[Pattern | None, Otherwise("`json` or `csv` is given")] = Field(
+    regex: Annotated[Pattern | None, DefaultText("`json` or `csv` is given")] = Field(
         default=None, description="The value is the first group, or the whole match of a pattern without groups."
     )
-    json_: Annotated[str | None, Takes("a path such as latency.p50"), Otherwise("`regex` or `csv` is given")] = Field(
-        default=None, alias="json", min_length=1, description="The dotted path of the value in a JSON file."
+    json_: Annotated[str | None, Accepts("a path such as latency.p50"), DefaultText("`regex` or `csv` is given")] = (
+        Field(default=None, alias="json", min_length=1, description="The dotted path of the value in a JSON file.")
     )
-    csv: Annotated[str | None, Takes("the name of a column"), Otherwise("`regex` or `json` is given")] = Field(
+    csv: Annotated[str | None, Accepts("the name of a column"), DefaultText("`regex` or `json` is given")] = Field(
         default=None, min_length=1, description="The column of a CSV file with a header."
     )
-    row: Annotated[int | None, Otherwise("all rows, see `pick`")] = Field(
+    row: Annotated[int | None, DefaultText("all rows, see `pick`")] = Field(
         default=None, description="The line of the CSV table, counted from 0, or from the end: -1."
     )
     file: Annotated[str, AfterValidator(_of_the_run)] = Field(
         default="stdout", description="The file of the run folder in which it is looked for."
     )
-    unit: Annotated[str, Otherwise("none")] = Field(default="", description="The unit, shown to people.")
+    unit: Annotated[str, DefaultText("none")] = Field(default="", description="The unit, shown to people.")
     type: Literal["number", "text"] = Field(
         default="number", description="What it is; text can be guarded, but not be the goal."
     )
@@ -124,19 +148,19 @@ class SignatureForm(Form):
     kind: Literal[_FAILURES] = Field(  # type: ignore[valid-type]  # the names are those of outcomes
         default="crash", description="The kind of failure that it shows."
     )
-    reason: Annotated[str, Otherwise("the pattern")] = Field(default="", description="The reason, shown to people.")
+    reason: Annotated[str, DefaultText("the pattern")] = Field(default="", description="The reason, shown to people.")
     even_if_exit_0: bool = Field(default=False, description="Whether it counts also where the program exits with 0.")
 
 
 Input = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[SourceForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
-    Takes("the text of the file, or `from: FILE`"),
+    Accepts("the text of the file, or `from: FILE`"),
 ]
 InputFile = Annotated[
     Annotated[FileBeside, Tag("<text>")] | Annotated[LinkForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
-    Takes("the name of a file beside the study file, or `link: FILE`"),
+    Accepts("the name of a file beside the study file, or `link: FILE`"),
 ]
 
 
@@ -150,24 +174,24 @@ class CommandForm(Form):
 
     whose = "command"
 
-    run: Annotated[str, AfterValidator(_not_blank), Takes("the command line to run")] = Field(
+    run: Annotated[str, AfterValidator(_not_blank), Accepts("the command line to run")] = Field(
         description="Shell text with {knob} fields.", examples=["./app --block {block}"]
     )
     env: Environment = Field(default={}, description="Environment of the program; {knob} fields allowed.")
     inputs: Annotated[
         dict[Annotated[str, AfterValidator(_name_in_folder)], Input],
         Entry("FILE"),
-        Takes("a mapping of file names to texts"),
+        Accepts("a mapping of file names to texts"),
     ] = Field(default={}, description="Files written into the run folder, with {knob} fields filled.")
-    files: Annotated[list[InputFile], Takes("a list of file names")] = Field(
+    files: Annotated[list[InputFile], Accepts("a list of file names")] = Field(
         default=[], description="Files and folders beside the study file, copied into the run folder or linked."
     )
     metrics: Annotated[
-        dict[Annotated[str, AfterValidator(_metric_name)], Annotated[MetricForm, Takes(METRIC)]],
+        dict[Annotated[str, AfterValidator(_metric_name)], Annotated[MetricForm, Accepts(METRIC)]],
         Entry("METRIC"),
-        Takes("a mapping of metrics to where they are"),
+        Accepts("a mapping of metrics to where they are"),
     ] = Field(default={}, description="What is read from the program's output: name to where it is found.")
-    signatures: Annotated[list[SignatureForm], Takes("a list of mappings")] = Field(
+    signatures: Annotated[list[SignatureForm], Accepts("a list of mappings")] = Field(
         default=[], description="Texts that show a failure; they go before the built-in table."
     )
 

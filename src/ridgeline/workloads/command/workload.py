@@ -21,9 +21,9 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Builds, Study
 from ridgeline.records.template import field_names, render, render_env
 from ridgeline.records.trial import Trial
-from ridgeline.workloads.command.extract import Metric, NotRead, NotThere, file_text
-from ridgeline.workloads.command.form import CommandForm, read_options
-from ridgeline.workloads.command.options import CommandOptions
+from ridgeline.workloads.base import Workload
+from ridgeline.workloads.command.extract import Metric, MetricMissing, MetricUnread, file_text
+from ridgeline.workloads.command.form import CommandForm, CommandOptions, read_options
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 from ridgeline.workloads.shell_text import OWN_FOLDER, build_lines, pasted_file, pasted_run
 from ridgeline.workloads.study_names import field_problems, metric_problems
@@ -81,7 +81,7 @@ LARGEST_STREAM_BYTES = 4 * 2**20  # of output that is read every few seconds whi
 JOB_FIELDS = ("nodes", "ranks", "ranks_per_node", "cores", "gpus", "launch")  # of the job, in templates
 
 
-class CommandWorkload:
+class CommandWorkload(Workload):
     """Templates may name every knob and derived value, `{build}`, and the job's `{nodes}`, `{ranks}`, `{cores}`...
 
     `{launch} ./program` starts it on all ranks with the site's launcher, inside the site's container if it has one; a
@@ -158,8 +158,8 @@ class CommandWorkload:
                 if metric.file not in contents:
                     contents[metric.file] = file_text(run.folder, metric.file)
                 value = metric.read(contents[metric.file])
-            except NotThere as gap:
-                if name in needed or isinstance(gap, NotRead):
+            except MetricMissing as gap:
+                if name in needed or isinstance(gap, MetricUnread):
                     problem, remedy = _explained(metric, str(gap), run.folder)
                     problems.append(problem)
                     remedies.append(remedy)
@@ -179,7 +179,7 @@ class CommandWorkload:
         metric = self._options.metrics[self._study.goal.metric]
         try:
             return metric.stream(file_text(folder, metric.file, LARGEST_STREAM_BYTES))
-        except NotThere:
+        except MetricMissing:
             return []  # nothing yet, or more than can be looked through again and again
 
     def paste(self, settings: Settings) -> str:
@@ -245,12 +245,12 @@ def _explained(metric: Metric, gap: str, folder: Path) -> tuple[str, str]:
             continue
         try:
             value = metric.read(file_text(folder, other))
-        except NotThere:
+        except MetricMissing:
             continue
         return f"{gap}, but {other} has ({value})", f"set `file: {other}` in {key}"
     try:
         empty = not file_text(folder, metric.file).strip()
-    except NotThere:
+    except MetricMissing:
         return gap, f"correct `file` in {key}, or let the program write {metric.file} into its run folder"
     if empty:
         return f"{gap}: it is empty", f"let the program print it, or name the file that has it as `file` in {key}"

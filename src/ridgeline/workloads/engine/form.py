@@ -16,16 +16,16 @@ from ridgeline.records.expression import Value
 from ridgeline.records.problem import Problem
 from ridgeline.study.forms.form import (
     TEXT_OR_MAPPING,
-    CountedIn,
+    Accepts,
+    DefaultText,
     Duration,
     Entry,
     Environment,
     Form,
     Lines,
-    Otherwise,
     Single,
-    Takes,
     Text,
+    ValueUnit,
     accepted_by,
 )
 from ridgeline.study.forms.reading import read_form
@@ -49,21 +49,21 @@ class TrafficForm(Form):
     whose = "traffic"
     dataset: Annotated[
         Text,
-        Takes(
+        Accepts(
             "sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, uniform:800-1000:100-200, "
             "lognormal:IN:OUT[:SIGMA], or the name of a trace beside the study"
         ),
     ] = Field(default="sharegpt", description="Where the lengths of prompts and answers come from.")
-    requests: Annotated[int | None, CountedIn("requests"), Otherwise("1000; the twin takes all of a trace")] = Field(
+    requests: Annotated[int | None, ValueUnit("requests"), DefaultText("1000; the twin takes all of a trace")] = Field(
         default=None, ge=1, description="How many are sent."
     )
     seed: int = Field(default=0, ge=0, description="Decides lengths, order and words.")
-    input_tokens: Annotated[int | None, CountedIn("tokens"), Otherwise("as `dataset` says")] = Field(
+    input_tokens: Annotated[int | None, ValueUnit("tokens"), DefaultText("as `dataset` says")] = Field(
         default=None,
         ge=1,
         description=f"Tokens of every prompt, instead of `dataset`; {INPUT_TOKENS} where only the other is given.",
     )
-    output_tokens: Annotated[int | None, CountedIn("tokens"), Otherwise("as `dataset` says")] = Field(
+    output_tokens: Annotated[int | None, ValueUnit("tokens"), DefaultText("as `dataset` says")] = Field(
         default=None,
         ge=1,
         description=f"Tokens of every answer, instead of `dataset`; {OUTPUT_TOKENS} where only the other is given.",
@@ -80,26 +80,26 @@ class TrafficForm(Form):
 class InstallForm(Form):
     """Where an engine is installed."""
 
-    python: Annotated[Text, Otherwise("python3")] = Field(default="", description="Its interpreter.")
-    venv: Annotated[Text, Otherwise("none")] = Field(default="", description="Its virtual environment.")
-    container: Annotated[Text, Otherwise("none")] = Field(default="", description="The image that it is in.")
-    version: Annotated[Text, Otherwise("the study's `version`")] = Field(default="", description="Its release.")
+    python: Annotated[Text, DefaultText("python3")] = Field(default="", description="Its interpreter.")
+    venv: Annotated[Text, DefaultText("none")] = Field(default="", description="Its virtual environment.")
+    container: Annotated[Text, DefaultText("none")] = Field(default="", description="The image that it is in.")
+    version: Annotated[Text, DefaultText("the study's `version`")] = Field(default="", description="Its release.")
 
 
 TrafficChoice = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[TrafficForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
-    Takes("text such as fixed:1024:128, or a mapping with dataset, requests and seed"),
+    Accepts("text such as fixed:1024:128, or a mapping with dataset, requests and seed"),
 ]
 InstallChoice = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[InstallForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
-    Takes("a path, or a mapping with python, venv or container, and version"),
+    Accepts("a path, or a mapping with python, venv or container, and version"),
 ]
 Limits = Annotated[
     list[Annotated[str, accepted_by(Slo.parse)]],
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-    Takes("a limit such as ttft_p95_ms=2000, or a list of them"),
+    Accepts("a limit such as ttft_p95_ms=2000, or a list of them"),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 
@@ -115,44 +115,44 @@ class EngineForm(Form):
         "(relative ones, ./models/x, start at the study file), or what the engine knows.",
         examples=["llama-8b"],
     )
-    shape: Annotated[Text, Otherwise("read from `model`")] = Field(
+    shape: Annotated[Text, DefaultText("read from `model`")] = Field(
         default="", description="The preset whose shape the model has, where `model` cannot be read here."
     )
-    gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), Otherwise("unknown")] = Field(
+    gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), DefaultText("unknown")] = Field(
         default="",
         description="The GPU, one of `ridgeline hardware`; lets what cannot start be refused before anything runs.",
     )
-    load_format: Annotated[Text | None, Otherwise("the engine's own choice")] = Field(
+    load_format: Annotated[Text | None, DefaultText("the engine's own choice")] = Field(
         default=None, description="How weights are loaded; `dummy` makes random ones."
     )
-    flags: Annotated[dict[str, Single], Takes("a mapping of flags to values, such as {context_length: 16384}")] = Field(
-        default={}, description="Flags of the engine that are the same in every trial; knobs go before them."
+    flags: Annotated[dict[str, Single], Accepts("a mapping of flags to values, such as {context_length: 16384}")] = (
+        Field(default={}, description="Flags of the engine that are the same in every trial; knobs go before them.")
     )
     env: Environment = Field(default={}, description="Environment of the engine; {knob} fields allowed.")
     traffic: TrafficChoice = Field(default=TrafficForm(), description="What is sent.")
-    warmup: Annotated[int | None, CountedIn("requests"), Otherwise("64, or as many as are measured")] = Field(
+    warmup: Annotated[int | None, ValueUnit("requests"), DefaultText("64, or as many as are measured")] = Field(
         default=None, ge=0, description="Unmeasured requests of other traffic before the measurement."
     )
-    engine: Annotated[Text, Otherwise("python3")] = Field(
+    engine: Annotated[Text, DefaultText("python3")] = Field(
         default="",
         description="Where it is: a virtual environment, an interpreter (a path that ends in python, or a name on the "
         "node's PATH), an image (.sif), or a name of `engines`. Relative paths start at the study file.",
     )
-    engines: Annotated[dict[str, InstallChoice], Entry("NAME"), Takes("a mapping of names to installations")] = Field(
+    engines: Annotated[dict[str, InstallChoice], Entry("NAME"), Accepts("a mapping of names to installations")] = Field(
         default={}, description="Installations by name, for the knob `engine`."
     )
-    version: Annotated[Text, Otherwise("read from the engine where it can be")] = Field(
+    version: Annotated[Text, DefaultText("read from the engine where it can be")] = Field(
         default="", description="The engine's release, such as 0.5.6."
     )
     ready_limit: Duration = Field(default=1800.0, description="An engine that is not ready by then has failed.")
-    prepare: Annotated[Lines, Otherwise("none")] = Field(
+    prepare: Annotated[Lines, DefaultText("none")] = Field(
         default=[],
         description="One-time steps: rehearse; of SGLang also deepgemm, fused-moe, deepep, eplb.",
     )
-    sources: Annotated[Text, Otherwise("none")] = Field(
+    sources: Annotated[Text, DefaultText("none")] = Field(
         default="", description="A checkout of the engine's repository, for steps that are scripts of it."
     )
-    launcher: Annotated[Text, Otherwise("the site's")] = Field(
+    launcher: Annotated[Text, DefaultText("the site's")] = Field(
         default="", description="What starts the engine on several nodes: none, openmpi, mpich, srun."
     )
 
@@ -160,19 +160,19 @@ class EngineForm(Form):
 class ServeForm(EngineForm):
     """How hard a server is loaded, and within which limits."""
 
-    concurrency: Annotated[int | None, CountedIn("requests"), Otherwise("`rate` is given")] = Field(
+    concurrency: Annotated[int | None, ValueUnit("requests"), DefaultText("`rate` is given")] = Field(
         default=None, ge=1, description="Closed loop: so many requests at once."
     )
-    rate: Annotated[float | None, CountedIn("requests a second"), Otherwise("`concurrency` is given")] = Field(
+    rate: Annotated[float | None, ValueUnit("requests a second"), DefaultText("`concurrency` is given")] = Field(
         default=None, gt=0, description="Open loop: requests arrive at this rate, whatever the server does."
     )
     burstiness: float = Field(
         default=1.0, ge=0, le=100, description="Of an open loop: 0 is constant, 1 is Poisson, above 1 is burstier."
     )
-    slo: Annotated[Limits, Otherwise("none")] = Field(
+    slo: Annotated[Limits, DefaultText("none")] = Field(
         default=[], description="Limits in milliseconds; goodput counts requests within all of them."
     )
-    workers: Annotated[int, CountedIn("processes")] = Field(
+    workers: Annotated[int, ValueUnit("processes")] = Field(
         default=1, ge=1, description="Processes of the load generator."
     )
 
@@ -180,7 +180,7 @@ class ServeForm(EngineForm):
 class RealServeForm(ServeForm):
     """A serving engine under load, with the keys of the offline kind and these."""
 
-    alone: Annotated[Literal["prefill", "decode"] | None, Otherwise("both, as users have it")] = Field(
+    alone: Annotated[Literal["prefill", "decode"] | None, DefaultText("both, as users have it")] = Field(
         default=None,
         description="Measure one half of serving on its own, as a server of a split role does it: prefill asks for one "
         "token of each answer, decode (SGLang) starts as if every prompt's KV had come.",

@@ -23,7 +23,7 @@ MOST_VALUES = 1000  # of a knob, beyond which only its first and last are looked
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
-class Names:
+class KnobNames:
     """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
 
     def __init__(self, study: Study, options: EngineOptions, dialect: ServingEngine) -> None:

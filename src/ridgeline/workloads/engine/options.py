@@ -32,7 +32,7 @@ class Load:
 
     @property
     def batch(self) -> OfflineBatch:
-        """As an engine's own offline benchmark is told."""
+        """As arguments of an engine's own offline benchmark."""
         return OfflineBatch(self.requests, self.seed, self.warmup)
 
     def recipe(self, *, paced: bool = True) -> Traffic:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ridgeline.engines.base import ServingEngine, Span
+from ridgeline.engines.base import HEAD, MODEL, PORT, RENDEZVOUS, ServingEngine, Span
 from ridgeline.engines.install import Install
 from ridgeline.engines.knobs.releases import OWN_CHOICE
 from ridgeline.model.config import preset_names
+from ridgeline.ports import RENDEZVOUS_PORT, SGLANG_PORT
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import Binding, contained, launch, rank_text
 from ridgeline.records.run import Resources
@@ -20,13 +21,53 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render_env
-from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, Names
+from ridgeline.workloads.engine.names import ENGINE_KNOB, ENV_NAME, KnobNames
 from ridgeline.workloads.engine.options import EngineOptions
-from ridgeline.workloads.engine.paste import PastedServer
 from ridgeline.workloads.engine.prepare import PrepareStep, given_arguments, steps
 from ridgeline.workloads.engine.reading import AskedSettings
 from ridgeline.workloads.engine.rules import predicted_tok_s
-from ridgeline.workloads.shell_text import build_lines
+from ridgeline.workloads.shell_text import build_lines, pasted_run
+
+
+@dataclass(frozen=True, slots=True)
+class PastedServer:
+    """`arguments` are the engine's; `site` is where it runs, in its container; `prepare` are its one-time steps."""
+
+    dialect: ServingEngine
+    python: str
+    model: str
+    arguments: Sequence[str]
+    env: Mapping[str, str]
+    site: Site
+    resources: Resources
+    prepare: Sequence[str] = ()
+    before: Sequence[str] = ()
+
+    def text(self) -> str:
+        command = contained(self.site, self.resources, self._server())
+        return pasted_run(self.site, self.env, "\n".join([*self._first(), command]), self.before)
+
+    def _server(self) -> str:
+        # what the session finds out on the node, as a person would choose it
+        known = {f'"${MODEL}"': shlex.quote(self.model), f'"${PORT}"': str(SGLANG_PORT)}
+        known |= {f"${HEAD}": "$head", f"${RENDEZVOUS}": str(RENDEZVOUS_PORT)}
+        text = self.dialect.serve(self.python, self.arguments, Span(self.resources.nodes))
+        for variable, value in known.items():
+            text = text.replace(variable, value)
+        return text
+
+    def _first(self) -> Iterator[str]:
+        """What a person must say that nobody can know for them."""
+        if self.resources.nodes > 1:
+            # not every shell that is typed into knows comments
+            yield f": 'first of {self.resources.nodes} nodes; on the next: rank=1, and head as echo $head says here'"
+            # not its name, which many nodes take for 127.0.1.1
+            yield "rank=0 head=$(hostname -I | cut -d' ' -f1)"
+        for name, step in self.dialect.steps.items():
+            if name in self.prepare and step.variable:
+                what = step.file or "folder"
+                yield f'export {step.variable}="${{{step.variable}:?set it to the {what} that the step {name} kept}}"'
+
 
 SESSION, ENGINE_SCRIPT = "session.json", "engine.sh"
 RANK_PROGRAM = "ridgeline.workloads.engine.session.rank"
@@ -36,7 +77,7 @@ class Scripts:
     """Everything that is written for a trial; the same trial gives the same text."""
 
     def __init__(
-        self, study: Study, options: EngineOptions, dialect: ServingEngine, names: Names, *, serves: bool
+        self, study: Study, options: EngineOptions, dialect: ServingEngine, names: KnobNames, *, serves: bool
     ) -> None:
         self._study, self._options, self._dialect, self._names = study, options, dialect, names
         self._serves = serves
@@ -58,14 +99,14 @@ class Scripts:
     def comments(self, settings: Settings) -> str:
         """What run.sh will come to, for people who read it: the exact commands of the engine and its one-time steps."""
         resources = self._study.job.resources(settings)
-        told = [
+        parts = [
             f"once for model, GPU, layout and release ({step.script}): {step.command}"
             for step in self._steps(settings, resources)
             if step.command
         ]
-        told.append(f"the engine ({ENGINE_SCRIPT}): {self.engine(settings)}")
+        parts.append(f"the engine ({ENGINE_SCRIPT}): {self.engine(settings)}")
         # a command may hold a program of several lines, and each of them must stay a comment
-        return "".join(f"# {line}\n" for text in told for line in text.splitlines())
+        return "".join(f"# {line}\n" for text in parts for line in text.splitlines())
 
     def engine(self, settings: Settings) -> str:
         """The engine's command on one node."""

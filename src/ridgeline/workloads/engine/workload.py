@@ -24,9 +24,10 @@ from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Continuous, Settings
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
+from ridgeline.workloads.base import Workload
 from ridgeline.workloads.engine import prepare, rules
 from ridgeline.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
-from ridgeline.workloads.engine.names import ENGINE_KNOB, Names
+from ridgeline.workloads.engine.names import ENGINE_KNOB, KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
 from ridgeline.workloads.engine.reading import read_run
 from ridgeline.workloads.engine.scripts import SESSION, Scripts
@@ -59,7 +60,7 @@ def serve(dialect: ServingEngine) -> EngineKind:
     return EngineKind(dialect, serves=True)
 
 
-class EngineWorkload:
+class EngineWorkload(Workload):
     """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
 
     pasted_whole = True
@@ -75,7 +76,7 @@ class EngineWorkload:
         )
         if self._options.load.alone == "decode":
             self._options = replace(self._options, flags={**self._options.flags, **dialect.decode_alone})
-        self._names = Names(study, self._options, dialect)
+        self._names = KnobNames(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
         self.signatures = (*signatures(dialect.flags, dialect.failure_texts), *PROGRAM_FAILURES)
         self.logs = ("stderr", ENGINE_LOG, "stdout", "prepare.log")

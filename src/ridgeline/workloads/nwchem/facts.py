@@ -75,7 +75,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class NwchemTask:
     """One `task` of the input, from its module's banner to its times; `times` is None when it did not end."""
 
     theory: str
@@ -105,7 +105,7 @@ class NwchemOut:
     integral_caches: tuple[IntegralCache, ...] = ()
     integral_files: tuple[IntegralFile, ...] = ()
     iterative_s: tuple[float, ...] = ()
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[NwchemTask, ...] = ()
     total: Times | None = None
     ga: GaStatistics | None = None
     heap_peak_bytes: int | None = None

@@ -4,16 +4,53 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, Tag
 
 from ridgeline.records.problem import Problem
-from ridgeline.study.forms.form import TEXT_OR_MAPPING, CountedIn, Environment, Form, Otherwise, Takes, Text
+from ridgeline.study.forms.form import TEXT_OR_MAPPING, Accepts, DefaultText, Environment, Form, Text, ValueUnit
 from ridgeline.study.forms.reading import read_form
 from ridgeline.workloads.nwchem.knobs import MPI_BUILDS
-from ridgeline.workloads.nwchem.options import DEBIAN_BLAS, TASKS, THEORIES, NwchemOptions
+
+# Debian keeps every BLAS in a folder of its own and lets update-alternatives choose a default; a run names its folder
+DEBIAN_BLAS = {
+    "reference": "/usr/lib/*/blas:/usr/lib/*/lapack",
+    "openblas-serial": "/usr/lib/*/openblas-serial",
+    "openblas-pthread": "/usr/lib/*/openblas-pthread",
+}
+
+
+THEORIES = ("dft", "scf", "mp2", "ccsd", "ccsd(t)")
+TASKS = ("energy", "optimize")
+
+
+@dataclass(frozen=True, slots=True)
+class NwchemOptions:
+    """The options as far as they could be read. `basis_text` is the text of a basis block, `template` a whole input."""
+
+    template: str = ""
+    spherical: bool = False
+    task: str = "energy"
+    freeze_core: bool = False
+    atoms: tuple[str, ...] = ()
+    basis: str = ""
+    basis_text: str = ""
+    theory: str = "dft"
+    xc: str = "b3lyp"
+    charge: int = 0
+    multiplicity: int = 1
+    reference_energy: float | None = None
+    program: str = ""
+    mpi: str = "openmpi"
+    armci_network: str = ""
+    overcommit_memory: bool = False
+    blas_paths: Mapping[str, str] = field(default_factory=lambda: dict(DEBIAN_BLAS))
+    env: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
 
 UNLESS_INPUT = "required, unless `input` is given"
 _TASK = re.compile(r"^[ \t]*task[ \t]+(\S+)(?:[ \t]+(\w+))?", re.MULTILINE | re.IGNORECASE)
@@ -26,7 +63,7 @@ def _stripped(text: str) -> str:
     return text.strip()
 
 
-Name = Annotated[str, AfterValidator(_stripped), Takes("text")]
+Name = Annotated[str, AfterValidator(_stripped), Accepts("text")]
 
 
 class BasisFileForm(Form):
@@ -38,7 +75,7 @@ class BasisFileForm(Form):
 Basis = Annotated[
     Annotated[str, Field(pattern=r"^[\w+*(),.-]+$"), Tag("<text>")] | Annotated[BasisFileForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
-    Takes("a name of NWChem's library such as cc-pvdz, or {file: FILE} beside the study"),
+    Accepts("a name of NWChem's library such as cc-pvdz, or {file: FILE} beside the study"),
 ]
 
 
@@ -50,14 +87,14 @@ class NwchemForm(Form):
 
     whose = "nwchem"
 
-    input: Annotated[str, Takes("the name of a file beside the study file"), Otherwise("one is written")] = Field(
+    input: Annotated[str, Accepts("the name of a file beside the study file"), DefaultText("one is written")] = Field(
         default="",
         description="An input of your own, in place of `molecule` and `basis`; {knob} fields allowed.",
     )
-    molecule: Annotated[str, Takes("the name of an xyz file beside the study file"), Otherwise(UNLESS_INPUT)] = Field(
-        default="", description="The atoms, in Angstrom.", examples=["water3.xyz"]
+    molecule: Annotated[str, Accepts("the name of an xyz file beside the study file"), DefaultText(UNLESS_INPUT)] = (
+        Field(default="", description="The atoms, in Angstrom.", examples=["water3.xyz"])
     )
-    basis: Annotated[Basis, Otherwise(UNLESS_INPUT)] = Field(
+    basis: Annotated[Basis, DefaultText(UNLESS_INPUT)] = Field(
         default="", description="The basis set.", examples=["cc-pvdz"]
     )
     spherical: bool = Field(default=False, description="Spherical functions in place of Cartesian ones.")
@@ -69,25 +106,25 @@ class NwchemForm(Form):
     )
     freeze_core: bool = Field(default=False, description="Of mp2 and ccsd: core electrons are not correlated.")
     xc: Name = Field(default="b3lyp", description="The functional of `theory: dft`, as NWChem's input names it.")
-    charge: Annotated[int, CountedIn("elementary charges")] = Field(default=0, description="The molecule's charge.")
+    charge: Annotated[int, ValueUnit("elementary charges")] = Field(default=0, description="The molecule's charge.")
     multiplicity: int = Field(default=1, ge=1, description="The spin multiplicity, 2S + 1.")
     reference_energy: Annotated[
-        float | None, CountedIn("Hartree"), Takes("an energy in Hartree"), Otherwise("a guard must hold the energy")
+        float | None, ValueUnit("Hartree"), Accepts("an energy in Hartree"), DefaultText("a guard must hold the energy")
     ] = Field(
         default=None, description="The right total energy: a result that misses it by more than 1e-6 does not count."
     )
-    program: Annotated[Name, Otherwise("Debian's `nwchem.openmpi` or `nwchem.mpich`")] = Field(
+    program: Annotated[Name, DefaultText("Debian's `nwchem.openmpi` or `nwchem.mpich`")] = Field(
         default="", description='The program; {knob} fields allowed, such as "{build}/bin/nwchem".'
     )
     mpi: Literal[MPI_BUILDS] = Field(  # type: ignore[valid-type]  # the names are those of the knob
         default="openmpi", description="The MPI that the program was built with, where `mpi` is no knob."
     )
-    armci_network: Annotated[Name, Otherwise("unknown")] = Field(
+    armci_network: Annotated[Name, DefaultText("unknown")] = Field(
         default="", description="The ARMCI network that the program was built with, where it is no knob."
     )
-    blas_paths: Annotated[dict[str, Text], Takes("a mapping of names to folders"), Otherwise("Debian's folders")] = (
-        Field(default={}, description="Folders for LD_LIBRARY_PATH by value of the knob `blas`; Debian's are known.")
-    )
+    blas_paths: Annotated[
+        dict[str, Text], Accepts("a mapping of names to folders"), DefaultText("Debian's folders")
+    ] = Field(default={}, description="Folders for LD_LIBRARY_PATH by value of the knob `blas`; Debian's are known.")
     overcommit_memory: bool = Field(
         default=False,
         description="`true`: stack, heap and global of all ranks may exceed the node's memory, being limits only.",

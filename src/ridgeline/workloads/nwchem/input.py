@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ridgeline.records.space import Settings
 from ridgeline.records.template import render
-from ridgeline.workloads.nwchem.options import NwchemOptions
+from ridgeline.workloads.nwchem.form import NwchemOptions
 
 SCRATCH = "scratch"  # in the run folder: a folder, or a link to the node's own disk
 GUESS_FILE = "guess.movecs"

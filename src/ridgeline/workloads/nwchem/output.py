@@ -19,7 +19,7 @@ from ridgeline.workloads.nwchem.facts import (
     Iteration,
     NwchemFailure,
     NwchemOut,
-    Task,
+    NwchemTask,
     Times,
 )
 
@@ -103,7 +103,7 @@ class _OutputReader:
         self.caches: list[IntegralCache] = []
         self.files: list[IntegralFile] = []
         self.iterative_s: list[float] = []
-        self.tasks: list[Task] = []
+        self.tasks: list[NwchemTask] = []
         self.failures: list[NwchemFailure] = []
         self.record_doubles = 0
         self.ga: dict[str, dict[str, float]] = {}
@@ -221,7 +221,7 @@ class _OutputReader:
     def _module(self, line: int, text: str) -> bool:
         if found := _MODULE.match(text):
             # a DFT task runs the SCF machinery inside itself without a second banner; one banner is one task
-            self.tasks.append(Task(found.group(1), line))
+            self.tasks.append(NwchemTask(found.group(1), line))
         return found is not None
 
     def _ga_row(self, line: int, text: str) -> bool:

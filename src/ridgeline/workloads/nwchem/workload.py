@@ -19,11 +19,11 @@ from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render, render_env
 from ridgeline.records.trial import Stage, Trial
+from ridgeline.workloads.base import Workload
 from ridgeline.workloads.nwchem.failures import SIGNATURES
 from ridgeline.workloads.nwchem.form import NwchemForm, read_options
 from ridgeline.workloads.nwchem.input import render_input
 from ridgeline.workloads.nwchem.knobs import PROGRESS_RANK, environment, knob_problems
-from ridgeline.workloads.nwchem.profiler import profiler
 from ridgeline.workloads.nwchem.reading import Output, differences, measurements, problem
 from ridgeline.workloads.nwchem.start import (
     INPUT,
@@ -32,6 +32,7 @@ from ridgeline.workloads.nwchem.start import (
     command,
     command_by_hand,
     needs_rank_script,
+    profiler,
     rank_script,
 )
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
@@ -42,7 +43,7 @@ ASKED = "asked.json"  # the setting of a run, in its folder: what is read back i
 _MB = 2**20
 
 
-class NwchemWorkload:
+class NwchemWorkload(Workload):
     """Knobs have fixed names (`nwchem_knobs`); `program` and `env` may name knobs, derived values and {build}."""
 
     form = NwchemForm

@@ -12,10 +12,10 @@ from pydantic import AfterValidator, Field
 
 from ridgeline.records.problem import Problem, Where
 from ridgeline.records.study import Study
-from ridgeline.study.forms.form import Environment, FileBeside, Form, Takes
+from ridgeline.study.forms.form import Accepts, Environment, FileBeside, Form
 from ridgeline.study.forms.reading import read_form
 from ridgeline.workloads.command.extract import ByJson, Metric
-from ridgeline.workloads.command.options import CommandOptions
+from ridgeline.workloads.command.form import CommandOptions
 from ridgeline.workloads.command.workload import BUILT_IN, CommandWorkload
 
 CALL, RETURNED = "call.py", "returned.json"
@@ -59,14 +59,14 @@ class PythonForm(Form):
 
     whose = "python"
 
-    file: Annotated[FileBeside, Takes("a Python file beside the study file")] = Field(
+    file: Annotated[FileBeside, Accepts("a Python file beside the study file")] = Field(
         description="The file that defines the function.", examples=["objective.py"]
     )
     function: Annotated[str, AfterValidator(_identifier)] = Field(
         default="objective", description="The function's name in that file."
     )
     python: str = Field(default="python3", min_length=1, description="The Python that calls it, on the node.")
-    files: Annotated[list[FileBeside], Takes("a list of file names")] = Field(
+    files: Annotated[list[FileBeside], Accepts("a list of file names")] = Field(
         default=[], description="Further files beside the study file, copied into the run folder."
     )
     env: Environment = Field(default={}, description="Environment of the function; {knob} fields allowed.")

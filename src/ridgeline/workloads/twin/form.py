@@ -17,7 +17,7 @@ from ridgeline.model.model import Model
 from ridgeline.records.problem import Problem
 from ridgeline.records.site import Site
 from ridgeline.records.study import Study
-from ridgeline.study.forms.form import CountedIn, Otherwise, Text, accepted_by
+from ridgeline.study.forms.form import DefaultText, Text, ValueUnit, accepted_by
 from ridgeline.study.forms.reading import read_form
 from ridgeline.traffic.traffic import Traffic, parse_traffic
 from ridgeline.twin.calibration import Calibration, read_calibration
@@ -49,19 +49,19 @@ class TwinForm(ServeForm):
     """
 
     whose = "the twin"
-    gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), Otherwise("the site's")] = Field(
+    gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), DefaultText("the site's")] = Field(
         default="", description="The GPU that is simulated, one of `ridgeline hardware`; the site's options may say it."
     )
-    version: Annotated[Text, Otherwise("the newest known")] = Field(
+    version: Annotated[Text, DefaultText("the newest known")] = Field(
         default="", description="The release of SGLang whose defaults and flags count, such as 0.5.6."
     )
-    concurrency: Annotated[int | None, CountedIn("requests"), Otherwise("everything at once")] = Field(
+    concurrency: Annotated[int | None, ValueUnit("requests"), DefaultText("everything at once")] = Field(
         default=None, ge=1, description="Closed loop: so many requests at once."
     )
-    rate: Annotated[float | None, CountedIn("requests a second"), Otherwise("everything at once")] = Field(
+    rate: Annotated[float | None, ValueUnit("requests a second"), DefaultText("everything at once")] = Field(
         default=None, gt=0, description="Open loop: requests arrive at this rate, whatever the server does."
     )
-    calibration: Annotated[Text, Otherwise("none")] = Field(
+    calibration: Annotated[Text, DefaultText("none")] = Field(
         default="", description="A file beside the study that `ridgeline calibrate` wrote."
     )
 

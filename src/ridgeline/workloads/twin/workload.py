@@ -43,11 +43,11 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.twin.factors import PRIOR_SPREAD, Factors
 from ridgeline.twin.simulate import DoesNotFit, SimulationResult, simulate
+from ridgeline.workloads.base import Workload
 from ridgeline.workloads.engine.form import read_options as engine_options
-from ridgeline.workloads.engine.names import Names
+from ridgeline.workloads.engine.names import KnobNames
 from ridgeline.workloads.engine.options import IN_PLACE
-from ridgeline.workloads.engine.paste import PastedServer
-from ridgeline.workloads.engine.scripts import Scripts
+from ridgeline.workloads.engine.scripts import PastedServer, Scripts
 from ridgeline.workloads.run_folder import filling, job_in
 from ridgeline.workloads.study_names import metric_problems
 from ridgeline.workloads.twin import player
@@ -69,18 +69,19 @@ class _Case:
     plan: MemoryPlan
 
 
-class TwinWorkload:
+class TwinWorkload(Workload):
     """Each distinct setting is simulated once in the life of a controller."""
 
     form = TwinForm
     pasted_whole = True
+    predicts = True
 
     def __init__(self, study: Study) -> None:
         self._study = study
         self._options = read_options(study)
         # names and values of knobs are those of the real engine's workload: a study for one is a study for the other
-        self._told = engine_options(study.workload.options, study.folder, serves=True, home=study.origin)
-        self._names = Names(study, self._told, SGLANG)
+        self._engine_arguments = engine_options(study.workload.options, study.folder, serves=True, home=study.origin)
+        self._names = KnobNames(study, self._engine_arguments, SGLANG)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._sensitivities: dict[tuple[object, ...], tuple[float, ...]] = {}
@@ -105,7 +106,7 @@ class TwinWorkload:
         case = self._case(settings)
         return case if isinstance(case, str) else None
 
-    def foreseen_failure(self, settings: Settings) -> str | None:
+    def predicted_failure(self, settings: Settings) -> str | None:
         case = self._case(settings)
         if isinstance(case, str) or case.plan.fits:
             return None
@@ -200,7 +201,7 @@ class TwinWorkload:
     def paste(self, settings: Settings) -> str:
         """The real engine with these settings; the site is a simulated one and adds nothing."""
         asked, model = self._study.job.resources(settings), str(self._study.workload.options["model"])
-        env = Scripts(self._study, self._told, SGLANG, self._names, serves=True).env(settings)
+        env = Scripts(self._study, self._engine_arguments, SGLANG, self._names, serves=True).env(settings)
         return PastedServer(SGLANG, Install().python, model, self._flags(settings), env, LOCAL, asked).text()
 
     def _flags(self, settings: Settings) -> list[str]:
@@ -211,7 +212,7 @@ class TwinWorkload:
         return self._options.version.version
 
     def _values(self, settings: Settings) -> dict[str, Value]:
-        """What the engine is told, as the workload of the real engine would tell it; the table's knobs in front."""
+        """The engine's arguments, as the workload of the real engine would give them; the table's knobs in front."""
         values = self._names.values(settings)
         return {name: values[name] for name in (*ROWS, *values) if name in values}
 

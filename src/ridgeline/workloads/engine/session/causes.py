@@ -11,7 +11,7 @@ from ridgeline.records.run import signal_name
 from ridgeline.workloads.engine.session import process as node
 
 
-class Failed(Exception):  # noqa: N818  the engine's failure, not ours
+class EngineFailed(Exception):  # noqa: N818  the engine's failure, not ours
     def __init__(self, cause: FailureCause, exit_code: int = 1) -> None:
         super().__init__(cause.text)
         self.cause, self.exit_code = cause, exit_code
@@ -24,8 +24,8 @@ class ExitDiagnosis:
         self._dialect, self._log = dialect, log
         self._oom_kills = node.host_oom_kills()
 
-    def failed(self, code: int) -> Failed:
-        return Failed(self._cause(code), code)
+    def failed(self, code: int) -> EngineFailed:
+        return EngineFailed(self._cause(code), code)
 
     def _cause(self, code: int) -> FailureCause:
         if node.host_oom_kills() > self._oom_kills:

@@ -17,9 +17,9 @@ from ridgeline.readers.lines import TextFile
 from ridgeline.traffic.traffic import ClosedLoop
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session import process as node
-from ridgeline.workloads.engine.session.causes import ExitDiagnosis, Failed
+from ridgeline.workloads.engine.session.causes import EngineFailed, ExitDiagnosis
 
-LOOK_S = 0.5
+POLL_S = 0.5
 DYING_S = 30.0  # an engine whose scheduler died gathers evidence for some seconds before it ends itself
 STOPPED = 128 + signal.SIGTERM
 OTHER = 7919  # added to seeds of traffic that must share nothing with the measured one
@@ -44,8 +44,8 @@ def await_ready(
         if engine.exit_code is not None:
             raise exit_diagnosis.failed(engine.exit_code)
         if time.monotonic() - started > limit_s:
-            raise Failed(FailureCause("not-ready", 0, f"not ready after {limit_s:g} s"))
-        time.sleep(LOOK_S)
+            raise EngineFailed(FailureCause("not-ready", 0, f"not ready after {limit_s:g} s"))
+        time.sleep(POLL_S)
     return round(time.monotonic() - started, 3)
 
 
@@ -80,7 +80,7 @@ def send_other(plan: Any, count: int, at_once: int) -> None:
 
     seed = plan.traffic.seed + OTHER
     traffic = replace(plan.traffic, requests=count, pace=ClosedLoop(min(count, at_once)), seed=seed)
-    heed(bench(replace(plan, traffic=traffic, salt=plan.salt + OTHER, records_path=None, workers=1, slos=())))
+    require_valid(bench(replace(plan, traffic=traffic, salt=plan.salt + OTHER, records_path=None, workers=1, slos=())))
 
 
 def measure(
@@ -93,14 +93,14 @@ def measure(
     result = bench(plan)
     if watcher is not None:
         measured["monitor"] = dict(watcher.stop())
-    heed(result)
+    require_valid(result)
     if result.summary.ok < result.summary.requests and not node.healthy(port):
         engine.wait(DYING_S)
     if engine.exit_code is not None:
         raise exit_diagnosis.failed(engine.exit_code)
     if not result.summary.ok:
         kinds = ", ".join(f"{kind} x {count}" for kind, count in result.summary.errors.items())
-        raise Failed(FailureCause("no-answer", 0, f"no request succeeded ({kinds})"))
+        raise EngineFailed(FailureCause("no-answer", 0, f"no request succeeded ({kinds})"))
     measured["summary"] = result.as_json()
 
 
@@ -111,7 +111,7 @@ def measure_offline(
     started = time.monotonic()
     watcher: Watcher | None = None
     tail = _Tail(log)
-    while (code := engine.wait(LOOK_S)) is None:
+    while (code := engine.wait(POLL_S)) is None:
         if watcher is None and mark and tail.holds(mark):
             measured["ready_s"] = round(time.monotonic() - started, 3)
             watcher = watch(log.parent)
@@ -121,7 +121,7 @@ def measure_offline(
         raise exit_diagnosis.failed(code)
 
 
-def heed(result: Any) -> None:
+def require_valid(result: Any) -> None:
     """The load generator takes a signal as the end of its run; for us it is the end of everything."""
     if result.interrupted:
         sys.exit(STOPPED)

@@ -27,10 +27,10 @@ from ridgeline.readers.lines import TextFile
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.reading import MEASURED, REQUESTS
 from ridgeline.workloads.engine.session import process as node
-from ridgeline.workloads.engine.session.causes import ExitDiagnosis, Failed
+from ridgeline.workloads.engine.session.causes import EngineFailed, ExitDiagnosis
 from ridgeline.workloads.engine.session.files import make_files, remove_files
 from ridgeline.workloads.engine.session.load import (
-    LOOK_S,
+    POLL_S,
     STOPPED,
     await_ready,
     measure,
@@ -40,7 +40,57 @@ from ridgeline.workloads.engine.session.load import (
 )
 from ridgeline.workloads.engine.session.network import head_address, hosts_of_job
 from ridgeline.workloads.engine.session.prepare import Preparation
-from ridgeline.workloads.engine.session.spanning import SpanningEngine
+from ridgeline.workloads.engine.session.rank import RANKS, RankMarks
+
+# for rank 0 to end after another rank did: its schedulers may be going down together, in order
+FOLLOWS_S = 30.0
+ENDS_S = 30.0  # for all ranks and the launcher, once they are asked to end
+
+
+class SpanningEngine(node.EngineProcess):
+    """`command` is the launcher's. What it leaves with says nothing: other ranks end with errors when all went well."""
+
+    starts = 0
+
+    def __init__(
+        self, command: str, folder: Path, log: Path, env: Mapping[str, str], network: Mapping[str, str]
+    ) -> None:
+        SpanningEngine.starts += 1
+        start = f"{os.getpid()}-{SpanningEngine.starts}"
+        self._marks = RankMarks(folder, start)
+        self._failed_s: float | None = None
+        (folder / RANKS).write_text(json.dumps({**network, "start": start}) + "\n")
+        super().__init__(command, folder, log, env)
+
+    @property
+    def exit_code(self) -> int | None:
+        launcher = super().exit_code
+        if (code := self._marks.ended) is not None:
+            return code
+        if launcher is not None:
+            # it could not start rank 0, or rank 0 was lost
+            return self._marks.failed or launcher or 1
+        if (failed := self._marks.failed) is None:
+            return None
+        self._failed_s = self._failed_s or time.monotonic()
+        return failed or 1 if time.monotonic() - self._failed_s > FOLLOWS_S else None
+
+    def wait(self, timeout_s: float) -> int | None:
+        until = time.monotonic() + timeout_s
+        while (code := self.exit_code) is None and time.monotonic() < until:
+            time.sleep(min(0.1, timeout_s))
+        return code
+
+    def stop(self, grace_s: float = node.GRACE_S) -> list[int]:
+        """Tell all ranks by file, since not every launcher passes signals on; then end the launcher."""
+        self._marks.write("stop")
+        until = time.monotonic() + ENDS_S
+        while super().exit_code is None and time.monotonic() < until:
+            time.sleep(0.1)
+        left = super().stop(grace_s)
+        self._marks.remove()
+        return left
+
 
 WARMUP, WARMUP_AT_ONCE = 64, 16
 # a log that comes in blocks would show a mark long after the fact
@@ -85,7 +135,7 @@ class Session:
             Preparation(self.folder, self.spec, self.load, self.dialect, self.port, self.started).run()
             self._once()
         except SystemExit:
-            back_s = STOPPED_BACK_S  # we were told to end, and shall be ended if we do not
+            back_s = STOPPED_BACK_S  # we were asked to end, and shall be ended if we do not
             raise
         finally:
             remove_files(self.folder)
@@ -108,9 +158,9 @@ class Session:
                 self._serve(engine)
             else:
                 measure_offline(engine, self.log, self.dialect.offline_mark, self.exit_diagnosis, self.measured)
-        except Failed as failed:
+        except EngineFailed as failed:
             early = "ready_s" not in self.measured
-            raise Failed(replace(failed.cause, at_start=early), failed.exit_code) from failed
+            raise EngineFailed(replace(failed.cause, at_start=early), failed.exit_code) from failed
         finally:
             if left := engine.stop():
                 say(f"ridgeline: processes {left} of the engine do not end")
@@ -148,9 +198,9 @@ class Session:
             if not busy:
                 return memory
             if time.monotonic() > until:
-                raise Failed(FailureCause("gpu-in-use", 0, f"{'; '.join(busy)} before we start"))
+                raise EngineFailed(FailureCause("gpu-in-use", 0, f"{'; '.join(busy)} before we start"))
             self.log.touch()
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def _write(self) -> None:
         write_whole(self.folder / MEASURED, json.dumps(self.measured, indent=1) + "\n", survives_power_cut=False)
@@ -163,12 +213,12 @@ def say(line: str) -> None:
 
 def main(arguments: list[str]) -> int:
     path = Path(arguments[0]).resolve()
-    # a job that is told to stop must still stop its engine
+    # a job that is asked to stop must still stop its engine
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     try:
         spec = json.loads(path.read_text())
         Session(path.parent, spec).run()
-    except Failed as failed:
+    except EngineFailed as failed:
         say(failed.cause.said(ENGINE_LOG))
         code = failed.exit_code
         return 128 - code if code < 0 else code or 1

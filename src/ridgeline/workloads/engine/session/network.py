@@ -28,17 +28,17 @@ def head_address(interface: str, hosts: Iterable[str]) -> str:
 
 
 def node_variables(head: str, interface: str, host_variable: str) -> dict[str, str]:
-    """What an engine on this node is told about the network, beyond what the study or the site says already.
+    """Network variables for an engine on this node, beyond what the study or the site says already.
 
     Gloo takes the interface of the host's own name, which may lead nowhere. NCCL looks for the fastest by itself, so it
-    is told only what the site names.
+    gets only what the site names.
     """
     address = address_of(interface) if interface else address_towards(head)
     if not address or (_loops(address) and not interface):
         return {}
     name = interface or interface_of(address)
-    told = {host_variable: address, "GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": interface}
-    return {variable: value for variable, value in told.items() if value and variable not in os.environ}
+    variables = {host_variable: address, "GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": interface}
+    return {variable: value for variable, value in variables.items() if value and variable not in os.environ}
 
 
 def address_towards(host: str) -> str:

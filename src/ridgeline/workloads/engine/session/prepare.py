@@ -15,9 +15,9 @@ from ridgeline.engines.base import KEEP, OFFLINE_RESULT, ServingEngine
 from ridgeline.engines.failures import FailureCause
 from ridgeline.workloads.engine.options import Load
 from ridgeline.workloads.engine.session import process as node
-from ridgeline.workloads.engine.session.causes import ExitDiagnosis, Failed
+from ridgeline.workloads.engine.session.causes import EngineFailed, ExitDiagnosis
 from ridgeline.workloads.engine.session.files import add_environment
-from ridgeline.workloads.engine.session.load import LOOK_S, await_ready, plan_of, send_other
+from ridgeline.workloads.engine.session.load import POLL_S, await_ready, plan_of, send_other
 
 LIMIT_S = 4 * 3600.0
 RECORDED = 1000  # requests under which experts are counted, at most
@@ -44,7 +44,7 @@ class Preparation:
             add_environment(self.folder, self._given(str(step["step"]), kept))
 
     def _given(self, name: str, kept: Path) -> dict[str, str]:
-        """How the engine finds what a step kept: by the file it is told, or by the folder."""
+        """How the engine finds what a step kept: by the file it is given, or by the folder."""
         step = self.dialect.steps.get(name)
         return {step.variable: str(kept / step.file)} if step and step.variable else {}
 
@@ -68,7 +68,9 @@ class Preparation:
         (self.folder / OFFLINE_RESULT).unlink(missing_ok=True)
         # a rehearsal's failure is found again, and judged, in the run that counts
         if code != 0 and step["own"]:
-            raise Failed(FailureCause("died", 0, f"preparation {step['step']} ended with {code}; see prepare.log"), 1)
+            raise EngineFailed(
+                FailureCause("died", 0, f"preparation {step['step']} ended with {code}; see prepare.log"), 1
+            )
 
     def _run(self, step: Mapping[str, Any], partial: Path) -> int | None:
         log = self.folder / "prepare.log"
@@ -88,7 +90,7 @@ class Preparation:
         while process.exit_code is None and time.monotonic() < until:
             if node.healthy(self.port):
                 return 0
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return process.exit_code
 
     def _record(self, process: node.EngineProcess, log: Path, partial: Path) -> int:
@@ -102,7 +104,9 @@ class Preparation:
         self._ask("/dump_expert_distribution_record")
         records = sorted(partial.glob("expert_distribution_recorder_*.pt"))
         if not records:
-            raise Failed(FailureCause("died", 0, "preparation eplb: the engine left no record; see prepare.log"), 1)
+            raise EngineFailed(
+                FailureCause("died", 0, "preparation eplb: the engine left no record; see prepare.log"), 1
+            )
         records[-1].rename(partial / self.dialect.steps["eplb"].file)
         return 0
 
@@ -112,11 +116,13 @@ class Preparation:
             connection.request("POST", path)
             status = connection.getresponse().status
         except (OSError, HTTPException) as error:
-            raise Failed(FailureCause("died", 0, f"preparation eplb: {path} was not answered ({error})"), 1) from error
+            raise EngineFailed(
+                FailureCause("died", 0, f"preparation eplb: {path} was not answered ({error})"), 1
+            ) from error
         finally:
             connection.close()
         if status != 200:
-            raise Failed(FailureCause("died", 0, f"preparation eplb: {path} was answered with {status}"), 1)
+            raise EngineFailed(FailureCause("died", 0, f"preparation eplb: {path} was answered with {status}"), 1)
 
 
 def _move(partial: Path, kept: Path) -> None:

@@ -18,7 +18,7 @@ from ridgeline.workloads.engine.session import process as node
 from ridgeline.workloads.engine.session.network import node_variables
 
 RANKS = "ranks.json"  # what the session tells all ranks of one start
-LOOK_S = 0.5
+POLL_S = 0.5
 LINGER_S = 10.0  # for the other ranks to end by themselves, once rank 0 has
 OTHERS_GRACE_S = 5.0
 
@@ -26,29 +26,29 @@ OTHERS_GRACE_S = 5.0
 def main(arguments: list[str]) -> int:
     script = Path(arguments[0])
     folder, rank = script.parent, own_rank(os.environ)
-    told = json.loads((folder / RANKS).read_text())
-    env = node_variables(told["head"], told["interface"], told["host_variable"])
+    ranks = json.loads((folder / RANKS).read_text())
+    env = node_variables(ranks["head"], ranks["interface"], ranks["host_variable"])
     sys.stdout.write(f"ridgeline: rank {rank} {' '.join(f'{name}={value}' for name, value in env.items())}\n")
     sys.stdout.flush()
     engine = node.EngineProcess(f"exec sh {script.name}", folder, None, env)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    marks = Marks(folder, str(told["start"]))
+    marks = RankMarks(folder, str(ranks["start"]))
     try:
         return _first(engine, marks) if rank == 0 else _other(engine, marks, rank)
     finally:
         engine.stop(node.GRACE_S if rank == 0 else OTHERS_GRACE_S)
 
 
-def _first(engine: node.EngineProcess, marks: Marks) -> int:
-    while (code := engine.wait(LOOK_S)) is None:
+def _first(engine: node.EngineProcess, marks: RankMarks) -> int:
+    while (code := engine.wait(POLL_S)) is None:
         if marks.stopping:
             engine.stop()
     marks.write("ended", code)
     return 128 - code if code < 0 else code
 
 
-def _other(engine: node.EngineProcess, marks: Marks, rank: int) -> int:
-    while (code := engine.wait(LOOK_S)) is None:
+def _other(engine: node.EngineProcess, marks: RankMarks, rank: int) -> int:
+    while (code := engine.wait(POLL_S)) is None:
         if marks.stopping:
             return 0
         if marks.ended is not None:
@@ -59,7 +59,7 @@ def _other(engine: node.EngineProcess, marks: Marks, rank: int) -> int:
     return 0
 
 
-class Marks:
+class RankMarks:
     """Small files of one start, by which the ranks and the session tell each other how it goes. Each start has its own
     names: a file system may show another node an old file for a while."""
 

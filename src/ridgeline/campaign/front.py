@@ -14,7 +14,7 @@ from ridgeline.records.run import Run
 from ridgeline.records.site import Prices
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.trial import Stage
-from ridgeline.stats.pareto import Level, Tradeoff, tradeoffs
+from ridgeline.stats.pareto import GoalValue, Tradeoff, tradeoffs
 from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
@@ -119,12 +119,12 @@ def _within(goal: Goal) -> str:
 
 
 def best_at_lines(study: Study, history: History, limit: str) -> Sequence[str]:
-    one, told = best_at(study, history, limit)
+    one, text = best_at(study, history, limit)
     assert study.second_goal is not None
     first, first_interval, second, second_interval = _cells(one)
     return (
         f"{study.goal.metric} {first} ({first_interval}) at {study.second_goal.metric} {second} ({second_interval})",
-        f"  {told}; {count(one.runs, 'run')}, not a confirmed comparison",
+        f"  {text}; {count(one.runs, 'run')}, not a confirmed comparison",
         f"  changes from the baseline: {_changes(study, one)}",
     )
 
@@ -133,7 +133,7 @@ def _cells(one: Tradeoff) -> tuple[str, str, str, str]:
     return (metric_text(one.first.value), _interval(one.first), metric_text(one.second.value), _interval(one.second))
 
 
-def _interval(level: Level) -> str:
+def _interval(level: GoalValue) -> str:
     if level.low is None or level.high is None:
         return "noise not known"
     return f"{metric_text(level.low)} to {metric_text(level.high)}"
