@@ -193,7 +193,7 @@ class Operator:
             if self.router is not None:
                 self.ensure(self.router)
                 self.until_ready([self.router], limit_s)
-            self._first_request(limit_s)
+            self.first_request(self.front, limit_s)
             with self.acting():
                 self.folder.record({"event": "up", "url": self.folder.url(self.front)})
             self.say(f"serves after {time.monotonic() - began_s:.0f} s")
@@ -329,9 +329,9 @@ class Operator:
         _, failure, line = found
         return f"{failure.claim} ({log.name}:{line}). {failure.advice.format(memory_flag=engine.memory_flag)}\n"
 
-    def _first_request(self, limit_s: float) -> None:
-        """A router may be healthy before it knows its workers."""
-        url, deadline = self.folder.url(self.front), time.monotonic() + limit_s
+    def first_request(self, front: Member, limit_s: float) -> None:
+        """Answered, through this member: a router may be healthy before it knows its workers."""
+        url, deadline = self.folder.url(front), time.monotonic() + limit_s
         while True:
             try:
                 model = self.service.served_name or probe.served_model(self.folder.url(self.servers[0]), self.key)
@@ -341,8 +341,8 @@ class Operator:
                     raise SiteError(
                         f"{url} does not answer a request: {error}; see `ridgeline deploy status`"
                     ) from None
-                if self.router is not None and (ending := self.ending(self.router)) is not None:
-                    raise SiteError(self._died(self.router, ending)) from None
+                if front.is_router and (ending := self.ending(front)) is not None:
+                    raise SiteError(self._died(front, ending)) from None
                 time.sleep(LOOK_S)
             else:
                 return
