@@ -94,13 +94,13 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     site = World(tmp_path)
     monkeypatch.setattr("ridgeline.service.operate.catalog.part", lambda kind, name: lambda site_: site)
     monkeypatch.setattr("ridgeline.service.operate.why_not_free", lambda port, host: "")
-    monkeypatch.setattr("ridgeline.service.operate.LOOK_S", 0.0)
+    monkeypatch.setattr("ridgeline.service.operate.POLL_S", 0.0)
     monkeypatch.setattr(probe, "is_healthy", lambda url: True)
     monkeypatch.setattr(probe, "metrics_page", lambda url: "")
     monkeypatch.setattr(probe, "served_model", lambda url, key: "m")
     monkeypatch.setattr(probe, "first_answer", lambda url, model, key: {})
     monkeypatch.setattr(probe, "makes_token", lambda *a, **k: True)
-    monkeypatch.setattr("ridgeline.service.keep.keeper.Canaries.tend", lambda *a: None)
+    monkeypatch.setattr("ridgeline.service.keep.keeper.Canaries.tend", lambda *a, **k: None)
     monkeypatch.setattr("ridgeline.service.keep.keeper.FrontDoor.tend", lambda self, servers_idle: None)
     monkeypatch.setattr(RouterAdmin, "workers", lambda self: dict(site.listed))
     monkeypatch.setattr(RouterAdmin, "take_away", lambda self, url: site.take_away(url))
@@ -116,7 +116,7 @@ def fresh(world: World) -> Operator:
 def mend(kind: str, name: str = "server-1") -> Callable[[Operator], None]:
     def act(service: Operator) -> None:
         keeper = Keeper(service)
-        assert keeper._acts.mend(Concern(name, kind, "as if", certain=True))
+        assert keeper._actions.mend(Concern(name, kind, "as if", certain=True))
         for _ in range(6):
             keeper.step()
 
@@ -125,14 +125,14 @@ def mend(kind: str, name: str = "server-1") -> Callable[[Operator], None]:
 
 def replaced(service: Operator) -> None:
     keeper = Keeper(service)
-    keeper._acts.replace(service.member("server-1"), "its job ends in 10 min")
+    keeper._actions.replace(service.member("server-1"), "its job ends in 10 min")
     for _ in range(6):
         keeper.step()
 
 
 def lowered(service: Operator) -> None:
     keeper = Keeper(service, lower_limits=True)
-    keeper._acts.near_cliff(Concern("server-0", "kv-cliff", "93% full"))
+    keeper._actions.near_cliff(Concern("server-0", "kv-cliff", "93% full"))
     for _ in range(6):
         keeper.step()
 
@@ -323,7 +323,7 @@ def test_a_replacement_that_does_not_start_leaves_the_old_one_serving(world: Wor
     service.up(60)
     told = list[str]()
     keeper = Keeper(service, alert=lambda kind, member, text: told.append(kind))
-    keeper._acts.replace(service.member("server-1"), "its job ends in 10 min")
+    keeper._actions.replace(service.member("server-1"), "its job ends in 10 min")
     world.jobs[service.folder.started["server-1-b"].ticket] = "no such partition"
     for _ in range(6):
         keeper.step()
@@ -341,7 +341,7 @@ def test_a_job_that_waits_in_a_queue_is_not_late(world: World) -> None:
     (world.root / "two.yaml").write_text(FILE + SLURM)
     service = fresh(world)
     service.up(60)
-    with service.acting():
+    with service.action():
         for event in ("planned", "submitted"):
             told = {"event": event, "member": "server-1", "generation": 2, "ticket": "2 x", "at": time.time() - 9000}
             service.folder.record(told)

@@ -289,7 +289,7 @@ def test_the_ports_of_split_twins_are_their_own(tmp_path: Path) -> None:
         "units: [{role: prefill, replicas: 2, settings: {tp: 1}}, {role: decode, settings: {tp: 1}}]\n"
     )
     prefill, second, *_ = members_of(as_twins(load_service(path)))
-    ports = {word for member in (prefill, second) for word in member.words if word.isdigit()}
+    ports = {word for member in (prefill, second) for word in member.argv if word.isdigit()}
     assert "8998" not in ports
     assert "bucket" in known_policies(load_service(path))
 
@@ -324,7 +324,7 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
     monkeypatch.setattr("ridgeline.service.rehearse.rehearsal.HUNG_S", 5.0)
     monkeypatch.setattr(watch, "HUNG_AFTER_S", 1.0)
     monkeypatch.setattr(canary, "CONFIRM_S", 0.5)
-    monkeypatch.setattr(keeper, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(keeper, "POLL_EVERY_S", 0.2)
     load = RehearsedLoad("fixed:50:4", rate_s=10.0, seconds=1.5)
     rehearsed = rehearse(load_service(file), tmp_path / "runs", load, ["round_robin"], lambda line: None, LIMITS)
     done = rehearsed.runs
@@ -332,7 +332,7 @@ def test_every_policy_is_loaded_and_then_servers_are_lost(
     assert done[0].goodput_s > 0
     assert (done[0].lost, done[0].cut) == (0, 0)
     assert done[1].offered_s == pytest.approx(15.0)
-    assert done[3].lost > 0, "this stand-in does not look whether its servers live; a router does"
+    assert done[3].lost > 0, "this stand-in does not poll whether its servers live; a router does"
     assert done[3].recovery_s is not None
     starts = [e["member"] for e in read_events(tmp_path / "runs" / "journal.jsonl") if e["event"] == "planned"]
     assert starts.count("server-1") == 1, "the others are lost, this one stays"

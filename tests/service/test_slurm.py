@@ -75,11 +75,11 @@ def test_a_router_starts_on_two_nodes_that_the_servers_fill(file: Path, slurm: S
 
         url_file.write_text("http://10.9.9.9:1\n")
         again = operator(file)
-        with again.acting():
+        with again.action():
             restart(again, [again.member("router")], 120)
         assert url_file.read_text() == f"{url}\n", "whoever listens says so itself"
-        words = [sys.executable, "-m", "ridgeline", "deploy", "status", str(file), "--folder", str(url_file.parent)]
-        said = subprocess.run(words, capture_output=True, text=True, timeout=600, check=True).stdout
+        argv = [sys.executable, "-m", "ridgeline", "deploy", "status", str(file), "--folder", str(url_file.parent)]
+        said = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=True).stdout
         assert f"users: {url} (always in {url_file})" in said
     finally:
         operator(file).down()

@@ -107,7 +107,7 @@ class ServiceFolder:
         """Held by a command of a person from its beginning to its end."""
         return self._lock("lock")
 
-    def act_lock(self) -> StudyLock:
+    def action_lock(self) -> StudyLock:
         """Held for one act, by whoever writes to the journal."""
         return self._lock("journal.lock")
 

@@ -60,8 +60,8 @@ def start_script(service: Service, member: Member) -> str:
     lines += _network(service, member)
     lines += [f"export {name}={in_shell(value)}" for name, value in member.env]
     lines += [] if member.is_router else _check_release(service)
-    if member.follower_words:
-        lines.append(f'[ "$rank" = 0 ] || exec {member.line} {shell_line(member.follower_words)}')
+    if member.follower_argv:
+        lines.append(f'[ "$rank" = 0 ] || exec {member.line} {shell_line(member.follower_argv)}')
     return "\n".join([*lines, f"exec {member.line}", ""])
 
 
@@ -86,7 +86,7 @@ def _is_front(service: Service, member: str) -> bool:
 
 
 def _forget(service: Service, member: Member) -> str:
-    """An earlier start's address: nobody shall look for this one there."""
+    """An earlier start's address: nobody shall poll for this one there."""
     url = f' "$here/../../{URL_FILE}"' if _is_front(service, member.name) else ""
     return f'rm -f "$here/{ADDRESS_FILE}" "$here/{ADDRESS_FILE}".*{url}'
 
@@ -148,7 +148,7 @@ def _check_release(service: Service) -> list[str]:
 
 
 def _need_model(service: Service, member: Member) -> list[str]:
-    """A node that does not see the model says so itself; an engine would look for it on the network."""
+    """A node that does not see the model says so itself; an engine would poll for it on the network."""
     if member.is_router or service.engine == "twin" or not service.model.startswith("/"):
         return []
     model = in_shell(service.model)

@@ -1,4 +1,4 @@
-"""How a member of a service is, at one look."""
+"""How a member of a service is, at one poll."""
 
 from __future__ import annotations
 

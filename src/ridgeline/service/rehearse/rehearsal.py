@@ -147,19 +147,24 @@ def struck(operator: Operator, how: str, after_s: float) -> Iterator[list[float]
 
 @contextlib.contextmanager
 def kept(make: Callable[[], Operator], wanted: bool) -> Iterator[None]:
-    """With `ridgeline keep` at work on the service meanwhile, where that is wanted."""
-    over = threading.Event()
-    keeper = threading.Thread(target=lambda: Keeper(make()).run(over.is_set))
-    if wanted:
-        keeper.start()
+    """With `ridgeline keep` running on the service meanwhile, where that is wanted."""
+    if not wanted:
+        yield
+        return
+    over, keeper = threading.Event(), Keeper(make())
+    runs = threading.Thread(target=keeper.run, args=(over.is_set,))
+    runs.start()
     try:
+        deadline = time.monotonic() + KEEPER_S
+        while not keeper.knows_paces and time.monotonic() < deadline:
+            time.sleep(0.1)  # as one that has watched the service for a while
         yield
     finally:
         over.set()
-        if wanted:
-            keeper.join()
+        runs.join()
 
 
+KEEPER_S = 15.0  # for a keeper to measure the servers
 STRIKE_AT, STRIKE_S = 1 / 3, 2.0  # of the time of a run, and at the latest
 # What a lost server had is given to others by then, or to nobody; split roles wait for each other first.
 LOSS_DRAIN_S, SPLIT_LOSS_DRAIN_S = 5.0, 12.0

@@ -1,6 +1,6 @@
-"""What `keep` does to a service: each act is in the journal, with its reason, before it happens.
+"""What `keep` does to a service: each action is in the journal, with its reason, before it happens.
 
-An act is never waited for. Its first line says what is to become of a member, and every later look goes on with it
+An action is never waited for. Its first line says what is to become of a member, and every later poll goes on with it
 (`go_on`): so the others stay watched, and whoever comes after a keeper that was killed finds the same line.
 """
 
@@ -29,8 +29,8 @@ LIMIT_STAYS_S = 120.0  # before it is lowered again
 TOKEN_S = 30.0  # for a replacement's first token
 
 
-class Acts:
-    """One keeper's hands. `alert` is told, with a kind and a member, what a person may have to know."""
+class Actions:
+    """One keeper's actions. `alert` gets a kind, a member and what a person may have to know."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Acts:
         self._limit_at_s = -LIMIT_STAYS_S
 
     def record(self, event: Mapping[str, Any]) -> None:
-        with self._operator.acting():
+        with self._operator.action():
             self._operator.folder.record(event)
 
     def listed(self) -> dict[str, str] | None:
@@ -65,7 +65,7 @@ class Acts:
             return False
         if concern.kind in ("hung", "slow") and len(self._lately(member.name)) >= MOST_MENDS and self._spared(member):
             return self._give_up(member, concern)
-        with operator.acting():
+        with operator.action():
             now = folder.started.get(member.name)
             if folder.is_down or member.name in folder.leaving or (now is not None and now.generation != generation):
                 return False  # somebody else was quicker
@@ -95,7 +95,7 @@ class Acts:
         operator = self._operator
         if operator.folder.url(member) not in (self.listed() or {}):
             return False
-        with operator.acting():
+        with operator.action():
             told = {"event": "drained", "member": member.name, "why": concern.kind, "evidence": concern.evidence}
             operator.folder.record(told)
             self._take_out(member)
@@ -135,7 +135,7 @@ class Acts:
             operator.say(f"{why}; {say}, or start keep with --lower-limits")
             self._alert(concern.kind, concern.member, f"{concern.evidence}; {say}")
             return
-        with operator.acting():
+        with operator.action():
             before = operator.file_limit
             operator.folder.record({"event": "limit", "most_running": limit, "instead_of": before, "evidence": why})
             operator.apply_journal()
@@ -147,7 +147,7 @@ class Acts:
         operator, folder = self._operator, self._operator.folder
         first = first_slot(member.name)
         by = first if member.name != first else f"{first}{SECOND}"
-        with operator.acting():
+        with operator.action():
             if folder.is_down or member.name in folder.replacing:
                 return
             folder.record({"event": "replacing", "member": member.name, "by": by, "why": why})
@@ -156,7 +156,7 @@ class Acts:
 
     def scale(self, decision: ScaleDecision) -> None:
         """Servers begin to be added; or one leaves the router, finishes what it has and ends."""
-        with self._operator.acting():
+        with self._operator.action():
             if self._operator.folder.is_down:
                 return
             names = self._grow(decision) if decision.change > 0 else self._shrink(decision)
@@ -197,7 +197,7 @@ class Acts:
 
     def renew_router(self, router: Member, why: str) -> None:
         """It has one address: it is started again, which cuts off what streams through it."""
-        with self._operator.acting():
+        with self._operator.action():
             self._operator.folder.record({"event": "leaving", "member": router.name, "why": why, "until": 0.0})
         self._operator.say(f"{router.name}: {why}; started again")
 
@@ -218,13 +218,13 @@ class Acts:
             operator.ensure(member)  # it ran at an earlier time, and whoever wanted it back never started it
         elif member.name in folder.replacing.values() and (start.ended or operator.ending(member) is not None):
             old = _replaced_by(folder.replacing, member.name)
-            with operator.acting():
+            with operator.action():
                 operator.note_ending(member)
                 folder.record({"event": "replace-failed", "member": old})
             self._alert("replace-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
         elif member.name in folder.growing and (start.ended or operator.ending(member) is not None):
             role = folder.growing[member.name]
-            with operator.acting():
+            with operator.action():
                 operator.note_ending(member)
                 folder.record({"event": "grow-failed", "member": member.name, "role": role})
             self._alert("scale-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
@@ -248,7 +248,7 @@ class Acts:
             self._take_out(member)
         if not self._may_end(member, folder.leaving[member.name]):
             return
-        with operator.acting():
+        with operator.action():
             now = folder.started.get(member.name)
             again = now is not None and start is not None and now.generation != start.generation
             if member.name not in folder.leaving or folder.is_down or again:
@@ -261,7 +261,7 @@ class Acts:
             self._take_out(member)
         if not self._may_end(member, self._operator.folder.retiring[member.name]):
             return
-        with self._operator.acting():
+        with self._operator.action():
             if self._operator.cancel(member):
                 self._operator.folder.record({"event": "retired", "member": member.name})
 
@@ -280,7 +280,7 @@ class Acts:
         url = operator.folder.url(member)
         if not url or not probe.is_healthy(url) or operator.ending(member) is not None:
             return  # somebody else may answer at its port
-        with operator.acting():
+        with operator.action():
             operator.folder.record({"event": "ready", "member": member.name, "url": url})
             if member.is_router:
                 self._keep_out_what_was_drained()
@@ -300,7 +300,7 @@ class Acts:
         if admin is None or not self._makes_token(member):
             return
         admin.add(folder.url(member), member.role)
-        with operator.acting():
+        with operator.action():
             if member.name in folder.growing:
                 folder.record({"event": "grown", "member": member.name})
                 operator.apply_journal()
@@ -320,7 +320,7 @@ class Acts:
             admin.add(url, member.role)
         if not self._makes_token(member):
             return
-        with operator.acting():
+        with operator.action():
             if folder.replacing.get(old) == member.name:
                 until_s = round(time.time() + DRAIN_S, 3)
                 folder.record({"event": "replaced", "member": old, "by": member.name, "until": until_s})
@@ -329,7 +329,7 @@ class Acts:
 
     def put_back(self, member: Member) -> None:
         operator, admin = self._operator, self._admin()
-        with operator.acting():
+        with operator.action():
             operator.folder.record({"event": "back", "member": member.name})
             if admin is not None:
                 admin.add(operator.folder.url(member), member.role)
@@ -337,7 +337,7 @@ class Acts:
         self._alert("serves-again", member.name, f"at {operator.folder.url(member)}")
 
     def _take_out(self, member: Member) -> None:
-        """As far as the router lets it be done; its own looks find a server that is gone."""
+        """As far as the router lets it be done; its own health checks find a server that is gone."""
         admin, url = self._admin(), self._operator.folder.url(member)
         if admin is None or not url or member.is_router:
             return
