@@ -166,7 +166,7 @@ class Keeper:
     @property
     def knows_paces(self) -> bool:
         """Whether it has measured how long prompts take, in every role where it can."""
-        return all(
+        return bool(self.polls) and all(
             role in self._paces or not any(c.measurable for _, c in self._canaries.values() if c.role == role)
             for role in self._step_tokens
         )
