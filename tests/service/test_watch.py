@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ridgeline.service.keep.watch import AT_WORK_S, HUNG_AFTER_S, SILENT_S, Concern, ServerPoll, Watch, poll_from
+from ridgeline.service.servers import server_of
 
 
 def rows(*names_and_looks: tuple[str, list[ServerPoll]]) -> list[list[Concern]]:
@@ -243,6 +244,17 @@ def test_a_page_of_metrics_says_what_runs_waits_and_fills_the_pool() -> None:
 def test_what_waits_is_on_it_too() -> None:
     waiting = [asked(2.0 * n, running=0, waiting=3) for n in range(8)]
     assert rows(("a", waiting))[-1][0].evidence.startswith("3 requests on it and no token for 14 s")
+
+
+def test_the_longest_step_is_the_engines_own() -> None:
+    vllm, sglang = server_of("vllm"), server_of("sglang")
+    assert vllm.step_tokens({}, on_gpus=False) == 2048
+    assert vllm.step_tokens({"tp": 2}, on_gpus=False) == 4096
+    assert vllm.step_tokens({}, on_gpus=True) == 8192
+    assert vllm.step_tokens({"max_num_batched_tokens": 512}, on_gpus=False) == 512
+    assert vllm.step_tokens({"max_num_batched_tokens": 512, "enable_chunked_prefill": False}, on_gpus=True) == 8192
+    assert sglang.step_tokens({"chunked_prefill_size": 4096}, on_gpus=True) == 4096
+    assert sglang.step_tokens({}, on_gpus=True) == 16384
 
 
 def test_a_full_pool_is_noted_after_several_looks() -> None:

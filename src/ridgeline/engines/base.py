@@ -194,6 +194,8 @@ class ServingEngine:
     memory_flag: str = "the memory fraction"
     running_flag: str = "the running requests"
 
+    loads_model: bool = True  # from a folder that its nodes must see, with tokens where a hub wants them
+
     # one step of a server
     step_knob: str = "chunked_prefill_size"  # that limits its prompt tokens
     largest_step_tokens: int = 16384  # where nobody sets it

@@ -359,6 +359,10 @@ class Operator:
         runs = start is not None and bool(start.ticket) and not start.ended
         ending = self.ending(member) if runs else None
         found = state_of(member, start, ending, self.folder.url(member), self.service.engine, self._waits(member))
+        over = start is not None and (found.state in ("ended", "down") or not start.ticket) and not self.folder.is_down
+        if over and (next_try_s := self.folder.next_try_in_s(member.name)):
+            detail = f"back-off, next try in {next_try_s:.0f} s: {found.detail}"
+            return replace(found, state="back-off", detail=detail)
         out = found.state == "ready" and (member.name in self.folder.drained or member.name in self.folder.leaving)
         return replace(found, state="drained") if out else found
 

@@ -17,7 +17,7 @@ from ridgeline.service.service import Service, ServiceUnit
 
 _ADDRESS, _HEAD, _RANK = OnNode("$address"), OnNode("$head"), OnNode("$rank")
 # what changes the twin's timing; it has these options, and no other knob of an engine
-_TWIN_OPTIONS = {
+TWIN_OPTIONS = {
     "tp": "--tp",
     "pp": "--pp",
     "dp": "--dp",
@@ -55,6 +55,7 @@ class TwinEngine(Sglang):
     rendezvous_ports = ()
     port_spacing = rendezvous_spacing = 1
     works_on_cpus = False
+    loads_model = False
 
 
 _TWIN = TwinEngine()
@@ -123,6 +124,6 @@ def _twin(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[str]:
         argv += ["--bootstrap-port", str(at.bootstrap_port)]
     argv += ["--gpu", service.gpu]
     for name, value in _TWIN.flags.canonical(unit.settings).items():
-        if (option := _TWIN_OPTIONS.get(name)) is not None:
+        if (option := TWIN_OPTIONS.get(name)) is not None:
             argv += [option, str(value)]
     return argv

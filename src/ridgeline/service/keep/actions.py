@@ -20,10 +20,9 @@ from ridgeline.service.rolling import RouterAdmin
 from ridgeline.service.servers import server_of
 
 LEAVE_S = 60.0  # a slow server may take so long over what it has
-MOST_MENDS, MENDS_WITHIN_S = 3, 1800.0  # of one member; what breaks again and again is not cured by another start
+MOST_MENDS = 3  # of one member, lately; what breaks again and again is not cured by another start
 # One prompt may look like a hang on every server that the router tries it on: between two of a role there is a wait.
 ROLE_WAIT_S = 30.0  # after the first, then twice as long each time
-DEAD_WAITS_S = (0.0, 15.0, 60.0, 240.0, 600.0)  # before a member that died again is started again
 LOWER_TO = 0.85  # of the requests that are under way
 LIMIT_STAYS_S = 120.0  # before it is lowered again
 TOKEN_S = 30.0  # for a replacement's first token
@@ -63,7 +62,11 @@ class Actions:
         generation = folder.started[member.name].generation if member.name in folder.started else 0
         if self._waits(member, concern) or not (concern.certain or concern.kind == "dead" or self._spared(member)):
             return False
-        if concern.kind in ("hung", "slow") and len(self._lately(member.name)) >= MOST_MENDS and self._spared(member):
+        if (
+            concern.kind in ("hung", "slow")
+            and len(folder.restarts(member.name)) >= MOST_MENDS
+            and self._spared(member)
+        ):
             return self._give_up(member, concern)
         with operator.action():
             now = folder.started.get(member.name)
@@ -79,17 +82,12 @@ class Actions:
 
     def _waits(self, member: Member, concern: Concern) -> bool:
         """What was done to it, or to others of its role, needs time to show."""
-        lately = self._lately(member.name)
+        folder = self._operator.folder
         if concern.kind == "dead" or member.is_router:
-            wait_s = DEAD_WAITS_S[min(len(lately), len(DEAD_WAITS_S) - 1)]
-            return bool(lately) and time.time() - lately[-1] < wait_s
+            return folder.next_try_in_s(member.name) > 0
         alike = [other.name for other in self._operator.servers if other.role == member.role]
-        acts = sorted(at_s for name in alike for at_s in self._lately(name, ("hung", "slow")))
+        acts = sorted(at_s for name in alike for at_s in folder.restarts(name, ("hung", "slow")))
         return bool(acts) and time.time() - acts[-1] < ROLE_WAIT_S * 2 ** (len(acts) - 1)
-
-    def _lately(self, name: str, kinds: tuple[str, ...] = ()) -> list[float]:
-        mends = self._operator.folder.mended.get(name, ())
-        return [m.at_s for m in mends if time.time() - m.at_s < MENDS_WITHIN_S and (not kinds or m.why in kinds)]
 
     def _give_up(self, member: Member, concern: Concern) -> bool:
         operator = self._operator

@@ -24,6 +24,7 @@ def metrics_text(keeper: Keeper) -> str:
     for name, about, value in (
         ("ridgeline_member_starts_total", "counter", lambda row: row.starts),
         ("ridgeline_member_stalled", "gauge", lambda row: int(row.stalled)),
+        ("ridgeline_member_next_try_seconds", "gauge", lambda row: round(row.next_try_s)),
     ):
         lines.append(f"# TYPE {name} {about}")
         lines += [f'{name}{{{own},member="{row.member}"}} {value(row)}' for row in seen]

@@ -7,6 +7,7 @@ must know is in the journal, where every action is a line, with its reason, befo
 
 from __future__ import annotations
 
+import errno
 import gzip
 import math
 import os
@@ -43,8 +44,12 @@ def rotate(path: Path, largest_bytes: int | None = None) -> bool:
     except FileNotFoundError:
         return False
     partial = path.with_name(f"{path.name}.partial")
-    with path.open("rb") as source, gzip.open(partial, "wb", compresslevel=1) as out:
-        shutil.copyfileobj(source, out)
+    try:
+        with path.open("rb") as source, gzip.open(partial, "wb", compresslevel=1) as out:
+            shutil.copyfileobj(source, out)
+    except OSError:
+        partial.unlink(missing_ok=True)  # the disk is full, perhaps: this shall not fill it further
+        raise
     for number in range(KEPT - 1, 0, -1):
         older = path.with_name(f"{path.name}.{number}.gz")
         if older.exists():
@@ -55,6 +60,16 @@ def rotate(path: Path, largest_bytes: int | None = None) -> bool:
 
 
 P = ParamSpec("P")
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether it came of a file system, or a quota, that takes no more bytes."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
 
 POLL_EVERY_S = 2.0
 AGAIN_AFTER_S = 60.0  # the same message about the same member is printed once in so long
@@ -70,7 +85,7 @@ def renewal_lead_s(limit_s: float, starting_s: float) -> float:
     return min(limit_s / 2, max(RENEW_SHARE * limit_s, STARTS * starting_s))
 
 
-MEMBER_STATES = ("ready", "drained", "leaving", "starting", "ended")
+MEMBER_STATES = ("ready", "drained", "leaving", "starting", "back-off", "ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +96,7 @@ class SeenMember:
     state: str  # of MEMBER_STATES
     starts: int
     stalled: bool
+    next_try_s: float = 0.0  # of one in back-off: until it is started again
 
 
 @dataclass
@@ -263,13 +279,15 @@ class Keeper:
     def _note(self) -> None:
         folder, rows = self.operator.folder, list[SeenMember]()
         for name, start in sorted(folder.started.items()):
-            state = "ended" if start.ended else "ready" if start.ready else "starting"
+            over = bool(start.ended or (name in self.polls and self.polls[name].ended))
+            next_try_s = folder.next_try_in_s(name) if over or not start.ticket else 0.0
+            state = "back-off" if next_try_s else "ended" if over else "ready" if start.ready else "starting"
             if state == "ready" and name in {*folder.leaving, *folder.retiring}:
                 state = "leaving"
             elif state == "ready" and name in folder.drained:
                 state = "drained"
             stalled = name in self.polls and self.polls[name].asked
-            rows.append(SeenMember(name, state, start.generation, stalled))
+            rows.append(SeenMember(name, state, start.generation, stalled, next_try_s))
         self.seen = tuple(rows)
 
     # acting
@@ -284,6 +302,10 @@ class Keeper:
             if self._actions.mend(concern):
                 self._watch.forget(concern.member)
                 self._canaries.pop(concern.member, None)
+            elif next_try_s := self.operator.folder.next_try_in_s(concern.member) if concern.kind == "dead" else 0.0:
+                text = f"{concern.evidence}; back-off, next try in {next_try_s:.0f} s"
+                if self._say(concern.member, concern.kind, text):
+                    self._tell("back-off", concern.member, text)
             else:
                 self._say(concern.member, concern.kind, f"{concern.evidence}; nothing is done yet")
         else:
@@ -318,18 +340,19 @@ class Keeper:
         except LockHeld:
             raise
         except (RidgelineError, OSError) as error:
-            wait_s = min(RETRY_S * 2**times, LONGEST_RETRY_S)
+            # a disk that is full has room again from one moment to the next
+            wait_s = RETRY_S if is_disk_full(error) else min(RETRY_S * 2**times, LONGEST_RETRY_S)
             self._failed[name] = (times + 1, self.clock() + wait_s)
             self.operator.say(f"{name}: {error}; tried again in {wait_s:.0f} s")
             self._tell("failed", name, str(error))
-            self._note_failure(name, str(error))
+            self._note_failure(name, str(error), wait_s)
         else:
             if name not in self.operator.folder.started or self._serves_now(name):
                 self._failed.pop(name, None)
 
-    def _note_failure(self, name: str, reason: str) -> None:
+    def _note_failure(self, name: str, reason: str, again_s: float) -> None:
         try:
-            self._actions.record({"event": "mend-failed", "member": name, "reason": reason})
+            self._actions.record({"event": "mend-failed", "member": name, "reason": reason, "again_s": again_s})
         except (RidgelineError, OSError) as error:
             self._say("keep", "cannot write its journal", str(error))
 
@@ -385,7 +408,10 @@ class Keeper:
         for member in members:
             log = self.operator.folder.log(member)
             for path in (log, log.with_name("stdout")):
-                rotate(path)
+                self._attempt(f"log of {member.name}", self._rotate, path)
+
+    def _rotate(self, path: Path) -> None:
+        rotate(path)
 
     def _hold_against_plan(self, members: list[Member], pages: dict[str, str]) -> None:
         answering = [pages[m.name] for m in members if m.name in pages and m.role != "prefill"]
@@ -399,7 +425,8 @@ class Keeper:
             self._say("plan", doubt.figure, "; ".join([f"no longer holds: {doubt.evidence}. Learn from it", *commands]))
             self._tell("plan", doubt.figure, f"no longer holds: {doubt.evidence}")
             if not self.dry_run:
-                self._actions.record({"event": "plan-doubted", "evidence": doubt.evidence, "commands": commands})
+                event = {"event": "plan-doubted", "evidence": doubt.evidence, "commands": commands}
+                self._attempt("plan", self._actions.record, event)
 
     def _tell(self, kind: str, member: str, text: str) -> None:
         self.counts[kind] += 1

@@ -191,7 +191,7 @@ def _plain(env: Mapping[str, str]) -> list[Spec]:
 
 def _resources(service: Service, unit: ServiceUnit) -> Spec:
     """Asked for, so that no neighbour takes them; limits only where going beyond would harm, or the unit says so."""
-    if service.engine == "twin":
+    if not server_of(service.engine).loads_model:
         return {"requests": {"cpu": "1", "memory": "1Gi"}}
     if not unit.gpus:
         raise InputError(f"Kubernetes must know the GPUs of a {unit.role} server; add `gpus:` to its unit, such as 8")
@@ -254,7 +254,7 @@ def _preferred(topology: str, selector: Spec) -> Spec:
 def _mount_model(service: Service, container: Spec, volumes: list[Spec]) -> None:
     """A folder comes from a claim or from the node; a name is left to the engine to find."""
     folder = PurePosixPath(service.model)
-    if service.engine == "twin" or not folder.is_absolute():
+    if not server_of(service.engine).loads_model or not folder.is_absolute():
         return
     container["volumeMounts"].append({"name": "model", "mountPath": str(folder), "readOnly": True})
     if service.pods.model_claim:
